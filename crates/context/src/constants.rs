@@ -1,24 +1,26 @@
 //! The constants of the formats, for whoever reads files without this program.
 
-use crate::address::UNIT_BYTES;
-use crate::chunk::{CHUNK_HEAD_BYTES, CHUNK_MAGIC, CHUNK_VERSION, RUN_BYTES};
-use crate::commit::{BRANCH, BRANCHES, COMMIT, COMMITS, STATE};
-use crate::control::{
-    CONTROL_FILE_BYTES, CONTROL_MAGIC, CONTROL_PAGE_BYTES, CONTROL_VERSION, MARK_AT, MARK_BYTES,
-    MARK_MAGIC,
-};
-use crate::frame::{FRAME_HEAD_BYTES, FRAME_MAGIC, FrameKind};
-use crate::locations::{LOCATION_MAGIC, LOCATION_VERSION, LOCATIONS_MAGIC, LOCATIONS_VERSION};
-use crate::marker::MARKER_BYTES;
-use crate::path::HEIGHT_MAX;
-use crate::proof::{NESTING_MAX, VERSION};
-use crate::proof_codec::{DENSE_MIN, DENSE_SLOTS, INDEX_BITS, SEGMENT_MAX};
-use crate::record::{
+use crate::base::address::UNIT_BYTES;
+use crate::base::path::HEIGHT_MAX;
+use crate::object::record::{
     ENTRIES_DELTA, FLAT, INLINE_BYTES_MAX, INNER, INNER_DELTA, LEAF, TAG_DIR, TAG_INLINE,
     TAG_VALUE, VALUE,
 };
-use crate::snapshot::{SNAPSHOT_HEAD_BYTES, SNAPSHOT_MAGIC, SNAPSHOT_VERSION};
-use crate::volumes::{VOLUME_MAGIC, VOLUME_VERSION};
+use crate::pack::archive::{VOLUME_MAGIC, VOLUME_VERSION};
+use crate::pack::chunk::{CHUNK_HEAD_BYTES, CHUNK_MAGIC, CHUNK_VERSION, RUN_BYTES};
+use crate::pack::commit::{BRANCH, BRANCHES, COMMIT, COMMITS, STATE};
+use crate::pack::control::{
+    CONTROL_FILE_BYTES, CONTROL_MAGIC, CONTROL_PAGE_BYTES, CONTROL_VERSION, MARK_AT, MARK_BYTES,
+    MARK_MAGIC,
+};
+use crate::pack::frame::{FRAME_HEAD_BYTES, FRAME_MAGIC, FrameKind};
+use crate::pack::locations::{
+    LOCATION_MAGIC, LOCATION_VERSION, LOCATIONS_MAGIC, LOCATIONS_VERSION,
+};
+use crate::pack::marker::MARKER_BYTES;
+use crate::proof::codec::{DENSE_MIN, DENSE_SLOTS, INDEX_BITS, SEGMENT_MAX};
+use crate::proof::proof::{NESTING_MAX, VERSION};
+use crate::snapshot::snapshot::{SNAPSHOT_HEAD_BYTES, SNAPSHOT_MAGIC, SNAPSHOT_VERSION};
 
 /// Every constant of the formats of context stores and proofs, by name.
 #[must_use]

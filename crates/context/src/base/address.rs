@@ -1,0 +1,159 @@
+//! Direct pointers: where a record lies in the pack, and what it hashes to.
+//!
+//! An address never changes while the record is kept: when a chunk is compacted it is the mapping of the chunk that
+//! changes.
+
+use std::fmt;
+
+use crate::base::corrupt::Corrupt;
+use crate::base::hash::{HASH_BYTES, Hash};
+
+/// Records begin at multiples of so many bytes of their chunk.
+pub(crate) const UNIT_BYTES: u64 = 8;
+
+/// Where a record begins: the number of its chunk, and the offset in it in units of 8 bytes. Later records have
+/// higher addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address {
+    /// Number of the chunk, counted from 0.
+    pub chunk: u32,
+    /// Offset in the chunk as it was written, in units of 8 bytes.
+    pub unit: u32,
+}
+
+impl Address {
+    /// As one number, in the same order.
+    pub fn to_u64(self) -> u64 {
+        u64::from(self.chunk) << 32 | u64::from(self.unit)
+    }
+
+    /// The other way round.
+    pub fn from_u64(number: u64) -> Self {
+        Self { chunk: (number >> 32) as u32, unit: number as u32 }
+    }
+
+    /// So many bytes further in the same chunk.
+    pub(crate) fn plus(self, bytes: usize) -> Self {
+        Self { chunk: self.chunk, unit: self.unit + (bytes as u64 / UNIT_BYTES) as u32 }
+    }
+
+    /// Offset in the chunk as it was written, in bytes.
+    pub fn offset(self) -> u64 {
+        u64::from(self.unit) * UNIT_BYTES
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "record {}:{}", self.chunk, self.offset())
+    }
+}
+
+/// Where a record lies, and how many bytes it takes, so that one read gets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) at: Address,
+    /// Length of the record with its head and checksum, without the padding after it.
+    pub(crate) bytes: u32,
+}
+
+/// A place and the hash of what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) place: Place,
+    pub(crate) hash: Hash,
+}
+
+impl Place {
+    /// Writes the place as seen from a record at `from`, which is later: leb of twice the distance in units, or, where
+    /// the chunks differ, leb of twice their distance plus one and leb of the unit; then leb of the length.
+    pub(crate) fn put(self, from: Address, out: &mut Vec<u8>) {
+        assert!(self.at < from, "a record points at earlier ones only");
+        if self.at.chunk == from.chunk {
+            put_leb(out, u64::from(from.unit - self.at.unit) << 1);
+        } else {
+            put_leb(out, u64::from(from.chunk - self.at.chunk) << 1 | 1);
+            put_leb(out, u64::from(self.at.unit));
+        }
+        put_leb(out, u64::from(self.bytes));
+    }
+
+    pub(crate) fn take(from: Address, bytes: &mut &[u8]) -> Result<Self, Corrupt> {
+        let first = take_leb(bytes)?;
+        let distance = u32::try_from(first >> 1).map_err(|_| {
+            Corrupt::rule("distance of a reference", u64::from(u32::MAX), first >> 1)
+        })?;
+        let (chunk, unit) = if first & 1 == 0 {
+            (Some(from.chunk), from.unit.checked_sub(distance).filter(|_| distance > 0))
+        } else {
+            (from.chunk.checked_sub(distance).filter(|_| distance > 0), take_u32(bytes)?.into())
+        };
+        let (Some(chunk), Some(unit)) = (chunk, unit) else {
+            return Err(Corrupt::rule("a reference points back", from.to_u64(), first));
+        };
+        let length = take_u32(bytes)?;
+        Ok(Self { at: Address { chunk, unit }, bytes: length })
+    }
+}
+
+impl Link {
+    pub(crate) fn put(&self, from: Address, out: &mut Vec<u8>) {
+        self.place.put(from, out);
+        out.extend_from_slice(&self.hash.0);
+    }
+
+    pub(crate) fn take(from: Address, bytes: &mut &[u8]) -> Result<Self, Corrupt> {
+        let place = Place::take(from, bytes)?;
+        Ok(Self { place, hash: take_hash(bytes)? })
+    }
+}
+
+pub(crate) fn take_hash(bytes: &mut &[u8]) -> Result<Hash, Corrupt> {
+    let (hash, rest) = bytes.split_first_chunk::<HASH_BYTES>().ok_or(Corrupt::short("a hash"))?;
+    *bytes = rest;
+    Ok(Hash(*hash))
+}
+
+/// Unsigned LEB128: seven bits a byte, the lowest first.
+pub(crate) fn put_leb(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Unsigned LEB128 of at most 64 bits, in its shortest form.
+pub(crate) fn take_leb(bytes: &mut &[u8]) -> Result<u64, Corrupt> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = take_u8(bytes)?;
+        let bits = u64::from(byte & 0x7F);
+        if bits << shift >> shift != bits || byte == 0 && shift > 0 {
+            return Err(Corrupt::rule("a number in its shortest form", 0, u64::from(byte)));
+        }
+        value |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(Corrupt::rule("a number of 64 bits", 10, 11))
+}
+
+pub(crate) fn take_u32(bytes: &mut &[u8]) -> Result<u32, Corrupt> {
+    let number = take_leb(bytes)?;
+    u32::try_from(number)
+        .map_err(|_| Corrupt::rule("a number of 32 bits", u64::from(u32::MAX), number))
+}
+
+pub(crate) fn take_u8(bytes: &mut &[u8]) -> Result<u8, Corrupt> {
+    let (&byte, rest) = bytes.split_first().ok_or(Corrupt::short("a byte"))?;
+    *bytes = rest;
+    Ok(byte)
+}
+
+pub(crate) fn take_bytes<'a>(bytes: &mut &'a [u8], len: usize) -> Result<&'a [u8], Corrupt> {
+    let (taken, rest) = bytes.split_at_checked(len).ok_or(Corrupt::short("bytes"))?;
+    *bytes = rest;
+    Ok(taken)
+}

@@ -1,0 +1,341 @@
+//! Hashing rules: what is hashed for a value, a directory, an inode and a commit, and which bucket of an inode a
+//! step goes into. A store fixes them when it is created.
+//!
+//! [`Scheme::Tezos`] is bit for bit what Octez does over irmin-pack: `BLAKE2b` with 32 bytes. `u64` is big-endian,
+//! `leb` unsigned LEB128.
+//!
+//! | of                   | preimage |
+//! |----------------------|----------|
+//! | value                | u64 length ‖ bytes |
+//! | flat directory       | u64 n ‖ n × (8 bytes of kind ‖ leb length ‖ step ‖ u64 32 ‖ hash), by step; kind is `FF 00…` for a value, `00 00…` for a directory |
+//! | inode with few steps | `00` ‖ leb n ‖ n × (leb length ‖ step ‖ kind ‖ hash), by step; kind is `01` for a value, `00` for a directory |
+//! | inode with buckets   | `01` ‖ leb depth ‖ leb entries ‖ leb m ‖ m × (leb bucket ‖ hash), by bucket |
+//! | commit               | u64 32 ‖ root ‖ u64 parents ‖ parents × (u64 32 ‖ hash), by hash ‖ u64 date ‖ u64 length ‖ author ‖ u64 length ‖ message |
+//!
+//! A directory of at most [`Rules::flat_limit`] steps is hashed flat; a larger one as the inode of depth 0. An inode of
+//! at most [`Rules::branching`] steps lists them, a larger one divides them among buckets by
+//! [`ocaml_hash`]`(depth, step) mod branching`.
+//!
+//! [`Scheme::Blake3`] hashes the same preimages with BLAKE3, each behind one byte that says what it is of, so that an
+//! empty directory and an empty value differ; the bucket at depth d is the d-th group of bits of BLAKE3(step), so
+//! that nobody can choose many names that share their buckets.
+//!
+//! Inodes end at depth 64 in a list of any length: names that are chosen so as to share all buckets still work.
+
+use crate::base::address::put_leb;
+use crate::base::error::{Error, Result};
+use crate::base::hash::{HASH_BYTES, Hash};
+
+/// The longest step, in bytes; the shortest has one.
+pub(crate) const STEP_BYTES_MAX: usize = 255;
+/// The longest value, so that a frame has room for it behind others.
+pub(crate) const VALUE_BYTES_MAX: usize = (1 << 29) - 1;
+/// At this depth an inode lists all its steps.
+pub(crate) const INODE_DEPTH_MAX: u8 = 64;
+/// The most buckets of an inode.
+pub(crate) const BRANCHING_MAX: u32 = 32;
+
+const COMMIT_TAG: u8 = 4;
+
+/// Which hash, and which order of children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// The hashes of Tezos.
+    Tezos,
+    /// BLAKE3, for who needs no compatibility.
+    Blake3,
+}
+
+/// The hashing rules of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// Which hash.
+    pub scheme: Scheme,
+    /// Buckets of an inode, and the most steps that one lists; a power of two in `2..=32`.
+    pub branching: u32,
+    /// The largest directory that is hashed flat; at least 1.
+    pub flat_limit: u32,
+}
+
+impl Rules {
+    /// What Tezos uses: 32 buckets, flat up to 256.
+    pub const TEZOS: Self = Self { scheme: Scheme::Tezos, branching: 32, flat_limit: 256 };
+
+    /// The same shape with BLAKE3.
+    pub const BLAKE3: Self = Self { scheme: Scheme::Blake3, branching: 32, flat_limit: 256 };
+
+    /// Refuses what no store takes.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.branching.is_power_of_two() || !(2..=BRANCHING_MAX).contains(&self.branching) {
+            return Err(Error::InvalidConfig {
+                option: "branching",
+                value: self.branching.to_string(),
+                allowed: "a power of two from 2 to 32",
+            });
+        }
+        if !(1..=65_535).contains(&self.flat_limit) {
+            return Err(Error::InvalidConfig {
+                option: "flat_limit",
+                value: self.flat_limit.to_string(),
+                allowed: "1 to 65535",
+            });
+        }
+        Ok(())
+    }
+
+    /// The bucket of `step` in an inode of `depth`.
+    pub(crate) fn bucket(&self, depth: u8, step: &[u8]) -> usize {
+        match self.scheme {
+            Scheme::Tezos => (ocaml_hash(u32::from(depth), step) % self.branching) as usize,
+            Scheme::Blake3 => {
+                let bits = self.branching.trailing_zeros() as usize;
+                let digest = blake3::hash(step);
+                let first = usize::from(depth) * bits;
+                let byte = |at: usize| u32::from(digest.as_bytes()[at % HASH_BYTES]);
+                let pair = byte(first / 8) | byte(first / 8 + 1) << 8;
+                (pair >> (first % 8) & (self.branching - 1)) as usize
+            }
+        }
+    }
+
+    /// Whether `count` steps at `depth` of an inode are listed, not divided.
+    pub(crate) fn is_leaf(&self, depth: u8, count: u64) -> bool {
+        count <= u64::from(self.branching) || depth >= INODE_DEPTH_MAX
+    }
+
+    /// Whether a directory of `count` steps is hashed flat.
+    pub(crate) fn is_flat(&self, count: u64) -> bool {
+        count <= u64::from(self.flat_limit)
+    }
+
+    fn digest(&self, tag: u8, preimage: &[u8]) -> Hash {
+        match self.scheme {
+            Scheme::Tezos => {
+                let digest = blake2b_simd::Params::new().hash_length(HASH_BYTES).hash(preimage);
+                let mut hash = Hash([0; HASH_BYTES]);
+                hash.0.copy_from_slice(digest.as_bytes());
+                hash
+            }
+            Scheme::Blake3 => {
+                let mut hasher = blake3::Hasher::new();
+                hasher.update(&[tag]).update(preimage);
+                Hash(*hasher.finalize().as_bytes())
+            }
+        }
+    }
+
+    /// The hash of a value.
+    pub fn value_hash(&self, value: &[u8]) -> Hash {
+        let mut preimage = Preimages::new(*self);
+        preimage.value(value);
+        preimage.single()
+    }
+
+    /// The hashes of several values, several at once by the processor's lanes.
+    pub fn value_hashes(&self, values: &[&[u8]]) -> Vec<Hash> {
+        let mut preimages = Preimages::new(*self);
+        for value in values {
+            preimages.value(value);
+        }
+        preimages.finish()
+    }
+
+    /// The hash of the empty directory; in [`Scheme::Tezos`] also that of the empty value.
+    pub fn empty_hash(&self) -> Hash {
+        let mut preimage = Preimages::new(*self);
+        preimage.flat(0);
+        preimage.single()
+    }
+
+    /// The hash of a commit.
+    pub fn commit_hash(&self, commit: &CommitInfo<'_>) -> Hash {
+        let mut parents = commit.parents.to_vec();
+        parents.sort_unstable();
+        let mut out = Vec::new();
+        put_hash(&mut out, commit.root);
+        put_u64(&mut out, parents.len() as u64);
+        for parent in &parents {
+            put_hash(&mut out, parent);
+        }
+        put_u64(&mut out, commit.date as u64);
+        for text in [commit.author, commit.message] {
+            put_u64(&mut out, text.len() as u64);
+            out.extend_from_slice(text);
+        }
+        self.digest(COMMIT_TAG, &out)
+    }
+}
+
+/// What the hash of a commit is of.
+#[derive(Debug, Clone, Copy)]
+pub struct CommitInfo<'a> {
+    /// Hash of the root directory.
+    pub root: &'a Hash,
+    /// Hashes of the parents, in any order.
+    pub parents: &'a [Hash],
+    /// Seconds since 1970.
+    pub date: i64,
+    /// Who made it; `Tezos` in a Tezos context.
+    pub author: &'a [u8],
+    /// Free text.
+    pub message: &'a [u8],
+}
+
+/// Preimages, collected in one buffer so that several are hashed at once.
+#[derive(Debug)]
+pub(crate) struct Preimages {
+    rules: Rules,
+    bytes: Vec<u8>,
+    /// What each is of, and where it begins.
+    starts: Vec<(u8, usize)>,
+    /// Where hashes are to be [filled in](Self::fill_in).
+    blanks: Vec<usize>,
+}
+
+impl Preimages {
+    pub(crate) fn new(rules: Rules) -> Self {
+        Self { rules, bytes: Vec::new(), starts: Vec::new(), blanks: Vec::new() }
+    }
+
+    fn begin(&mut self, tag: u8) {
+        self.starts.push((tag, self.bytes.len()));
+    }
+
+    pub(crate) fn value(&mut self, value: &[u8]) {
+        self.begin(1);
+        put_u64(&mut self.bytes, value.len() as u64);
+        self.bytes.extend_from_slice(value);
+    }
+
+    /// Begins a flat directory; `count` calls of [`entry`](Self::entry) follow.
+    pub(crate) fn flat(&mut self, count: u64) {
+        self.begin(2);
+        put_u64(&mut self.bytes, count);
+    }
+
+    /// Begins an inode that lists its steps; `count` calls of [`entry`](Self::entry) follow.
+    pub(crate) fn leaf(&mut self, count: u64) {
+        self.begin(3);
+        self.bytes.push(0);
+        put_leb(&mut self.bytes, count);
+    }
+
+    /// An entry of a leaf, or of a flat directory. A hash that is not given is to be filled in.
+    pub(crate) fn entry(&mut self, leaf: bool, step: &[u8], is_value: bool, hash: Option<&Hash>) {
+        if !leaf {
+            let kind = if is_value { 0xFF } else { 0 };
+            self.bytes.extend_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        put_leb(&mut self.bytes, step.len() as u64);
+        self.bytes.extend_from_slice(step);
+        if leaf {
+            self.bytes.push(u8::from(is_value));
+        } else {
+            put_u64(&mut self.bytes, HASH_BYTES as u64);
+        }
+        if hash.is_none() {
+            self.blanks.push(self.bytes.len());
+        }
+        self.bytes.extend_from_slice(&hash.unwrap_or(&Hash([0; HASH_BYTES])).0);
+    }
+
+    /// Fills in the hashes that were not given, in the order of their entries.
+    pub(crate) fn fill_in(&mut self, hashes: &[Hash]) {
+        for (blank, hash) in self.blanks.drain(..).zip(hashes) {
+            self.bytes[blank..blank + HASH_BYTES].copy_from_slice(&hash.0);
+        }
+    }
+
+    /// Begins an inode with buckets; `buckets` calls of [`bucket`](Self::bucket) follow.
+    pub(crate) fn inner(&mut self, depth: u8, count: u64, buckets: u32) {
+        self.begin(3);
+        self.bytes.push(1);
+        put_leb(&mut self.bytes, u64::from(depth));
+        put_leb(&mut self.bytes, count);
+        put_leb(&mut self.bytes, u64::from(buckets));
+    }
+
+    pub(crate) fn bucket(&mut self, bucket: usize, hash: &Hash) {
+        put_leb(&mut self.bytes, bucket as u64);
+        self.bytes.extend_from_slice(&hash.0);
+    }
+
+    /// How long each is that is collected.
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = usize> {
+        let ends = self.starts.iter().skip(1).map(|next| next.1).chain([self.bytes.len()]);
+        self.starts.iter().zip(ends).map(|((_, start), end)| end - start)
+    }
+
+    fn preimage(&self, number: usize) -> &[u8] {
+        let (_, start) = self.starts[number];
+        let end = self.starts.get(number + 1).map_or(self.bytes.len(), |next| next.1);
+        &self.bytes[start..end]
+    }
+
+    /// The hash of the only preimage.
+    fn single(self) -> Hash {
+        self.rules.digest(self.starts[0].0, self.preimage(0))
+    }
+
+    /// The hashes of all, in the order in which they were begun; nothing is collected afterwards.
+    pub(crate) fn finish(&mut self) -> Vec<Hash> {
+        let hashes = match self.rules.scheme {
+            Scheme::Tezos => self.finish_blake2b(),
+            Scheme::Blake3 => (0..self.starts.len())
+                .map(|number| self.rules.digest(self.starts[number].0, self.preimage(number)))
+                .collect(),
+        };
+        self.bytes.clear();
+        self.starts.clear();
+        hashes
+    }
+
+    /// As many at once as the processor has lanes for, and those of one length together, so that no lane waits.
+    fn finish_blake2b(&self) -> Vec<Hash> {
+        let mut params = blake2b_simd::Params::new();
+        params.hash_length(HASH_BYTES);
+        let ends = self.starts.iter().skip(1).map(|next| next.1).chain([self.bytes.len()]);
+        let spans = self.starts.iter().zip(ends).map(|((_, start), end)| (*start, end));
+        let mut order: Vec<(usize, (usize, usize))> = spans.enumerate().collect();
+        order.sort_unstable_by_key(|(_, (start, end))| std::cmp::Reverse(end - start));
+        let job = |(_, (start, end)): &(usize, (usize, usize))| {
+            blake2b_simd::many::HashManyJob::new(&params, &self.bytes[*start..*end])
+        };
+        let mut jobs: Vec<_> = order.iter().map(job).collect();
+        blake2b_simd::many::hash_many(jobs.iter_mut());
+        let mut hashes = vec![Hash([0; HASH_BYTES]); jobs.len()];
+        for ((number, _), job) in order.iter().zip(&jobs) {
+            hashes[*number].0.copy_from_slice(job.to_hash().as_bytes());
+        }
+        hashes
+    }
+}
+
+#[expect(clippy::big_endian_bytes, reason = "the preimages of Tezos are big-endian")]
+fn put_u64(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(&value.to_be_bytes());
+}
+
+fn put_hash(out: &mut Vec<u8>, hash: &Hash) {
+    put_u64(out, HASH_BYTES as u64);
+    out.extend_from_slice(&hash.0);
+}
+
+/// The seeded string hash of OCaml's `Hashtbl`: `MurmurHash3` whose tail is mixed as a full word.
+pub fn ocaml_hash(seed: u32, text: &[u8]) -> u32 {
+    let mix = |hash: u32, word: u32| {
+        let word = word.wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593);
+        (hash ^ word).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64)
+    };
+    let (words, tail) = text.as_chunks::<4>();
+    let mut hash = words.iter().fold(seed, |hash, word| mix(hash, u32::from_le_bytes(*word)));
+    if !tail.is_empty() {
+        let mut word = [0; 4];
+        word[..tail.len()].copy_from_slice(tail);
+        hash = mix(hash, u32::from_le_bytes(word));
+    }
+    hash ^= text.len() as u32;
+    hash = (hash ^ hash >> 16).wrapping_mul(0x85eb_ca6b);
+    hash = (hash ^ hash >> 13).wrapping_mul(0xc2b2_ae35);
+    (hash ^ hash >> 16) & 0x3FFF_FFFF
+}

@@ -1,0 +1,154 @@
+//! Pins: what keeps the objects of a commit from being collected while a tree may still read them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::base::address::Place;
+
+/// A root that somebody may still read from: of a commit, or of a tree that was flushed.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    pub(crate) root: Place,
+}
+
+/// The pins of a tree and its clones, and of all trees that they share nodes with: what one of them writes, the others may
+/// refer to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pins(Arc<Mutex<Held>>);
+
+#[derive(Debug)]
+enum Held {
+    Own {
+        pins: Vec<Arc<Pin>>,
+        /// At least the number of lists that lead to this one, one through the other. Two lists of one
+        /// rank make one of the next, so a rank is at most the logarithm of the number of trees.
+        rank: u32,
+    },
+    /// They are among those of another list since the trees share nodes.
+    Joined(Pins),
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self::Own { pins: Vec::new(), rank: 0 }
+    }
+}
+
+impl Pins {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What `work` makes of the list that these are in.
+    fn with<R>(&self, work: impl FnOnce(&mut Vec<Arc<Pin>>) -> R) -> R {
+        let mut at = self.clone();
+        loop {
+            let next = match &mut *at.lock() {
+                Held::Own { pins, .. } => return work(pins),
+                Held::Joined(next) => next.clone(),
+            };
+            at = next;
+        }
+    }
+
+    /// The one whose list it is.
+    fn last(&self) -> Self {
+        let mut at = self.clone();
+        loop {
+            let next = match &*at.lock() {
+                Held::Own { .. } => None,
+                Held::Joined(next) => Some(next.clone()),
+            };
+            match next {
+                Some(next) => at = next,
+                None => return at,
+            }
+        }
+    }
+
+    pub(crate) fn add(&self, pin: Arc<Pin>) {
+        self.with(|own| {
+            if !own.iter().any(|held| Arc::ptr_eq(held, &pin)) {
+                own.push(pin);
+            }
+        });
+    }
+
+    /// Pins of its own, of nothing but the one of these with that root; none if there is none.
+    pub(crate) fn only(&self, root: Place) -> Option<Self> {
+        let pin = self.with(|own| own.iter().rfind(|pin| pin.root == root).map(Arc::clone))?;
+        Some(Self(Arc::new(Mutex::new(Held::Own { pins: vec![pin], rank: 0 }))))
+    }
+
+    /// Makes one list of these and of those of another tree, also of what either gets later.
+    pub(crate) fn join(&self, other: &Self) {
+        loop {
+            let (own, others) = (self.last(), other.last());
+            if Arc::ptr_eq(&own.0, &others.0) {
+                return;
+            }
+            // In one order, so that two that join do not wait for each other.
+            let own_first = Arc::as_ptr(&own.0) < Arc::as_ptr(&others.0);
+            let (first, second) = if own_first { (&own, &others) } else { (&others, &own) };
+            let (mut first, mut second) = (first.lock(), second.lock());
+            let (held, moved) =
+                if own_first { (&mut *first, &mut *second) } else { (&mut *second, &mut *first) };
+            // Else another thread has joined one of them meanwhile.
+            if let (
+                Held::Own { pins: held_pins, rank: held_rank },
+                Held::Own { pins: moved_pins, rank: moved_rank },
+            ) = (&mut *held, &mut *moved)
+            {
+                // The list of the lower rank goes, so that no list leads far.
+                if *held_rank >= *moved_rank {
+                    held_pins.append(moved_pins);
+                    *held_rank = (*held_rank).max(*moved_rank + 1);
+                    *moved = Held::Joined(own.clone());
+                } else {
+                    moved_pins.append(held_pins);
+                    *held = Held::Joined(others.clone());
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// All pins of a store.
+#[derive(Debug, Default)]
+pub(crate) struct Pinned(Mutex<Vec<Weak<Pin>>>);
+
+impl Pinned {
+    pub(crate) fn pin(&self, root: Place) -> Arc<Pin> {
+        let pin = Arc::new(Pin { root });
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() == all.capacity() {
+            all.retain(|pin| pin.strong_count() > 0);
+        }
+        all.push(Arc::downgrade(&pin));
+        pin
+    }
+
+    /// The roots that are in use.
+    pub(crate) fn roots(&self) -> Vec<Place> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(|pin| Some(pin.upgrade()?.root)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each tree that took a part of the one before led to the next one's list; letting go of the
+    /// first then took more stack than a thread has.
+    #[test]
+    fn lists_that_were_joined_one_after_the_other_lead_nowhere_far() {
+        let mut all: Vec<Pins> = (0..200_000).map(|_| Pins::default()).collect();
+        for pair in all.windows(2) {
+            pair[1].join(&pair[0]);
+        }
+        let first = all.swap_remove(0);
+        drop(all);
+        drop(first);
+    }
+}

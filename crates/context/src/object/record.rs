@@ -1,0 +1,775 @@
+//! Records of the tree: how a directory and a value are stored, and their decoded form.
+//!
+//! A record is written once and points at earlier ones only; it holds the hashes of what it points at, so that a
+//! change of one child needs no other to be read.
+//!
+//! A delta is never based on another, so that a node costs two reads at most. It is written as long as its changes number less
+//! than the square root of twice the size of what it is based on: the bytes of the deltas up to the next full record are then
+//! about those of the full record, which makes the fewest in all.
+
+#![doc = include_str!("../../../../docs/format/context-record.md")]
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use crate::base::address::{Address, Link, Place, put_leb, take_bytes, take_leb, take_u8};
+use crate::base::corrupt::Corrupt;
+use crate::base::hash::{HASH_BYTES, Hash};
+use crate::base::path::HEIGHT_MAX;
+
+/// The longest value that is stored in its directory, in bytes.
+pub(crate) const INLINE_BYTES_MAX: usize = 48;
+
+pub(crate) const VALUE: u8 = 1;
+pub(crate) const FLAT: u8 = 2;
+pub(crate) const LEAF: u8 = 3;
+pub(crate) const INNER: u8 = 4;
+pub(crate) const INNER_DELTA: u8 = 5;
+pub(crate) const ENTRIES_DELTA: u8 = 6;
+
+/// Entries are written in full up to this number.
+const DELTA_ENTRIES_MIN: usize = 8;
+
+/// Whether a delta of so many changes is worth it, for a node of so many entries or links.
+pub(crate) fn is_delta_worth(changes: usize, count: usize) -> bool {
+    changes > 0 && changes * changes < 2 * count
+}
+
+pub(crate) const TAG_INLINE: u8 = 1;
+pub(crate) const TAG_VALUE: u8 = 2;
+pub(crate) const TAG_DIR: u8 = 3;
+
+/// A decoded directory node. Immutable; shared by the cache and by trees.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) height: u16,
+    pub(crate) body: RecordBody,
+}
+
+#[derive(Debug)]
+pub(crate) enum RecordBody {
+    Entries(Entries),
+    Inner(Inner),
+}
+
+/// The steps of a flat directory or of a leaf of an inode.
+///
+/// Invariant: `items` ascend by their steps; those of their own are entries of `bytes` whose payload is whole, the others
+/// numbers of entries of `base`, which is full.
+#[derive(Debug)]
+pub(crate) struct Entries {
+    pub(crate) leaf: bool,
+    /// Where the record lies, for the references in it.
+    place: Place,
+    base: Option<Arc<Record>>,
+    bytes: Box<[u8]>,
+    items: Box<[Item]>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item {
+    /// Where its step begins in the bytes; or its number in the base.
+    start: u32,
+    step_len: u8,
+    /// Tells most steps from others without looking at them.
+    mark: u8,
+    /// Its tag, and [`IS_BASE`].
+    kind: u8,
+    /// Bytes between the step and the inline value or the hash.
+    head: u8,
+}
+
+/// Says of an item that it is one of the base.
+const IS_BASE: u8 = 0x80;
+
+impl Item {
+    fn new(start: u32, step: &[u8], tag: u8, head: usize) -> Self {
+        let (step_len, mark) = (step.len() as u8, mark(step));
+        Self { start, step_len, mark, kind: tag, head: head as u8 }
+    }
+
+    /// The item of an entry of the base.
+    fn of_base(self, ordinal: usize) -> Self {
+        Self { start: ordinal as u32, kind: self.kind | IS_BASE, ..self }
+    }
+
+    fn is_base(self) -> bool {
+        self.kind & IS_BASE != 0
+    }
+
+    fn tag(self) -> u8 {
+        self.kind & !IS_BASE
+    }
+}
+
+/// From the ends of a step, which differ between most steps.
+fn mark(step: &[u8]) -> u8 {
+    let word = |bytes: &[u8]| bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    let near = &step[..step.len().min(8)];
+    let far = &step[step.len().saturating_sub(8)..];
+    let mixed = (word(near) ^ word(far).rotate_left(29)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 56) as u8
+}
+
+/// Items are looked through by their marks up to this number.
+const MARKED_MAX: usize = 512;
+
+/// What the hash of a node takes from an entry of a record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Hashable<'a> {
+    Inline(&'a [u8]),
+    Hash(Hash),
+}
+
+/// What an entry of a record holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Stored<'a> {
+    Inline(&'a [u8]),
+    Value(Link),
+    Dir(Link),
+}
+
+/// An inode with buckets.
+#[derive(Debug, Clone)]
+pub(crate) struct Inner {
+    pub(crate) depth: u8,
+    /// Entries below.
+    pub(crate) count: u64,
+    /// One bit for each bucket that is not empty.
+    pub(crate) mask: u32,
+    /// In ascending order of the buckets.
+    pub(crate) links: Box<[Link]>,
+    /// The full record, and which buckets differ from it: zero for a full record itself.
+    pub(crate) full: Place,
+    pub(crate) changed: u32,
+}
+
+impl Inner {
+    /// Which of the links is that of a bucket.
+    pub(crate) fn rank(&self, bucket: usize) -> Option<usize> {
+        let bit = 1u32 << bucket;
+        (self.mask & bit != 0).then(|| (self.mask & (bit - 1)).count_ones() as usize)
+    }
+
+    /// The link of a bucket.
+    pub(crate) fn link(&self, bucket: usize) -> Option<&Link> {
+        self.rank(bucket).map(|rank| &self.links[rank])
+    }
+}
+
+impl Entries {
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whose bytes an item's are, and the item there.
+    fn source(&self, ordinal: usize) -> (&Self, Item) {
+        let item = self.items[ordinal];
+        match self.base.as_deref() {
+            Some(Record { body: RecordBody::Entries(base), .. }) if item.is_base() => {
+                (base, base.items[item.start as usize])
+            }
+            _ => (self, item),
+        }
+    }
+
+    pub(crate) fn step(&self, ordinal: usize) -> &[u8] {
+        let (source, item) = self.source(ordinal);
+        let start = item.start as usize;
+        &source.bytes[start..start + usize::from(item.step_len)]
+    }
+
+    pub(crate) fn stored(&self, ordinal: usize) -> Stored<'_> {
+        let (source, item) = self.source(ordinal);
+        let mut payload = &source.bytes[item.start as usize + usize::from(item.step_len)..];
+        let broken = "checked when the record was decoded";
+        if item.tag() == TAG_INLINE {
+            let len = take_leb(&mut payload).expect(broken) as usize;
+            return Stored::Inline(&payload[..len]);
+        }
+        let link = Link::take(source.place.at, &mut payload).expect(broken);
+        if item.tag() == TAG_VALUE { Stored::Value(link) } else { Stored::Dir(link) }
+    }
+
+    /// What the hash of the node takes from an entry beside its step.
+    pub(crate) fn hashable(&self, ordinal: usize) -> Hashable<'_> {
+        let (source, item) = self.source(ordinal);
+        let payload = &source.bytes[item.start as usize + usize::from(item.step_len)..];
+        let (mut head, content) = payload.split_at(usize::from(item.head));
+        let broken = "checked when the record was decoded";
+        if item.tag() == TAG_INLINE {
+            let len = take_leb(&mut head).expect(broken) as usize;
+            return Hashable::Inline(&content[..len]);
+        }
+        Hashable::Hash(Hash(*content.first_chunk().expect(broken)))
+    }
+
+    pub(crate) fn is_value(&self, ordinal: usize) -> bool {
+        self.items[ordinal].tag() != TAG_DIR
+    }
+
+    /// The number that an entry has in the full record.
+    pub(crate) fn ordinal_in_full(&self, ordinal: usize) -> Option<usize> {
+        let item = self.items[ordinal];
+        match &self.base {
+            Some(_) => item.is_base().then_some(item.start as usize),
+            None => Some(ordinal),
+        }
+    }
+
+    /// The full record that this is based on, or `own`, which has these entries.
+    pub(crate) fn full<'a>(&'a self, own: &'a Arc<Record>) -> &'a Arc<Record> {
+        self.base.as_ref().unwrap_or(own)
+    }
+
+    /// The ordinal of `step`.
+    pub(crate) fn find(&self, step: &[u8]) -> Option<usize> {
+        if self.len() <= MARKED_MAX {
+            let (len, mark) = (step.len() as u8, mark(step));
+            let mut numbered = self.items.iter().enumerate();
+            return numbered.find_map(|(ordinal, item)| {
+                let may_be = item.mark == mark && item.step_len == len;
+                (may_be && self.step(ordinal) == step).then_some(ordinal)
+            });
+        }
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.step(middle).cmp(step) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Some(middle),
+                Ordering::Greater => high = middle,
+            }
+        }
+        None
+    }
+}
+
+/// What a record is decoded to: a node, or what is still missing for one.
+#[derive(Debug)]
+pub(crate) enum Decoded {
+    Record(Record),
+    /// What differs from the record at `full`, which must be read and [applied](Delta::apply).
+    Delta(Delta),
+}
+
+#[derive(Debug)]
+pub(crate) struct Delta {
+    full: Place,
+    height: u16,
+    changes: Changes,
+}
+
+#[derive(Debug)]
+enum Changes {
+    /// The links of the changed buckets.
+    Inner(Inner),
+    /// The entries that are new or changed, and the steps that are gone.
+    Entries(Entries, Vec<Box<[u8]>>),
+}
+
+impl Delta {
+    pub(crate) fn full(&self) -> Place {
+        self.full
+    }
+
+    /// The node, given the record that it is based on.
+    pub(crate) fn apply(self, full: &Arc<Record>) -> Result<Record, Corrupt> {
+        let body = match (self.changes, &full.body) {
+            (Changes::Inner(inner), RecordBody::Inner(base)) if base.changed == 0 => {
+                RecordBody::Inner(apply_links(inner, base)?)
+            }
+            (Changes::Entries(own, gone), RecordBody::Entries(base)) if base.base.is_none() => {
+                RecordBody::Entries(apply_entries(own, &gone, full, base)?)
+            }
+            _ => return Err(Corrupt::rule("a delta is based on a full record of its kind", 1, 0)),
+        };
+        Ok(Record { height: self.height, body })
+    }
+}
+
+fn apply_links(mut inner: Inner, base: &Inner) -> Result<Inner, Corrupt> {
+    if base.depth != inner.depth {
+        let (expected, found) = (u64::from(inner.depth), u64::from(base.depth));
+        return Err(Corrupt::rule("a delta is based on a record of its depth", expected, found));
+    }
+    let mut own = inner.links.iter();
+    let mut links = Vec::with_capacity(inner.mask.count_ones() as usize);
+    for bucket in (0..32).filter(|bucket| inner.mask >> bucket & 1 == 1) {
+        let changed = inner.changed >> bucket & 1 == 1;
+        let link = if changed { own.next() } else { base.link(bucket) };
+        links.push(*link.ok_or(Corrupt::rule(
+            "a bucket that is kept is in the full record",
+            1,
+            0,
+        ))?);
+    }
+    inner.links = links.into();
+    Ok(inner)
+}
+
+fn apply_entries(
+    own: Entries,
+    gone: &[Box<[u8]>],
+    full: &Arc<Record>,
+    base: &Entries,
+) -> Result<Entries, Corrupt> {
+    if base.leaf != own.leaf {
+        return Err(Corrupt::rule("a delta is based on a record of its kind", 1, 0));
+    }
+    let mut items = Vec::with_capacity(base.len() + own.len());
+    let (mut next, mut gone) = (0, gone.iter().peekable());
+    for ordinal in 0..base.len() {
+        let step = base.step(ordinal);
+        while next < own.len() && own.step(next) < step {
+            items.push(own.items[next]);
+            next += 1;
+        }
+        if next < own.len() && own.step(next) == step {
+            items.push(own.items[next]);
+            next += 1;
+        } else if gone.peek().is_some_and(|gone| ***gone == *step) {
+            gone.next();
+        } else {
+            items.push(base.items[ordinal].of_base(ordinal));
+        }
+    }
+    items.extend_from_slice(&own.items[next..]);
+    if gone.next().is_some() {
+        return Err(Corrupt::rule("a step that is gone is in the full record", 1, 0));
+    }
+    Ok(Entries { base: Some(Arc::clone(full)), items: items.into(), ..own })
+}
+
+impl Record {
+    /// What it takes in memory, about.
+    pub(crate) fn weight(&self) -> usize {
+        let body = match &self.body {
+            RecordBody::Entries(entries) => entries.bytes.len() + size_of_val(&*entries.items),
+            RecordBody::Inner(inner) => size_of_val(&*inner.links),
+        };
+        body + size_of::<Self>() + 64
+    }
+
+    /// Decodes the body of a record that lies at `place`.
+    pub(crate) fn decode(place: Place, body: &[u8]) -> Result<Decoded, Corrupt> {
+        let mut bytes = body;
+        let kind = take_u8(&mut bytes)?;
+        if !(FLAT..=ENTRIES_DELTA).contains(&kind) {
+            return Err(Corrupt::rule(
+                "kind of a directory record",
+                u64::from(FLAT),
+                u64::from(kind),
+            ));
+        }
+        let leaf = match kind {
+            ENTRIES_DELTA => match take_u8(&mut bytes)? {
+                FLAT => false,
+                LEAF => true,
+                other => return Err(Corrupt::rule("kind of entries", 2, u64::from(other))),
+            },
+            _ => kind == LEAF,
+        };
+        let height = take_leb(&mut bytes)?;
+        let height = u16::try_from(height)
+            .ok()
+            .filter(|height| (1..=HEIGHT_MAX).contains(height))
+            .ok_or(Corrupt::rule("height", u64::from(HEIGHT_MAX), height))?;
+        let decoded = match kind {
+            FLAT | LEAF => {
+                let entries = decode_entries(place, leaf, &mut bytes)?;
+                Decoded::Record(Self { height, body: RecordBody::Entries(entries) })
+            }
+            INNER => {
+                let inner = decode_inner(place, &mut bytes)?;
+                Decoded::Record(Self { height, body: RecordBody::Inner(inner) })
+            }
+            INNER_DELTA => {
+                let inner = decode_delta(place, &mut bytes)?;
+                let full = inner.full;
+                Decoded::Delta(Delta { full, height, changes: Changes::Inner(inner) })
+            }
+            _ => {
+                let full = Place::take(place.at, &mut bytes)?;
+                let gone = take_steps(&mut bytes)?;
+                let own = decode_entries(place, leaf, &mut bytes)?;
+                Decoded::Delta(Delta { full, height, changes: Changes::Entries(own, gone) })
+            }
+        };
+        if !bytes.is_empty() {
+            return Err(Corrupt::rule("nothing follows in a record", 0, bytes.len() as u64));
+        }
+        Ok(decoded)
+    }
+}
+
+/// Steps that ascend.
+fn take_steps(bytes: &mut &[u8]) -> Result<Vec<Box<[u8]>>, Corrupt> {
+    let count = take_leb(bytes)? as usize;
+    let mut steps: Vec<Box<[u8]>> = Vec::with_capacity(count.min(bytes.len() / 2));
+    for _ in 0..count {
+        let len = take_u8(bytes)?;
+        let step = take_bytes(bytes, usize::from(len))?;
+        if step.is_empty() || steps.last().is_some_and(|last| **last >= *step) {
+            return Err(Corrupt::rule("steps ascend", steps.len() as u64, u64::from(len)));
+        }
+        steps.push(step.into());
+    }
+    Ok(steps)
+}
+
+fn decode_entries(place: Place, leaf: bool, bytes: &mut &[u8]) -> Result<Entries, Corrupt> {
+    let count = take_leb(bytes)? as usize;
+    let whole = *bytes;
+    let mut items = Vec::with_capacity(count.min(whole.len() / 3));
+    let mut last: Option<&[u8]> = None;
+    for _ in 0..count {
+        let tag = take_u8(bytes)?;
+        let step_len = take_u8(bytes)?;
+        let start = whole.len() - bytes.len();
+        let step = take_bytes(bytes, usize::from(step_len))?;
+        if step.is_empty() || last.is_some_and(|last| last >= step) {
+            return Err(Corrupt::rule("steps ascend", items.len() as u64, u64::from(step_len)));
+        }
+        let payload = bytes.len();
+        let content = match tag {
+            TAG_INLINE => {
+                let len = take_leb(bytes)? as usize;
+                take_bytes(bytes, len)?.len()
+            }
+            TAG_VALUE | TAG_DIR => Link::take(place.at, bytes).map(|_| HASH_BYTES)?,
+            _ => return Err(Corrupt::rule("tag of an entry", 3, u64::from(tag))),
+        };
+        last = Some(step);
+        items.push(Item::new(start as u32, step, tag, payload - bytes.len() - content));
+    }
+    let used = whole.len() - bytes.len();
+    Ok(Entries { leaf, place, base: None, bytes: whole[..used].into(), items: items.into() })
+}
+
+fn take_mask(bytes: &mut &[u8]) -> Result<u32, Corrupt> {
+    let (mask, rest) = bytes.split_first_chunk::<4>().ok_or(Corrupt::short("a mask"))?;
+    *bytes = rest;
+    Ok(u32::from_le_bytes(*mask))
+}
+
+/// No bucket is empty.
+fn check_count(count: u64, mask: u32) -> Result<(), Corrupt> {
+    let buckets = u64::from(mask.count_ones());
+    if buckets == 0 || count < buckets {
+        return Err(Corrupt::rule("buckets that are there have entries", buckets, count));
+    }
+    Ok(())
+}
+
+fn take_links(from: Address, count: u32, bytes: &mut &[u8]) -> Result<Box<[Link]>, Corrupt> {
+    (0..count).map(|_| Link::take(from, bytes)).collect()
+}
+
+fn decode_inner(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
+    let depth = take_u8(bytes)?;
+    let count = take_leb(bytes)?;
+    let mask = take_mask(bytes)?;
+    check_count(count, mask)?;
+    let links = take_links(place.at, mask.count_ones(), bytes)?;
+    Ok(Inner { depth, count, mask, links, full: place, changed: 0 })
+}
+
+fn decode_delta(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
+    let depth = take_u8(bytes)?;
+    let count = take_leb(bytes)?;
+    let full = Place::take(place.at, bytes)?;
+    let mask = take_mask(bytes)?;
+    let changed = take_mask(bytes)?;
+    check_count(count, mask)?;
+    if changed & !mask != 0 || changed == 0 {
+        return Err(Corrupt::rule(
+            "changed buckets are there",
+            u64::from(mask),
+            u64::from(changed),
+        ));
+    }
+    let links = take_links(place.at, changed.count_ones(), bytes)?;
+    Ok(Inner { depth, count, mask, links, full, changed })
+}
+
+/// Encodes the entries of a directory or of a leaf, one after the other, in full or as what differs from a full record.
+#[derive(Debug)]
+pub(crate) struct EntriesWriter {
+    leaf: bool,
+    at: Address,
+    /// The full record, if a delta is written, and how many of its entries were passed.
+    base: Option<(Arc<Record>, usize)>,
+    /// The steps of the full record that are gone, each with its length.
+    gone: (u64, Vec<u8>),
+    own: u64,
+    bytes: Vec<u8>,
+    items: Vec<Item>,
+}
+
+/// Buffers of an [`EntriesWriter`], to be used again.
+#[derive(Debug, Default)]
+pub(crate) struct EntriesBuffers {
+    bytes: Vec<u8>,
+    items: Vec<Item>,
+}
+
+impl EntriesWriter {
+    pub(crate) fn new(
+        leaf: bool,
+        at: Address,
+        base: Option<&Arc<Record>>,
+        EntriesBuffers { mut bytes, mut items }: EntriesBuffers,
+    ) -> Self {
+        bytes.clear();
+        items.clear();
+        let base = base.map(|base| (Arc::clone(base), 0));
+        Self { leaf, at, base, gone: (0, Vec::new()), own: 0, bytes, items }
+    }
+
+    /// The entry of this number in the full record comes next.
+    pub(crate) fn keep(&mut self, ordinal: usize) {
+        let (base, passed) = self.base.take().expect("entries are kept in deltas only");
+        if let RecordBody::Entries(entries) = &base.body {
+            self.pass(entries, passed, ordinal);
+            let item = entries.items[ordinal];
+            self.items.push(item.of_base(ordinal));
+        }
+        self.base = Some((base, ordinal + 1));
+    }
+
+    /// Entries of the full record that are not kept: they are changed, or gone.
+    fn pass(&mut self, entries: &Entries, from: usize, to: usize) {
+        for ordinal in from..to {
+            let step = entries.step(ordinal);
+            // What came since the last one that was kept is of its own, and ascends.
+            let own = self.items.iter().rev().take_while(|item| !item.is_base());
+            let mut steps = own.map(|item| {
+                let start = item.start as usize;
+                &self.bytes[start..start + usize::from(item.step_len)]
+            });
+            if !steps.any(|own| own == step) {
+                self.gone.0 += 1;
+                self.gone.1.push(step.len() as u8);
+                self.gone.1.extend_from_slice(step);
+            }
+        }
+    }
+
+    pub(crate) fn put(&mut self, step: &[u8], stored: Stored<'_>) {
+        let tag = match stored {
+            Stored::Inline(_) => TAG_INLINE,
+            Stored::Value(_) => TAG_VALUE,
+            Stored::Dir(_) => TAG_DIR,
+        };
+        self.own += 1;
+        self.bytes.extend_from_slice(&[tag, step.len() as u8]);
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(step);
+        let payload = self.bytes.len();
+        let content = match stored {
+            Stored::Inline(value) => {
+                put_leb(&mut self.bytes, value.len() as u64);
+                self.bytes.extend_from_slice(value);
+                value.len()
+            }
+            Stored::Value(link) | Stored::Dir(link) => {
+                link.put(self.at, &mut self.bytes);
+                HASH_BYTES
+            }
+        };
+        let head = self.bytes.len() - payload - content;
+        self.items.push(Item::new(start, step, tag, head));
+    }
+
+    /// Ends the entries; [`body`](Self::body) and [`record`](Self::record) follow.
+    pub(crate) fn end(&mut self) {
+        if let Some((base, passed)) = self.base.take() {
+            if let RecordBody::Entries(entries) = &base.body {
+                self.pass(entries, passed, entries.len());
+            }
+            self.base = Some((base, usize::MAX));
+        }
+    }
+
+    /// The body of the record.
+    pub(crate) fn body(&self, height: u16, out: &mut Vec<u8>) {
+        let kind = if self.leaf { LEAF } else { FLAT };
+        match &self.base {
+            Some((base, _)) => {
+                out.extend_from_slice(&[ENTRIES_DELTA, kind]);
+                put_leb(out, u64::from(height));
+                if let RecordBody::Entries(entries) = &base.body {
+                    entries.place.put(self.at, out);
+                }
+                put_leb(out, self.gone.0);
+                out.extend_from_slice(&self.gone.1);
+            }
+            None => {
+                out.push(kind);
+                put_leb(out, u64::from(height));
+            }
+        }
+        put_leb(out, self.own);
+        out.extend_from_slice(&self.bytes);
+    }
+
+    /// The record, which was put at `place`, and the buffers.
+    pub(crate) fn record(self, height: u16, place: Place) -> (Record, EntriesBuffers) {
+        let entries = Entries {
+            leaf: self.leaf,
+            place,
+            base: self.base.map(|(base, _)| base),
+            bytes: self.bytes.as_slice().into(),
+            items: self.items.as_slice().into(),
+        };
+        let record = Record { height, body: RecordBody::Entries(entries) };
+        (record, EntriesBuffers { bytes: self.bytes, items: self.items })
+    }
+}
+
+/// The full record that the entries of a node are best written as a delta of: if so many of them are not that record's.
+pub(crate) fn delta_base(
+    record: Option<&Arc<Record>>,
+    kept: usize,
+    count: usize,
+) -> Option<&Arc<Record>> {
+    let record = record?;
+    let RecordBody::Entries(entries) = &record.body else { return None };
+    let full = entries.full(record);
+    let RecordBody::Entries(base) = &full.body else { return None };
+    let changes = (count - kept) + (base.len() - kept);
+    (base.len() > DELTA_ENTRIES_MIN && is_delta_worth(changes, base.len())).then_some(full)
+}
+
+/// The body of the record of an inode with buckets: a delta where that is less than half.
+pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<u8>) {
+    let delta = inner.changed != 0;
+    out.push(if delta { INNER_DELTA } else { INNER });
+    put_leb(out, u64::from(height));
+    out.push(inner.depth);
+    put_leb(out, inner.count);
+    if delta {
+        inner.full.put(at, out);
+    }
+    out.extend_from_slice(&inner.mask.to_le_bytes());
+    if delta {
+        out.extend_from_slice(&inner.changed.to_le_bytes());
+    }
+    let stored = if delta { inner.changed } else { inner.mask };
+    for bucket in (0..32).filter(|bucket| stored >> bucket & 1 == 1) {
+        if let Some(link) = inner.link(bucket) {
+            link.put(at, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    const PLACE: Place = Place { at: Address { chunk: 3, unit: 500 }, bytes: 0 };
+
+    fn link(unit: u32) -> Link {
+        let place = Place { at: Address { chunk: 3, unit }, bytes: 77 };
+        Link { place, hash: Hash([unit as u8; 32]) }
+    }
+
+    /// Records of each kind.
+    fn bodies() -> Vec<Vec<u8>> {
+        let mut bodies = Vec::new();
+        for leaf in [false, true] {
+            let mut out = EntriesWriter::new(leaf, PLACE.at, None, EntriesBuffers::default());
+            out.put(b"a", Stored::Inline(b"value"));
+            out.put(b"bb", Stored::Value(link(100)));
+            out.put(b"c", Stored::Dir(link(200)));
+            let mut body = Vec::new();
+            out.body(2, &mut body);
+            bodies.push(body);
+        }
+        let links: Vec<Link> = (0..4).map(|unit| link(300 + unit)).collect();
+        let mut inner = Inner {
+            depth: 1,
+            count: 99,
+            mask: 0b1_0110_1000,
+            links: links.into(),
+            full: PLACE,
+            changed: 0,
+        };
+        for changed in [0, 0b0010_1000] {
+            (inner.full, inner.changed) = (link(250).place, changed);
+            let mut body = Vec::new();
+            inner_body(PLACE.at, 7, &inner, &mut body);
+            bodies.push(body);
+        }
+        let mut delta = vec![ENTRIES_DELTA, FLAT, 2];
+        link(250).place.put(PLACE.at, &mut delta);
+        delta.extend_from_slice(&[1, 1, b'a', 1, TAG_INLINE, 1, b'd', 2, 7, 7]);
+        bodies.push(delta);
+        bodies
+    }
+
+    #[test]
+    fn any_bytes_are_a_record_or_an_error() {
+        for body in bodies() {
+            assert!(Record::decode(PLACE, &body).is_ok(), "{body:?}");
+            for len in 0..body.len() {
+                assert!(Record::decode(PLACE, &body[..len]).is_err(), "{len} bytes");
+            }
+            let longer = [body.as_slice(), &[0]].concat();
+            assert!(Record::decode(PLACE, &longer).is_err());
+        }
+        let mut decoded = 0;
+        for_each_seed("any_bytes_are_a_record_or_an_error", 2_000, |rng, _| {
+            let mut body = bodies().swap_remove(rng.index(5));
+            for _ in 0..=rng.below(3) {
+                let at = rng.index(body.len());
+                body[at] = [0, 1, 0x7F, 0x80, 0xFF, rng.below(256) as u8][rng.index(6)];
+            }
+            if let Ok(Decoded::Record(record)) = Record::decode(PLACE, &body) {
+                decoded += 1;
+                assert!(record.weight() < 4_096);
+                if let RecordBody::Entries(entries) = &record.body {
+                    for ordinal in 0..entries.len() {
+                        assert!(ordinal == 0 || entries.step(ordinal - 1) < entries.step(ordinal));
+                        entries.stored(ordinal);
+                    }
+                }
+            }
+            let random = rng.bytes(40);
+            let kind = [rng.below(7) as u8];
+            assert!(Record::decode(PLACE, &[&kind, random.as_slice()].concat()).is_err());
+        });
+        assert!(decoded > 100, "{decoded}");
+    }
+
+    #[test]
+    fn a_delta_needs_a_full_record_of_its_kind() {
+        let decode = |body: &[u8]| Record::decode(PLACE, body).unwrap();
+        let full = |body: &[u8]| match decode(body) {
+            Decoded::Record(record) => Arc::new(record),
+            Decoded::Delta(_) => panic!("a full record"),
+        };
+        let delta = |body: &[u8]| match decode(body) {
+            Decoded::Record(_) => panic!("a delta"),
+            Decoded::Delta(delta) => delta,
+        };
+        let bodies = bodies();
+        let (flat, leaf, inner) = (full(&bodies[0]), full(&bodies[1]), full(&bodies[2]));
+        let applied = Arc::new(delta(&bodies[3]).apply(&inner).unwrap());
+        let RecordBody::Inner(links) = &applied.body else { panic!("an inode") };
+        assert_eq!(links.links.len(), 4);
+        for other in [&applied, &flat, &leaf] {
+            assert!(delta(&bodies[3]).apply(other).is_err());
+        }
+        let applied = Arc::new(delta(&bodies[4]).apply(&flat).unwrap());
+        let RecordBody::Entries(entries) = &applied.body else { panic!("entries") };
+        let steps: Vec<&[u8]> = (0..entries.len()).map(|ordinal| entries.step(ordinal)).collect();
+        assert_eq!(steps, [b"bb".as_slice(), b"c", b"d"]);
+        for other in [&applied, &inner, &leaf] {
+            assert!(delta(&bodies[4]).apply(other).is_err());
+        }
+    }
+}

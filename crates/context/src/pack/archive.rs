@@ -1,0 +1,315 @@
+//! Volumes: where collections of a store with an archive put what is no longer in use. They are the directories
+//! `archive/volume-` ‖ number in 8 hexadecimal digits of the store, which may be mounts, or lie
+//! [elsewhere](crate::pack::locations) without the `archive/`. A volume holds
+//! parts of chunks, in the format of [compacted chunks](crate::pack::chunk): `chunk-` ‖ number of the chunk ‖ `-` ‖ number of the part,
+//! in 8 hexadecimal digits each; and a marker, the file `volume`, which says whose it is.
+//!
+//! Invariants: a part is written under a name that ends in `.new`, synced, and renamed, so that one that is there is whole; it
+//! is never changed or removed. A record leaves its chunk only after a part that has it, and the name of that, are durable;
+//! so every record of a store with an archive is in its chunk, or in a part, or, after a crash between the two, in both. A
+//! record that a part has is not copied into another. The marker is durable before the control record knows the volume. A
+//! directory without it, as a mount point whose disk is away, or with that of another volume, gets no part.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
+
+use crate::base::error::{Error, Result};
+use crate::base::fast_map::QuickMap;
+use crate::pack::chunk::{Chunk, chunk_number};
+use crate::pack::marker::{Marker, Owner};
+
+/// Name of the directory of volumes.
+const ARCHIVE: &str = "archive";
+const VOLUME: &str = "volume-";
+/// Name of the marker of a volume.
+const MARKER: &str = "volume";
+/// First bytes of a marker.
+pub(crate) const VOLUME_MAGIC: [u8; 8] = *b"TRNMVOLM";
+/// Format version of markers.
+pub(crate) const VOLUME_VERSION: u32 = 1;
+/// What the name of a file ends with until it is whole.
+pub(crate) const NEW_SUFFIX: &str = ".new";
+
+/// The volume and the number of a part of some chunk.
+pub(crate) type Part = (u16, u32);
+
+/// The parts of each chunk.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog(QuickMap<u32, Vec<Part>>);
+
+/// The directory of the volumes of the store in `dir`, unless they lie [elsewhere](crate::pack::locations).
+pub(crate) fn archive_dir(dir: &Path) -> PathBuf {
+    dir.join(ARCHIVE)
+}
+
+/// The directory of a volume; `archive` is that of all volumes, here and below.
+pub(crate) fn volume_dir(archive: &Path, volume: u16) -> PathBuf {
+    archive.join(format!("{VOLUME}{volume:08x}"))
+}
+
+/// The path of a part of a chunk.
+pub(crate) fn part_path(archive: &Path, chunk: u32, (volume, number): Part) -> PathBuf {
+    volume_dir(archive, volume).join(format!("chunk-{chunk:08x}-{number:08x}"))
+}
+
+/// A file's path until it is whole.
+pub(crate) fn new_path(path: &Path) -> PathBuf {
+    let mut new = path.as_os_str().to_owned();
+    new.push(NEW_SUFFIX);
+    PathBuf::from(new)
+}
+
+/// The path of the marker of a volume.
+pub(crate) fn marker_path(archive: &Path, volume: u16) -> PathBuf {
+    volume_dir(archive, volume).join(MARKER)
+}
+
+fn marker(volume: u16, store: u64) -> Marker {
+    Marker { magic: VOLUME_MAGIC, version: VOLUME_VERSION, number: volume.into(), store }
+}
+
+/// Writes the marker of a volume under a name of its own, not synced yet: its file and where it is.
+///
+/// Cost: one write.
+///
+/// # Errors
+/// As [`check_marker`] for a marker that is there already, of this volume or not, and is not one of it.
+pub(crate) fn stage_marker(
+    disk: &dyn Disk,
+    archive: &Path,
+    volume: u16,
+    store: u64,
+) -> Result<(Arc<dyn DiskFile>, PathBuf)> {
+    match check_marker(disk, archive, volume, store) {
+        Ok(()) | Err(Error::AbsentVolume { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let staged = new_path(&marker_path(archive, volume));
+    Ok((marker(volume, store).write(disk, &staged)?, staged))
+}
+
+/// Refuses a volume that is not there.
+///
+/// Cost: one read.
+///
+/// # Errors
+/// [`AbsentVolume`](Error::AbsentVolume) without a marker, [`ForeignVolume`](Error::ForeignVolume) with that of another volume or
+/// store, [`UnsupportedVersion`](Error::UnsupportedVersion), [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk).
+pub(crate) fn check_marker(disk: &dyn Disk, archive: &Path, volume: u16, store: u64) -> Result<()> {
+    match marker(volume, store).owner_at(disk, &marker_path(archive, volume))? {
+        Owner::Own => Ok(()),
+        Owner::Nobody => Err(Error::AbsentVolume { path: volume_dir(archive, volume) }),
+        Owner::Other => Err(Error::ForeignVolume { path: volume_dir(archive, volume) }),
+    }
+}
+
+/// Makes the markers again of so many volumes that have parts of this store and no whole marker; how many. A volume without
+/// any part may be on a disk that is away, and is left alone.
+///
+/// Cost: one listing for each volume without a whole marker, and one read for each of its parts.
+pub(crate) fn heal_markers(disk: &dyn Disk, archive: &Path, count: u16, store: u64) -> Result<u64> {
+    let mut healed = 0;
+    for volume in 0..count {
+        match check_marker(disk, archive, volume, store) {
+            Ok(()) | Err(Error::ForeignVolume { .. } | Error::UnsupportedVersion { .. }) => {
+                continue;
+            }
+            Err(_) => {}
+        }
+        if !has_part_of(disk, archive, volume, store) {
+            continue;
+        }
+        let path = marker_path(archive, volume);
+        let staged = new_path(&path);
+        marker(volume, store).write(disk, &staged)?.sync()?;
+        disk.rename(&staged, &path)?;
+        disk.sync_dir(&volume_dir(archive, volume))?;
+        healed += 1;
+    }
+    Ok(healed)
+}
+
+/// Whether a volume has a part of this store.
+fn has_part_of(disk: &dyn Disk, archive: &Path, volume: u16, store: u64) -> bool {
+    let Ok(entries) = disk.list(&volume_dir(archive, volume)) else { return false };
+    entries.iter().filter_map(|entry| part_numbers(&entry.name)).any(|(chunk, number)| {
+        let path = part_path(archive, chunk, (volume, number));
+        let id = (chunk, Some(store));
+        Chunk::open(disk, &path, id, OpenMode::Read, Access::Buffered).is_ok()
+    })
+}
+
+fn hexadecimal(digits: &str) -> Option<u32> {
+    u32::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 8)
+}
+
+fn part_numbers(name: &str) -> Option<(u32, u32)> {
+    let (chunk, number) = name.rsplit_once('-')?;
+    Some((chunk_number(chunk)?, hexadecimal(number)?))
+}
+
+/// The volumes that are there, ascending.
+///
+/// Cost: one listing, and one look at each.
+pub(crate) fn volumes(disk: &dyn Disk, archive: &Path) -> Result<Vec<u16>> {
+    if disk.kind(archive)? != Some(EntryKind::Directory) {
+        return Ok(Vec::new());
+    }
+    let number = |name: &str| u16::try_from(hexadecimal(name.strip_prefix(VOLUME)?)?).ok();
+    let mut volumes = Vec::new();
+    for volume in disk.list(archive)?.iter().filter_map(|entry| number(&entry.name)) {
+        if disk.kind(&volume_dir(archive, volume))? == Some(EntryKind::Directory) {
+            volumes.push(volume);
+        }
+    }
+    Ok(volumes)
+}
+
+/// The first of so many volumes that has no marker: its directory is gone, or its disk is not mounted.
+///
+/// Cost: one call for each volume.
+pub(crate) fn missing(disk: &dyn Disk, archive: &Path, count: u16) -> Result<Option<u16>> {
+    for volume in 0..count {
+        if disk.kind(&marker_path(archive, volume))?.is_none() {
+            return Ok(Some(volume));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a volume holds nothing.
+///
+/// Cost: one listing.
+pub(crate) fn is_empty(disk: &dyn Disk, archive: &Path, volume: u16) -> Result<bool> {
+    let entries = disk.list(&volume_dir(archive, volume))?;
+    Ok(!entries.iter().any(|entry| part_numbers(&entry.name).is_some()))
+}
+
+impl Catalog {
+    /// What is there.
+    ///
+    /// Cost: one listing for each volume.
+    pub(crate) fn list(disk: &dyn Disk, archive: &Path) -> Result<Self> {
+        let mut catalog = Self::default();
+        for volume in volumes(disk, archive)? {
+            for entry in disk.list(&volume_dir(archive, volume))? {
+                if let Some((chunk, number)) = part_numbers(&entry.name) {
+                    catalog.add(chunk, (volume, number));
+                }
+            }
+        }
+        Ok(catalog)
+    }
+
+    pub(crate) fn add(&mut self, chunk: u32, part: Part) {
+        self.0.entry(chunk).or_default().push(part);
+    }
+
+    /// The parts of a chunk, in the order in which they were made.
+    pub(crate) fn parts(&self, chunk: u32) -> &[Part] {
+        self.0.get(&chunk).map_or(&[], Vec::as_slice)
+    }
+
+    /// All parts with their chunks, in no order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, Part)> + '_ {
+        self.0.iter().flat_map(|(chunk, parts)| parts.iter().map(|part| (*chunk, *part)))
+    }
+
+    /// A part of a chunk that a volume does not have yet.
+    pub(crate) fn next_part(&self, chunk: u32, volume: u16) -> Part {
+        let of_volume = self.parts(chunk).iter().filter(|part| part.0 == volume);
+        (volume, of_volume.map(|part| part.1 + 1).max().unwrap_or(0))
+    }
+}
+
+/// Removes what a collection that was interrupted has left unfinished in the volumes.
+pub(crate) fn remove_unfinished(disk: &dyn Disk, archive: &Path) -> Result<()> {
+    for volume in volumes(disk, archive)? {
+        let volume = volume_dir(archive, volume);
+        for entry in disk.list(&volume)? {
+            let unfinished = entry.name.strip_suffix(NEW_SUFFIX);
+            if unfinished.is_some_and(|name| name == MARKER || part_numbers(name).is_some()) {
+                disk.remove(&volume.join(&entry.name))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use terrane_io::checksum::crc32c;
+
+    use super::*;
+    use crate::pack::marker::MARKER_BYTES;
+
+    #[test]
+    fn names_of_parts_are_read_back_and_nothing_else_is_a_part() {
+        let path = part_path(Path::new("/s"), 0x1A, (3, 2));
+        assert_eq!(path, Path::new("/s/volume-00000003/chunk-0000001a-00000002"));
+        assert_eq!(part_numbers("chunk-0000001a-00000002"), Some((0x1A, 2)));
+        for name in ["chunk-0000001a", "chunk-0000001a-2", "chunk-1a-00000002", "x", "-", ""] {
+            assert_eq!(part_numbers(name), None, "{name}");
+        }
+        let new = new_path(&path);
+        assert!(new.ends_with("chunk-0000001a-00000002.new"));
+        assert_eq!(part_numbers("chunk-0000001a-00000002.new"), None);
+    }
+
+    #[test]
+    fn a_marker_is_that_of_one_volume_of_one_store_and_every_byte_counts() {
+        let (disk, dir) = (terrane_io::MemoryDisk::new(), Path::new("/s"));
+        terrane_io::disk::create_dirs(&*disk, &volume_dir(dir, 3)).unwrap();
+        let check = |volume, store| check_marker(&*disk, dir, volume, store);
+        assert!(
+            matches!(check(3, 7), Err(Error::AbsentVolume { path }) if path == volume_dir(dir, 3))
+        );
+        assert!(matches!(check(4, 7), Err(Error::AbsentVolume { .. })), "no directory");
+        let (_, staged) = stage_marker(&*disk, dir, 3, 7).unwrap();
+        assert!(matches!(check(3, 7), Err(Error::AbsentVolume { .. })), "not in place yet");
+        disk.rename(&staged, &marker_path(dir, 3)).unwrap();
+        check(3, 7).unwrap();
+        stage_marker(&*disk, dir, 3, 7).unwrap();
+        assert!(matches!(check(3, 8), Err(Error::ForeignVolume { .. })));
+        assert!(matches!(stage_marker(&*disk, dir, 3, 8), Err(Error::ForeignVolume { .. })));
+        disk.create_dir(&volume_dir(dir, 2)).unwrap();
+        disk.rename(&marker_path(dir, 3), &marker_path(dir, 2)).unwrap();
+        assert!(matches!(check(2, 7), Err(Error::ForeignVolume { .. })), "that of volume 3");
+        let good = marker(2, 7).encode();
+        let put = |bytes: &[u8]| {
+            let path = marker_path(dir, 2);
+            let file = disk.open(&path, OpenMode::Truncate, Access::Buffered).unwrap();
+            file.write_at(bytes, 0).unwrap();
+            check(2, 7)
+        };
+        put(&good).unwrap();
+        for bit in 0..MARKER_BYTES * 8 {
+            let mut bytes = good;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(put(&bytes), Err(Error::Corrupt { .. })), "bit {bit}");
+        }
+        for len in 0..MARKER_BYTES {
+            assert!(matches!(put(&good[..len]), Err(Error::Corrupt { .. })), "{len} bytes");
+        }
+        let mut newer = good;
+        newer[8] = 2;
+        let crc = crc32c(&newer[..28]);
+        newer[28..].copy_from_slice(&crc.to_le_bytes());
+        assert!(matches!(put(&newer), Err(Error::UnsupportedVersion { found: 2, newest: 1, .. })));
+    }
+
+    #[test]
+    fn parts_are_numbered_in_each_volume() {
+        let mut catalog = Catalog::default();
+        assert_eq!(catalog.next_part(5, 0), (0, 0));
+        catalog.add(5, (0, 0));
+        catalog.add(5, (0, 1));
+        assert_eq!(catalog.next_part(5, 0), (0, 2));
+        assert_eq!(catalog.next_part(5, 1), (1, 0));
+        assert_eq!(catalog.next_part(6, 0), (0, 0));
+        assert_eq!(catalog.parts(5), [(0, 0), (0, 1)]);
+        assert_eq!(catalog.all().count(), 2);
+    }
+}

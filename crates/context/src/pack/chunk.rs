@@ -1,0 +1,615 @@
+//! Chunks: the files that the pack consists of. A chunk is a head of 64 bytes and a chain of [frames](crate::pack::frame), or, once a
+//! collection has compacted it, a head, the records that are kept, and a map of where each run of them has stood.
+//! Addresses are those of the chunk as it was written, always.
+
+#![doc = include_str!("../../../../docs/format/context-chunk.md")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::checksum::crc32c;
+use terrane_io::disk::create_afresh;
+use terrane_io::{Access, Disk, DiskFile, OpenMode};
+
+use crate::base::address::{Address, Place, UNIT_BYTES};
+use crate::base::corrupt::Corrupt;
+use crate::base::error::{Error, Result};
+use crate::pack::frame::{
+    FRAME_HEAD_BYTES, FRAME_MAGIC, FrameHead, RECORD_BYTES_MAX, any_head, open_record, record_size,
+};
+
+pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
+/// First bytes of a chunk.
+pub(crate) const CHUNK_MAGIC: [u8; 8] = *b"TRNMPACK";
+/// Format version of chunks.
+pub(crate) const CHUNK_VERSION: u32 = 2;
+const NAME: &str = "chunk-";
+
+/// The first unit behind the head.
+pub(crate) const FIRST_UNIT: u32 = (CHUNK_HEAD_BYTES as u64 / UNIT_BYTES) as u32;
+
+/// What stands in the head of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChunkHead {
+    pub(crate) number: u32,
+    pub(crate) store: u64,
+    /// Where the chunk before ends.
+    pub(crate) before: u32,
+    pub(crate) chain: u32,
+    /// Runs and offset of the map, if the chunk is compacted.
+    pub(crate) map: Option<(u32, u64)>,
+}
+
+/// Called with the place and the body of a record.
+pub(crate) type VisitRecord<'a> =
+    dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
+
+/// Records that lie together, in units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// In the chunk as it was written.
+    pub(crate) unit: u32,
+    /// In this file.
+    pub(crate) stored: u32,
+    pub(crate) units: u32,
+}
+
+pub(crate) const RUN_BYTES: usize = 12;
+
+impl ChunkHead {
+    pub(crate) fn encode(&self) -> [u8; CHUNK_HEAD_BYTES] {
+        let mut bytes = [0; CHUNK_HEAD_BYTES];
+        bytes[..8].copy_from_slice(&CHUNK_MAGIC);
+        bytes[8..12].copy_from_slice(&CHUNK_VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.number.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.store.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.before.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.chain.to_le_bytes());
+        let (kind, (runs, map)) = if let Some(map) = self.map { (2u32, map) } else { (1, (0, 0)) };
+        bytes[32..36].copy_from_slice(&kind.to_le_bytes());
+        bytes[36..40].copy_from_slice(&runs.to_le_bytes());
+        bytes[40..48].copy_from_slice(&map.to_le_bytes());
+        let crc = crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(path: &Path, bytes: &[u8; CHUNK_HEAD_BYTES]) -> Result<Self> {
+        let corrupt = |what| Error::Corrupt { path: path.to_owned(), address: None, what };
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        if bytes[..8] != CHUNK_MAGIC {
+            return Err(Error::NotAContextStore { path: path.to_owned() });
+        }
+        let (stored, computed) = (word(60), crc32c(&bytes[..60]));
+        if stored != computed {
+            let what = Corrupt::rule("checksum of a head", u64::from(computed), u64::from(stored));
+            return Err(corrupt(what));
+        }
+        if word(8) != CHUNK_VERSION {
+            return Err(Error::UnsupportedVersion {
+                path: path.to_owned(),
+                found: word(8),
+                newest: CHUNK_VERSION,
+            });
+        }
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let map = match word(32) {
+            1 => None,
+            2 => Some((word(36), long(40))),
+            other => return Err(corrupt(Corrupt::rule("kind of a chunk", 1, u64::from(other)))),
+        };
+        Ok(Self { number: word(12), store: long(16), before: word(24), chain: word(28), map })
+    }
+}
+
+/// The path of a chunk.
+pub(crate) fn chunk_path(dir: &Path, number: u32) -> PathBuf {
+    dir.join(format!("{NAME}{number:08x}"))
+}
+
+/// The number of the chunk whose file has this name.
+pub(crate) fn chunk_number(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix(NAME).filter(|digits| digits.len() == 8)?;
+    u32::from_str_radix(digits, 16).ok()
+}
+
+/// An open chunk.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) head: ChunkHead,
+    pub(crate) file: Arc<dyn DiskFile>,
+    /// What is kept, if the chunk is compacted; ascending.
+    pub(crate) runs: Option<Box<[Run]>>,
+}
+
+impl Chunk {
+    /// Makes a chunk. Its name and head are durable after a sync of the directory and of the file.
+    pub(crate) fn create(disk: &dyn Disk, dir: &Path, head: ChunkHead) -> Result<Self> {
+        let path = chunk_path(dir, head.number);
+        let file = create_afresh(disk, &path, OpenMode::CreateNew, Access::Buffered)?;
+        file.write_at(&head.encode(), 0)?;
+        Ok(Self { head, file, runs: None })
+    }
+
+    /// Opens the chunk of a number, or a part of it, for writing too if `mode` says so. `store` is the identity of the store
+    /// that it must belong to, where that is known.
+    ///
+    /// # Errors
+    /// [`ForeignChunk`](Error::ForeignChunk), [`Corrupt`](Error::Corrupt), [`NotAContextStore`](Error::NotAContextStore),
+    /// [`UnsupportedVersion`](Error::UnsupportedVersion), [`Disk`](Error::Disk).
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        path: &Path,
+        (number, store): (u32, Option<u64>),
+        mode: OpenMode,
+        access: Access,
+    ) -> Result<Self> {
+        let file = disk.open(path, mode, access)?;
+        let mut bytes = [0; CHUNK_HEAD_BYTES];
+        file.read_at(&mut bytes, 0).map_err(|error| match error {
+            terrane_io::Error::ShortRead { .. } => {
+                let what = Corrupt::short("a chunk has a head");
+                Error::Corrupt { path: path.to_owned(), address: None, what }
+            }
+            other => other.into(),
+        })?;
+        let head = ChunkHead::decode(path, &bytes)?;
+        // Before its number: a chunk of another store may have any.
+        if store.is_some_and(|store| store != head.store) {
+            return Err(Error::ForeignChunk { path: path.to_owned() });
+        }
+        if head.number != number {
+            let what =
+                Corrupt::rule("number of a chunk", u64::from(number), u64::from(head.number));
+            return Err(Error::Corrupt { path: path.to_owned(), address: None, what });
+        }
+        let runs = head.map.map(|map| read_map(&*file, map)).transpose()?;
+        Ok(Self { head, file, runs })
+    }
+
+    /// Has the page cache drop what is in it of the chunk, which is clean.
+    pub(crate) fn forget(&self) {
+        self.file.forget(0, self.file.len().unwrap_or(0));
+    }
+
+    pub(crate) fn corrupt(&self, at: Address, what: Corrupt) -> Error {
+        Error::Corrupt { path: self.file.path().to_owned(), address: Some(at), what }
+    }
+
+    /// Where in the file a record begins, and how many bytes can be read from there on; none if it was collected.
+    pub(crate) fn locate(&self, at: Address) -> Option<(u64, u64)> {
+        let Some(runs) = &self.runs else { return Some((at.offset(), u64::MAX)) };
+        let number = runs.partition_point(|run| run.unit <= at.unit).checked_sub(1)?;
+        let run = runs[number];
+        let skipped = at.unit - run.unit;
+        (skipped < run.units).then(|| {
+            let stored = u64::from(run.stored + skipped) * UNIT_BYTES;
+            (stored, u64::from(run.units - skipped) * UNIT_BYTES)
+        })
+    }
+
+    /// Where in the file a record begins; none if it was collected.
+    pub(crate) fn offset_of(&self, place: Place) -> Result<Option<u64>> {
+        let Some((offset, room)) = self.locate(place.at) else { return Ok(None) };
+        if u64::from(place.bytes) > room.min(RECORD_BYTES_MAX) {
+            return Err(self.short(place));
+        }
+        Ok(Some(offset))
+    }
+
+    fn short(&self, place: Place) -> Error {
+        self.corrupt(place.at, Corrupt::short("a record lies in its chunk"))
+    }
+
+    /// The body of a record, whose bytes these are.
+    pub(crate) fn open_body<'a>(&self, place: Place, bytes: &'a [u8]) -> Result<&'a [u8]> {
+        let (body, used) =
+            open_record(place.at, bytes).map_err(|what| self.corrupt(place.at, what))?;
+        if used != bytes.len() {
+            let what = Corrupt::rule("length of a record", bytes.len() as u64, used as u64);
+            return Err(self.corrupt(place.at, what));
+        }
+        Ok(body)
+    }
+
+    /// The body of a record; none if it was collected.
+    ///
+    /// Cost: one read of the record's length.
+    pub(crate) fn read(&self, place: Place) -> Result<Option<Vec<u8>>> {
+        let Some(offset) = self.offset_of(place)? else { return Ok(None) };
+        let mut bytes = vec![0; place.bytes as usize];
+        self.file.read_at(&mut bytes, offset).map_err(|error| match error {
+            terrane_io::Error::ShortRead { .. } => self.short(place),
+            other => other.into(),
+        })?;
+        let len = self.open_body(place, &bytes)?.len();
+        let start = bytes.len() - CRC_BYTES - len;
+        bytes.truncate(start + len);
+        bytes.drain(..start);
+        Ok(Some(bytes))
+    }
+
+    /// The runs of records, of a chunk that ends at `end` or later: the payloads of all frames, or what is kept of them; and
+    /// where what follows is no frame, if that is before `end`.
+    pub(crate) fn all_runs(&self, end: u32) -> Result<(Vec<Run>, Option<u32>)> {
+        if let Some(runs) = &self.runs {
+            return Ok((runs.to_vec(), None));
+        }
+        let runs: Vec<Run> = self.frames()?.into_iter().map(|(run, _)| run).collect();
+        let reached = runs.last().map_or(FIRST_UNIT, |run| run.unit + run.units);
+        Ok((runs, (reached < end).then_some(reached)))
+    }
+
+    /// The frames of a chunk as it was written up to the first one whose head is damaged, each with where its payload lies;
+    /// none of a compacted one.
+    ///
+    /// Cost: one read for each.
+    pub(crate) fn frames(&self) -> Result<Vec<(Run, FrameHead)>> {
+        let len = if self.runs.is_some() { 0 } else { self.file.len()? };
+        let (mut offset, mut chain) = (CHUNK_HEAD_BYTES as u64, self.head.chain);
+        let mut frames = Vec::new();
+        while let Some((run, frame)) = self.frame_at(offset, len)?
+            && frame.chain == chain
+        {
+            offset = u64::from(run.unit + run.units) * UNIT_BYTES;
+            chain = frame.crc;
+            frames.push((run, frame));
+        }
+        Ok(frames)
+    }
+
+    /// The frame whose head lies at an offset of a chunk of `len` bytes.
+    fn frame_at(&self, offset: u64, len: u64) -> Result<Option<(Run, FrameHead)>> {
+        let payload = offset + FRAME_HEAD_BYTES as u64;
+        if payload > len {
+            return Ok(None);
+        }
+        let mut head = [0; FRAME_HEAD_BYTES];
+        self.file.read_at(&mut head, offset)?;
+        let at = Address { chunk: self.head.number, unit: (offset / UNIT_BYTES) as u32 };
+        let frame = any_head(at, &head).filter(|frame| payload + frame.bytes as u64 <= len);
+        let unit = (payload / UNIT_BYTES) as u32;
+        Ok(frame.map(|frame| {
+            let units = (frame.bytes as u64 / UNIT_BYTES) as u32;
+            (Run { unit, stored: unit, units }, frame)
+        }))
+    }
+
+    /// The payloads of all frames whose heads are whole, also behind damage and what cannot be read; or what is kept of them in
+    /// a compacted chunk.
+    ///
+    /// Cost: one read for each frame; behind damage all bytes up to the next one.
+    pub(crate) fn whole_runs(&self) -> Result<Vec<Run>> {
+        if let Some(runs) = &self.runs {
+            return Ok(runs.to_vec());
+        }
+        let len = self.file.len()?;
+        let mut offset = CHUNK_HEAD_BYTES as u64;
+        let mut runs = Vec::new();
+        while offset < len {
+            if let Ok(Some((run, _))) = self.frame_at(offset, len) {
+                offset = u64::from(run.unit + run.units) * UNIT_BYTES;
+                runs.push(run);
+                continue;
+            }
+            let Some(next) = self.next_magic(offset + UNIT_BYTES, len) else { break };
+            offset = next;
+        }
+        Ok(runs)
+    }
+
+    /// Where the next bytes stand that a frame may begin with.
+    fn next_magic(&self, mut offset: u64, len: u64) -> Option<u64> {
+        let mut window = vec![0; SEARCH_BYTES];
+        while offset < len {
+            let some = (len - offset).min(SEARCH_BYTES as u64) as usize;
+            if self.file.read_at(&mut window[..some], offset).is_ok() {
+                let mut units = window[..some].chunks(UNIT_BYTES as usize);
+                if let Some(unit) = units.position(|unit| unit.starts_with(&FRAME_MAGIC)) {
+                    return Some(offset + unit as u64 * UNIT_BYTES);
+                }
+            }
+            offset += some as u64;
+        }
+        None
+    }
+
+    /// Calls `visit` with each record of a run: its place, and its body if the record is whole. What follows a record whose
+    /// length cannot be told, or that cannot be read, is left out, after a call with no body.
+    ///
+    /// Cost: reads the run, 1 MiB at a time.
+    pub(crate) fn each_record(&self, run: Run, visit: &mut VisitRecord<'_>) -> Result<()> {
+        let total = run.units as usize * UNIT_BYTES as usize;
+        let (mut done, mut window, mut used) = (0, Vec::new(), 0);
+        while done < total {
+            let unit = run.unit + (done as u64 / UNIT_BYTES) as u32;
+            let at = Address { chunk: self.head.number, unit };
+            let mut size = window_record(&window[used..]);
+            let mut rule = "a record lies in its frame";
+            if size.is_none() {
+                let wanted = self.first_record(run, done, total).unwrap_or(0).max(WINDOW_BYTES);
+                window = vec![0; wanted.min(total - done)];
+                used = 0;
+                let offset = u64::from(run.stored) * UNIT_BYTES + done as u64;
+                if self.file.read_at(&mut window, offset).is_err() {
+                    rule = "a record can be read";
+                    let readable = self.readable(&mut window, offset);
+                    window.truncate(readable);
+                }
+                size = window_record(&window);
+            }
+            let Some(size) = size else {
+                return visit(Place { at, bytes: 0 }, Err(Corrupt::short(rule)));
+            };
+            let body = open_record(at, &window[used..used + size]).map(|(body, _)| body);
+            visit(Place { at, bytes: size as u32 }, body)?;
+            let step = size.next_multiple_of(UNIT_BYTES as usize);
+            used = (used + step).min(window.len());
+            done += step;
+        }
+        Ok(())
+    }
+
+    /// Reads what can be read before the first page that cannot; how many bytes that are.
+    fn readable(&self, window: &mut [u8], offset: u64) -> usize {
+        let mut done = 0;
+        for piece in window.chunks_mut(SEARCH_BYTES) {
+            if self.file.read_at(piece, offset + done as u64).is_err() {
+                break;
+            }
+            done += piece.len();
+        }
+        done
+    }
+
+    /// How many bytes the record at an offset of a run takes, as its length says.
+    fn first_record(&self, run: Run, done: usize, total: usize) -> Result<usize> {
+        let mut head = [0; 10];
+        let some = head.len().min(total - done);
+        self.file.read_at(&mut head[..some], u64::from(run.stored) * UNIT_BYTES + done as u64)?;
+        Ok(record_size(&head[..some]).unwrap_or(0))
+    }
+}
+
+/// Records are read so many bytes at a time when a whole chunk is.
+const WINDOW_BYTES: usize = 1 << 20;
+/// Bytes that are searched at once for the next frame: a page, so that no more is skipped where a sector cannot be read.
+const SEARCH_BYTES: usize = 4 << 10;
+const CRC_BYTES: usize = 4;
+/// A copy is synced whenever so many bytes of it are not: the sync of a commit may have to wait for what others have written.
+const UNSYNCED_BYTES_MAX: usize = 2 << 20;
+
+/// The size of the record at the beginning of a window that holds all of it.
+fn window_record(window: &[u8]) -> Option<usize> {
+    record_size(window).filter(|size| *size <= window.len())
+}
+
+fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run]>> {
+    let corrupt = |what| Error::Corrupt { path: file.path().to_owned(), address: None, what };
+    let bytes_expected = count as usize * RUN_BYTES + CRC_BYTES;
+    let len = file.len()?;
+    if offset.checked_add(bytes_expected as u64) != Some(len) {
+        return Err(corrupt(Corrupt::rule("length of a compacted chunk", offset, len)));
+    }
+    let mut bytes = vec![0; bytes_expected];
+    file.read_at(&mut bytes, offset)?;
+    let (content, stored) = bytes.split_at(bytes_expected - CRC_BYTES);
+    if *stored != crc32c(content).to_le_bytes() {
+        return Err(corrupt(Corrupt::rule("checksum of a map", 0, 1)));
+    }
+    let word = |run: &[u8], at: usize| {
+        u32::from_le_bytes([run[at], run[at + 1], run[at + 2], run[at + 3]])
+    };
+    let mut runs = Vec::with_capacity(count as usize);
+    let (mut unit, mut stored) = (FIRST_UNIT, FIRST_UNIT);
+    for bytes in content.chunks_exact(RUN_BYTES) {
+        let run = Run { unit: word(bytes, 0), stored: word(bytes, 4), units: word(bytes, 8) };
+        let ends = run.unit.checked_add(run.units).zip(run.stored.checked_add(run.units));
+        let Some(ends) = ends.filter(|_| unit <= run.unit && stored == run.stored) else {
+            let what = Corrupt::rule("runs ascend", u64::from(unit), u64::from(run.unit));
+            return Err(corrupt(what));
+        };
+        (unit, stored) = ends;
+        runs.push(run);
+    }
+    if u64::from(stored) * UNIT_BYTES != offset {
+        let what = Corrupt::rule("offset of a map", u64::from(stored) * UNIT_BYTES, offset);
+        return Err(corrupt(what));
+    }
+    Ok(runs.into())
+}
+
+/// Writes a chunk that has only some runs of `source`, under a name of its own, synced. The runs are those of
+/// `source`, in ascending order.
+///
+/// Cost: reads and writes the runs, 1 MiB at a time, with what is between them if it is little; `pace` is called with the bytes
+/// of each write. A sync for every 2 MiB.
+pub(crate) fn write_compacted(
+    disk: &dyn Disk,
+    path: &Path,
+    source: &Chunk,
+    runs: &[Run],
+    pace: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let file = create_afresh(disk, path, OpenMode::CreateNew, Access::Buffered)?;
+    let mut next = FIRST_UNIT;
+    let mut map = Vec::with_capacity(runs.len() * RUN_BYTES + CRC_BYTES);
+    let end = runs.last().map_or(0, |run| u64::from(run.stored + run.units) * UNIT_BYTES);
+    // What was read of the source, from an offset on, and what is to be written.
+    let (mut read, mut read_at) = (Vec::new(), 0);
+    let (mut ready, mut ready_at) = (Vec::new(), u64::from(next) * UNIT_BYTES);
+    let mut unsynced = 0;
+    let mut write = |ready: &mut Vec<u8>| -> Result<()> {
+        file.write_at(ready, ready_at)?;
+        ready_at += ready.len() as u64;
+        unsynced += ready.len();
+        if unsynced >= UNSYNCED_BYTES_MAX {
+            file.sync()?;
+            unsynced = 0;
+        }
+        pace(ready.len() as u64)?;
+        ready.clear();
+        Ok(())
+    };
+    for run in runs {
+        for word in [run.unit, next, run.units] {
+            map.extend_from_slice(&word.to_le_bytes());
+        }
+        next += run.units;
+        let mut from = u64::from(run.stored) * UNIT_BYTES;
+        let mut left = run.units as usize * UNIT_BYTES as usize;
+        while left > 0 {
+            if from >= read_at + read.len() as u64 {
+                read.resize((end - from).min(WINDOW_BYTES as u64) as usize, 0);
+                source.file.read_at(&mut read, from)?;
+                read_at = from;
+            }
+            let there = &read[(from - read_at) as usize..];
+            let some = there.len().min(left).min(WINDOW_BYTES - ready.len());
+            ready.extend_from_slice(&there[..some]);
+            from += some as u64;
+            left -= some;
+            if ready.len() == WINDOW_BYTES {
+                write(&mut ready)?;
+            }
+        }
+    }
+    if !ready.is_empty() {
+        write(&mut ready)?;
+    }
+    let crc = crc32c(&map);
+    map.extend_from_slice(&crc.to_le_bytes());
+    let map_at = u64::from(next) * UNIT_BYTES;
+    file.write_at(&map, map_at)?;
+    let head = ChunkHead { map: Some((runs.len() as u32, map_at)), ..source.head };
+    file.write_at(&head.encode(), 0)?;
+    Ok(file.sync()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_io::MemoryDisk;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    fn put(disk: &dyn Disk, head: &ChunkHead, runs: &[[u32; 3]]) -> Result<Chunk> {
+        let path = chunk_path(Path::new(""), head.number);
+        let file = disk.open(&path, OpenMode::Truncate, Access::Buffered)?;
+        let mut map = Vec::new();
+        runs.iter().flatten().for_each(|word| map.extend_from_slice(&word.to_le_bytes()));
+        map.extend_from_slice(&crc32c(&map).to_le_bytes());
+        file.write_at(&head.encode(), 0)?;
+        file.write_at(&map, head.map.map_or(CHUNK_HEAD_BYTES as u64, |(_, at)| at))?;
+        let id = (head.number, Some(head.store));
+        Chunk::open(disk, &path, id, OpenMode::Read, Access::Buffered)
+    }
+
+    fn head(runs: u32, map_at: u64) -> ChunkHead {
+        ChunkHead { number: 5, store: 1, before: 9, chain: 3, map: Some((runs, map_at)) }
+    }
+
+    #[test]
+    fn a_map_leads_to_the_records_that_are_kept() {
+        let disk = MemoryDisk::new();
+        let chunk = put(&*disk, &head(2, 15 * 8), &[[10, 8, 4], [20, 12, 3]]).unwrap();
+        let locate = |unit| chunk.locate(Address { chunk: 5, unit });
+        assert_eq!(locate(9), None);
+        assert_eq!(locate(10), Some((64, 32)));
+        assert_eq!(locate(13), Some((88, 8)));
+        assert_eq!(locate(14), None);
+        assert_eq!(locate(22), Some((112, 8)));
+        assert_eq!(locate(23), None);
+        assert_eq!(locate(u32::MAX), None);
+    }
+
+    #[test]
+    fn any_map_is_sound_or_an_error() {
+        let disk = MemoryDisk::new();
+        for (runs, map_at) in [
+            ([[10, 8, 4], [13, 12, 3]], 15 * 8),        // overlap
+            ([[10, 8, 4], [20, 13, 3]], 16 * 8),        // a gap in the file
+            ([[10, 8, 4], [20, 12, 3]], 16 * 8),        // ends before the map
+            ([[10, 8, u32::MAX], [20, 12, 3]], 15 * 8), // beyond any chunk
+        ] {
+            assert!(put(&*disk, &head(2, map_at), &runs).is_err(), "{runs:?}");
+        }
+        assert!(put(&*disk, &head(u32::MAX, 64), &[]).is_err(), "longer than the file");
+        assert!(put(&*disk, &head(1, u64::MAX), &[]).is_err());
+        for_each_seed("any_map_is_sound_or_an_error", 500, |rng, _| {
+            let mut word = || [0, 1, 8, 9, 10, u32::MAX - 1, u32::MAX][rng.index(7)];
+            let runs = [[word(), word(), word()], [word(), word(), word()]];
+            if let Ok(chunk) = put(&*disk, &head(2, 80), &runs) {
+                for unit in [0, 8, 9, 10, u32::MAX] {
+                    chunk.locate(Address { chunk: 5, unit });
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn any_head_is_one_or_an_error() {
+        let path = Path::new("chunk");
+        let bytes = head(2, 80).encode();
+        assert_eq!(ChunkHead::decode(path, &bytes).unwrap(), head(2, 80));
+        for at in 0..bytes.len() {
+            let mut altered = bytes;
+            altered[at] ^= 4;
+            assert!(ChunkHead::decode(path, &altered).is_err(), "byte {at}");
+        }
+    }
+
+    /// Any runs, with gaps of any size: the copy has their bytes, back to back, and small runs share reads and writes.
+    #[test]
+    fn a_compacted_copy_has_the_runs_and_takes_few_calls() {
+        let mut largest = 0;
+        for_each_seed("a_compacted_copy_has_the_runs_and_takes_few_calls", 20, |rng, seed| {
+            let disk = terrane_io::SimDisk::new(seed);
+            let shared: &dyn Disk = &*disk;
+            let chunk = Chunk::create(shared, Path::new(""), head_of(0)).unwrap();
+            let (mut runs, mut unit, mut content) = (Vec::new(), FIRST_UNIT, Vec::new());
+            for _ in 0..=rng.below(500) {
+                let scale = if rng.chance(1, 100) { 200_000 } else { 30 };
+                unit += rng.below(scale) as u32;
+                let units = 1 + rng.below(scale) as u32;
+                runs.push(Run { unit, stored: unit, units });
+                let bytes: Vec<u8> = (0..units * 8).map(|_| rng.below(256) as u8).collect();
+                chunk.file.write_at(&bytes, u64::from(unit) * UNIT_BYTES).unwrap();
+                content.extend_from_slice(&bytes);
+                unit += units;
+            }
+            let (calls, mut paced) = (disk.calls(), 0);
+            chunk.file.sync().unwrap();
+            let before = disk.pending();
+            let mut pace = |bytes: u64| {
+                paced += bytes;
+                let writes = disk.pending() - before;
+                assert!(writes <= 3, "{writes} writes wait to be synced");
+                Ok(())
+            };
+            write_compacted(shared, Path::new("copy"), &chunk, &runs, &mut pace).unwrap();
+            let windows = (u64::from(unit) * UNIT_BYTES).div_ceil(WINDOW_BYTES as u64);
+            assert!(disk.calls() - calls < 20 + 3 * windows, "{}", disk.calls() - calls);
+            assert_eq!(paced, content.len() as u64);
+            let (mode, access) = (OpenMode::Read, Access::Buffered);
+            let copy = Chunk::open(shared, Path::new("copy"), (0, None), mode, access).unwrap();
+            let kept = copy.runs.as_deref().unwrap();
+            assert!(
+                kept.iter()
+                    .map(|run| (run.unit, run.units))
+                    .eq(runs.iter().map(|run| (run.unit, run.units)))
+            );
+            let mut copied = vec![0; content.len()];
+            copy.file.read_at(&mut copied, CHUNK_HEAD_BYTES as u64).unwrap();
+            assert!(copied == content);
+            largest = largest.max(content.len());
+        });
+        assert!(largest > 2 * UNSYNCED_BYTES_MAX, "{largest}");
+    }
+
+    fn head_of(number: u32) -> ChunkHead {
+        ChunkHead { number, store: 1, before: 0, chain: 0, map: None }
+    }
+}

@@ -1,0 +1,434 @@
+//! The control record: the rules of a store, and where recovery begins. Two pages of 4 KiB in the file `control` are
+//! written in turns; the newer one that is whole counts. Behind them stands the durable mark, which the writer moves after
+//! each sync of the pack.
+//!
+//! Invariant: what a record refers to, and what lies before the mark, was synced before it is written. So the tail of the
+//! newest whole record and the mark are lower bounds of what was durable: a pack that ends before either is damaged.
+
+#![doc = include_str!("../../../../docs/format/context-control.md")]
+
+use std::path::Path;
+
+use terrane_io::checksum::crc32c;
+use terrane_io::{Access, Disk, OpenMode};
+
+use crate::base::address::{Address, Place};
+use crate::base::corrupt::Corrupt;
+use crate::base::error::{Error, Result};
+use crate::base::hashing::{Rules, Scheme};
+
+/// Name of the file.
+pub(crate) const CONTROL: &str = "control";
+pub(crate) const CONTROL_PAGE_BYTES: usize = 4096;
+/// First bytes of a page.
+pub(crate) const CONTROL_MAGIC: [u8; 8] = *b"TRNMCTRL";
+/// Format version of the control record.
+pub(crate) const CONTROL_VERSION: u32 = 2;
+/// Length of the file.
+pub(crate) const CONTROL_FILE_BYTES: usize = 3 * CONTROL_PAGE_BYTES;
+/// First bytes of the durable mark.
+pub(crate) const MARK_MAGIC: [u8; 8] = *b"TRNMMARK";
+/// Where the mark stands in the file: in a sector of its own, so that a torn write leaves the old mark or the new one.
+pub(crate) const MARK_AT: u64 = 2 * CONTROL_PAGE_BYTES as u64;
+pub(crate) const MARK_BYTES: usize = 32;
+/// Bytes that say something.
+const CONTROL_BYTES: usize = 124;
+/// Length of the record that has a copy of it: a length, the kind of the record, the copy and a checksum.
+pub(crate) const STATE_BYTES: u32 = 1 + 1 + CONTROL_BYTES as u32 + 4;
+const CRC_AT: usize = CONTROL_PAGE_BYTES - 4;
+
+/// Which objects are found by their hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Indexing {
+    /// Commits only.
+    Minimal,
+    /// Every object, so that none is stored twice.
+    Always,
+}
+
+/// What the control record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Control {
+    pub(crate) rules: Rules,
+    pub(crate) indexing: Indexing,
+    /// Volumes of the archive; without any, what is collected is removed.
+    pub(crate) volumes: u16,
+    pub(crate) store: u64,
+    pub(crate) sequence: u64,
+    pub(crate) tail: Address,
+    pub(crate) chain: u32,
+    pub(crate) first: u32,
+    pub(crate) last: Option<Place>,
+    pub(crate) branches: Option<Place>,
+    pub(crate) table: Option<Place>,
+    pub(crate) kept: Option<Place>,
+    pub(crate) commits: u64,
+    pub(crate) retained: Address,
+    pub(crate) collecting: u32,
+}
+
+/// Whether pages are those of a control record, of whatever version, damaged or not.
+pub(crate) fn is_control(pages: &[u8]) -> bool {
+    pages.chunks(CONTROL_PAGE_BYTES).any(|page| page.starts_with(&CONTROL_MAGIC))
+}
+
+impl Control {
+    /// What a collection changes: where this differs, chunks have other files.
+    pub(crate) fn collection(&self) -> (u32, Address, u32, u16) {
+        (self.first, self.retained, self.collecting, self.volumes)
+    }
+
+    /// Where its page begins in the file.
+    pub(crate) fn offset(&self) -> u64 {
+        self.sequence % 2 * CONTROL_PAGE_BYTES as u64
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(CONTROL_PAGE_BYTES);
+        self.put(&mut bytes);
+        bytes.resize(CRC_AT, 0);
+        let crc = crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The control record of a copy without its checksum.
+    pub(crate) fn of_copy(path: &Path, copy: &[u8]) -> Result<Self> {
+        let mut page = copy.get(..CONTROL_BYTES).unwrap_or(copy).to_vec();
+        page.resize(CRC_AT, 0);
+        let crc = crc32c(&page);
+        page.extend_from_slice(&crc.to_le_bytes());
+        Self::decode(path, &page)
+    }
+
+    /// Everything but the checksum.
+    pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&CONTROL_MAGIC);
+        bytes.extend_from_slice(&CONTROL_VERSION.to_le_bytes());
+        bytes.push(match self.rules.scheme {
+            Scheme::Tezos => 1,
+            Scheme::Blake3 => 2,
+        });
+        bytes.push(match self.indexing {
+            Indexing::Minimal => 1,
+            Indexing::Always => 2,
+        });
+        bytes.extend_from_slice(&self.volumes.to_le_bytes());
+        for word in [self.rules.branching, self.rules.flat_limit] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        for word in [self.store, self.sequence, self.tail.to_u64()] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        for word in [self.chain, self.first] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        for place in [self.last, self.branches, self.table, self.kept] {
+            let (at, len) = place.map_or((0, 0), |place| (place.at.to_u64(), place.bytes));
+            bytes.extend_from_slice(&at.to_le_bytes());
+            bytes.extend_from_slice(&len.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.commits.to_le_bytes());
+        bytes.extend_from_slice(&self.retained.to_u64().to_le_bytes());
+        bytes.extend_from_slice(&self.collecting.to_le_bytes());
+    }
+
+    fn decode(path: &Path, page: &[u8]) -> Result<Self> {
+        let corrupt = |rule, expected, found| Error::Corrupt {
+            path: path.to_owned(),
+            address: None,
+            what: Corrupt::rule(rule, expected, found),
+        };
+        let mut reader = terrane_io::bytes::Reader::new(page);
+        let short =
+            |_| corrupt("length of a control page", CONTROL_PAGE_BYTES as u64, page.len() as u64);
+        if page.len() != CONTROL_PAGE_BYTES {
+            return Err(corrupt(
+                "length of a control page",
+                CONTROL_PAGE_BYTES as u64,
+                page.len() as u64,
+            ));
+        }
+        let (content, stored) = page.split_at(CRC_AT);
+        let computed = crc32c(content).to_le_bytes();
+        if stored != computed {
+            return Err(corrupt("checksum of a control page", 0, 1));
+        }
+        if reader.take(8).map_err(short)? != CONTROL_MAGIC {
+            return Err(Error::NotAContextStore { path: path.to_owned() });
+        }
+        let version = reader.u32().map_err(short)?;
+        if version != CONTROL_VERSION {
+            let newest = CONTROL_VERSION;
+            return Err(Error::UnsupportedVersion {
+                path: path.to_owned(),
+                found: version,
+                newest,
+            });
+        }
+        let scheme = match reader.u8().map_err(short)? {
+            1 => Scheme::Tezos,
+            2 => Scheme::Blake3,
+            other => return Err(corrupt("scheme", 1, u64::from(other))),
+        };
+        let indexing = match reader.u8().map_err(short)? {
+            1 => Indexing::Minimal,
+            2 => Indexing::Always,
+            other => return Err(corrupt("indexing", 1, u64::from(other))),
+        };
+        let volumes = reader.u16().map_err(short)?;
+        let (branching, flat_limit) = (reader.u32().map_err(short)?, reader.u32().map_err(short)?);
+        let rules = Rules { scheme, branching, flat_limit };
+        rules.check()?;
+        let (store, sequence) = (reader.u64().map_err(short)?, reader.u64().map_err(short)?);
+        let tail = Address::from_u64(reader.u64().map_err(short)?);
+        let (chain, first) = (reader.u32().map_err(short)?, reader.u32().map_err(short)?);
+        let mut place = || -> Result<Option<Place>> {
+            let at = Address::from_u64(reader.u64().map_err(short)?);
+            let bytes = reader.u32().map_err(short)?;
+            Ok((bytes > 0).then_some(Place { at, bytes }))
+        };
+        let (last, branches, table, kept) = (place()?, place()?, place()?, place()?);
+        let commits = reader.u64().map_err(short)?;
+        let retained = Address::from_u64(reader.u64().map_err(short)?);
+        let collecting = reader.u32().map_err(short)?;
+        if first > tail.chunk {
+            return Err(corrupt("the first chunk", u64::from(tail.chunk), u64::from(first)));
+        }
+        Ok(Self {
+            rules,
+            indexing,
+            volumes,
+            store,
+            sequence,
+            tail,
+            chain,
+            first,
+            last,
+            branches,
+            table,
+            kept,
+            commits,
+            retained,
+            collecting,
+        })
+    }
+}
+
+/// How far the pack of a store was durable when the mark was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) store: u64,
+    pub(crate) end: Address,
+}
+
+impl Mark {
+    pub(crate) fn encode(&self) -> [u8; MARK_BYTES] {
+        let mut bytes = [0; MARK_BYTES];
+        bytes[..8].copy_from_slice(&MARK_MAGIC);
+        bytes[8..16].copy_from_slice(&self.store.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.end.to_u64().to_le_bytes());
+        let crc = crc32c(&bytes[..28]);
+        bytes[28..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The mark in these bytes; none if no mark was ever written.
+    fn decode(path: &Path, bytes: &[u8; MARK_BYTES]) -> Result<Option<Self>> {
+        if *bytes == [0; MARK_BYTES] {
+            return Ok(None);
+        }
+        let long =
+            |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        let mark = Self { store: long(8), end: Address::from_u64(long(16)) };
+        if *bytes != mark.encode() {
+            let what = Corrupt::rule("checksum of the durable mark", 0, 1);
+            return Err(Error::Corrupt { path: path.to_owned(), address: None, what });
+        }
+        Ok(Some(mark))
+    }
+}
+
+/// What the file `control` says.
+#[derive(Debug)]
+pub(crate) struct ControlFile {
+    /// The records of the pages that are whole, at least one, the newer one first.
+    pub(crate) whole: Vec<Control>,
+    /// Why the other page, or the mark, does not count: damage, or a sector that cannot be read.
+    pub(crate) damaged: Vec<Error>,
+    mark: Option<Mark>,
+}
+
+impl ControlFile {
+    /// Reads the file. A copy that is damaged or unreadable does not count; the other one does.
+    ///
+    /// Cost: three reads.
+    ///
+    /// # Errors
+    /// The error of the first page if neither page is whole; [`Disk`](Error::Disk) if the file cannot be opened.
+    pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Self> {
+        let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
+        let len = file.len()?;
+
+        let page = |number: usize| -> Result<Control> {
+            let at = (number * CONTROL_PAGE_BYTES) as u64;
+            let mut bytes = vec![0; len.saturating_sub(at).min(CONTROL_PAGE_BYTES as u64) as usize];
+            file.read_at(&mut bytes, at)?;
+            Control::decode(path, &bytes)
+        };
+        let mut whole = Vec::new();
+        let mut damaged = Vec::new();
+        for number in 0..2 {
+            match page(number) {
+                Ok(control) => whole.push(control),
+                Err(error) => damaged.push(error),
+            }
+        }
+        whole.sort_by_key(|control| std::cmp::Reverse(control.sequence));
+        let Some(newest) = whole.first() else {
+            let blank = Error::NotAContextStore { path: path.to_owned() };
+            return Err(damaged.into_iter().next().unwrap_or(blank));
+        };
+
+        let mut bytes = [0; MARK_BYTES];
+        let read = file.read_at(&mut bytes, MARK_AT).map_err(Error::from);
+        let mark = match read.and_then(|()| Mark::decode(path, &bytes)) {
+            Ok(mark) if mark.is_none_or(|mark| mark.store == newest.store) => mark,
+            Ok(_) => {
+                let what = Corrupt::rule("store of the durable mark", newest.store, 0);
+                damaged.push(Error::Corrupt { path: path.to_owned(), address: None, what });
+                None
+            }
+            Err(error) => {
+                damaged.push(error);
+                None
+            }
+        };
+        Ok(Self { whole, damaged, mark })
+    }
+
+    /// The mark alone, of a file whose records may be damaged.
+    pub(crate) fn mark_of(disk: &dyn Disk, path: &Path) -> Option<Mark> {
+        let file = disk.open(path, OpenMode::Read, Access::Buffered).ok()?;
+        let mut bytes = [0; MARK_BYTES];
+        file.read_at(&mut bytes, MARK_AT).ok()?;
+        Mark::decode(path, &bytes).ok()?
+    }
+
+    pub(crate) fn newest(&self) -> &Control {
+        &self.whole[0]
+    }
+
+    /// Lower bound of what was durable: frames that are not whole before it are damage, never a torn write.
+    pub(crate) fn durable(&self) -> Address {
+        let tails = self.whole.iter().map(|control| control.tail);
+        let marks = self.mark.iter().map(|mark| mark.end);
+        tails.chain(marks).max().unwrap_or(self.newest().tail)
+    }
+}
+
+/// The bytes of a file with this record in both pages, under successive numbers, and a mark.
+pub(crate) fn encode_file(control: &Control, mark: Mark) -> Vec<u8> {
+    let mut bytes = vec![0; CONTROL_FILE_BYTES];
+    for record in [*control, Control { sequence: control.sequence + 1, ..*control }] {
+        let at = record.offset() as usize;
+        bytes[at..at + CONTROL_PAGE_BYTES].copy_from_slice(&record.encode());
+    }
+    bytes[MARK_AT as usize..][..MARK_BYTES].copy_from_slice(&mark.encode());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    fn control(sequence: u64) -> Control {
+        Control {
+            rules: Rules::TEZOS,
+            indexing: Indexing::Always,
+            volumes: 2,
+            store: 0x1234,
+            sequence,
+            tail: Address { chunk: 4, unit: 100 },
+            chain: 77,
+            first: 2,
+            last: Some(Place { at: Address { chunk: 4, unit: 50 }, bytes: 90 }),
+            branches: None,
+            table: Some(Place { at: Address { chunk: 3, unit: 8 }, bytes: 40 }),
+            kept: None,
+            commits: 12,
+            retained: Address { chunk: 3, unit: 0 },
+            collecting: 3,
+        }
+    }
+
+    #[test]
+    fn any_page_is_a_control_record_or_an_error() {
+        let path = Path::new("control");
+        let page = control(6).encode();
+        assert_eq!(Control::decode(path, &page).unwrap(), control(6));
+        for at in 0..page.len() {
+            let mut altered = page.clone();
+            altered[at] ^= 0x10;
+            assert!(Control::decode(path, &altered).is_err(), "byte {at}");
+        }
+        for_each_seed("any_page_is_a_control_record_or_an_error", 500, |rng, _| {
+            let mut altered = page.clone();
+            for _ in 0..=rng.below(4) {
+                altered[rng.index(124)] = rng.below(256) as u8;
+            }
+            let crc = crc32c(&altered[..CRC_AT]);
+            altered[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+            if let Ok(decoded) = Control::decode(path, &altered) {
+                assert!(decoded.first <= decoded.tail.chunk);
+                assert!(decoded.rules.check().is_ok());
+            }
+            assert!(Control::decode(path, &rng.bytes(CONTROL_PAGE_BYTES)).is_err());
+            assert!(Control::decode(path, &page[..rng.index(page.len())]).is_err());
+        });
+    }
+
+    fn read(bytes: &[u8]) -> Result<ControlFile> {
+        let (disk, path) = (terrane_io::MemoryDisk::new(), Path::new("control"));
+        disk.open(path, OpenMode::CreateNew, Access::Buffered)?.write_at(bytes, 0)?;
+        ControlFile::read(&*disk, path)
+    }
+
+    #[test]
+    fn the_newer_page_that_is_whole_counts() {
+        let mut bytes = [control(8).encode(), control(7).encode()].concat();
+        bytes.resize(CONTROL_FILE_BYTES, 0);
+        let sequences = |bytes: &[u8]| -> (Vec<u64>, usize) {
+            let file = read(bytes).unwrap();
+            (file.whole.iter().map(|control| control.sequence).collect(), file.damaged.len())
+        };
+        assert_eq!(sequences(&bytes), (vec![8, 7], 0));
+        bytes[3] ^= 1;
+        assert_eq!(sequences(&bytes), (vec![7], 1));
+        bytes[CONTROL_PAGE_BYTES] ^= 1;
+        assert!(read(&bytes).is_err());
+    }
+
+    #[test]
+    fn the_mark_and_the_tails_bound_what_was_durable() {
+        let newest = control(8);
+        let later = Address { chunk: 4, unit: 130 };
+        let mut bytes = encode_file(&newest, Mark { store: newest.store, end: later });
+        assert_eq!(read(&bytes).unwrap().durable(), later);
+        assert_eq!(read(&bytes).unwrap().newest().sequence, 9);
+
+        for bit in 0..MARK_BYTES * 8 {
+            let mut altered = bytes.clone();
+            altered[MARK_AT as usize + bit / 8] ^= 1 << (bit % 8);
+            let file = read(&altered).unwrap();
+            assert_eq!((file.durable(), file.damaged.len()), (newest.tail, 1), "bit {bit}");
+        }
+        let foreign = Mark { store: newest.store + 1, end: later };
+        bytes[MARK_AT as usize..][..MARK_BYTES].copy_from_slice(&foreign.encode());
+        assert_eq!(read(&bytes).unwrap().durable(), newest.tail);
+        bytes[MARK_AT as usize..].fill(0);
+        assert_eq!(read(&bytes).unwrap().damaged.len(), 0, "a store without any sync");
+    }
+}

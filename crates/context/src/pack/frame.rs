@@ -1,0 +1,292 @@
+//! Frames: what is appended to a [chunk](crate::pack::chunk) at once, and the records in them. A chunk is a chain of frames; a frame
+//! is whole or it is not there.
+//!
+//! Each frame says up to where the pack was durable when it was written. That tells damage from a write that a crash has cut
+//! short: a frame that is not whole was durable once if a later one says so, and is damaged then. If none does, it was the
+//! last one, or nobody was told that it is durable.
+
+use terrane_io::checksum::{crc32c, crc32c_append};
+
+use crate::base::address::{Address, Place, UNIT_BYTES, put_leb, take_leb};
+use crate::base::corrupt::Corrupt;
+use crate::base::error::{Error, Result};
+use crate::base::hash::Hash;
+use crate::base::hashing::VALUE_BYTES_MAX;
+use crate::tree::encode::Sink;
+
+pub(crate) const FRAME_HEAD_BYTES: usize = 32;
+/// First bytes of a frame.
+pub(crate) const FRAME_MAGIC: [u8; 4] = *b"TMF1";
+/// What the checksum of a head covers of it.
+const CHECKED_BYTES: usize = FRAME_HEAD_BYTES - CRC_BYTES;
+/// The largest frame: a commit of more is written by several flushes before.
+pub(crate) const FRAME_BYTES_MAX: usize = 1 << 30;
+/// A frame is ended when it has so many bytes, if not before: there is room for any value behind less.
+pub(crate) const FRAME_FULL_BYTES: usize = FRAME_BYTES_MAX / 2;
+const _: () = assert!(FRAME_FULL_BYTES + 1 + VALUE_BYTES_MAX <= FRAME_BYTES_MAX);
+const CRC_BYTES: usize = 4;
+
+/// What a frame is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FrameKind {
+    Objects = 1,
+    Commit = 2,
+    Branches = 3,
+    /// A commit, and a branch whose head it becomes.
+    CommitTo = 4,
+}
+
+/// The head of a frame that is whole.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FrameHead {
+    pub(crate) kind: FrameKind,
+    /// Length of the payload.
+    pub(crate) bytes: usize,
+    pub(crate) chain: u32,
+    /// Where the pack was durable up to.
+    synced: Address,
+    /// Checksum of the payload.
+    content: u32,
+    /// What the next frame chains to.
+    pub(crate) crc: u32,
+}
+
+/// The head of a frame at `at`, whatever it follows; none if it is not whole.
+pub(crate) fn any_head(at: Address, head: &[u8; FRAME_HEAD_BYTES]) -> Option<FrameHead> {
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let kind = match word(8) {
+        1 => FrameKind::Objects,
+        2 => FrameKind::Commit,
+        3 => FrameKind::Branches,
+        4 => FrameKind::CommitTo,
+        _ => return None,
+    };
+    let whole = head.starts_with(&FRAME_MAGIC)
+        && word(4) % UNIT_BYTES as u32 == 0
+        && word(28) == located_crc(at, &head[..CHECKED_BYTES]);
+    let (bytes, chain) = (word(4) as usize, word(12));
+    let synced = Address { chunk: word(20), unit: word(16) };
+    whole.then_some(FrameHead { kind, bytes, chain, synced, content: word(24), crc: word(28) })
+}
+
+/// The head of a frame at `at` that follows one of `chain`; none if it is not whole.
+fn parse_head(at: Address, head: &[u8; FRAME_HEAD_BYTES], chain: u32) -> Option<FrameHead> {
+    any_head(at, head).filter(|frame| frame.chain == chain)
+}
+
+/// The frame at `at`, whose bytes these are from its beginning on, that follows one of `chain`; none if there is none that is
+/// whole.
+pub(crate) fn parse(at: Address, bytes: &[u8], chain: u32) -> Option<FrameHead> {
+    let frame = parse_damaged(at, bytes, chain)?;
+    let payload = bytes.get(FRAME_HEAD_BYTES..)?.get(..frame.bytes)?;
+    (frame.content == crc32c(payload)).then_some(frame)
+}
+
+/// The same of a frame whose payload may be damaged.
+pub(crate) fn parse_damaged(at: Address, bytes: &[u8], chain: u32) -> Option<FrameHead> {
+    let (head, rest) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>()?;
+    parse_head(at, head, chain).filter(|frame| frame.bytes <= rest.len())
+}
+
+/// The highest address up to which the pack was durable, as the frames in `bytes` say, which begin at `at`; none if there are
+/// no frames, whole or in part. What is not whole before that address is damaged.
+pub(crate) fn newest_synced(at: Address, bytes: &[u8]) -> Option<Address> {
+    let heads = (0..bytes.len()).step_by(UNIT_BYTES as usize).filter_map(|offset| {
+        let head = bytes[offset..].first_chunk().filter(|head| head.starts_with(&FRAME_MAGIC))?;
+        Some(any_head(at.plus(offset), head)?.synced)
+    });
+    heads.max()
+}
+
+/// The checksum of bytes that belong at an address.
+fn located_crc(at: Address, bytes: &[u8]) -> u32 {
+    crc32c_append(crc32c(&at.to_u64().to_le_bytes()), bytes)
+}
+
+/// The largest record.
+pub(crate) const RECORD_BYTES_MAX: u64 = FRAME_BYTES_MAX as u64;
+
+/// How many bytes a record takes that begins like this.
+pub(crate) fn record_size(bytes: &[u8]) -> Option<usize> {
+    let mut rest = bytes;
+    let len = take_leb(&mut rest).ok().filter(|len| *len < RECORD_BYTES_MAX)?;
+    Some(bytes.len() - rest.len() + len as usize + CRC_BYTES)
+}
+
+/// The body of the record at `at`, whose bytes these are from its beginning on; and how many of them it takes.
+pub(crate) fn open_record(
+    at: Address,
+    bytes: &[u8],
+) -> std::result::Result<(&[u8], usize), Corrupt> {
+    let mut rest = bytes;
+    let len = take_leb(&mut rest)? as usize;
+    let short = Corrupt::rule("length of a record", bytes.len() as u64, len as u64);
+    let (body, rest) = rest.split_at_checked(len).ok_or(short)?;
+    let (stored, rest) = rest.split_first_chunk::<CRC_BYTES>().ok_or(short)?;
+    let (stored, computed) = (u32::from_le_bytes(*stored), located_crc(at, body));
+    if stored != computed {
+        return Err(Corrupt::rule("checksum of a record", u64::from(computed), u64::from(stored)));
+    }
+    Ok((body, bytes.len() - rest.len()))
+}
+
+/// The records of a payload that begins at `at`, in order, with their places, and their bodies if they are whole. What follows
+/// one whose length cannot be told is left out.
+pub(crate) fn records(
+    at: Address,
+    payload: &[u8],
+) -> impl Iterator<Item = (Place, std::result::Result<&[u8], Corrupt>)> {
+    let mut offset = 0;
+    std::iter::from_fn(move || {
+        let bytes = payload.get(offset..).filter(|bytes| !bytes.is_empty())?;
+        let at = at.plus(offset);
+        let size = record_size(bytes).filter(|size| *size <= bytes.len());
+        let used = size.unwrap_or(bytes.len());
+        offset += used.next_multiple_of(UNIT_BYTES as usize);
+        let body = open_record(at, &bytes[..used]).map(|(body, _)| body);
+        Some((Place { at, bytes: used as u32 }, body))
+    })
+}
+
+/// A frame being made.
+#[derive(Debug)]
+pub(crate) struct FrameWriter {
+    /// Where the frame begins.
+    start: Address,
+    bytes: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl FrameWriter {
+    pub(crate) fn new(start: Address) -> Self {
+        Self::reusing(start, Vec::new())
+    }
+
+    /// The same in a buffer that was used before.
+    pub(crate) fn reusing(start: Address, mut bytes: Vec<u8>) -> Self {
+        bytes.clear();
+        bytes.resize(FRAME_HEAD_BYTES, 0);
+        Self { start, bytes, body: Vec::new() }
+    }
+
+    /// Bytes so far.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The whole frame, and what the next one chains to; the pack is durable up to `synced`.
+    pub(crate) fn finish(mut self, kind: FrameKind, chain: u32, synced: Address) -> (Vec<u8>, u32) {
+        let payload = &self.bytes[FRAME_HEAD_BYTES..];
+        let (bytes, content) = (payload.len() as u32, crc32c(payload));
+        let words = [
+            u32::from_le_bytes(FRAME_MAGIC),
+            bytes,
+            kind as u32,
+            chain,
+            synced.unit,
+            synced.chunk,
+            content,
+        ];
+        for (slot, word) in self.bytes.chunks_exact_mut(4).zip(words) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        let crc = located_crc(self.start, &self.bytes[..CHECKED_BYTES]);
+        self.bytes[CHECKED_BYTES..FRAME_HEAD_BYTES].copy_from_slice(&crc.to_le_bytes());
+        (self.bytes, crc)
+    }
+}
+
+impl Sink for FrameWriter {
+    fn next(&self) -> Address {
+        self.start.plus(self.bytes.len())
+    }
+
+    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place> {
+        let at = self.next();
+        self.body.clear();
+        write(&mut self.body);
+        if self.bytes.len() + self.body.len() > FRAME_BYTES_MAX {
+            return Err(Error::CommitTooLarge { limit: FRAME_BYTES_MAX });
+        }
+        let start = self.bytes.len();
+        put_leb(&mut self.bytes, self.body.len() as u64);
+        self.bytes.extend_from_slice(&self.body);
+        self.bytes.extend_from_slice(&located_crc(at, &self.body).to_le_bytes());
+        let bytes = (self.bytes.len() - start) as u32;
+        self.bytes.resize(self.bytes.len().next_multiple_of(UNIT_BYTES as usize), 0);
+        Ok(Place { at, bytes })
+    }
+
+    fn known(&mut self, _is_value: bool, _hash: &Hash) -> Result<Option<Place>> {
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    const START: Address = Address { chunk: 1, unit: 40 };
+
+    fn frame(synced: Address) -> Vec<u8> {
+        let mut frame = FrameWriter::new(START);
+        for body in [b"first".as_slice(), b"", &[9; 200]] {
+            frame.put(&mut |out| out.extend_from_slice(body)).unwrap();
+        }
+        frame.finish(FrameKind::Objects, 5, synced).0
+    }
+
+    #[test]
+    fn a_frame_is_whole_at_its_place_and_in_its_chain_only() {
+        let bytes = frame(START);
+        assert!(parse(START, &bytes, 5).is_some());
+        assert!(parse(START, &bytes, 6).is_none());
+        assert!(parse(START.plus(8), &bytes, 5).is_none());
+        for len in 0..bytes.len() {
+            assert!(parse(START, &bytes[..len], 5).is_none(), "{len} bytes");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut altered = bytes.clone();
+            altered[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse(START, &altered, 5).is_none(), "bit {bit}");
+        }
+        let bodies: Vec<Vec<u8>> =
+            records(START.plus(FRAME_HEAD_BYTES), &bytes[FRAME_HEAD_BYTES..])
+                .map(|(_, body)| body.unwrap().to_vec())
+                .collect();
+        assert_eq!(bodies, [b"first".to_vec(), Vec::new(), vec![9; 200]]);
+    }
+
+    #[test]
+    fn a_later_frame_tells_what_was_durable() {
+        let end = START.plus(16);
+        let bytes = [[0; 16].as_slice(), &frame(end)].concat();
+        let before = Address { chunk: 1, unit: START.unit - 2 };
+        assert_eq!(newest_synced(before, &bytes), Some(end));
+        assert_eq!(newest_synced(START, &bytes), None, "a frame knows its place");
+        assert_eq!(newest_synced(before, &bytes[..40]), None);
+    }
+
+    #[test]
+    fn any_bytes_are_frames_and_records_or_none() {
+        let bytes = frame(START);
+        for_each_seed("any_bytes_are_frames_and_records_or_none", 2_000, |rng, _| {
+            let mut altered = bytes.clone();
+            for _ in 0..=rng.below(4) {
+                let at = rng.index(altered.len());
+                altered[at] = rng.below(256) as u8;
+            }
+            altered.truncate(rng.index(altered.len() + 1));
+            parse_damaged(START, &altered, 5);
+            newest_synced(START, &altered);
+            let len = rng.index(300);
+            for some in [altered, rng.bytes(len)] {
+                let places: Vec<Place> = records(START, &some).map(|(place, _)| place).collect();
+                assert!(places.len() <= some.len().div_ceil(8));
+                assert!(places.is_sorted_by_key(|place| place.at));
+            }
+        });
+    }
+}

@@ -1,0 +1,214 @@
+//! The chunk files that are open: as many as were used last, up to a bound. A file that was closed is opened again when it is
+//! asked for; whoever holds a chunk goes on with it.
+//!
+//! Which one is closed is found by a clock: a hand goes round and takes the first that nobody has asked for since it came by.
+//!
+//! Invariant: once a file was put in the place of another, or removed, nobody gets the old one from here any more.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::base::error::Result;
+use crate::base::fast_map::QuickMap;
+use crate::pack::chunk::Chunk;
+
+/// Which file: the number of its chunk, and none for the chunk itself, or the part of it in a volume.
+pub(crate) type FileKey = (u32, Option<(u16, u32)>);
+
+#[derive(Debug)]
+struct Slot {
+    chunk: Arc<Chunk>,
+    /// Asked for since the hand came by.
+    is_used: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    slots: QuickMap<FileKey, Slot>,
+    /// The keys of all slots, in the order of the hand.
+    ring: Vec<FileKey>,
+    hand: usize,
+    /// How often a file was put in or taken out by name.
+    changes: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct OpenFiles {
+    open: RwLock<Open>,
+    files_max: usize,
+}
+
+impl OpenFiles {
+    /// Keeps up to `files_max` files open, at least one.
+    pub(crate) fn new(files_max: usize) -> Self {
+        Self { open: RwLock::default(), files_max: files_max.max(1) }
+    }
+
+    /// The chunk of a key, by `open` if its file is not.
+    pub(crate) fn get(&self, key: FileKey, open: impl Fn() -> Result<Chunk>) -> Result<Arc<Chunk>> {
+        loop {
+            let changes = {
+                let files = self.open.read().unwrap_or_else(PoisonError::into_inner);
+                if let Some(slot) = files.slots.get(&key) {
+                    slot.is_used.store(true, Ordering::Relaxed);
+                    return Ok(Arc::clone(&slot.chunk));
+                }
+                files.changes
+            };
+            let chunk = Arc::new(open()?);
+            let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
+            if let Some(slot) = files.slots.get(&key) {
+                return Ok(Arc::clone(&slot.chunk));
+            }
+            // Another may have taken the place of the file that was opened.
+            if files.changes == changes {
+                files.insert(key, Arc::clone(&chunk), self.files_max);
+                return Ok(chunk);
+            }
+        }
+    }
+
+    /// The chunk of a key if its file is open.
+    pub(crate) fn find(&self, key: FileKey) -> Option<Arc<Chunk>> {
+        let files = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        files.slots.get(&key).map(|slot| Arc::clone(&slot.chunk))
+    }
+
+    /// Puts a chunk in the place of the one of that key if that is open; otherwise it is opened when it is asked for.
+    pub(crate) fn replace(&self, key: FileKey, chunk: Arc<Chunk>) {
+        let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if files.remove(&key) {
+            files.insert(key, chunk, self.files_max);
+        }
+    }
+
+    /// Puts a chunk in the place of the one of that key.
+    pub(crate) fn put(&self, key: FileKey, chunk: Arc<Chunk>) {
+        let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        files.remove(&key);
+        files.insert(key, chunk, self.files_max);
+    }
+
+    pub(crate) fn remove(&self, key: FileKey) {
+        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
+    }
+
+    pub(crate) fn clear(&self) {
+        let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        *files = Open { changes: files.changes + 1, ..Open::default() };
+    }
+}
+
+impl Open {
+    fn insert(&mut self, key: FileKey, chunk: Arc<Chunk>, files_max: usize) {
+        let slot = Slot { chunk, is_used: AtomicBool::new(false) };
+        if self.ring.len() < files_max {
+            self.ring.push(key);
+        } else {
+            // Two rounds at most: the first one clears what it finds set.
+            while self.ring.get(self.hand).is_some_and(|key| self.take_use(key)) {
+                self.hand = (self.hand + 1) % self.ring.len();
+            }
+            if let Some(old) = self.ring.get_mut(self.hand) {
+                self.slots.remove(old);
+                *old = key;
+            }
+            self.hand = (self.hand + 1) % self.ring.len();
+        }
+        self.slots.insert(key, slot);
+    }
+
+    fn take_use(&self, key: &FileKey) -> bool {
+        self.slots.get(key).is_some_and(|slot| slot.is_used.swap(false, Ordering::Relaxed))
+    }
+
+    /// Takes a file out; says whether it was open.
+    fn remove(&mut self, key: &FileKey) -> bool {
+        self.changes += 1;
+        let was_open = self.slots.remove(key).is_some();
+        if was_open {
+            self.ring.retain(|other| other != key);
+            self.hand = self.hand.min(self.ring.len().saturating_sub(1));
+        }
+        was_open
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::chunk::ChunkHead;
+    use std::cell::Cell;
+    use std::path::Path;
+    use terrane_io::MemoryDisk;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    fn chunk(number: u32) -> Result<Chunk> {
+        let head = ChunkHead { number, store: 1, before: 0, chain: 0, map: None };
+        Chunk::create(&*MemoryDisk::new(), Path::new(""), head)
+    }
+
+    #[test]
+    fn what_is_asked_for_stays_open_within_the_bound() {
+        let files = OpenFiles::new(8);
+        let opened = Cell::new(0);
+        let get = |number: u32| {
+            let open = || {
+                opened.set(opened.get() + 1);
+                chunk(number)
+            };
+            assert_eq!(files.get((number, None), open).unwrap().head.number, number);
+        };
+        for number in 0..100 {
+            get(number);
+            get(7);
+        }
+        assert_eq!(opened.get(), 100, "chunk 7 was used all the time");
+        // What is looked for, or replaced, without being open does not come in.
+        assert!(files.find((7, None)).is_some() && files.find((1, None)).is_none());
+        let new = Arc::new(chunk(7).unwrap());
+        files.replace((7, None), Arc::clone(&new));
+        files.replace((1, None), Arc::new(chunk(1).unwrap()));
+        assert!(files.find((7, None)).is_some_and(|chunk| Arc::ptr_eq(&chunk, &new)));
+        assert!(files.find((1, None)).is_none());
+        for_each_seed("what_is_asked_for_stays_open_within_the_bound", 20, |rng, _| {
+            for _ in 0..200 {
+                let number = rng.below(20) as u32;
+                match rng.below(10) {
+                    0 => files.remove((number, None)),
+                    1 => files.put((number, None), Arc::new(chunk(number).unwrap())),
+                    _ => get(number),
+                }
+                let open = files.open.read().unwrap();
+                assert!(open.ring.len() <= 8 && open.ring.len() == open.slots.len());
+                assert!(open.ring.iter().all(|key| open.slots.contains_key(key)));
+            }
+        });
+        files.clear();
+        let before = opened.get();
+        get(7);
+        assert_eq!(opened.get(), before + 1);
+    }
+
+    /// A chunk that is replaced while its old file is being opened.
+    #[test]
+    fn a_file_that_was_replaced_is_never_given() {
+        let files = OpenFiles::new(2);
+        let new = Arc::new(chunk(3).unwrap());
+        let times = Cell::new(0);
+        let open = || {
+            times.set(times.get() + 1);
+            if times.get() == 1 {
+                files.put((3, None), Arc::clone(&new));
+                // And it is closed again, so that nothing is found there.
+                files.put((4, None), Arc::new(chunk(4)?));
+                files.put((5, None), Arc::new(chunk(5)?));
+            }
+            chunk(3)
+        };
+        files.get((3, None), open).unwrap();
+        assert_eq!(times.get(), 2, "the first file is not kept");
+    }
+}

@@ -1,0 +1,376 @@
+//! Marks: which records of the older chunks are in use. A collection has a set of them in memory: 2 bytes for each record, or
+//! where they lie close together a bit for each unit of 8 bytes. What was compacted away takes next to nothing.
+//!
+//! Records point at earlier ones only. So the marks themselves are the list of what is still to be visited: the chunks are
+//! swept once, from the newest to the oldest, each from its end, and whatever is found is marked further down.
+
+use crate::base::address::{Address, Link, Place, UNIT_BYTES};
+use crate::base::corrupt::Corrupt;
+use crate::base::error::{Error, Result};
+use crate::object::cached::Cached;
+use crate::object::record::{Decoded, ENTRIES_DELTA, FLAT, Record, RecordBody, Stored};
+use crate::pack::chunk::Chunk;
+use crate::pack::frame::{open_record, record_size};
+use crate::pack::pack::Pack;
+use terrane_io::cache::Cache;
+
+/// Bytes that are read at once.
+const WINDOW_BYTES: u64 = 1 << 20;
+/// How far a window reaches behind the record that it is read for.
+const AHEAD_BYTES: u64 = 64 << 10;
+/// Memory for records that deltas are based on, in bytes.
+const RECORDS_BYTES: usize = 4 << 20;
+
+/// Units of a page of a set: 32 KiB of a chunk.
+const PAGE_UNITS: u32 = 4096;
+const PAGE_WORDS: usize = PAGE_UNITS as usize / 64;
+/// Units that a page lists; as many take the room of a bit for each unit.
+const LISTED_MAX: usize = PAGE_UNITS as usize / 16;
+
+/// The units of a page that are in a set.
+#[derive(Debug)]
+enum Page {
+    /// Those that are, ascending.
+    Listed(Vec<u16>),
+    /// A bit for each.
+    Bits(Box<[u64; PAGE_WORDS]>),
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self::Listed(Vec::new())
+    }
+}
+
+impl Page {
+    /// Adds a unit; says whether it was missing.
+    fn add(&mut self, unit: u16) -> bool {
+        match self {
+            Self::Listed(listed) => {
+                let Err(at) = listed.binary_search(&unit) else { return false };
+                if listed.len() < LISTED_MAX {
+                    listed.insert(at, unit);
+                    return true;
+                }
+                let mut bits = Box::new([0; PAGE_WORDS]);
+                for unit in listed.iter().chain([&unit]) {
+                    bits[usize::from(unit / 64)] |= 1 << (unit % 64);
+                }
+                *self = Self::Bits(bits);
+                true
+            }
+            Self::Bits(bits) => {
+                let word = &mut bits[usize::from(unit / 64)];
+                let was_missing = *word >> (unit % 64) & 1 == 0;
+                *word |= 1 << (unit % 64);
+                was_missing
+            }
+        }
+    }
+
+    fn has(&self, unit: u16) -> bool {
+        match self {
+            Self::Listed(listed) => listed.binary_search(&unit).is_ok(),
+            Self::Bits(bits) => bits[usize::from(unit / 64)] >> (unit % 64) & 1 == 1,
+        }
+    }
+
+    /// The highest one below `unit`, which is at most the number of units of a page.
+    fn below(&self, unit: u32) -> Option<u32> {
+        match self {
+            Self::Listed(listed) => {
+                let above = listed.partition_point(|listed| u32::from(*listed) < unit);
+                listed[..above].last().map(|listed| u32::from(*listed))
+            }
+            Self::Bits(bits) => {
+                let mut word = unit as usize / 64;
+                let mut part = bits.get(word).map_or(0, |bits| bits & ((1 << (unit % 64)) - 1));
+                while part == 0 {
+                    word = word.checked_sub(1)?;
+                    part = bits[word];
+                }
+                Some((word * 64) as u32 + part.ilog2())
+            }
+        }
+    }
+}
+
+/// Units of a chunk: at most 2 bytes for each, and at most a bit for each unit that the chunk was written with.
+#[derive(Debug, Default)]
+struct Units(Vec<Page>);
+
+impl Units {
+    /// Adds a unit; says whether it was missing.
+    fn add(&mut self, unit: u32) -> bool {
+        let page = (unit / PAGE_UNITS) as usize;
+        if self.0.len() <= page {
+            self.0.resize_with(page + 1, Page::default);
+        }
+        self.0[page].add((unit % PAGE_UNITS) as u16)
+    }
+
+    fn has(&self, unit: u32) -> bool {
+        let page = self.0.get((unit / PAGE_UNITS) as usize);
+        page.is_some_and(|page| page.has((unit % PAGE_UNITS) as u16))
+    }
+
+    /// The highest one below `unit`.
+    fn below(&self, unit: u32) -> Option<u32> {
+        let number = ((unit / PAGE_UNITS) as usize).min(self.0.len());
+        let first = self.0.get(number).and_then(|page| page.below(unit % PAGE_UNITS));
+        if let Some(first) = first {
+            return Some(number as u32 * PAGE_UNITS + first);
+        }
+        let mut pages = self.0[..number].iter().enumerate().rev();
+        pages.find_map(|(number, page)| Some(number as u32 * PAGE_UNITS + page.below(PAGE_UNITS)?))
+    }
+}
+
+/// What is in use in the chunks from `first` on up to `end`.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    first: u32,
+    end: u32,
+    /// Records that are reachable.
+    live: Vec<Units>,
+    /// Records that only deltas are based on: kept, but what they point at is not in use because of them.
+    bases: Vec<Units>,
+    /// Records that deltas are based on, apart from what the store has in its cache: they would drive that out.
+    records: Cache<Address, Cached>,
+}
+
+impl Marks {
+    pub(crate) fn new(first: u32, end: u32) -> Self {
+        let none = || (first..end).map(|_| Units::default()).collect();
+        Self { first, end, live: none(), bases: none(), records: Cache::new(RECORDS_BYTES) }
+    }
+
+    fn chunk(&self, at: Address) -> Option<usize> {
+        (self.first..self.end).contains(&at.chunk).then(|| (at.chunk - self.first) as usize)
+    }
+
+    /// Whether a record is reachable.
+    pub(crate) fn is_live(&self, at: Address) -> bool {
+        self.chunk(at).is_some_and(|chunk| self.live[chunk].has(at.unit))
+    }
+
+    /// Whether a record of these chunks is not known to be reachable.
+    pub(crate) fn lacks(&self, at: Address) -> bool {
+        self.chunk(at).is_some_and(|chunk| !self.live[chunk].has(at.unit))
+    }
+
+    /// Whether a record is to be kept.
+    pub(crate) fn is_kept(&self, at: Address) -> bool {
+        self.chunk(at)
+            .is_some_and(|chunk| self.live[chunk].has(at.unit) || self.bases[chunk].has(at.unit))
+    }
+
+    /// Marks a record; says whether it is one of these chunks that was not marked.
+    pub(crate) fn mark(&mut self, at: Address) -> bool {
+        self.chunk(at).is_some_and(|chunk| self.live[chunk].add(at.unit))
+    }
+
+    fn mark_base(&mut self, at: Address) {
+        if let Some(chunk) = self.chunk(at) {
+            self.bases[chunk].add(at.unit);
+        }
+    }
+
+    /// Visits everything that is marked, from the newest chunk to the oldest; marks what that points at, but nothing below what
+    /// is in a volume already. `pace` is called with the bytes of each read.
+    ///
+    /// Cost: reads the chunks once, as far as something is in use there, 1 MiB at a time.
+    pub(crate) fn sweep(
+        &mut self,
+        pack: &Pack,
+        pace: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        for number in (self.first..self.end).rev() {
+            let chunk = (number - self.first) as usize;
+            if self.live[chunk].below(u32::MAX).is_none() {
+                continue;
+            }
+            let open = pack.chunk_aside(number)?;
+            let mut window = Window::default();
+            let mut unit = u32::MAX;
+            while let Some(next) = self.live[chunk].below(unit) {
+                unit = next;
+                let at = Address { chunk: number, unit };
+                if open.locate(at).is_none() && pack.archived(at)?.is_some() {
+                    continue;
+                }
+                let (place, body) = window.record(&open, at, pace)?;
+                self.visit(pack, place, &body, &mut |marks, link| {
+                    marks.mark(link.place.at);
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks what a record of newer chunks, or one that was found late, points at, and all below.
+    pub(crate) fn mark_below(&mut self, pack: &Pack, place: Place, body: &[u8]) -> Result<()> {
+        let mut found = Vec::new();
+        self.visit(pack, place, body, &mut |_, link| found.push(link.place))?;
+        self.mark_all(pack, found)
+    }
+
+    /// Marks records, and all below them but for what is in a volume already.
+    pub(crate) fn mark_all(&mut self, pack: &Pack, mut found: Vec<Place>) -> Result<()> {
+        while let Some(place) = found.pop() {
+            if self.mark(place.at) && pack.archived(place.at)?.is_none() {
+                let body = pack.body(place)?;
+                self.visit(pack, place, &body, &mut |_, link| found.push(link.place))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `point` with everything that a directory record points at.
+    fn visit(
+        &mut self,
+        pack: &Pack,
+        place: Place,
+        body: &[u8],
+        point: &mut dyn FnMut(&mut Self, &Link),
+    ) -> Result<()> {
+        if !body.first().is_some_and(|kind| (FLAT..=ENTRIES_DELTA).contains(kind)) {
+            return Ok(());
+        }
+        let fail = |what| pack.corrupt(place.at, what);
+        let record = match Record::decode(place, body).map_err(fail)? {
+            Decoded::Record(record) => record,
+            Decoded::Delta(delta) => {
+                self.mark_base(delta.full().at);
+                let full = pack.record_aside(delta.full(), &self.records)?;
+                delta.apply(&full).map_err(fail)?
+            }
+        };
+        match &record.body {
+            RecordBody::Inner(inner) => inner.links.iter().for_each(|link| point(self, link)),
+            RecordBody::Entries(entries) => {
+                for ordinal in 0..entries.len() {
+                    match entries.stored(ordinal) {
+                        Stored::Inline(_) => {}
+                        Stored::Value(link) | Stored::Dir(link) => point(self, &link),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A piece of a chunk in memory, read for records that come in descending order.
+#[derive(Debug, Default)]
+struct Window {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window {
+    /// The record at an address, whose length is not known.
+    fn record(
+        &mut self,
+        chunk: &Chunk,
+        at: Address,
+        pace: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<(Place, Vec<u8>)> {
+        let gone = || Error::Collected { address: at };
+        let (offset, room) = chunk.locate(at).ok_or_else(gone)?;
+        if self.size_at(offset).is_none() {
+            let len = chunk.file.len()?;
+            let end = (offset + AHEAD_BYTES).min(len);
+            self.start = end.saturating_sub(WINDOW_BYTES).min(offset);
+            self.fill(chunk, end - self.start, pace)?;
+            let wanted = self.bytes.get((offset - self.start) as usize..).and_then(record_size);
+            if let Some(wanted) = wanted.filter(|wanted| offset + *wanted as u64 > end) {
+                self.start = offset;
+                self.fill(chunk, (wanted as u64).min(len - offset).min(room), pace)?;
+            }
+        }
+        let size = self
+            .size_at(offset)
+            .ok_or_else(|| chunk.corrupt(at, Corrupt::short("a record lies in its chunk")))?;
+        let start = (offset - self.start) as usize;
+        let (body, _) = open_record(at, &self.bytes[start..start + size])
+            .map_err(|what| chunk.corrupt(at, what))?;
+        Ok((Place { at, bytes: size as u32 }, body.to_vec()))
+    }
+
+    fn fill(
+        &mut self,
+        chunk: &Chunk,
+        bytes: u64,
+        pace: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        pace(bytes)?;
+        self.bytes.resize(bytes as usize, 0);
+        Ok(chunk.file.read_at(&mut self.bytes, self.start)?)
+    }
+
+    /// The size of the record at an offset, if all of it is here.
+    fn size_at(&self, offset: u64) -> Option<usize> {
+        let bytes = self.bytes.get(offset.checked_sub(self.start)? as usize..)?;
+        record_size(bytes).filter(|size| *size <= bytes.len())
+    }
+}
+
+/// Bytes of so many units.
+pub(crate) fn unit_bytes(units: u64) -> u64 {
+    units * UNIT_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    /// Against a sorted set, with pages that are empty, listed and full of bits.
+    #[test]
+    fn units_are_a_set() {
+        for_each_seed("units_are_a_set", 30, |rng, _| {
+            let (mut units, mut model) = (Units::default(), BTreeSet::new());
+            let end = 1 + rng.below(u64::from(PAGE_UNITS) * 6) as u32;
+            let dense = rng.below(u64::from(end)) as u32;
+            for _ in 0..rng.below(3000) {
+                let near = dense + rng.below(1000) as u32;
+                let unit = if rng.chance(1, 2) { near } else { rng.below(u64::from(end)) as u32 };
+                assert_eq!(units.add(unit), model.insert(unit));
+            }
+            for unit in 0..end + 2000 {
+                assert_eq!(units.has(unit), model.contains(&unit), "{unit}");
+                assert_eq!(units.below(unit), model.range(..unit).next_back().copied(), "{unit}");
+            }
+            let mut descending = Vec::new();
+            let mut unit = u32::MAX;
+            while let Some(next) = units.below(unit) {
+                descending.push(next);
+                unit = next;
+            }
+            assert!(descending.iter().eq(model.iter().rev()));
+        });
+    }
+
+    /// One record in 4 KiB, as a chunk has that was compacted often, takes 2 bytes and no page of bits; no chunk takes more
+    /// than a bit for each unit and a little.
+    #[test]
+    fn few_units_take_little_memory() {
+        let heap_bytes = |units: &Units| -> usize {
+            let pages = units.0.capacity() * size_of::<Page>();
+            let of_page = |page: &Page| match page {
+                Page::Listed(listed) => listed.capacity() * 2,
+                Page::Bits(_) => PAGE_WORDS * 8,
+            };
+            pages + units.0.iter().map(of_page).sum::<usize>()
+        };
+        let chunk_units = (16 << 20) / UNIT_BYTES as u32;
+        let (mut few, mut all) = (Units::default(), Units::default());
+        (0..chunk_units).rev().step_by(512).for_each(|unit| assert!(few.add(unit)));
+        assert!(heap_bytes(&few) < 32 << 10, "{}", heap_bytes(&few));
+        (0..chunk_units).rev().for_each(|unit| assert!(all.add(unit)));
+        assert!(heap_bytes(&all) < 300 << 10, "{}", heap_bytes(&all));
+    }
+}

@@ -1,0 +1,975 @@
+//! The pack: all chunks of a store, read by direct pointers through a cache of decoded objects, and appended to frame by
+//! frame.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use terrane_io::{Access, Disk, DiskFile, OpenMode};
+
+use crate::base::address::{Address, Link, Place, UNIT_BYTES};
+use crate::base::corrupt::Corrupt;
+use crate::base::error::{Error, Result};
+use crate::object::cached::Cached;
+use crate::object::record::{Decoded, Delta, Record, VALUE};
+use crate::pack::archive::{
+    Catalog, NEW_SUFFIX, Part, check_marker, missing, new_path, part_path, remove_unfinished,
+    volume_dir, volumes,
+};
+use crate::pack::chunk::{
+    CHUNK_HEAD_BYTES, Chunk, ChunkHead, FIRST_UNIT, Run, chunk_number, chunk_path, write_compacted,
+};
+use crate::pack::commit::STATE;
+use crate::pack::control::{CONTROL, ControlFile, STATE_BYTES};
+use crate::pack::frame::{
+    FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, newest_synced, parse, parse_damaged,
+};
+use crate::pack::handles::OpenFiles;
+use crate::pack::locations::{LOCATIONS, Locations};
+use crate::pack::read_many::read_bodies;
+use crate::tree::node::Source;
+use terrane_io::cache::Cache;
+
+/// Values up to this size are cached, in bytes.
+const CACHED_VALUE_BYTES: usize = 64 << 10;
+/// Nodes up to this size are read in batches, in bytes, so that what is in flight takes little memory.
+const FETCHED_NODE_BYTES: u32 = 1 << 20;
+
+/// Chunks that are open at once, beside those that calls under way hold.
+const OPEN_FILES_MAX: usize = 256;
+
+/// What the pack has done since it was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) cache_hits: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) batches: AtomicU64,
+    pub(crate) frames: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+}
+
+/// All chunks of a store. See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Pack {
+    disk: Arc<dyn Disk>,
+    locations: Arc<Locations>,
+    /// Identity of the store, as its control record says; none before that is read.
+    store: OnceLock<u64>,
+    /// Open for writing: chunks are opened such that they can be appended to.
+    writable: bool,
+    /// How chunks are read that are not written to.
+    access: Access,
+    files: OpenFiles,
+    /// Number of the chunk that is written to: from it on they are read through the page cache. Beyond all if there is none.
+    appended: AtomicU32,
+    /// What the volumes have; none before somebody looks.
+    catalog: RwLock<Option<Catalog>>,
+    /// Number of the first chunk that is kept.
+    first: AtomicU32,
+    /// How many volumes the archive must have.
+    volumes: AtomicU16,
+    cache: Cache<Address, Cached>,
+    pub(crate) counters: Counters,
+}
+
+/// What was read of a node.
+#[derive(Debug)]
+enum Fetched {
+    Record(Arc<Record>),
+    Delta(Delta),
+}
+
+/// Called with the kind of a frame, and the address and the bytes of its payload.
+type VisitFrame<'a> = dyn FnMut(FrameKind, Address, &[u8]) -> Result<()> + 'a;
+
+/// How far frames are to be followed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reach {
+    /// The pack was durable up to here at least: what is not whole before is damaged.
+    pub(crate) durable: Address,
+    /// Whether the frames before the first damaged one are taken for all, in place of an error.
+    pub(crate) stops_at_damage: bool,
+}
+
+impl Reach {
+    /// Up to an end that must be reached.
+    pub(crate) fn to(durable: Address) -> Self {
+        Self { durable, stops_at_damage: false }
+    }
+}
+
+/// Where the next frame goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Tail {
+    pub(crate) chunk: Arc<Chunk>,
+    pub(crate) end: Address,
+    pub(crate) chain: u32,
+}
+
+impl Pack {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        locations: Arc<Locations>,
+        writable: bool,
+        cache_bytes: usize,
+    ) -> Self {
+        Self {
+            disk,
+            locations,
+            store: OnceLock::new(),
+            writable,
+            access: Access::Buffered,
+            files: OpenFiles::new(OPEN_FILES_MAX),
+            appended: AtomicU32::new(u32::MAX),
+            catalog: RwLock::default(),
+            first: AtomicU32::new(0),
+            volumes: AtomicU16::new(0),
+            cache: Cache::new(cache_bytes),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The same with another way to read chunks.
+    pub(crate) fn with_access(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
+
+    /// Has every chunk and part be one of this store from here on.
+    ///
+    /// # Errors
+    /// [`Corrupt`](Error::Corrupt) if the store was known to be another one.
+    pub(crate) fn set_store(&self, store: u64) -> Result<()> {
+        let known = *self.store.get_or_init(|| store);
+        if known != store {
+            let what = Corrupt::rule("identity of the store", known, store);
+            return Err(Error::Corrupt { path: self.dir().join(CONTROL), address: None, what });
+        }
+        if let Some(named) = self.locations.store().filter(|named| *named != store) {
+            let what = Corrupt::rule("store of the file `locations`", store, named);
+            return Err(Error::Corrupt { path: self.dir().join(LOCATIONS), address: None, what });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_first(&self, first: u32) {
+        self.first.store(first, Ordering::Release);
+    }
+
+    pub(crate) fn set_volumes(&self, volumes: u16) {
+        self.volumes.store(volumes, Ordering::Release);
+    }
+
+    /// The directory of the store.
+    pub(crate) fn dir(&self) -> &Path {
+        self.locations.dir()
+    }
+
+    /// Where the parts of the store are.
+    pub(crate) fn locations(&self) -> &Arc<Locations> {
+        &self.locations
+    }
+
+    /// The directory of the volumes.
+    fn archive_dir(&self) -> PathBuf {
+        self.locations.archive()
+    }
+
+    pub(crate) fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    /// The chunk of a number, opened if it is not.
+    pub(crate) fn chunk(&self, number: u32) -> Result<Arc<Chunk>> {
+        self.files.get((number, None), || self.open_chunk(number, self.access_of(number)))
+    }
+
+    /// The chunk of a number for who goes over all of them: if it has to be opened, it is not among those that stay open, so
+    /// that these stay as they are and few maps of runs are in memory.
+    pub(crate) fn chunk_aside(&self, number: u32) -> Result<Arc<Chunk>> {
+        match self.files.find((number, None)) {
+            Some(chunk) => Ok(chunk),
+            None => Ok(Arc::new(self.open_chunk(number, self.access_of(number))?)),
+        }
+    }
+
+    /// A part of a chunk in a volume, opened if it is not.
+    pub(crate) fn part(&self, number: u32, part: Part) -> Result<Arc<Chunk>> {
+        self.files.get((number, Some(part)), || {
+            let path = part_path(&self.archive_dir(), number, part);
+            let id = (number, self.store.get().copied());
+            Chunk::open(&*self.disk, &path, id, OpenMode::Read, self.access)
+        })
+    }
+
+    /// What `get` makes of the catalog of the volumes, which are looked through anew if `anew` says so, and the first time.
+    fn with_catalog<R>(&self, anew: bool, get: impl FnOnce(&Catalog) -> R) -> Result<R> {
+        if !anew
+            && let Some(catalog) = &*self.catalog.read().unwrap_or_else(PoisonError::into_inner)
+        {
+            return Ok(get(catalog));
+        }
+        let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+        let listed = Catalog::list(&*self.disk, &self.archive_dir())?;
+        Ok(get(catalog.insert(listed)))
+    }
+
+    /// All parts of chunks in volumes, ascending.
+    pub(crate) fn parts(&self) -> Result<Vec<(u32, Part)>> {
+        let mut parts: Vec<(u32, Part)> =
+            self.with_catalog(true, |catalog| catalog.all().collect())?;
+        parts.sort_unstable();
+        Ok(parts)
+    }
+
+    /// The parts of a chunk that a writer knows.
+    pub(crate) fn parts_of(&self, number: u32) -> Result<Vec<Arc<Chunk>>> {
+        let parts = self.with_catalog(false, |catalog| catalog.parts(number).to_vec())?;
+        parts.into_iter().map(|part| self.part(number, part)).collect()
+    }
+
+    /// The part in a volume that has a record, if one does.
+    ///
+    /// Cost: none without volumes; the first time that of opening the parts of the chunk.
+    pub(crate) fn archived(&self, at: Address) -> Result<Option<Arc<Chunk>>> {
+        // A writer knows what it has archived; a reader looks again.
+        for anew in [false, true] {
+            if anew && self.writable {
+                break;
+            }
+            let parts = self.with_catalog(anew, |catalog| catalog.parts(at.chunk).to_vec())?;
+            for part in parts {
+                let part = self.part(at.chunk, part)?;
+                if part.locate(at).is_some() {
+                    return Ok(Some(part));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// How a chunk is read: the one that is written to through the page cache, also when its file was closed meanwhile.
+    fn access_of(&self, number: u32) -> Access {
+        let is_appended = number >= self.appended.load(Ordering::Acquire);
+        if is_appended { Access::Buffered } else { self.access }
+    }
+
+    fn open_chunk(&self, number: u32, access: Access) -> Result<Chunk> {
+        let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
+        let (path, id) = (chunk_path(self.dir(), number), (number, self.store.get().copied()));
+        Chunk::open(&*self.disk, &path, id, mode, access)
+    }
+
+    /// The tail in a chunk that is open for appending, which goes through the page cache.
+    pub(crate) fn to_append(&self, tail: Tail) -> Result<Tail> {
+        self.appended.store(tail.end.chunk, Ordering::Release);
+        if self.access == Access::Buffered {
+            return Ok(tail);
+        }
+        let chunk = Arc::new(self.open_chunk(tail.end.chunk, Access::Buffered)?);
+        self.files.put((tail.end.chunk, None), Arc::clone(&chunk));
+        Ok(Tail { chunk, ..tail })
+    }
+
+    /// Has a chunk that is not written to any more read in the way of the others; its pages are clean.
+    fn end_appending(&self, number: u32, chunk: &Chunk) {
+        if self.access == Access::Direct {
+            chunk.forget();
+            self.files.remove((number, None));
+        }
+    }
+
+    /// Makes the chunk of a number; a file of that name, left over from a crash, is replaced.
+    pub(crate) fn create_chunk(&self, head: ChunkHead) -> Result<Arc<Chunk>> {
+        let chunk = Arc::new(Chunk::create(&*self.disk, self.dir(), head)?);
+        self.appended.fetch_min(head.number, Ordering::AcqRel);
+        self.files.put((head.number, None), Arc::clone(&chunk));
+        Ok(chunk)
+    }
+
+    /// The body of a record, of its chunk or of a volume.
+    pub(crate) fn body(&self, place: Place) -> Result<Vec<u8>> {
+        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(u64::from(place.bytes), Ordering::Relaxed);
+        let mut is_lost = false;
+        if place.at.chunk >= self.first.load(Ordering::Acquire) {
+            match self.chunk(place.at.chunk) {
+                Ok(chunk) => {
+                    if let Some(body) = chunk.read(place)? {
+                        return Ok(body);
+                    }
+                }
+                Err(error) if !is_absent(&error) => return Err(error),
+                Err(_) => is_lost = !self.was_removed(place.at.chunk),
+            }
+        }
+        let archived = self.archived(place.at)?.map(|part| part.read(place)).transpose()?.flatten();
+        if let Some(body) = archived {
+            return Ok(body);
+        }
+        Err(match self.missing_volume()? {
+            _ if is_lost => self.lost(place.at.chunk),
+            Some(path) => Error::VolumeMissing { path, address: place.at },
+            None => Error::Collected { address: place.at },
+        })
+    }
+
+    /// Whether a chunk that is not there was removed by a collection since a reader last looked.
+    fn was_removed(&self, number: u32) -> bool {
+        let control = ControlFile::read(&*self.disk, &self.dir().join(CONTROL));
+        !self.writable && control.is_ok_and(|control| control.newest().first > number)
+    }
+
+    /// The error of a chunk that must be there and is not.
+    pub(crate) fn lost(&self, number: u32) -> Error {
+        let what = Corrupt::rule("a chunk that is in use is there", 1, 0);
+        Error::Corrupt { path: chunk_path(self.dir(), number), address: None, what }
+    }
+
+    /// A volume that must be there and is not.
+    fn missing_volume(&self) -> Result<Option<PathBuf>> {
+        let volumes = self.volumes.load(Ordering::Acquire);
+        let volume = missing(&*self.disk, &self.archive_dir(), volumes)?;
+        Ok(volume.map(|volume| volume_dir(&self.archive_dir(), volume)))
+    }
+
+    /// The error of a record whose content breaks a rule.
+    pub(crate) fn corrupt(&self, at: Address, what: Corrupt) -> Error {
+        Error::Corrupt { path: chunk_path(self.dir(), at.chunk), address: Some(at), what }
+    }
+
+    fn cached(&self, at: Address) -> Option<Cached> {
+        let found = self.cache.get(at);
+        if found.is_some() {
+            self.counters.cache_hits.fetch_add(1, Ordering::Relaxed);
+        }
+        found
+    }
+
+    pub(crate) fn cache_record(&self, at: Address, record: Arc<Record>) {
+        self.cache.insert(at, Cached::Record(record));
+    }
+
+    /// Forgets what is cached of a record: there is a newer one of that node, and few will ask for the old one.
+    pub(crate) fn uncache(&self, at: Address) {
+        self.cache.remove(at);
+    }
+
+    fn cache_value(&self, at: Address, value: &Arc<[u8]>) {
+        if value.len() <= CACHED_VALUE_BYTES {
+            self.cache.insert(at, Cached::Value(Arc::clone(value)));
+        }
+    }
+
+    /// A record that was read, which the cache gets.
+    fn keep(&self, place: Place, record: Record) -> Arc<Record> {
+        let record = Arc::new(record);
+        self.cache_record(place.at, Arc::clone(&record));
+        record
+    }
+
+    /// Reads those of these nodes and values in one batch that are not cached. Gives the nodes, none for those that are not
+    /// there, or damaged. Values that would not be cached are left out.
+    fn fetch_once(&self, nodes: &[Place], values: &[Place]) -> Vec<Option<Fetched>> {
+        let mut fetched: Vec<Option<Fetched>> = nodes.iter().map(|_| None).collect();
+        let mut missing: Vec<(Option<usize>, Place)> = Vec::new();
+        for (number, place) in nodes.iter().enumerate() {
+            match self.cache.get(place.at) {
+                Some(Cached::Record(record)) => fetched[number] = Some(Fetched::Record(record)),
+                Some(Cached::Value(_)) => {}
+                None => missing.push((Some(number), *place)),
+            }
+        }
+        missing.retain(|(_, place)| place.bytes <= FETCHED_NODE_BYTES);
+        let is_missing = |place: &&Place| {
+            place.bytes as usize <= CACHED_VALUE_BYTES && self.cache.get(place.at).is_none()
+        };
+        missing.extend(values.iter().filter(is_missing).map(|place| (None, *place)));
+        let first = self.first.load(Ordering::Acquire);
+        missing.retain(|(_, place)| place.at.chunk >= first);
+        let mut records: Vec<(Arc<Chunk>, Place)> = Vec::with_capacity(missing.len());
+        missing.retain(|(_, place)| match self.chunk(place.at.chunk) {
+            Ok(chunk) => {
+                records.push((chunk, *place));
+                true
+            }
+            Err(_) => false,
+        });
+        if records.is_empty() {
+            return fetched;
+        }
+        let bytes = records.iter().map(|(_, place)| u64::from(place.bytes)).sum();
+        self.counters.reads.fetch_add(records.len() as u64, Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counters.batches.fetch_add(1, Ordering::Relaxed);
+        read_bodies(&*self.disk, &records, &mut |number, body| {
+            let (node, place) = missing[number];
+            let Some(node) = node else {
+                if let Some((&VALUE, bytes)) = body.split_first() {
+                    self.cache_value(place.at, &bytes.into());
+                }
+                return;
+            };
+            fetched[node] = match Record::decode(place, body) {
+                Ok(Decoded::Record(record)) => Some(Fetched::Record(self.keep(place, record))),
+                Ok(Decoded::Delta(delta)) => Some(Fetched::Delta(delta)),
+                Err(_) => None,
+            };
+        });
+        fetched
+    }
+
+    /// The directory node at a place; of a delta, with what it is based on.
+    pub(crate) fn record_at(&self, place: Place) -> Result<Arc<Record>> {
+        if let Some(Cached::Record(record)) = self.cached(place.at) {
+            return Ok(record);
+        }
+        let fail = |what| self.corrupt(place.at, what);
+        let record = match Record::decode(place, &self.body(place)?).map_err(fail)? {
+            Decoded::Record(record) => record,
+            Decoded::Delta(delta) => {
+                let full = self.full_record(delta.full())?;
+                delta.apply(&full).map_err(fail)?
+            }
+        };
+        Ok(self.keep(place, record))
+    }
+
+    /// The record that a delta is based on, for who goes over all of them: it goes into `aside` in place of the cache.
+    pub(crate) fn record_aside(
+        &self,
+        place: Place,
+        aside: &Cache<Address, Cached>,
+    ) -> Result<Arc<Record>> {
+        for cache in [aside, &self.cache] {
+            if let Some(Cached::Record(record)) = cache.get(place.at) {
+                return Ok(record);
+            }
+        }
+        let record = Arc::new(self.decode_full(place)?);
+        aside.insert(place.at, Cached::Record(Arc::clone(&record)));
+        Ok(record)
+    }
+
+    /// The record that a delta is based on.
+    fn full_record(&self, place: Place) -> Result<Arc<Record>> {
+        if let Some(Cached::Record(record)) = self.cached(place.at) {
+            return Ok(record);
+        }
+        Ok(self.keep(place, self.decode_full(place)?))
+    }
+
+    fn decode_full(&self, place: Place) -> Result<Record> {
+        match Record::decode(place, &self.body(place)?) {
+            Ok(Decoded::Record(record)) => Ok(record),
+            Ok(Decoded::Delta(_)) => {
+                Err(self
+                    .corrupt(place.at, Corrupt::rule("a delta is based on a full record", 4, 5)))
+            }
+            Err(what) => Err(self.corrupt(place.at, what)),
+        }
+    }
+
+    /// Begins the next chunk after `tail`, which was synced. Nothing may be appended before it is [synced](Self::sync_new).
+    pub(crate) fn roll(&self, tail: &Tail, chunk_bytes: u64) -> Result<Tail> {
+        let head = ChunkHead {
+            number: tail.end.chunk + 1,
+            store: tail.chunk.head.store,
+            before: tail.end.unit,
+            chain: tail.chain,
+            map: None,
+        };
+        let chunk = self.create_chunk(head)?;
+        match chunk.file.allocate(chunk_bytes) {
+            // It grows by what is written; a part of it may have been allocated, which others need.
+            Err(error) if error.is_no_space() => chunk.file.set_len(chunk.file.len()?)?,
+            allocated => allocated?,
+        }
+        self.appended.store(head.number, Ordering::Release);
+        self.end_appending(tail.end.chunk, &tail.chunk);
+        Ok(Tail { chunk, end: Address { chunk: head.number, unit: FIRST_UNIT }, chain: tail.chain })
+    }
+
+    /// Makes a chunk and its name durable.
+    pub(crate) fn sync_new(&self, chunk: &Chunk) -> terrane_io::Result<()> {
+        chunk.file.sync()?;
+        self.disk.sync_dir(self.dir())
+    }
+
+    /// Appends a frame; the tail behind it, and the buffer of the frame. Not durable before a sync of the chunk; what lies before `synced` is.
+    ///
+    /// Cost: one write.
+    pub(crate) fn append(
+        &self,
+        tail: &Tail,
+        frame: FrameWriter,
+        kind: FrameKind,
+        synced: Address,
+    ) -> Result<(Tail, Vec<u8>)> {
+        let (bytes, chain) = frame.finish(kind, tail.chain, synced);
+        tail.chunk.file.write_at(&bytes, tail.end.offset())?;
+        self.counters.frames.fetch_add(1, Ordering::Relaxed);
+        self.counters.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let end = tail.end.plus(bytes.len());
+        Ok((Tail { chunk: Arc::clone(&tail.chunk), end, chain }, bytes))
+    }
+
+    /// Calls `visit` with each frame from `start` on that is whole: its kind, the address and the bytes of its payload.
+    /// Returns the end of the last one and its chain. What is not whole before the end that is to be reached, or before what a
+    /// later frame says was durable, is damaged; what is not whole behind that is a write that a crash has cut short.
+    ///
+    /// Cost: one read of what is left of each chunk.
+    ///
+    /// # Errors
+    /// [`Corrupt`](Error::Corrupt) if the frames do not reach that end, [`ForeignChunk`](Error::ForeignChunk),
+    /// [`Disk`](Error::Disk).
+    pub(crate) fn follow(
+        &self,
+        start: Address,
+        chain: u32,
+        reach: Reach,
+        visit: &mut VisitFrame<'_>,
+    ) -> Result<Tail> {
+        let chunk = self.chunk(start.chunk).map_err(|error| match error {
+            error if is_absent(&error) => self.lost(start.chunk),
+            error => error,
+        })?;
+        if chunk.runs.is_some() {
+            let what = Corrupt::rule("a chunk with the end of the pack is as it was written", 1, 2);
+            return Err(self.corrupt(start, what));
+        }
+        let mut tail = Tail { chunk, end: start, chain };
+        loop {
+            match self.follow_chunk(&mut tail, reach, visit) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) if reach.stops_at_damage => return Ok(tail),
+                Err(error) => return Err(error),
+            }
+        }
+
+        let durable = reach.durable;
+        if tail.end < durable && !reach.stops_at_damage {
+            let lost = durable.chunk > tail.end.chunk
+                && self.disk.kind(&chunk_path(self.dir(), tail.end.chunk + 1))?.is_none();
+            if lost {
+                return Err(self.lost(tail.end.chunk + 1));
+            }
+            return Err(self.corrupt(tail.end, frame_damaged(tail.end, durable.offset())));
+        }
+        Ok(tail)
+    }
+
+    /// Goes on to the end of one chunk, and to the beginning of the next one if that follows; whether it does.
+    fn follow_chunk(
+        &self,
+        tail: &mut Tail,
+        reach: Reach,
+        visit: &mut VisitFrame<'_>,
+    ) -> Result<bool> {
+        self.follow_frames(tail, reach.durable, visit)?;
+        let next = tail.end.chunk + 1;
+        if self.disk.kind(&chunk_path(self.dir(), next))?.is_none() {
+            return Ok(false);
+        }
+        let Some(chunk) = self.next_chunk(next)? else { return Ok(false) };
+        let head = chunk.head;
+        if head.before > tail.end.unit {
+            // The writer may have gone on since the chunk was read: it does so before it begins the next one.
+            let before = Address { chunk: tail.end.chunk, unit: head.before };
+            self.follow_frames(tail, before, visit)?;
+        }
+        if (head.before, head.chain) == (tail.end.unit, tail.chain) {
+            tail.chunk = chunk;
+            tail.end = Address { chunk: next, unit: FIRST_UNIT };
+            return Ok(true);
+        }
+        if head.before >= tail.end.unit || chunk.runs.is_some() || Self::has_frames(&chunk)? {
+            let what = frame_damaged(tail.end, u64::from(head.before) * UNIT_BYTES);
+            return Err(self.corrupt(tail.end, what));
+        }
+        // It was begun when a write failed, and nothing was written to it.
+        self.files.remove((next, None));
+        Ok(false)
+    }
+
+    /// Whether a chunk has any frame, whole or not, whose head is whole.
+    fn has_frames(chunk: &Chunk) -> Result<bool> {
+        let start = Address { chunk: chunk.head.number, unit: FIRST_UNIT };
+        let (bytes, unreadable) = read_rest(&*chunk.file, start.offset())?;
+        Ok(unreadable.is_some() || newest_synced(start, &bytes).is_some())
+    }
+
+    /// The chunk of a number that may follow; none if it was being made when the process ended: it has no whole head then, and
+    /// nothing behind it.
+    fn next_chunk(&self, number: u32) -> Result<Option<Arc<Chunk>>> {
+        let error = match self.chunk(number) {
+            Ok(chunk) => return Ok(Some(chunk)),
+            Err(error @ (Error::Corrupt { .. } | Error::NotAContextStore { .. })) => error,
+            Err(error) => return Err(error),
+        };
+        let path = chunk_path(self.dir(), number);
+        let file = self.disk.open(&path, OpenMode::Read, Access::Buffered)?;
+        // Frames are written when the head is durable.
+        let start = Address { chunk: number, unit: FIRST_UNIT };
+        let (bytes, unreadable) = read_rest(&*file, start.offset())?;
+        let is_begun = unreadable.is_some() || newest_synced(start, &bytes).is_some();
+        if is_begun { Err(error) } else { Ok(None) }
+    }
+
+    /// Goes on in one chunk, which was durable up to `durable` at least. An object that is damaged there is for who reads it.
+    fn follow_frames(
+        &self,
+        tail: &mut Tail,
+        durable: Address,
+        visit: &mut VisitFrame<'_>,
+    ) -> Result<()> {
+        // Where a later chunk begins tells how far this one was durable: its own last frames need not be looked for.
+        let durable = Some(durable).filter(|durable| durable.chunk == tail.end.chunk);
+        let mut stopped_at = None;
+        loop {
+            let offset = tail.end.offset();
+            let len = tail.chunk.file.len()?;
+            if len < offset {
+                let what = Corrupt::rule("length of a chunk", offset, len);
+                return Err(self.corrupt(tail.end, what));
+            }
+            let (bytes, unreadable) = read_rest(&*tail.chunk.file, offset)?;
+            let mut rest = bytes.as_slice();
+            while let Some(head) = parse(tail.end, rest, tail.chain) {
+                rest = pass(tail, &head, rest, visit)?;
+            }
+            if rest.is_empty() {
+                return Ok(());
+            }
+            if stopped_at == Some(tail.end) {
+                let synced = newest_synced(tail.end, rest).max(durable);
+                let Some(synced) = synced.filter(|synced| *synced > tail.end) else {
+                    // What cannot be read may have been durable, and is not to be cut.
+                    return unreadable.map_or(Ok(()), Err);
+                };
+                let damaged = parse_damaged(tail.end, rest, tail.chain)
+                    .filter(|head| tail.end.plus(FRAME_HEAD_BYTES + head.bytes) <= synced)
+                    .ok_or_else(|| self.corrupt(tail.end, frame_damaged(tail.end, len)))?;
+                pass(tail, &damaged, rest, visit)?;
+            }
+            // It may have been written while it was read, or read wrongly: nothing is cut before a second look.
+            stopped_at = Some(tail.end);
+        }
+    }
+
+    /// Cuts what lies behind the tail: an unfinished frame, and chunks that do not follow. Returns how many bytes went.
+    pub(crate) fn cut(&self, tail: &Tail) -> Result<u64> {
+        let mut cut = 0;
+        let len = tail.chunk.file.len()?;
+        if len > tail.end.offset() {
+            tail.chunk.file.set_len(tail.end.offset())?;
+            cut += len - tail.end.offset();
+        }
+        let path = chunk_path(self.dir(), tail.end.chunk + 1);
+        if self.disk.kind(&path)?.is_some() {
+            self.disk.remove(&path)?;
+            cut += CHUNK_HEAD_BYTES as u64;
+        }
+        Ok(cut)
+    }
+
+    /// Writes what the last chunk has behind `durable` once more, as it is. A sync that failed in an earlier process may
+    /// have lost bytes for good that reads still show; the next sync would find nothing to do, and vouch for them.
+    ///
+    /// Cost: reads and writes the frames behind the last mark, as a rule none.
+    pub(crate) fn write_again(tail: &Tail, durable: Address) -> Result<()> {
+        const STEP_BYTES: u64 = 1 << 20;
+
+        let end = tail.end.offset();
+        let mut from = if durable.chunk == tail.end.chunk { durable.offset() } else { 0 };
+        let mut buffer = Vec::new();
+        while from < end {
+            buffer.resize((end - from).min(STEP_BYTES) as usize, 0);
+            tail.chunk.file.read_at(&mut buffer, from)?;
+            tail.chunk.file.write_at(&buffer, from)?;
+            from += buffer.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The first chunk from `first` on that is there, or `known`: a later control record, which is lost, has let a collection
+    /// remove those below it. A chunk that is missing from there on is damage.
+    pub(crate) fn first_present(&self, first: u32, known: u32) -> Result<u32> {
+        for number in first..known {
+            if self.disk.kind(&chunk_path(self.dir(), number))?.is_some() {
+                return Ok(number);
+            }
+        }
+        Ok(first.max(known))
+    }
+
+    /// Whether the copy of the control record that ends at `tail` is whole where it was written. If it is not, the chunk may have
+    /// been shifted.
+    pub(crate) fn has_state_before(tail: &Tail) -> bool {
+        let Some(unit) = tail.end.unit.checked_sub(STATE_BYTES.div_ceil(UNIT_BYTES as u32)) else {
+            return false;
+        };
+        let place = Place { at: Address { unit, ..tail.end }, bytes: STATE_BYTES };
+        matches!(tail.chunk.read(place), Ok(Some(body)) if body.first() == Some(&STATE))
+    }
+
+    /// Removes what a collection has left behind when it was interrupted: chunks before `first`, and copies that did not take
+    /// their places, in volumes too.
+    pub(crate) fn remove_strays(&self, first: u32) -> Result<()> {
+        for entry in self.disk.list(self.dir())? {
+            let unfinished = entry.name.strip_suffix(NEW_SUFFIX);
+            let is_copy = unfinished.is_some_and(|name| {
+                name == CONTROL || name == LOCATIONS || chunk_number(name).is_some()
+            });
+            if is_copy || chunk_number(&entry.name).is_some_and(|number| number < first) {
+                self.disk.remove(&self.dir().join(&entry.name))?;
+            }
+        }
+        remove_unfinished(&*self.disk, &self.archive_dir())
+    }
+
+    /// Leaves only some runs of a chunk, ascending, which are those of `source`. Readers of the file that was there go on
+    /// with it.
+    ///
+    /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
+    pub(crate) fn compact(
+        &self,
+        source: &Chunk,
+        runs: &[Run],
+        pace: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        let number = source.head.number;
+        let path = chunk_path(self.dir(), number);
+        self.write_whole(&path, self.dir(), source, runs, pace)?;
+        let chunk = self.open_chunk(number, self.access)?;
+        if self.access == Access::Direct {
+            chunk.forget();
+        }
+        self.files.replace((number, None), Arc::new(chunk));
+        Ok(())
+    }
+
+    /// Looks through the volumes anew, and refuses one that is not there.
+    ///
+    /// Cost: one read, and one listing for each volume.
+    pub(crate) fn look_into(&self, volume: u16, store: u64) -> Result<()> {
+        check_marker(&*self.disk, &self.archive_dir(), volume, store)?;
+        self.with_catalog(true, |_| ())
+    }
+
+    /// Makes durable what volumes there are and which parts they have: a process that was killed may not have.
+    pub(crate) fn sync_volumes(&self) -> Result<()> {
+        for volume in volumes(&*self.disk, &self.archive_dir())? {
+            self.disk.sync_dir(&volume_dir(&self.archive_dir(), volume))?;
+        }
+        Ok(())
+    }
+
+    /// Copies some runs of a chunk, ascending, which are those of `source`, to a volume, as a part of their own, which is
+    /// durable then; the bytes of its file. Nothing that is there is replaced.
+    ///
+    /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
+    pub(crate) fn archive(
+        &self,
+        source: &Chunk,
+        runs: &[Run],
+        volume: u16,
+        pace: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<u64> {
+        let number = source.head.number;
+        let dir = volume_dir(&self.archive_dir(), volume);
+        if runs.is_empty() {
+            return Ok(0);
+        }
+        // The disk may have gone since the last part.
+        check_marker(&*self.disk, &self.archive_dir(), volume, source.head.store)?;
+        let part = self.with_catalog(false, |catalog| catalog.next_part(number, volume))?;
+        let path = part_path(&self.archive_dir(), number, part);
+        if self.disk.kind(&path)?.is_some() {
+            return Err(Error::PartExists { path });
+        }
+        if let Err(error) = self.write_whole(&path, &dir, source, runs, pace) {
+            // Nobody is to take for archived what may not be durable.
+            self.disk.remove(&path).ok();
+            return Err(error);
+        }
+        let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+        catalog.get_or_insert_default().add(number, part);
+        drop(catalog);
+        Ok(self.part(number, part)?.file.len()?)
+    }
+
+    /// Writes some runs of a chunk to a file in `dir`, which is whole as soon as it has its name, and durable then.
+    fn write_whole(
+        &self,
+        path: &Path,
+        dir: &Path,
+        source: &Chunk,
+        runs: &[Run],
+        pace: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        let copy = new_path(path);
+        let written = write_compacted(&*self.disk, &copy, source, runs, pace);
+        if let Err(error) = written {
+            self.disk.remove(&copy).ok();
+            return Err(error);
+        }
+        self.disk.rename(&copy, path)?;
+        Ok(self.disk.sync_dir(dir)?)
+    }
+
+    /// Removes the chunks from the first one on up to `first`, which the control record says are gone.
+    pub(crate) fn remove_before(&self, from: u32, first: u32) -> Result<()> {
+        self.set_first(first);
+        for number in from..first {
+            self.files.remove((number, None));
+            let path = chunk_path(self.dir(), number);
+            if self.disk.kind(&path)?.is_some() {
+                self.disk.remove(&path)?;
+            }
+        }
+        Ok(self.disk.sync_dir(self.dir())?)
+    }
+
+    /// Forgets what is cached and which files are open: after other chunks have taken their places.
+    pub(crate) fn reopen(&self) {
+        self.cache.clear();
+        self.files.clear();
+        *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Whether a file is not there.
+fn is_absent(error: &Error) -> bool {
+    matches!(error, Error::Disk(terrane_io::Error::Io { source, .. })
+        if source.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// Bytes that are read at once where a larger read has failed.
+const PIECE_BYTES: usize = 4 << 10;
+
+/// What a file has from an offset on, and the error of the first piece of it that cannot be read: such pieces are zeros.
+fn read_rest(file: &dyn DiskFile, offset: u64) -> Result<(Vec<u8>, Option<Error>)> {
+    let len = file.len()?;
+    let mut bytes = vec![0; len.saturating_sub(offset) as usize];
+    if file.read_at(&mut bytes, offset).is_ok() {
+        return Ok((bytes, None));
+    }
+    let mut unreadable = None;
+    for (number, piece) in bytes.chunks_mut(PIECE_BYTES).enumerate() {
+        if let Err(error) = file.read_at(piece, offset + (number * PIECE_BYTES) as u64) {
+            piece.fill(0);
+            unreadable = unreadable.or(Some(error.into()));
+        }
+    }
+    Ok((bytes, unreadable))
+}
+
+/// Visits a frame at the beginning of `bytes`, and brings the tail behind it; what follows there.
+fn pass<'a>(
+    tail: &mut Tail,
+    head: &FrameHead,
+    bytes: &'a [u8],
+    visit: &mut VisitFrame<'_>,
+) -> Result<&'a [u8]> {
+    let (frame, rest) = bytes.split_at(FRAME_HEAD_BYTES + head.bytes);
+    visit(head.kind, tail.end.plus(FRAME_HEAD_BYTES), &frame[FRAME_HEAD_BYTES..])?;
+    tail.end = tail.end.plus(frame.len());
+    tail.chain = head.crc;
+    Ok(rest)
+}
+
+/// The breach of a frame at `at` that was durable once; it or a later one reached to `end`.
+fn frame_damaged(at: Address, end: u64) -> Corrupt {
+    Corrupt::rule("a frame that was synced is whole", end, at.offset())
+}
+
+impl Source for Pack {
+    fn record(&self, link: &Link) -> Result<Arc<Record>> {
+        self.record_at(link.place)
+    }
+
+    fn value(&self, link: &Link) -> Result<Arc<[u8]>> {
+        let place = link.place;
+        if let Some(Cached::Value(value)) = self.cached(place.at) {
+            return Ok(value);
+        }
+        let body = self.body(place)?;
+        let Some((&VALUE, bytes)) = body.split_first() else {
+            let found = body.first().copied().unwrap_or(0);
+            let what = Corrupt::rule("kind of a value record", u64::from(VALUE), u64::from(found));
+            return Err(self.corrupt(place.at, what));
+        };
+        let value: Arc<[u8]> = bytes.into();
+        self.cache_value(place.at, &value);
+        Ok(value)
+    }
+
+    fn damaged(&self, at: Address, what: Corrupt) -> Error {
+        self.corrupt(at, what)
+    }
+
+    fn fetch(&self, nodes: &[Place], values: &[Place]) -> Vec<Option<Arc<Record>>> {
+        let fetched = self.fetch_once(nodes, values);
+        let delta = |fetched: &Option<Fetched>| match fetched {
+            Some(Fetched::Delta(delta)) => Some(delta.full()),
+            _ => None,
+        };
+        let mut bases: Vec<Place> = fetched.iter().filter_map(delta).collect();
+        bases.sort_unstable_by_key(|place| place.at);
+        bases.dedup_by_key(|place| place.at);
+        let full = self.fetch_once(&bases, &[]);
+        let whole = |(fetched, place): (Option<Fetched>, &Place)| match fetched? {
+            Fetched::Record(record) => Some(record),
+            Fetched::Delta(delta) => {
+                let base = bases.binary_search_by_key(&delta.full().at, |base| base.at).ok()?;
+                let Some(Fetched::Record(base)) = &full[base] else { return None };
+                Some(self.keep(*place, delta.apply(base).ok()?))
+            }
+        };
+        fetched.into_iter().zip(nodes).map(whole).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_io::MemoryDisk;
+
+    /// The chunk that is written to, whose file was closed because many others were opened since, is opened again as it was:
+    /// past the page cache, what was just appended would not be there.
+    #[test]
+    fn the_chunk_that_is_written_to_is_read_through_the_page_cache_whenever_it_is_opened() {
+        let pack = Pack::new(MemoryDisk::new(), Locations::inside(Path::new("")), true, 0)
+            .with_access(Access::Direct);
+        let head = ChunkHead { number: 0, store: 1, before: 0, chain: 0, map: None };
+        let chunk = pack.create_chunk(head).unwrap();
+        let mut tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain: 0 };
+        let last = OPEN_FILES_MAX as u32 + 10;
+        for _ in 0..last {
+            tail = pack.roll(&tail, 1 << 10).unwrap();
+        }
+        let access = |number| pack.chunk(number).unwrap().file.access();
+        for _ in 0..2 {
+            for number in 0..last {
+                assert_eq!(access(number), Access::Direct, "chunk {number}");
+            }
+        }
+        assert_eq!(access(last), Access::Buffered);
+        drop(tail);
+        // Also in a store that is opened.
+        let pack = Pack::new(Arc::clone(&pack.disk), Locations::inside(Path::new("")), true, 0);
+        let pack = pack.with_access(Access::Direct);
+        pack.set_store(1).unwrap();
+        let end = Address { chunk: last, unit: FIRST_UNIT };
+        let tail = Tail { chunk: pack.chunk(last).unwrap(), end, chain: 0 };
+        let tail = pack.to_append(tail).unwrap();
+        for number in (0..last).chain(0..last) {
+            pack.chunk(number).unwrap();
+        }
+        assert_eq!(pack.chunk(last).unwrap().file.access(), Access::Buffered);
+        assert_eq!(tail.chunk.file.access(), Access::Buffered);
+    }
+}

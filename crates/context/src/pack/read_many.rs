@@ -1,0 +1,122 @@
+//! Reads of many records at once: whole pages through one queue of the disk, where neighbours share a read.
+//!
+//! A read of pages may reach beyond the end of a chunk and fail for that alone, so a record whose pages cannot be read is read
+//! once more by itself, and that answer counts.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use terrane_io::{ALIGN, AlignedBuf, Completion, Direction, Disk, Request};
+
+use crate::base::address::Place;
+use crate::pack::chunk::Chunk;
+
+/// Reads in flight of one batch.
+const QUEUE_DEPTH: usize = 64;
+/// Pages of neighbours are read at once up to so many bytes; a longer record is read alone.
+const READ_BYTES_MAX: u64 = 64 << 10;
+
+/// Pages of a chunk, and which of the records that are wanted lie in them.
+#[derive(Debug)]
+struct Pages {
+    chunk: Arc<Chunk>,
+    start: u64,
+    end: u64,
+    records: Range<usize>,
+}
+
+/// A record that is wanted: its chunk, its place, and where it begins in the file.
+type Wanted = (Arc<Chunk>, Place, u64);
+
+/// Calls `visit` with the number and the body of each record, in any order. Those that are not there, or not whole, are
+/// left out.
+///
+/// Cost: one submission of reads of pages, up to 64 in flight.
+pub(crate) fn read_bodies(
+    disk: &dyn Disk,
+    records: &[(Arc<Chunk>, Place)],
+    visit: &mut dyn FnMut(usize, &[u8]),
+) {
+    let located = records.iter().enumerate().filter_map(|(number, (chunk, place))| {
+        let offset = chunk.offset_of(*place).ok()??;
+        Some((number, (Arc::clone(chunk), *place, offset)))
+    });
+    let mut wanted: Vec<(usize, Wanted)> = located.collect();
+    wanted.sort_unstable_by_key(|(_, (_, place, _))| place.at);
+    let pages = pages_of(&wanted);
+    let mut take = |done: Completion| -> AlignedBuf {
+        let pages = &pages[done.tag as usize];
+        for (number, (chunk, place, offset)) in &wanted[pages.records.clone()] {
+            let start = (offset - pages.start) as usize;
+            let bytes = done.buffer.get(start..start + place.bytes as usize);
+            match bytes.filter(|_| done.result.is_ok()) {
+                Some(bytes) => {
+                    if let Ok(body) = chunk.open_body(*place, bytes) {
+                        visit(*number, body);
+                    }
+                }
+                None => {
+                    if let Ok(Some(body)) = chunk.read(*place) {
+                        visit(*number, &body);
+                    }
+                }
+            }
+        }
+        done.buffer
+    };
+    let request = |(tag, pages): (usize, &Pages), spare: Option<AlignedBuf>| {
+        let len = (pages.end - pages.start) as usize;
+        let buffer = spare.filter(|buffer| buffer.len() == len);
+        Request {
+            tag: tag as u64,
+            file: Arc::clone(&pages.chunk.file),
+            offset: pages.start,
+            buffer: buffer.unwrap_or_else(|| AlignedBuf::zeroed(len)),
+            direction: Direction::Read,
+        }
+    };
+    let mut left = pages.iter().enumerate();
+    // One read needs no queue, and there may be none to be had.
+    let queue = if pages.len() > 1 { disk.queue(QUEUE_DEPTH).ok() } else { None };
+    let Some(mut queue) = queue else {
+        left.for_each(|pages| drop(take(request(pages, None).carry_out())));
+        return;
+    };
+    let mut spare = Vec::new();
+    loop {
+        while queue.outstanding() < QUEUE_DEPTH {
+            let Some(pages) = left.next() else { break };
+            queue.push(request(pages, spare.pop()));
+        }
+        queue.submit();
+        match queue.pop() {
+            Some(done) => spare.push(take(done)),
+            None => return,
+        }
+    }
+}
+
+/// The pages of records that ascend, with neighbours together.
+fn pages_of(wanted: &[(usize, Wanted)]) -> Vec<Pages> {
+    let align = ALIGN as u64;
+    let mut all: Vec<Pages> = Vec::new();
+    for (number, (_, (chunk, place, offset))) in wanted.iter().enumerate() {
+        let start = offset / align * align;
+        let end = (offset + u64::from(place.bytes)).next_multiple_of(align);
+        match all.last_mut() {
+            Some(last)
+                if Arc::ptr_eq(&last.chunk, chunk)
+                    && start <= last.end
+                    && end - last.start <= READ_BYTES_MAX =>
+            {
+                last.end = last.end.max(end);
+                last.records.end = number + 1;
+            }
+            _ => {
+                let records = number..number + 1;
+                all.push(Pages { chunk: Arc::clone(chunk), start, end, records });
+            }
+        }
+    }
+    all
+}

@@ -1,0 +1,339 @@
+//! Making of proofs: a computation runs on a view of the tree that notes what it loads.
+//!
+//! The view is a tree whose [`Source`] is the tree itself. Each place in the tree gets a number when its parent is
+//! loaded, and is a link to be followed; so exactly what the computation loads is noted, in each place by itself, whatever
+//! the places share. A verifier runs the same code on what was noted. That code loads what it decides by: a lookup
+//! the inodes on the way, the last of which shows that a step is absent; a removal all inodes that it may have to
+//! gather; a page of a list those that it counts; the length the first one.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::base::address::{Address, Link, Place};
+use crate::base::error::Result;
+use crate::base::hash::Hash;
+use crate::base::hashing::BRANCHING_MAX;
+use crate::object::record::{EntriesBuffers, EntriesWriter, Inner, Record, RecordBody, Stored};
+use crate::proof::proof::{
+    ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofEntry, ProofError, ProofTree,
+    kinded,
+};
+use crate::tree::digest::spot_hash;
+use crate::tree::fold::Fold;
+use crate::tree::node::{Child, EntriesRef, Env, InnerRef, Node, Shape, Source, Spot};
+use crate::tree::tree::{Kind, Tree, empty_dir};
+use crate::tree::walk;
+
+/// Values and directories of a target that is proven with all of it, at most: more make a proof
+/// that no verifier reads by default.
+const RAW_PARTS_MAX: u64 = 1 << 22;
+
+/// What a proof of one path shows of what is bound there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Its hash.
+    Hole,
+    /// All of it.
+    Raw,
+}
+
+/// Runs `f` on `tree` and gives the proof of what it read and changed, with its result. `f` must do the same whenever it
+/// runs: the verifier runs it again.
+///
+/// Cost: that of `f`, and the memory of what it looks at. The tree is hashed before, and the one that `f` gives after.
+///
+/// # Errors
+/// The error of `f`; [`TooDeep`](ProofError::TooDeep).
+pub fn produce_tree_proof<R>(
+    tree: &Tree,
+    f: impl FnOnce(Tree) -> Result<(Tree, R)>,
+) -> std::result::Result<(Proof, R), ProofError> {
+    let before = kinded(tree);
+    let hash = before.hash;
+    let recorder = Arc::new(Recorder {
+        env: Arc::clone(&tree.env),
+        root: tree.root().clone(),
+        spots: Mutex::new(vec![Noted { parent: None, item: 0, seen: Seen::Nothing }]),
+    });
+    let empty = before.kind == Kind::Directory && hash == tree.rules().empty_hash();
+    let link = Link { place: Recorder::place(0), hash };
+    let root = match before.kind {
+        Kind::Directory if empty => empty_dir(),
+        Kind::Directory => Child::DirAt(Box::new((link, OnceLock::new()))),
+        Kind::Value => Child::ValueAt(Box::new(link)),
+    };
+    let source: Arc<dyn Source> = Arc::clone(&recorder) as Arc<dyn Source>;
+    let env = Env { rules: *tree.rules(), source: Some(source), proof: false };
+    let view = Tree::at(Arc::new(env), root, tree.pins.clone());
+    let (changed, result) = f(view)?;
+    let state = if empty { ProofTree::Node(Vec::new()) } else { recorder.state()? };
+    Ok((Proof { before, after: kinded(&changed), state }, result))
+}
+
+/// The proof of what is bound at one path, for who knows the hash of the tree: what leads there, with the hashes of
+/// what is beside, and of the target its hash or all of it.
+///
+/// Cost: that of [`find_tree`](Tree::find_tree), and of reading the target through for [`Target::Raw`].
+///
+/// # Errors
+/// As [`produce_tree_proof`], and [`LimitExceeded`](crate::Error::LimitExceeded) for a target of
+/// more than 4,194,304 parts.
+pub fn merkle_tree<S: AsRef<[u8]>>(
+    tree: &Tree,
+    path: &[S],
+    target: Target,
+) -> std::result::Result<Proof, ProofError> {
+    let (proof, ()) = produce_tree_proof(tree, |tree| {
+        let found = tree.find_tree(path)?;
+        if let (Some(found), Target::Raw) = (found, target) {
+            found.to_value()?;
+            let root: [&str; 0] = [];
+            let fold = Fold { parts_max: RAW_PARTS_MAX, ..Fold::default() };
+            found.fold(&root, fold, (), |_, tree, ()| tree.to_value().map(drop))?;
+        }
+        Ok((tree, ()))
+    })?;
+    Ok(proof)
+}
+
+/// Notes what is loaded of a tree.
+#[derive(Debug)]
+struct Recorder {
+    env: Arc<Env>,
+    root: Child,
+    /// The places that were given numbers, by their numbers; the root is 0.
+    spots: Mutex<Vec<Noted>>,
+}
+
+/// A place in the tree.
+#[derive(Debug)]
+struct Noted {
+    /// The node that it is in, and which item or bucket of it; none for the root.
+    parent: Option<Arc<Node>>,
+    item: usize,
+    seen: Seen,
+}
+
+#[derive(Debug, Clone)]
+enum Seen {
+    Nothing,
+    Value(Arc<[u8]>),
+    /// A node; the numbers of its items, or of its buckets that are not empty, begin with `first`.
+    Node {
+        node: Arc<Node>,
+        record: Arc<Record>,
+        first: usize,
+    },
+}
+
+impl Source for Recorder {
+    fn record(&self, link: &Link) -> Result<Arc<Record>> {
+        let number = Self::number(link);
+        let mut spots = self.lock();
+        if let Seen::Node { record, .. } = &spots[number].seen {
+            return Ok(Arc::clone(record));
+        }
+        let node = self.load_node(&spots[number])?;
+        let first = spots.len();
+        let item = |item| Noted { parent: Some(Arc::clone(&node)), item, seen: Seen::Nothing };
+        let record = match node.shape() {
+            Shape::Entries(entries) => {
+                spots.extend((0..entries.len()).map(item));
+                self.entries_record(entries, node.height, number, first)
+            }
+            Shape::Inner(inner) => {
+                spots.extend(filled(inner).map(|(bucket, _)| item(bucket)));
+                inner_record(inner, node.height, first)
+            }
+        };
+        let record = Arc::new(record);
+        spots[number].seen = Seen::Node { record: Arc::clone(&record), first, node };
+        Ok(record)
+    }
+
+    fn value(&self, link: &Link) -> Result<Arc<[u8]>> {
+        let number = Self::number(link);
+        let mut spots = self.lock();
+        if let Seen::Value(bytes) = &spots[number].seen {
+            return Ok(Arc::clone(bytes));
+        }
+        let bytes = self.spot(&spots[number]).value(&self.env)?;
+        let bytes: Arc<[u8]> = bytes.expect("the link is of a value").into();
+        spots[number].seen = Seen::Value(Arc::clone(&bytes));
+        Ok(bytes)
+    }
+}
+
+/// An inode with buckets, or with one.
+enum Inodes {
+    Tree(InodeProof),
+    Chain(ExtenderProof),
+}
+
+/// The buckets that are not empty, and their hashes.
+fn filled(inner: InnerRef<'_>) -> impl Iterator<Item = (usize, Hash)> + '_ {
+    let hash = move |bucket| inner.bucket_hash(bucket).map(|hash| (bucket, *hash));
+    (0..BRANCHING_MAX as usize).filter_map(hash)
+}
+
+fn inner_record(inner: InnerRef<'_>, height: u16, first: usize) -> Record {
+    let link = |(number, (_, hash))| Link { place: Recorder::place(number), hash };
+    let inner = Inner {
+        depth: inner.depth(),
+        count: inner.count(),
+        mask: filled(inner).fold(0, |mask, (bucket, _)| mask | 1 << bucket),
+        links: (first..).zip(filled(inner)).map(link).collect(),
+        full: Recorder::place(first),
+        changed: 0,
+    };
+    Record { height, body: RecordBody::Inner(inner) }
+}
+
+impl Recorder {
+    fn lock(&self) -> MutexGuard<'_, Vec<Noted>> {
+        self.spots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The address that stands for a number: parents, which are numbered before their children, have higher ones.
+    fn place(number: usize) -> Place {
+        let number = u32::try_from(number).expect("fewer places than addresses fit in memory");
+        Place { at: Address { chunk: 0, unit: u32::MAX - number }, bytes: 0 }
+    }
+
+    fn number(link: &Link) -> usize {
+        (u32::MAX - link.place.at.unit) as usize
+    }
+
+    /// What is at a place that is not a bucket.
+    fn spot<'a>(&'a self, noted: &'a Noted) -> Spot<'a> {
+        match noted.parent.as_deref().map(Node::shape) {
+            None => Spot::Own(&self.root),
+            Some(Shape::Entries(entries)) => entries.spot(noted.item),
+            Some(Shape::Inner(_)) => unreachable!("buckets hold no values"),
+        }
+    }
+
+    fn load_node(&self, noted: &Noted) -> Result<Arc<Node>> {
+        let node = match noted.parent.as_deref().map(Node::shape) {
+            Some(Shape::Inner(inner)) => inner.fetch(&self.env, noted.item)?,
+            _ => walk::dir(&self.env, self.spot(noted))?,
+        };
+        Ok(node.expect("the link is of a node"))
+    }
+
+    fn entries_record(
+        &self,
+        entries: EntriesRef<'_>,
+        height: u16,
+        number: usize,
+        first: usize,
+    ) -> Record {
+        let (count, place) = (entries.len(), Self::place(number));
+        let mut out =
+            EntriesWriter::new(entries.is_leaf(), place.at, None, EntriesBuffers::default());
+        for item in 0..count {
+            let spot = entries.spot(item);
+            let link = Link { place: Self::place(first + item), hash: spot_hash(&self.env, spot) };
+            let stored = if spot.is_value() { Stored::Value(link) } else { Stored::Dir(link) };
+            out.put(entries.step(item), stored);
+        }
+        out.end();
+        out.record(height, place).0
+    }
+
+    fn state(&self) -> std::result::Result<ProofTree, ProofError> {
+        self.tree(&self.lock(), 0, 0)
+    }
+
+    /// What was seen at a place that is not a bucket.
+    fn tree(
+        &self,
+        spots: &[Noted],
+        number: usize,
+        nesting: usize,
+    ) -> std::result::Result<ProofTree, ProofError> {
+        let noted = &spots[number];
+        let (node, first) = match &noted.seen {
+            Seen::Value(bytes) => return Ok(ProofTree::Value(bytes.to_vec())),
+            Seen::Node { node, first, .. } => (node, *first),
+            Seen::Nothing => {
+                let spot = self.spot(noted);
+                if noted.parent.is_none() && spot.is_value() {
+                    // Without its bytes nothing would show that the root is a value.
+                    let bytes = spot.value(&self.env)?;
+                    return Ok(ProofTree::Value(bytes.expect("the root is a value")));
+                }
+                let hash = spot_hash(&self.env, spot);
+                let blind =
+                    if spot.is_value() { ProofTree::BlindedValue } else { ProofTree::BlindedNode };
+                return Ok(blind(hash));
+            }
+        };
+        match node.shape() {
+            Shape::Entries(entries) => {
+                Ok(ProofTree::Node(self.entries(spots, entries, first, nesting)?))
+            }
+            Shape::Inner(inner) => Ok(match self.inner(spots, inner, first, nesting)? {
+                Inodes::Tree(tree) => ProofTree::Inode(tree),
+                Inodes::Chain(chain) => ProofTree::Extender(chain),
+            }),
+        }
+    }
+
+    fn entries(
+        &self,
+        spots: &[Noted],
+        entries: EntriesRef<'_>,
+        first: usize,
+        nesting: usize,
+    ) -> std::result::Result<Vec<ProofEntry>, ProofError> {
+        if nesting >= NESTING_MAX {
+            return Err(ProofError::TooDeep);
+        }
+        let entry =
+            |item| Ok((entries.step(item).into(), self.tree(spots, first + item, nesting + 1)?));
+        (0..entries.len()).map(entry).collect()
+    }
+
+    /// An inode with buckets, or the chain that it begins.
+    fn inner(
+        &self,
+        spots: &[Noted],
+        inner: InnerRef<'_>,
+        first: usize,
+        nesting: usize,
+    ) -> std::result::Result<Inodes, ProofError> {
+        if nesting >= NESTING_MAX {
+            return Err(ProofError::TooDeep);
+        }
+        let mut proofs = Vec::new();
+        for (number, (bucket, hash)) in (first..).zip(filled(inner)) {
+            let below = match &spots[number].seen {
+                Seen::Node { node, first, .. } => match node.shape() {
+                    Shape::Entries(entries) => {
+                        InodeTree::Values(self.entries(spots, entries, *first, nesting + 1)?)
+                    }
+                    Shape::Inner(inner) => match self.inner(spots, inner, *first, nesting + 1)? {
+                        Inodes::Tree(tree) => InodeTree::Tree(tree),
+                        Inodes::Chain(chain) => InodeTree::Extender(chain),
+                    },
+                },
+                Seen::Nothing | Seen::Value(_) => InodeTree::BlindedInode(hash),
+            };
+            proofs.push((bucket as u8, below));
+        }
+        let length = inner.count();
+        if proofs.len() != 1 {
+            return Ok(Inodes::Tree(InodeProof { length, proofs }));
+        }
+        let (mut segment, mut proof) = (Vec::new(), InodeTree::Values(Vec::new()));
+        for (bucket, below) in proofs {
+            segment.push(bucket);
+            proof = below;
+        }
+        if let InodeTree::Extender(chain) = proof {
+            segment.extend(chain.segment);
+            proof = *chain.proof;
+        }
+        Ok(Inodes::Chain(ExtenderProof { length, segment, proof: Box::new(proof) }))
+    }
+}

@@ -1,0 +1,286 @@
+//! Checking of proofs, which needs no store: the state is built into a partial tree, whatever it says is checked
+//! against the rules, and the computation runs on it.
+//!
+//! What the rules ask of a tree holds for a partial one after that, as far as it is known: a directory is listed or
+//! divided as the number of its steps demands, its steps ascend and stand in their buckets, and no inode has fewer steps
+//! than what is below it; so the code that changes trees works on it.
+
+use std::sync::Arc;
+
+use crate::base::error::Result;
+use crate::base::hash::Hash;
+use crate::base::hashing::{INODE_DEPTH_MAX, Rules, STEP_BYTES_MAX};
+use crate::base::path::PathText;
+use crate::object::pins::Pins;
+use crate::proof::proof::{
+    ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofEntry, ProofError,
+    ProofTree, Verified, kinded,
+};
+use crate::tree::node::{Body, Child, Env, InnerNode, Node, Slot, Value};
+use crate::tree::tree::Tree;
+
+impl Proof {
+    /// Checks the proof against the root of a tree that the caller trusts, and gives access to what
+    /// the proof holds of the tree. The root of the tree of a commit is a
+    /// [directory](KindedHash::directory).
+    ///
+    /// Cost: no I/O; hashes the state once.
+    ///
+    /// # Errors
+    /// [`RootMismatch`](ProofError::RootMismatch) for a proof of another root, or of another kind of root;
+    /// [`BeforeMismatch`](ProofError::BeforeMismatch), [`Shape`](ProofError::Shape) and [`TooDeep`](ProofError::TooDeep) for a forged state;
+    /// [`Tree`](ProofError::Tree) for rules that no store has.
+    #[doc(alias = "verify_tree_proof")]
+    pub fn verify(
+        &self,
+        rules: &Rules,
+        root: KindedHash,
+    ) -> std::result::Result<Verified<'_>, ProofError> {
+        rules.check()?;
+        if self.before != root {
+            return Err(ProofError::RootMismatch { expected: root, found: self.before });
+        }
+
+        let env = Env { rules: *rules, source: None, proof: true };
+        let mut builder = Builder { rules, path: Vec::new(), buckets: Vec::new() };
+        // Nothing but the word of the proof would say that the hash is of a value, through which no
+        // path leads.
+        let is_shown = !matches!(self.state, ProofTree::BlindedValue(_));
+        builder.check(is_shown, "a value that is the whole tree is shown")?;
+        let state = builder.tree(&self.state, 0)?;
+
+        let tree = Tree::at(Arc::new(env), state, Pins::default());
+        let found = kinded(&tree);
+        if found != root {
+            return Err(ProofError::BeforeMismatch { expected: root, found });
+        }
+        Ok(Verified { proof: self, tree })
+    }
+}
+
+impl Verified<'_> {
+    /// The part of the trusted tree that the proof holds. Looking at any other part is
+    /// [`NotProvided`](crate::Error::NotProvided).
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// What the proof holds, as plain data.
+    pub fn state(&self) -> &ProofTree {
+        &self.proof.state
+    }
+
+    /// Runs the computation `f` that was proven, and gives the tree that it makes, with the result
+    /// of `f`: both are those that `f` gives on the whole tree.
+    ///
+    /// In `f`, what the proof does not hold is [`NotProvided`](crate::Error::NotProvided); `f` must
+    /// pass that error on.
+    ///
+    /// Cost: what `f` does, and hashing of what it changes.
+    ///
+    /// # Errors
+    /// [`AfterMismatch`](ProofError::AfterMismatch), [`NotProvided`](ProofError::NotProvided), and
+    /// [`Tree`](ProofError::Tree) for any other error of `f`.
+    pub fn replay<R>(
+        &self,
+        f: impl FnOnce(Tree) -> Result<(Tree, R)>,
+    ) -> std::result::Result<(KindedHash, R), ProofError> {
+        let (changed, result) = f(self.tree.clone())?;
+        let found = kinded(&changed);
+        if found != self.proof.after {
+            return Err(ProofError::AfterMismatch { expected: self.proof.after, found });
+        }
+        Ok((found, result))
+    }
+}
+
+/// Makes a partial tree.
+struct Builder<'a> {
+    rules: &'a Rules,
+    /// Where it is.
+    path: Vec<&'a [u8]>,
+    /// The buckets on the way to the inode that is made, within its directory.
+    buckets: Vec<usize>,
+}
+
+type Built<T> = std::result::Result<T, ProofError>;
+
+impl<'a> Builder<'a> {
+    fn shape(&self, rule: &'static str) -> ProofError {
+        ProofError::Shape { path: PathText::new(&self.path), rule }
+    }
+
+    fn check(&self, holds: bool, rule: &'static str) -> Built<()> {
+        if holds { Ok(()) } else { Err(self.shape(rule)) }
+    }
+
+    fn blinded(&self, is_value: bool, hash: Hash) -> Built<Child> {
+        let empty = !is_value && hash == self.rules.empty_hash();
+        self.check(!empty, "an empty directory is not blinded")?;
+        Ok(Child::Blinded { is_value, hash: Box::new(hash) })
+    }
+
+    fn tree(&mut self, tree: &'a ProofTree, nesting: usize) -> Built<Child> {
+        let node = match tree {
+            ProofTree::Value(bytes) => {
+                return Ok(Child::Value(Arc::new(Value::new(bytes.as_slice().into()))));
+            }
+            ProofTree::BlindedValue(hash) => return self.blinded(true, *hash),
+            ProofTree::BlindedNode(hash) => return self.blinded(false, *hash),
+            ProofTree::Node(entries) => self.directory(entries, nesting)?,
+            ProofTree::Inode(inode) => {
+                self.check(!self.rules.is_flat(inode.length), "a small directory lists its steps")?;
+                self.within(|builder| builder.inner(inode, nesting))?
+            }
+            ProofTree::Extender(chain) => {
+                self.check(!self.rules.is_flat(chain.length), "a small directory lists its steps")?;
+                self.within(|builder| builder.chain(chain, nesting))?
+            }
+        };
+        Ok(Child::Dir(Arc::new(node)))
+    }
+
+    /// Runs `make` at the top of a directory.
+    fn within(&mut self, make: impl FnOnce(&mut Self) -> Built<Node>) -> Built<Node> {
+        let outer = std::mem::take(&mut self.buckets);
+        let made = make(self);
+        self.buckets = outer;
+        made
+    }
+
+    /// A directory that lists its steps: flat, or, where more may be listed than hashed flat, an inode.
+    fn directory(&mut self, entries: &'a [ProofEntry], nesting: usize) -> Built<Node> {
+        let count = entries.len() as u64;
+        let root = self.path.is_empty();
+        self.check(root || count > 0, "an empty directory is not bound")?;
+        let flat = self.rules.is_flat(count);
+        self.check(flat || self.rules.is_leaf(0, count), "a large directory has buckets")?;
+        self.within(|builder| builder.entries(!flat, entries, nesting))
+    }
+
+    fn entries(&mut self, leaf: bool, entries: &'a [ProofEntry], nesting: usize) -> Built<Node> {
+        if nesting >= NESTING_MAX {
+            return Err(ProofError::TooDeep);
+        }
+        let (mut bindings, mut height) = (Vec::with_capacity(entries.len()), 1);
+        let mut last: &[u8] = &[];
+        for (step, tree) in entries {
+            self.path.push(step);
+            self.check(step.len() <= STEP_BYTES_MAX, "a step has at most 255 bytes")?;
+            self.check(last < &**step, "steps ascend, and none is empty")?;
+            let placed = (0..).zip(&self.buckets);
+            let placed = placed.fold(true, |so_far, (depth, &bucket)| {
+                so_far && self.rules.bucket(depth, step) == bucket
+            });
+            self.check(placed, "a step is in its bucket")?;
+            let child = self.tree(tree, nesting + 1)?;
+            if let Child::Dir(node) = &child {
+                height = height.max(node.height + 1);
+            }
+            bindings.push((step.clone(), child));
+            last = step;
+            self.path.pop();
+        }
+        Ok(Node::of_bindings(leaf, bindings, height))
+    }
+
+    /// The inode in a bucket; none if only its hash is known.
+    fn bucket(&mut self, tree: &'a InodeTree, nesting: usize) -> Built<Slot> {
+        let depth = self.buckets.len() as u8;
+        let node = match tree {
+            InodeTree::BlindedInode(hash) => return Ok(Slot::Blinded(Box::new(*hash))),
+            InodeTree::Values(entries) => {
+                let count = entries.len() as u64;
+                self.check(count > 0, "a bucket that is there is not empty")?;
+                self.check(self.rules.is_leaf(depth, count), "a large inode has buckets")?;
+                self.entries(true, entries, nesting)?
+            }
+            InodeTree::Tree(inode) => self.inner(inode, nesting)?,
+            InodeTree::Extender(chain) => self.chain(chain, nesting)?,
+        };
+        Ok(Slot::Node(Arc::new(node)))
+    }
+
+    fn inner(&mut self, inode: &'a InodeProof, nesting: usize) -> Built<Node> {
+        let proofs = inode.proofs.iter().map(|(index, tree)| (*index, tree));
+        self.buckets_node(inode.length, proofs, nesting)
+    }
+
+    /// An inode with these buckets.
+    fn buckets_node(
+        &mut self,
+        length: u64,
+        proofs: impl Iterator<Item = (u8, &'a InodeTree)>,
+        nesting: usize,
+    ) -> Built<Node> {
+        let depth = self.enter(length, nesting)?;
+        let mut slots = Vec::new();
+        let (mut last, mut below, mut blinded, mut height) = (None, 0u64, 0, 1);
+        for (index, tree) in proofs {
+            self.check(last < Some(index), "the indices of buckets ascend")?;
+            last = Some(index);
+            self.buckets.push(self.index(index)?);
+            let slot = self.bucket(tree, nesting + 1)?;
+            self.buckets.pop();
+            match &slot {
+                Slot::Node(node) => {
+                    below = below.saturating_add(node.count());
+                    height = height.max(node.height);
+                }
+                Slot::Blinded(_) => blinded += 1,
+            }
+            slots.push((usize::from(index), slot));
+        }
+        let whole =
+            if blinded == 0 { below == length } else { below.saturating_add(blinded) <= length };
+        self.check(whole, "the length is that of what is below")?;
+        let inner = InnerNode::new(depth, length, slots.into_iter());
+        Ok(Node::new(Body::Inner(inner), height))
+    }
+
+    /// The first inode of a chain.
+    fn chain(&mut self, chain: &'a ExtenderProof, nesting: usize) -> Built<Node> {
+        let length = chain.length;
+        self.check(!chain.segment.is_empty(), "a chain has an index")?;
+        let outer = self.buckets.len();
+        for (level, &index) in (nesting..).zip(&chain.segment) {
+            self.enter(length, level)?;
+            let bucket = self.index(index)?;
+            self.buckets.push(bucket);
+        }
+        let mut slot = self.bucket(&chain.proof, nesting + chain.segment.len())?;
+        let whole = match &slot {
+            Slot::Node(node) => node.count() == length,
+            Slot::Blinded(_) => true,
+        };
+        self.check(whole, "the length is that of what is below")?;
+        while self.buckets.len() > outer {
+            let height = if let Slot::Node(node) = &slot { node.height } else { 1 };
+            let bucket = self.buckets.pop().unwrap_or_default();
+            let depth = self.buckets.len() as u8;
+            let inner = InnerNode::new(depth, length, [(bucket, slot)].into_iter());
+            slot = Slot::Node(Arc::new(Node::new(Body::Inner(inner), height)));
+        }
+        match slot {
+            Slot::Node(node) => Ok(Arc::unwrap_or_clone(node)),
+            Slot::Blinded(_) => Err(self.shape("a chain has an index")),
+        }
+    }
+
+    /// Checks that an inode of `length` steps has buckets here, and gives its depth.
+    fn enter(&self, length: u64, nesting: usize) -> Built<u8> {
+        if nesting >= NESTING_MAX {
+            return Err(ProofError::TooDeep);
+        }
+        let depth = u8::try_from(self.buckets.len()).unwrap_or(u8::MAX);
+        self.check(depth < INODE_DEPTH_MAX, "inodes nest at most 64 deep")?;
+        self.check(!self.rules.is_leaf(depth, length), "a small inode lists its steps")?;
+        self.check(i64::try_from(length).is_ok(), "a length has 63 bits")?;
+        Ok(depth)
+    }
+
+    fn index(&self, index: u8) -> Built<usize> {
+        self.check(u32::from(index) < self.rules.branching, "an index is below the branching")?;
+        Ok(usize::from(index))
+    }
+}

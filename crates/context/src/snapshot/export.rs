@@ -1,0 +1,400 @@
+//! Export: the objects of one commit in the order of a [snapshot](crate::snapshot::snapshot), children before parents, each
+//! distinct one once; to a stream, or straight into a new store.
+//!
+//! The commit is checked out, so a collection leaves it alone. Memory: one path of the tree, and the hash of each
+//! object that was written.
+
+use std::cell::Cell;
+use std::io::Write;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::base::error::{Error, Result};
+use crate::base::fast_map::QuickMap;
+use crate::base::hash::Hash;
+use crate::base::hashing::BRANCHING_MAX;
+use crate::object::record::Stored;
+use crate::pack::commit::Commit;
+use crate::snapshot::snapshot::{
+    BasePosition, Bound, CommitElement, Element, Elements, Header, InnerElement, Snapshot,
+    StreamWriter,
+};
+use crate::store::context::Context;
+use crate::store::inner::Core;
+use crate::store::reader::StoreReader;
+use crate::store::store::Store;
+use crate::tree::node::{Child, EntriesRef, Env, InnerRef, Node, Shape, Spot};
+
+/// A commit, checked out so that it stays.
+pub(crate) struct Source {
+    pub(crate) header: Header,
+    commit: Commit,
+    context: Context,
+    base: Option<Context>,
+}
+
+impl Source {
+    pub(crate) fn open(core: &Core, hash: &Hash, base: Option<&Hash>) -> Result<Self> {
+        let checkout =
+            |hash: &Hash| core.checkout(hash)?.ok_or(Error::UnknownCommit { hash: *hash });
+        let context = checkout(hash)?;
+        let header = Header { rules: core.env.rules, commit: *hash, base: base.copied() };
+        let base = base.map(checkout).transpose()?;
+        Ok(Self { header, commit: core.commit_of(hash)?, context, base })
+    }
+
+    /// Gives out all elements; returns how many.
+    pub(crate) fn elements(&self, out: &mut dyn Elements) -> Result<u64> {
+        let env = &*self.context.tree().env;
+        let mut exporter =
+            Exporter { env, out, count: 0, written: QuickMap::default(), stack: Vec::new() };
+        let base = match &self.base {
+            Some(base) => root(base)?.map(|node| BaseSpot::new(node, None)),
+            None => None,
+        };
+        let root = match root(&self.context)? {
+            Some(node) => Some(exporter.tree(node, base)?),
+            None => None,
+        };
+        let Commit { parents, date, author, message, hash, .. } = self.commit.clone();
+        let commit = CommitElement { root, parents, date, author, message };
+        exporter.put(&hash, Element::Commit(commit))?;
+        Ok(exporter.count as u64)
+    }
+
+    fn stream(&self, out: &mut dyn Write) -> Result<Snapshot> {
+        let mut stream = StreamWriter::begin(out, &self.header)?;
+        let elements = self.elements(&mut stream)?;
+        Ok(Snapshot { commit: self.header.commit, elements, bytes: stream.end()? })
+    }
+}
+
+/// The root directory of a commit; none if it is empty.
+fn root(context: &Context) -> Result<Option<Arc<Node>>> {
+    match context.tree().root() {
+        Child::Dir(node) if node.count() == 0 => Ok(None),
+        Child::Dir(node) => Ok(Some(Arc::clone(node))),
+        _ => Err(Error::NotADirectory),
+    }
+}
+
+/// A directory or an inode of the base, at the place of one that is exported.
+struct BaseSpot {
+    node: Arc<Node>,
+    above: Option<(Rc<BaseSpot>, Way)>,
+    /// The element that says where it is, once one is needed.
+    number: Cell<Option<usize>>,
+}
+
+/// How a directory or an inode of the base is reached from another.
+enum Way {
+    Step(Box<[u8]>),
+    Bucket(u8),
+}
+
+impl BaseSpot {
+    fn new(node: Arc<Node>, above: Option<(Rc<BaseSpot>, Way)>) -> Rc<Self> {
+        Rc::new(Self { node, above, number: Cell::new(None) })
+    }
+
+    /// The directory at a step.
+    fn below(self: &Rc<Self>, env: &Env, step: &[u8]) -> Result<Option<Rc<Self>>> {
+        let Some(spot) = self.node.locate(env, step)? else { return Ok(None) };
+        let below = crate::tree::walk::dir(env, spot)?;
+        Ok(below.map(|node| Self::new(node, Some((Rc::clone(self), Way::Step(step.into()))))))
+    }
+
+    /// The inode of a bucket.
+    fn bucket(self: &Rc<Self>, env: &Env, depth: u8, bucket: usize) -> Result<Option<Rc<Self>>> {
+        let Shape::Inner(inner) = self.node.shape() else { return Ok(None) };
+        if inner.depth() != depth {
+            return Ok(None);
+        }
+        let above = || Some((Rc::clone(self), Way::Bucket(bucket as u8)));
+        Ok(inner.fetch(env, bucket)?.map(|node| Self::new(node, above())))
+    }
+
+    /// Whether it has the same as an object that is exported at a step.
+    fn keeps(&self, env: &Env, step: &[u8], stored: Stored<'_>) -> Result<bool> {
+        let found = self.node.locate(env, step)?.and_then(|spot| spot.stored().ok());
+        Ok(match (found, stored) {
+            (Some(Stored::Value(ours)), Stored::Value(link))
+            | (Some(Stored::Dir(ours)), Stored::Dir(link)) => ours.hash == link.hash,
+            _ => false,
+        })
+    }
+
+    /// The hash of the inode of a bucket.
+    fn bucket_hash(&self, depth: u8, bucket: usize) -> Option<&Hash> {
+        match self.node.shape() {
+            Shape::Inner(inner) if inner.depth() == depth => inner.bucket_hash(bucket),
+            _ => None,
+        }
+    }
+}
+
+/// A directory or an inode on the path that is being exported.
+struct Frame {
+    node: Arc<Node>,
+    /// The directory of the base at its path.
+    dir: Option<Rc<BaseSpot>>,
+    /// The inode of the base at its place in the directory.
+    inode: Option<Rc<BaseSpot>>,
+    /// What comes next: an item, or a bucket.
+    next: usize,
+    entries: Vec<(Box<[u8]>, Bound)>,
+    /// Buckets that are done, and those of them that the base has.
+    mask: u32,
+    kept: u32,
+    below: Vec<usize>,
+}
+
+impl Frame {
+    fn new(node: Arc<Node>, dir: Option<Rc<BaseSpot>>, inode: Option<Rc<BaseSpot>>) -> Self {
+        let (entries, below) = (Vec::new(), Vec::new());
+        Self { node, dir, inode, next: 0, entries, mask: 0, kept: 0, below }
+    }
+
+    /// The child that was waited for has a number.
+    fn take(&mut self, number: usize) {
+        match self.node.shape() {
+            Shape::Entries(entries) => {
+                self.entries.push((entries.step(self.next).into(), Bound::Dir(number)));
+            }
+            Shape::Inner(_) => {
+                self.mask |= 1 << self.next;
+                self.below.push(number);
+            }
+        }
+        self.next += 1;
+    }
+}
+
+struct Exporter<'a> {
+    env: &'a Env,
+    out: &'a mut dyn Elements,
+    count: usize,
+    /// The numbers of objects: whether each is a value, and its hash.
+    written: QuickMap<(bool, Hash), usize>,
+    stack: Vec<Frame>,
+}
+
+/// The hash of a node that was loaded.
+fn hash_of(node: &Node) -> Hash {
+    *node.hash.get().expect("what is stored has a hash")
+}
+
+impl Exporter<'_> {
+    fn put(&mut self, hash: &Hash, element: Element) -> Result<usize> {
+        self.out.element(hash, element)?;
+        self.count += 1;
+        Ok(self.count - 1)
+    }
+
+    /// The number of the root directory.
+    fn tree(&mut self, node: Arc<Node>, base: Option<Rc<BaseSpot>>) -> Result<usize> {
+        if let Some(base) = base.as_ref().filter(|base| hash_of(&base.node) == hash_of(&node)) {
+            return self.base(base);
+        }
+        self.stack.push(Frame::new(node, base.clone(), base));
+        loop {
+            let mut frame = self.stack.pop().expect("the root is the last to go");
+            let node = Arc::clone(&frame.node);
+            let below = match node.shape() {
+                Shape::Entries(entries) => self.entries(&mut frame, entries)?,
+                Shape::Inner(inner) => self.inner(&mut frame, inner)?,
+            };
+            if let Some(below) = below {
+                self.stack.extend([frame, below]);
+                continue;
+            }
+            let number = self.node(frame)?;
+            match self.stack.last_mut() {
+                Some(above) => above.take(number),
+                None => return Ok(number),
+            }
+        }
+    }
+
+    /// Goes through the entries up to a directory that is to be exported first.
+    fn entries(&mut self, frame: &mut Frame, entries: EntriesRef<'_>) -> Result<Option<Frame>> {
+        while frame.next < entries.len() {
+            let step = entries.step(frame.next);
+            let spot = entries.spot(frame.next);
+            let Ok(stored) = spot.stored() else { unreachable!("a commit is stored") };
+            let bound = match stored {
+                Stored::Inline(bytes) => Bound::Inline(bytes.to_vec()),
+                _ if self.is_kept(frame, step, stored)? => Bound::Kept,
+                Stored::Value(link) => Bound::Value(self.value(spot, link.hash)?),
+                Stored::Dir(link) => match self.written.get(&(false, link.hash)) {
+                    Some(number) => Bound::Dir(*number),
+                    None => return self.below(frame, step, spot),
+                },
+            };
+            frame.entries.push((step.into(), bound));
+            frame.next += 1;
+        }
+        Ok(None)
+    }
+
+    fn is_kept(&self, frame: &Frame, step: &[u8], stored: Stored<'_>) -> Result<bool> {
+        frame.dir.as_ref().map_or(Ok(false), |dir| dir.keeps(self.env, step, stored))
+    }
+
+    fn below(&self, frame: &Frame, step: &[u8], spot: Spot<'_>) -> Result<Option<Frame>> {
+        let base = match &frame.dir {
+            Some(dir) => dir.below(self.env, step)?,
+            None => None,
+        };
+        let node = crate::tree::walk::dir(self.env, spot)?;
+        Ok(node.map(|node| Frame::new(node, base.clone(), base)))
+    }
+
+    fn value(&mut self, spot: Spot<'_>, hash: Hash) -> Result<usize> {
+        if let Some(number) = self.written.get(&(true, hash)) {
+            return Ok(*number);
+        }
+        let bytes = spot.value(self.env)?.unwrap_or_default();
+        let number = self.put(&hash, Element::Value(bytes))?;
+        self.written.insert((true, hash), number);
+        Ok(number)
+    }
+
+    /// Goes through the buckets up to an inode that is to be exported first.
+    fn inner(&mut self, frame: &mut Frame, inner: InnerRef<'_>) -> Result<Option<Frame>> {
+        while frame.next < BRANCHING_MAX as usize {
+            let bucket = frame.next;
+            if let Some(hash) = inner.bucket_hash(bucket) {
+                let base = frame.inode.as_ref();
+                if base.and_then(|base| base.bucket_hash(inner.depth(), bucket)) == Some(hash) {
+                    frame.mask |= 1 << bucket;
+                    frame.kept |= 1 << bucket;
+                } else if let Some(number) = self.written.get(&(false, *hash)) {
+                    frame.mask |= 1 << bucket;
+                    frame.below.push(*number);
+                } else if let Some(node) = inner.fetch(self.env, bucket)? {
+                    let inode = match base {
+                        Some(base) => base.bucket(self.env, inner.depth(), bucket)?,
+                        None => None,
+                    };
+                    return Ok(Some(Frame::new(node, frame.dir.clone(), inode)));
+                }
+            }
+            frame.next += 1;
+        }
+        Ok(None)
+    }
+
+    /// Gives out a node whose children have numbers.
+    fn node(&mut self, frame: Frame) -> Result<usize> {
+        let hash = hash_of(&frame.node);
+        let element = match frame.node.shape() {
+            Shape::Entries(entries) => {
+                let keeps = frame.entries.iter().any(|(_, bound)| *bound == Bound::Kept);
+                let base = self.base_of(frame.dir.as_ref().filter(|_| keeps))?;
+                Element::Entries { leaf: entries.is_leaf(), base, entries: frame.entries }
+            }
+            Shape::Inner(inner) => {
+                let base = self.base_of(frame.inode.as_ref().filter(|_| frame.kept != 0))?;
+                Element::Inner(InnerElement {
+                    base,
+                    depth: inner.depth(),
+                    count: inner.count(),
+                    mask: frame.mask,
+                    kept: frame.kept,
+                    below: frame.below,
+                })
+            }
+        };
+        let number = self.put(&hash, element)?;
+        self.written.insert((false, hash), number);
+        Ok(number)
+    }
+
+    fn base_of(&mut self, base: Option<&Rc<BaseSpot>>) -> Result<Option<usize>> {
+        base.map(|base| self.base(base)).transpose()
+    }
+
+    /// The number of a directory or an inode of the base, which is given one now if it has none, and so is what leads there.
+    fn base(&mut self, base: &Rc<BaseSpot>) -> Result<usize> {
+        let mut path = vec![base];
+        while let Some(last) = path.last()
+            && last.number.get().is_none()
+            && let Some((above, _)) = &last.above
+        {
+            path.push(above);
+        }
+        let mut number = 0;
+        for spot in path.into_iter().rev() {
+            number = match (spot.number.get(), &spot.above) {
+                (Some(number), _) => number,
+                (None, above) => {
+                    let position = match above {
+                        None => BasePosition::Root,
+                        Some((_, Way::Step(step))) => BasePosition::Step(number, step.clone()),
+                        Some((_, Way::Bucket(bucket))) => BasePosition::Bucket(number, *bucket),
+                    };
+                    self.put(&hash_of(&spot.node), Element::Base(position))?
+                }
+            };
+            spot.number.set(Some(number));
+        }
+        Ok(number)
+    }
+}
+
+impl Store {
+    /// Writes a commit with its whole tree to a stream, while commits and a collection go on: its objects in
+    /// post-order, each distinct one once. The same commit gives the same bytes, from whatever store it comes.
+    ///
+    /// Cost: one read for each directory, inode and value of more than 48 bytes that is not in memory; memory for the hash of
+    /// each. Writes are small: give it a buffered stream.
+    ///
+    /// # Errors
+    /// [`UnknownCommit`](Error::UnknownCommit), [`Stream`](Error::Stream), [`Disk`](Error::Disk),
+    /// [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
+    pub fn export(&self, commit: &Hash, out: &mut dyn Write) -> Result<Snapshot> {
+        Source::open(&self.core, commit, None)?.stream(out)
+    }
+
+    /// Writes what a commit has and an older one, `base`, does not have at the same path, for stores that have `base`. What
+    /// was moved is written again.
+    ///
+    /// Cost: one read for each directory and inode in which the two differ, twice.
+    ///
+    /// # Errors
+    /// As [`export`](Self::export).
+    pub fn export_since(
+        &self,
+        base: &Hash,
+        commit: &Hash,
+        out: &mut dyn Write,
+    ) -> Result<Snapshot> {
+        Source::open(&self.core, commit, Some(base))?.stream(out)
+    }
+}
+
+impl StoreReader {
+    /// As [`Store::export`], of a commit that is there now. A collection may take it away meanwhile.
+    ///
+    /// # Errors
+    /// As [`Store::export`], and [`Collected`](Error::Collected).
+    pub fn export(&self, commit: &Hash, out: &mut dyn Write) -> Result<Snapshot> {
+        self.sync()?;
+        Source::open(&self.core, commit, None)?.stream(out)
+    }
+
+    /// As [`Store::export_since`], of commits that are there now.
+    ///
+    /// # Errors
+    /// As [`export`](Self::export).
+    pub fn export_since(
+        &self,
+        base: &Hash,
+        commit: &Hash,
+        out: &mut dyn Write,
+    ) -> Result<Snapshot> {
+        self.sync()?;
+        Source::open(&self.core, commit, Some(base))?.stream(out)
+    }
+}

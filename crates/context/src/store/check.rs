@@ -1,0 +1,611 @@
+//! Checking a store: every byte that is read for some commit, and everything that leads there.
+//!
+//! Looked at are: the locations elsewhere, the control record and the heads of all chunks, those in volumes as well, and
+//! the markers of these; every frame and every record with its checksum and its
+//! format; every object that a commit reaches, once: that it is there, that its hash is the one by which it is referred to,
+//! and that directories have their canonical shape; the heads of branches; and, of a store that nobody writes to, the index.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use terrane_io::Disk;
+
+use crate::base::address::{Address, Link, Place, UNIT_BYTES};
+use crate::base::corrupt::Corrupt;
+use crate::base::error::{Error, Result};
+use crate::base::fast_map::QuickMap;
+use crate::base::hash::Hash;
+use crate::base::hashing::BRANCHING_MAX;
+use crate::base::path::step_text;
+use crate::object::pins::Pinned;
+use crate::object::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
+use crate::pack::archive::check_marker;
+use crate::pack::chunk::{Chunk, FIRST_UNIT, chunk_number, chunk_path};
+use crate::pack::control::Control;
+use crate::pack::frame::FRAME_HEAD_BYTES;
+use crate::pack::index::{IndexEngine, Object, key, place};
+use crate::pack::locations::Locations;
+use crate::pack::pack::{Pack, Reach};
+use crate::store::inner::{Core, View, recover};
+use crate::store::reindex::is_current;
+use crate::store::store::{enter, read_control};
+use crate::tree::digest;
+use crate::tree::node::{Env, Node, Shape, Source};
+
+/// Problems that are listed; further ones are counted.
+const PROBLEMS_MAX: usize = 1000;
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The file.
+    pub path: PathBuf,
+    /// The record, if it is one.
+    pub address: Option<Address>,
+    /// The path in the tree that leads there, if one does.
+    pub tree_path: Option<String>,
+    /// The rule that is broken.
+    pub what: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}", self.path.display())?;
+        if let Some(address) = self.address {
+            write!(out, ": {address}")?;
+        }
+        if let Some(path) = &self.tree_path {
+            write!(out, " ({path})")?;
+        }
+        write!(out, ": {}", self.what)
+    }
+}
+
+/// How many there are of a kind of record, and what they take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KindCount {
+    /// Records.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Records of the pack by kind, in use or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Kinds {
+    /// Values that are stored on their own.
+    pub values: KindCount,
+    /// Flat directories.
+    pub flat: KindCount,
+    /// Inodes that list their steps.
+    pub leaves: KindCount,
+    /// Inodes with buckets.
+    pub inner: KindCount,
+    /// Changes of directories and of either kind of inode.
+    pub deltas: KindCount,
+    /// Commits.
+    pub commits: KindCount,
+    /// Branches and tables.
+    pub others: KindCount,
+}
+
+impl Kinds {
+    fn add(&mut self, kind: u8, bytes: u64) {
+        let count = match kind {
+            VALUE => &mut self.values,
+            FLAT => &mut self.flat,
+            LEAF => &mut self.leaves,
+            INNER => &mut self.inner,
+            INNER_DELTA | ENTRIES_DELTA => &mut self.deltas,
+            crate::pack::commit::COMMIT => &mut self.commits,
+            _ => &mut self.others,
+        };
+        count.count += 1;
+        count.bytes += bytes;
+    }
+}
+
+/// What a check has found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CheckReport {
+    /// Chunks that were read.
+    pub chunks: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Records by kind.
+    pub kinds: Kinds,
+    /// Commits that are kept.
+    pub commits: u64,
+    /// Objects that commits reach.
+    pub objects: u64,
+    /// What is wrong: the first 1,000.
+    pub problems: Vec<Problem>,
+    /// How many problems there are.
+    pub problem_count: u64,
+}
+
+impl CheckReport {
+    fn note(
+        &mut self,
+        path: PathBuf,
+        address: Option<Address>,
+        tree_path: Option<String>,
+        what: String,
+    ) {
+        // One damage is met by all who read it: it counts once.
+        let is_known = |known: &Problem| {
+            known.path == path
+                && known.address == address
+                && (address.is_some() || known.what == what)
+        };
+        if let Some(known) = self.problems.iter_mut().find(|known| is_known(known)) {
+            known.tree_path = known.tree_path.take().or(tree_path);
+            return;
+        }
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(Problem { path, address, tree_path, what });
+        }
+    }
+
+    /// Notes an error that is about stored bytes, or about a file that cannot be read; gives back any other.
+    fn note_error(&mut self, dir: &Path, tree_path: Option<&str>, error: Error) -> Result<()> {
+        let tree_path = tree_path.map(ToOwned::to_owned);
+        match error {
+            Error::Corrupt { path, address, what } => {
+                self.note(path, address, tree_path, what.to_string());
+            }
+            Error::Collected { address } => {
+                let what = "the object was collected, and is in use".to_owned();
+                self.note(chunk_path(dir, address.chunk), Some(address), tree_path, what);
+            }
+            Error::VolumeMissing { path, address } => {
+                let what = "an object in use was archived, and its volume is missing".to_owned();
+                self.note(path, Some(address), tree_path, what);
+            }
+            Error::NotAContextStore { path } => {
+                self.note(path, None, tree_path, "no file of a context store".to_owned());
+            }
+            Error::AbsentVolume { ref path }
+            | Error::ForeignVolume { ref path }
+            | Error::AbsentLocation { ref path, .. }
+            | Error::ForeignLocation { ref path, .. }
+            | Error::ForeignChunk { ref path }
+            | Error::LostControl { ref path } => {
+                self.note(path.clone(), None, tree_path, error.to_string());
+            }
+            Error::Disk(
+                ref cause @ (terrane_io::Error::Io { ref path, .. }
+                | terrane_io::Error::WrongKind { ref path, .. }
+                | terrane_io::Error::ShortRead { ref path, .. }),
+            ) if !cause.is_too_many_files() => {
+                self.note(path.clone(), None, tree_path, error.to_string());
+            }
+            other => return Err(other),
+        }
+        Ok(())
+    }
+}
+
+/// What a check shall do.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckOptions<'a> {
+    /// What the index is kept in; `None` leaves it out, as for a store that is being written to.
+    pub index: Option<&'a Arc<dyn IndexEngine>>,
+    /// Whether the hash of every object is computed; otherwise checksums and formats are all.
+    pub hashes: bool,
+}
+
+/// Checks the store in `dir`, in which nothing is changed. A sector that cannot be read is a problem like damage, and the check
+/// goes on behind it. `progress` is called with the bytes of each chunk, and then with each commit.
+///
+/// Cost: reads all of the store, and most of what is in use twice. Takes 24 bytes of memory for each object in use.
+///
+/// # Errors
+/// [`NotFound`](Error::NotFound), [`Disk`](Error::Disk), [`Index`](Error::Index). What is wrong in the store is in the report.
+pub fn check(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    options: &CheckOptions<'_>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
+    let (dir, anchor) = enter(&**disk, dir)?;
+    let dir = dir.as_path();
+    let (locations, errors) = Locations::look(&**disk, (dir, &anchor))?;
+    for error in errors {
+        report.note_error(dir, None, error)?;
+    }
+    let pack = Arc::new(Pack::new(Arc::clone(disk), Arc::clone(&locations), false, CACHE_BYTES));
+    let mut durable = None;
+    match read_control(&**disk, dir) {
+        Ok(file) => {
+            if let Err(error) = pack.set_store(file.newest().store) {
+                report.note_error(dir, None, error)?;
+            }
+            durable = Some(file.durable());
+            for error in file.damaged {
+                report.note_error(dir, None, error)?;
+            }
+        }
+        Err(error @ Error::NotFound { .. }) => return Err(error),
+        Err(error) => report.note_error(dir, None, error)?,
+    }
+    check_chunks(&**disk, dir, &pack, durable, &mut report, progress)?;
+    let core = match open(disk, &locations) {
+        Ok(found) => found.core,
+        Err(error) => {
+            report.note_error(dir, None, error)?;
+            return Ok(report);
+        }
+    };
+    let mut checker = Checker {
+        core: &core,
+        dir,
+        hashes: options.hashes,
+        seen: QuickMap::default(),
+        kept: QuickMap::default(),
+        report,
+    };
+    checker.chunks()?;
+    checker.volumes()?;
+    checker.commits(progress)?;
+    checker.branches();
+    if let Some(engine) = options.index {
+        checker.index(engine)?;
+    }
+    Ok(checker.report)
+}
+
+/// Bytes of decoded objects that a check keeps.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// A store that was opened to be looked at.
+pub(crate) struct Found {
+    pub(crate) core: Core,
+    /// Where its frames end.
+    pub(crate) end: Address,
+    /// The newest control record leads to damage.
+    pub(crate) fell_back: bool,
+}
+
+/// A store as the newest control record has it that leads anywhere.
+pub(crate) fn open(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<Found> {
+    let dir = locations.dir();
+    let file = read_control(&**disk, dir)?;
+    let reach = Reach::to(file.durable());
+    let mut failed = None;
+    for control in &file.whole {
+        match open_as(disk, locations, control, file.newest().first, reach) {
+            Ok(found) => return Ok(Found { fell_back: failed.is_some(), ..found }),
+            // What the newer record says is worth more.
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
+}
+
+/// A store as a control record has it. Chunks below `first` may be gone.
+pub(crate) fn open_as(
+    disk: &Arc<dyn Disk>,
+    locations: &Arc<Locations>,
+    control: &Control,
+    first: u32,
+    reach: Reach,
+) -> Result<Found> {
+    let pack = Arc::new(Pack::new(Arc::clone(disk), Arc::clone(locations), false, CACHE_BYTES));
+    let mut view = View::new(*control);
+    view.first_known = first;
+    let tail = recover(&pack, &mut view, reach)?;
+    let source: Arc<dyn Source> = Arc::clone(&pack) as _;
+    let env = Env { rules: control.rules, source: Some(source), proof: false };
+    let core = Core {
+        disk: Arc::clone(disk),
+        dir: locations.dir().to_owned(),
+        pack,
+        env: Arc::new(env),
+        index: None,
+        view: std::sync::RwLock::new(view),
+        pinned: Pinned::default(),
+        closed: AtomicBool::new(false),
+        watches: crate::store::watch::Watches::default(),
+        tables: std::sync::Mutex::default(),
+    };
+    Ok(Found { core, end: tail.end, fell_back: false })
+}
+
+/// The numbers of the chunks that are there, ascending.
+pub(crate) fn chunk_numbers(disk: &dyn Disk, dir: &Path) -> Result<Vec<u32>> {
+    let entries = disk.list(dir)?;
+    Ok(entries.iter().filter_map(|entry| chunk_number(&entry.name)).collect())
+}
+
+/// Reads every record.
+fn check_chunks(
+    disk: &dyn Disk,
+    dir: &Path,
+    pack: &Pack,
+    durable: Option<Address>,
+    report: &mut CheckReport,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let chunks = chunk_numbers(disk, dir)?.into_iter().map(|number| (number, None));
+    let parts = pack.parts()?.into_iter().map(|(number, part)| (number, Some(part)));
+    for (number, part) in chunks.chain(parts) {
+        let opened = match part {
+            None => pack.chunk(number),
+            Some(part) => pack.part(number, part),
+        };
+        let chunk = match opened {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                report.note_error(dir, None, error)?;
+                continue;
+            }
+        };
+        let path = chunk.file.path().to_owned();
+        let end = if part.is_none() { durable_end(disk, dir, pack, &chunk, durable)? } else { 0 };
+        let runs = match chunk.whole_runs() {
+            Ok(runs) => runs,
+            Err(error) => {
+                report.note_error(dir, None, error)?;
+                continue;
+            }
+        };
+        if chunk.runs.is_none() {
+            // What lies between two frames, or before where the chunk was durable, is a frame that is damaged.
+            let ends = runs.iter().map(|run| run.unit + run.units);
+            let starts = runs.iter().map(|run| run.unit - FRAME_HEAD_UNITS);
+            let gaps = std::iter::once(FIRST_UNIT).chain(ends).zip(starts.chain([end]));
+            for (unit, next) in gaps.filter(|(unit, next)| unit < next) {
+                let at = Address { chunk: number, unit };
+                let what = Corrupt::rule("a frame is whole", u64::from(next), u64::from(unit));
+                report.note(path.clone(), Some(at), None, what.to_string());
+            }
+        }
+        for run in runs {
+            let looked = chunk.each_record(run, &mut |place, body| {
+                let checked = body.and_then(|body| {
+                    let kind = body.first().copied().unwrap_or(0);
+                    report.kinds.add(kind, u64::from(place.bytes));
+                    match kind {
+                        FLAT..=ENTRIES_DELTA => Record::decode(place, body).map(drop),
+                        _ => Ok(()),
+                    }
+                });
+                if let Err(what) = checked {
+                    report.note(path.clone(), Some(place.at), None, what.to_string());
+                }
+                Ok(())
+            });
+            if let Err(error) = looked {
+                report.note_error(dir, None, error)?;
+            }
+        }
+        let bytes = chunk.file.len()?;
+        report.chunks += 1;
+        report.bytes += bytes;
+        progress(bytes);
+    }
+    Ok(())
+}
+
+/// Up to where a chunk was durable at least, as the chunk that follows says, or the file `control`.
+fn durable_end(
+    disk: &dyn Disk,
+    dir: &Path,
+    pack: &Pack,
+    chunk: &Chunk,
+    durable: Option<Address>,
+) -> Result<u32> {
+    let (number, store) = (chunk.head.number, chunk.head.store);
+    if let Some(next) = number.checked_add(1)
+        && disk.kind(&chunk_path(dir, next))?.is_some()
+        && let Ok(next) = pack.chunk(next)
+        && next.head.store == store
+    {
+        return Ok(next.head.before);
+    }
+    Ok(durable.filter(|end| end.chunk == number).map_or(0, |end| end.unit))
+}
+
+/// Units of the head of a frame.
+const FRAME_HEAD_UNITS: u32 = (FRAME_HEAD_BYTES as u64 / UNIT_BYTES) as u32;
+
+struct Checker<'a> {
+    core: &'a Core,
+    dir: &'a Path,
+    hashes: bool,
+    /// Objects that were checked, and the first bytes of the hash by which each is known.
+    seen: QuickMap<Address, u64>,
+    /// The commits that are kept.
+    kept: QuickMap<Hash, Place>,
+    report: CheckReport,
+}
+
+fn short(hash: &Hash) -> u64 {
+    hash.0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
+}
+
+/// An object that is to be looked at.
+struct Task {
+    link: Link,
+    is_value: bool,
+    /// Depth in an inode, if it is not the root of a directory, and what leads to the directory.
+    depth: Option<u8>,
+    path: Arc<str>,
+}
+
+impl Checker<'_> {
+    fn commits(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let core = self.core;
+        for commit in core.newest() {
+            let (place, record) = match commit {
+                Ok(commit) => commit,
+                Err(error) => {
+                    self.report.note_error(self.dir, None, error)?;
+                    continue;
+                }
+            };
+            self.report.commits += 1;
+            self.kept.insert(record.commit.hash, place);
+            let info = record.commit.info();
+            if core.env.rules.commit_hash(&info) != record.commit.hash {
+                self.wrong(place.at, None, "the hash of the commit is another one".to_owned());
+            }
+            if let Some(root) = record.root {
+                let path = Arc::from("");
+                self.walk(Task { link: root, is_value: false, depth: None, path })?;
+            }
+            progress(0);
+        }
+        Ok(())
+    }
+
+    fn wrong(&mut self, at: Address, path: Option<&str>, what: String) {
+        let file = chunk_path(self.dir, at.chunk);
+        self.report.note(file, Some(at), path.map(ToOwned::to_owned), what);
+    }
+
+    /// Looks at an object and at all below that were not looked at.
+    fn walk(&mut self, task: Task) -> Result<()> {
+        let mut tasks = vec![task];
+        while let Some(task) = tasks.pop() {
+            let known = self.seen.insert(task.link.place.at, short(&task.link.hash));
+            match known {
+                Some(hash) if hash == short(&task.link.hash) => continue,
+                Some(_) => {
+                    let what = "two references have different hashes for it".to_owned();
+                    self.wrong(task.link.place.at, Some(&task.path), what);
+                    continue;
+                }
+                None => self.report.objects += 1,
+            }
+            let looked =
+                if task.is_value { self.value(&task) } else { self.node(&task, &mut tasks) };
+            if let Err(error) = looked {
+                self.report.note_error(self.dir, Some(&task.path), error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, task: &Task) -> Result<()> {
+        let value = self.core.pack.value(&task.link)?;
+        if self.hashes && self.core.env.rules.value_hash(&value) != task.link.hash {
+            self.wrong(task.link.place.at, Some(&task.path), "WrongHash of a value".to_owned());
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, task: &Task, tasks: &mut Vec<Task>) -> Result<()> {
+        let env = &self.core.env;
+        let node = Node::of_record(self.core.pack.record_at(task.link.place)?, &task.link);
+        if self.hashes && digest::hash_of(env, &node) != task.link.hash {
+            self.wrong(task.link.place.at, Some(&task.path), "WrongHash of a directory".to_owned());
+        }
+        if let Err(what) = node.check_shape(&env.rules, task.depth.unwrap_or(0)) {
+            self.wrong(task.link.place.at, Some(&task.path), what.to_string());
+        }
+        match node.shape() {
+            Shape::Entries(entries) => {
+                for item in 0..entries.len() {
+                    let path =
+                        || Arc::from(format!("{}/{}", task.path, step_text(entries.step(item))));
+                    match entries.spot(item).stored() {
+                        Ok(Stored::Value(link)) => {
+                            tasks.push(Task { link, is_value: true, depth: None, path: path() });
+                        }
+                        Ok(Stored::Dir(link)) => {
+                            tasks.push(Task { link, is_value: false, depth: None, path: path() });
+                        }
+                        Ok(Stored::Inline(_)) | Err(_) => {}
+                    }
+                }
+            }
+            Shape::Inner(inner) => {
+                let depth = Some(inner.depth().saturating_add(1));
+                for bucket in 0..BRANCHING_MAX as usize {
+                    if let Some(link) = inner.stored_link(bucket) {
+                        let path = Arc::clone(&task.path);
+                        tasks.push(Task { link: *link, is_value: false, depth, path });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The chunks that the control record knows are there.
+    fn chunks(&mut self) -> Result<()> {
+        let (first, last) = {
+            let view = self.core.view();
+            (view.control.first.max(view.first_known), view.control.tail.chunk)
+        };
+        let numbers: BTreeSet<u32> =
+            chunk_numbers(&*self.core.disk, self.dir)?.into_iter().collect();
+        for number in (first..=last).filter(|number| !numbers.contains(number)) {
+            self.report.note_error(self.dir, None, self.core.pack.lost(number))?;
+        }
+        Ok(())
+    }
+
+    /// The volumes that the control record knows are there, each with its marker.
+    fn volumes(&mut self) -> Result<()> {
+        let core = self.core;
+        let Control { volumes, store, .. } = core.view().control;
+        let archive = core.pack.locations().archive();
+        for volume in 0..volumes {
+            if let Err(error) = check_marker(&*core.disk, &archive, volume, store) {
+                self.report.note_error(self.dir, None, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn branches(&mut self) {
+        for (name, head) in self.core.branches() {
+            if !self.kept.contains_key(&head) {
+                let what = format!("the head {head} of branch {} is not there", step_text(&name));
+                self.report.note(self.dir.to_owned(), None, None, what);
+            }
+        }
+    }
+
+    /// Every commit that the control record knows is in the index, where it is. A lost index is one problem.
+    fn index(&mut self, engine: &Arc<dyn IndexEngine>) -> Result<()> {
+        let core = self.core;
+        let path = core.pack.locations().index();
+        let lost =
+            |reason: &str| format!("{reason}; `terrane verify --repair` makes the index again");
+        let index = match engine.read(Arc::clone(&core.disk), &path) {
+            Ok(Some(index)) => index,
+            Ok(None) => {
+                self.report.note(path, None, None, lost("the index is not there"));
+                return Ok(());
+            }
+            Err(error) => {
+                self.report.note(path, None, None, lost(&format!("the index: {error}")));
+                return Ok(());
+            }
+        };
+        let (indexed, control) = {
+            let view = core.view();
+            (view.indexed, view.control)
+        };
+        if !is_current(&*index, &control)? {
+            self.report.note(path, None, None, lost("the index is of another time, or empty"));
+            return index.close().map_err(Error::index);
+        }
+        for (hash, at) in self.kept.iter().filter(|(_, at)| at.at < indexed) {
+            let found = index.find(&key(Object::Commit, hash)).map_err(Error::index)?.map(place);
+            if found != Some(*at) {
+                let what = format!("AbsentValue: commit {hash} is not in the index, or elsewhere");
+                self.report.note(path.clone(), Some(at.at), None, what);
+            }
+        }
+        index.close().map_err(Error::index)
+    }
+}

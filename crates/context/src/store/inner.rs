@@ -1,0 +1,417 @@
+//! What a writer and a reader of a store share: the pack, the index, and what is known about commits and branches.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use terrane_io::Disk;
+
+use crate::base::address::{Address, Link, Place};
+use crate::base::corrupt::Corrupt;
+use crate::base::error::{Error, Result};
+use crate::base::fast_map::QuickMap;
+use crate::base::hash::Hash;
+use crate::base::hashing::BRANCHING_MAX;
+use crate::object::pins::{Pinned, Pins};
+use crate::object::record::Stored;
+use crate::pack::archive::volume_dir;
+use crate::pack::chunk::FIRST_UNIT;
+use crate::pack::commit::{Branches, Commit, CommitRecord, CommitTable, STATE, apply_branches};
+use crate::pack::control::{CONTROL, Control};
+use crate::pack::frame::{FrameKind, records};
+use crate::pack::index::{Object, ObjectIndex, key, place};
+use crate::pack::marks::Marks;
+use crate::pack::pack::{Pack, Reach, Tail};
+use crate::store::context::Context;
+use crate::store::watch::{HeadChange, Watches};
+use crate::tree::node::{Child, Env, Node, Shape};
+use crate::tree::tree::{Tree, empty_dir};
+
+/// What is known about a store beside its pack.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub(crate) control: Control,
+    /// Commits that the index may not have: those made since the control record was written.
+    pub(crate) recent: QuickMap<Hash, Place>,
+    /// The index is right about what lies below.
+    pub(crate) indexed: Address,
+    pub(crate) branches: Branches,
+    /// Commits that are kept although others after them were collected.
+    pub(crate) kept: QuickMap<Hash, Place>,
+    /// The commit made last.
+    pub(crate) last: Option<Place>,
+    pub(crate) commits: u64,
+    /// Chunks below this one may be gone: a later control record, which is lost, may have said so.
+    pub(crate) first_known: u32,
+}
+
+impl View {
+    /// What a control record knows by itself.
+    pub(crate) fn new(control: Control) -> Self {
+        Self {
+            recent: QuickMap::default(),
+            indexed: control.tail,
+            branches: Branches::new(),
+            kept: QuickMap::default(),
+            last: control.last,
+            commits: control.commits,
+            first_known: control.first,
+            control,
+        }
+    }
+
+    /// Whether a commit was not collected.
+    pub(crate) fn is_kept(&self, hash: &Hash, place: Place) -> bool {
+        place.at >= self.control.retained || self.kept.get(hash) == Some(&place)
+    }
+
+    pub(crate) fn add_commit(&mut self, hash: Hash, place: Place) {
+        self.recent.insert(hash, place);
+        self.last = Some(place);
+        self.commits += 1;
+    }
+}
+
+/// Tables of commits that a reader has looked at, from the newest on.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    commits: QuickMap<Hash, Place>,
+    /// The newest table that was read, and the next one to be read.
+    newest: Option<Place>,
+    next: Option<Place>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dir: PathBuf,
+    pub(crate) pack: Arc<Pack>,
+    pub(crate) env: Arc<Env>,
+    /// What a writer finds commits by; a reader has the tables of commits.
+    pub(crate) index: Option<Box<dyn ObjectIndex>>,
+    pub(crate) tables: Mutex<Tables>,
+    pub(crate) view: RwLock<View>,
+    pub(crate) pinned: Pinned,
+    pub(crate) closed: AtomicBool,
+    pub(crate) watches: Watches,
+}
+
+/// Reads what follows a control record: its branches, and the frames behind its tail.
+///
+/// # Errors
+/// [`Corrupt`](Error::Corrupt) if they do not, or if the pack is not where the record says; those of [`Pack::follow`].
+pub(crate) fn recover(pack: &Pack, view: &mut View, reach: Reach) -> Result<Tail> {
+    let control = view.control;
+    pack.set_store(control.store)?;
+    pack.set_first(control.first);
+    pack.set_volumes(control.volumes);
+    if let Some(table) = control.branches {
+        let body = pack.body(table)?;
+        apply_branches(&body, &mut view.branches).map_err(|what| pack.corrupt(table.at, what))?;
+    }
+    if let Some(kept) = control.kept {
+        view.kept.extend(table_at(pack, kept)?.commits);
+    }
+
+    let tail = follow(pack, view, control.tail, control.chain, reach)?;
+    pack.set_first(control.first.max(view.first_known));
+    let is_shifted =
+        tail.end == control.tail && tail.chunk.file.len()? > tail.end.offset() && !starts_at(&tail);
+    if is_shifted && !reach.stops_at_damage {
+        let what = Corrupt::rule("the pack is where the control record says", 1, 0);
+        return Err(pack.corrupt(tail.end, what));
+    }
+    Ok(tail)
+}
+
+/// Whether what lies before a tail without a frame behind it is where it was written.
+fn starts_at(tail: &Tail) -> bool {
+    let is_begun = tail.end.unit == FIRST_UNIT;
+    if is_begun { tail.chunk.head.chain == tail.chain } else { Pack::has_state_before(tail) }
+}
+
+/// The table of commits at a place.
+pub(crate) fn table_at(pack: &Pack, at: Place) -> Result<CommitTable> {
+    CommitTable::decode(at.at, &pack.body(at)?).map_err(|what| pack.corrupt(at.at, what))
+}
+
+/// Brings a view from one tail to the next.
+pub(crate) fn follow(
+    pack: &Pack,
+    view: &mut View,
+    from: Address,
+    chain: u32,
+    reach: Reach,
+) -> Result<Tail> {
+    let control = view.control;
+    let empty = control.rules.empty_hash();
+    pack.follow(from, chain, reach, &mut |kind, at, payload| {
+        match kind {
+            FrameKind::Objects => {}
+            FrameKind::Commit | FrameKind::CommitTo => {
+                let (mut commit, mut last) = (None, None);
+                for record in records(at, payload) {
+                    commit = last.replace(record);
+                }
+                let branch = if kind == FrameKind::CommitTo { last } else { None };
+                let Some((place, body)) = branch.and(commit).or(last) else { return Ok(()) };
+                let record = body
+                    .and_then(|body| CommitRecord::decode(place.at, empty, body))
+                    .map_err(|what| pack.corrupt(place.at, what))?;
+                view.add_commit(record.commit.hash, place);
+                if let Some((place, body)) = branch {
+                    body.and_then(|body| apply_branches(body, &mut view.branches))
+                        .map_err(|what| pack.corrupt(place.at, what))?;
+                }
+            }
+            FrameKind::Branches => {
+                for (place, body) in records(at, payload) {
+                    if let Ok([STATE, copy @ ..]) = body {
+                        let state = Control::of_copy(&pack.dir().join(CONTROL), copy)?;
+                        view.first_known = view.first_known.max(state.first);
+                    }
+                    body.and_then(|body| apply_branches(body, &mut view.branches))
+                        .map_err(|what| pack.corrupt(place.at, what))?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+impl Core {
+    pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn view_mut(&self) -> RwLockWriteGuard<'_, View> {
+        self.view.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The commit record at a place.
+    pub(crate) fn commit_at(&self, at: Place) -> Result<CommitRecord> {
+        let body = self.pack.body(at)?;
+        CommitRecord::decode(at.at, self.env.rules.empty_hash(), &body)
+            .map_err(|what| self.pack.corrupt(at.at, what))
+    }
+
+    /// Where an object is that the index has.
+    ///
+    /// Cost: that of the index; for a reader one read for each table of commits down to that which has it, the first time.
+    pub(crate) fn indexed(&self, object: Object, hash: &Hash) -> Result<Option<Place>> {
+        let found = match &self.index {
+            Some(index) => index.find(&key(object, hash)).map_err(Error::index)?.map(place),
+            None => self.find_in_tables(hash)?,
+        };
+        let view = self.view();
+        // Without volumes, what was in the chunks before is gone.
+        let first = if view.control.volumes > 0 { 0 } else { view.control.first };
+        Ok(found.filter(|place| place.at < view.indexed && place.at.chunk >= first))
+    }
+
+    fn find_in_tables(&self, hash: &Hash) -> Result<Option<Place>> {
+        let Control { table: newest, retained, .. } = self.view().control;
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if tables.newest != newest {
+            *tables = Tables { newest, next: newest, ..Tables::default() };
+        }
+        loop {
+            if let Some(place) = tables.commits.get(hash) {
+                return Ok(Some(*place));
+            }
+            let Some(at) = tables.next else { return Ok(None) };
+            let table = table_at(&self.pack, at)?;
+            // Those that are kept below are known.
+            let is_last = table.commits.iter().any(|(_, place)| place.at < retained);
+            tables.commits.extend(table.commits);
+            tables.next = table.before.filter(|_| !is_last);
+        }
+    }
+
+    /// The commit of a hash.
+    pub(crate) fn find_commit(&self, hash: &Hash) -> Result<Option<(Place, CommitRecord)>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        let recent = {
+            let view = self.view();
+            view.recent.get(hash).or_else(|| view.kept.get(hash)).copied()
+        };
+        let place = match recent {
+            Some(place) => Some(place),
+            None => self.indexed(Object::Commit, hash)?,
+        };
+        let Some(place) = place.filter(|place| self.view().is_kept(hash, *place)) else {
+            return Ok(None);
+        };
+        let record = match self.commit_at(place) {
+            Ok(record) => record,
+            // It was collected since.
+            Err(_) if !self.view().is_kept(hash, place) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok((record.commit.hash == *hash).then_some((place, record)))
+    }
+
+    /// The context of a commit.
+    pub(crate) fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
+        let Some((place, record)) = self.find_commit(hash)? else { return Ok(None) };
+        let pins = Pins::default();
+        if let Some(root) = &record.root {
+            // A collection looks at the pins and hides commits under this lock.
+            let view = self.view();
+            if !view.is_kept(hash, place) {
+                return Ok(None);
+            }
+            pins.add(self.pinned.pin(root.place));
+        }
+        Ok(Some(Context::new(self.tree_of(&record, pins)?, vec![record.commit.hash])))
+    }
+
+    /// The tree of a commit.
+    pub(crate) fn tree_of(&self, record: &CommitRecord, pins: Pins) -> Result<Tree> {
+        let root = match &record.root {
+            None => empty_dir(),
+            Some(link) => Child::Dir(self.env.load_at(link, 0)?),
+        };
+        Ok(Tree::at(Arc::clone(&self.env), root, pins))
+    }
+
+    /// Makes the calls of watches for what changed before `end`.
+    pub(crate) fn call_watches(&self, end: Address) {
+        self.watches.call(end, &|change, path| self.differ(change, path).unwrap_or(true));
+    }
+
+    /// Whether the heads of a branch have something else at a path.
+    fn differ(&self, change: &HeadChange, path: &[Box<[u8]>]) -> Result<bool> {
+        let at_path = |head: Option<Hash>| -> Result<Option<Tree>> {
+            let Some(hash) = head else { return Ok(None) };
+            self.checkout(&hash)?.ok_or(Error::UnknownCommit { hash })?.find_tree(path)
+        };
+        Ok(at_path(change.before)? != at_path(change.after)?)
+    }
+
+    /// An empty tree of this store.
+    pub(crate) fn empty(&self) -> Tree {
+        Tree::at(Arc::clone(&self.env), empty_dir(), Pins::default())
+    }
+
+    /// The commits in the order in which they were made, the newest first.
+    pub(crate) fn newest(&self) -> impl Iterator<Item = Result<(Place, CommitRecord)>> + '_ {
+        let (retained, mut next, mut kept) = {
+            let view = self.view();
+            let mut kept: Vec<Place> = view.kept.values().copied().collect();
+            kept.sort_unstable_by_key(|place| place.at);
+            (view.control.retained, view.last, kept)
+        };
+        std::iter::from_fn(move || {
+            if let Some(place) = next.take().filter(|place| place.at >= retained) {
+                return Some(self.commit_at(place).map(|record| {
+                    next = record.before;
+                    (place, record)
+                }));
+            }
+            let place = kept.pop()?;
+            Some(self.commit_at(place).map(|record| (place, record)))
+        })
+    }
+
+    /// The head of a branch.
+    pub(crate) fn branch(&self, name: &[u8]) -> Option<Hash> {
+        self.view().branches.get(name).copied()
+    }
+
+    /// All branches with their heads, by name.
+    pub(crate) fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
+        self.view().branches.iter().map(|(name, head)| (name.clone(), *head)).collect()
+    }
+
+    /// The directories of the volumes.
+    pub(crate) fn volumes(&self) -> Vec<PathBuf> {
+        let volumes = self.view().control.volumes;
+        let archive = self.pack.locations().archive();
+        (0..volumes).map(|volume| volume_dir(&archive, volume)).collect()
+    }
+
+    pub(crate) fn commit_of(&self, hash: &Hash) -> Result<Commit> {
+        match self.find_commit(hash)? {
+            Some((_, record)) => Ok(record.commit),
+            None => Err(Error::UnknownCommit { hash: *hash }),
+        }
+    }
+
+    /// Calls `visit` with a directory and all objects below it that were not seen, or are in no chunk that `seen` is for; and
+    /// `skip` with the error of each directory or inode that cannot be read, which is left out with what is below it, if that
+    /// says so.
+    pub(crate) fn each_object(
+        &self,
+        root: Link,
+        seen: &mut Marks,
+        skip: &mut dyn FnMut(Error) -> Result<()>,
+        visit: &mut dyn FnMut(Object, &Link) -> Result<()>,
+    ) -> Result<()> {
+        let mut stack = vec![root];
+        while let Some(link) = stack.pop() {
+            if !seen.mark(link.place.at) {
+                continue;
+            }
+            let record = match self.pack.record_at(link.place) {
+                Ok(record) => record,
+                Err(error) => {
+                    skip(error)?;
+                    continue;
+                }
+            };
+            visit(Object::Dir, &link)?;
+            let node = Node::of_record(record, &link);
+            match node.shape() {
+                Shape::Inner(inner) => {
+                    let buckets = 0..BRANCHING_MAX as usize;
+                    stack.extend(buckets.filter_map(|bucket| inner.stored_link(bucket).copied()));
+                }
+                Shape::Entries(entries) => {
+                    for item in 0..entries.len() {
+                        match entries.spot(item).stored() {
+                            Ok(Stored::Dir(link)) => stack.push(link),
+                            Ok(Stored::Value(link)) if seen.mark(link.place.at) => {
+                                visit(Object::Value, &link)?;
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with the objects of the commits behind the control record that lie there, but for directories that are
+    /// damaged, and what only they lead to.
+    ///
+    /// Cost: one read for each directory and inode of these.
+    pub(crate) fn each_recent(&self, visit: &mut dyn FnMut(Object, &Link)) -> Result<()> {
+        let (tail, last, commits) = {
+            let view = self.view();
+            (view.control.tail, view.last, view.recent.values().copied().collect::<Vec<Place>>())
+        };
+        let end = last.map_or(tail.chunk, |last| last.at.chunk);
+        let mut seen = Marks::new(tail.chunk, end + 1);
+        // For who reads the object.
+        let mut skip = |error| match error {
+            Error::Corrupt { .. } | Error::Collected { .. } | Error::VolumeMissing { .. } => Ok(()),
+            error => Err(error),
+        };
+        for commit in commits {
+            let root = self.commit_at(commit)?.root;
+            let Some(root) = root.filter(|root| root.place.at >= tail) else { continue };
+            self.each_object(root, &mut seen, &mut skip, &mut |object, link| {
+                if link.place.at >= tail {
+                    visit(object, link);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}

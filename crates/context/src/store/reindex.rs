@@ -1,0 +1,100 @@
+//! Making the index: of a store whose index is lost or out of date, and of one that is repaired.
+//!
+//! The index has an entry that says how many commits of which store it knows. An index without the entry, or with one of
+//! fewer commits than the control record counts, is not believed.
+
+use std::sync::Arc;
+
+use crate::base::error::{Error, Result};
+use crate::pack::control::{Control, Indexing};
+use crate::pack::index::{
+    IndexEngine, IndexKey, IndexValue, Object, ObjectIndex, STATE_KEY, key, state_value, value,
+};
+use crate::pack::marks::Marks;
+use crate::store::inner::Core;
+
+/// Entries that are put into the index at once.
+const BATCH: usize = 4096;
+
+/// Whether an index has everything that a control record refers to, as far as it says.
+pub(crate) fn is_current(index: &dyn ObjectIndex, control: &Control) -> Result<bool> {
+    let Some(state) = index.find(&STATE_KEY).map_err(Error::index)? else {
+        // A store that has written no control record since it was made needs none; entries may be there already.
+        return Ok(control.commits == 0);
+    };
+    let least = state_value(control.commits, control.store);
+    let commits = |state: &IndexValue| state.first_chunk().map_or(0, |at| u64::from_le_bytes(*at));
+    Ok(state[8..] == least[8..] && commits(&state) >= control.commits)
+}
+
+/// Opens the index for writing, and makes it anew if it is lost or out of date; how many entries that took.
+pub(crate) fn open_current(core: &mut Core, engine: &Arc<dyn IndexEngine>) -> Result<Option<u64>> {
+    let dir = core.pack.locations().index();
+    let open = |core: &Core| engine.open(Arc::clone(&core.disk), &dir).map_err(Error::index);
+    let control = core.view().control;
+    let index = open(core)?;
+    if is_current(&*index, &control)? {
+        core.index = Some(index);
+        return Ok(None);
+    }
+
+    index.close().map_err(Error::index)?;
+    drop(index);
+    let (_, entries) = make(core, engine, &mut |_| {})?;
+    core.index = Some(open(core)?);
+    Ok(Some(entries))
+}
+
+/// Makes the index anew; how many commits the store has, and how many entries the index.
+///
+/// Cost: reads the commits; for an index of all objects, everything that is in use.
+pub(crate) fn make(
+    core: &Core,
+    engine: &Arc<dyn IndexEngine>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(u64, u64)> {
+    let dir = core.pack.locations().index();
+    engine.remove(&*core.disk, &dir).map_err(Error::index)?;
+    let index = engine.open(Arc::clone(&core.disk), &dir).map_err(Error::index)?;
+    let mut batch: Vec<(IndexKey, IndexValue)> = Vec::new();
+    let mut entries = 0;
+    let mut add = |entry: Option<(IndexKey, IndexValue)>| -> Result<()> {
+        let is_last = entry.is_none();
+        batch.extend(entry);
+        if is_last || batch.len() >= BATCH {
+            entries += batch.len() as u64;
+            progress(batch.len() as u64);
+            index.insert(&batch).map_err(Error::index)?;
+            batch.clear();
+        }
+        Ok(())
+    };
+
+    let control = core.view().control;
+    let (all, tail) = (control.indexing == Indexing::Always, control.tail);
+    // With volumes, objects of the chunks before are there as well.
+    let first = if control.volumes > 0 { 0 } else { control.first };
+    let mut seen = Marks::new(first, tail.chunk + 1);
+    let mut commits = 0;
+    for commit in core.newest() {
+        let (place, record) = commit?;
+        commits += 1;
+        if place.at < tail {
+            add(Some((key(Object::Commit, &record.commit.hash), value(place))))?;
+        }
+        if let Some(root) = record.root.filter(|root| all && root.place.at < tail) {
+            core.each_object(root, &mut seen, &mut Err, &mut |object, link| {
+                add(Some((key(object, &link.hash), value(link.place))))
+            })?;
+        }
+    }
+    add(None)?;
+
+    // The last entry, so that an index whose making is interrupted is made again.
+    index.flush().map_err(Error::index)?;
+    let state = (STATE_KEY, state_value(control.commits, control.store));
+    index.insert(&[state]).map_err(Error::index)?;
+    index.flush().map_err(Error::index)?;
+    index.close().map_err(Error::index)?;
+    Ok((commits, entries))
+}

@@ -1,0 +1,333 @@
+//! Repair: the index, the control record and the markers of volumes, which can be made again from the pack, are.
+//!
+//! What is whole stays as it is. A control record that is whole and leads anywhere stays; in the place of one that is lost, or
+//! leads to what is damaged, comes the last copy in the pack. The index is always made anew.
+//!
+//! A pack that ends before where it was durable has lost commits. No repair hides that: it is refused, or, if the caller accepts the
+//! loss, what comes behind the first damage is moved to the directory `lost+found`, and the report names it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane_io::{Access, Disk, OpenMode};
+
+use crate::base::address::Address;
+use crate::base::error::{Error, Result};
+use crate::base::hash::Hash;
+use crate::pack::archive::heal_markers;
+use crate::pack::chunk::{Chunk, chunk_path};
+use crate::pack::commit::{COMMIT, CommitRecord, STATE};
+use crate::pack::control::{CONTROL, Control, ControlFile};
+use crate::pack::frame::FrameKind;
+use crate::pack::index::{IndexEngine, IndexKey, IndexValue, Object, key, place};
+use crate::pack::locations::Locations;
+use crate::pack::pack::{Pack, Reach};
+use crate::store::check::{Found, chunk_numbers, open, open_as};
+use crate::store::inner::table_at;
+use crate::store::reindex::make;
+use crate::store::store::{enter, read_control, take_lock, write_control};
+
+/// Name of the directory that what is cut off goes to.
+const LOST_AND_FOUND: &str = "lost+found";
+/// Commits that a report names; further ones are counted.
+const NAMED_MAX: usize = 1000;
+
+/// What a repair may do about commits that are lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// Nothing: it is refused then, and changes nothing.
+    Refused,
+    /// Let go of them, and say which.
+    Accepted,
+}
+
+/// What a repair has let go of.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lost {
+    /// How many commits.
+    pub commit_count: u64,
+    /// Those of them whose hashes are known: from what is left of the pack, from tables, and from the index. The first 1,000.
+    pub commits: Vec<Hash>,
+    /// Branches whose heads are others now, or that are gone, as far as that is known; and their heads now.
+    pub branches: Vec<(Vec<u8>, Option<Hash>)>,
+    /// Bytes that were moved to `lost+found`.
+    pub moved_bytes: u64,
+}
+
+/// What a repair has done.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RepairReport {
+    /// The control record was made again.
+    pub control: bool,
+    /// Markers of volumes that were made again.
+    pub markers: u64,
+    /// Entries of the new index.
+    pub indexed: u64,
+    /// Commits that the store has.
+    pub commits: u64,
+    /// Branches that it has.
+    pub branches: u64,
+    /// What was let go of, if anything was.
+    pub lost: Option<Lost>,
+}
+
+/// Makes the control record again if it is lost, damaged in one of its copies, or leads to what is damaged; the markers of volumes
+/// that have parts of this store and no whole marker; and the index anew. Nobody else may have the store open for writing.
+///
+/// Cost: reads the commits; for a lost control record, the chunks from the last one back to the first that has a copy; for
+/// an index of all objects, everything that is in use.
+///
+/// # Errors
+/// [`Locked`](Error::Locked), [`NotFound`](Error::NotFound) without any chunk, [`AbsentLocation`](Error::AbsentLocation),
+/// [`ForeignLocation`](Error::ForeignLocation), [`WouldLose`](Error::WouldLose) if commits are lost
+/// and `loss` refuses that: nothing was changed then; [`Corrupt`](Error::Corrupt) if there is no copy of the control record or what
+/// it refers to is damaged, [`Disk`](Error::Disk), [`Index`](Error::Index).
+pub fn repair(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    index: &Arc<dyn IndexEngine>,
+    loss: Loss,
+    progress: &mut dyn FnMut(u64),
+) -> Result<RepairReport> {
+    let (dir, anchor) = enter(&**disk, dir)?;
+    let dir = dir.as_path();
+    let _lock = take_lock(&**disk, dir)?;
+    let locations = &Locations::enter(&**disk, (dir, &anchor))?;
+    let mut report = RepairReport::default();
+    let path = dir.join(CONTROL);
+    let read = read_control(&**disk, dir);
+    let sequence = read.as_ref().map_or(0, |file| file.newest().sequence);
+
+    let found = match open(disk, locations) {
+        Ok(found) => {
+            let is_whole = read.is_ok_and(|file| file.damaged.is_empty());
+            report.control = found.fell_back || !is_whole;
+            found
+        }
+        Err(error) if is_damage(&error) => {
+            let durable = match &read {
+                Ok(file) => Some(file.durable()),
+                Err(_) => ControlFile::mark_of(&**disk, &path).map(|mark| mark.end),
+            };
+            let mut controls = read.map(|file| file.whole).unwrap_or_default();
+            controls.extend(control_of_pack(disk, locations)?);
+            let whole = controls.iter().find_map(|control| {
+                let reach = Reach::to(durable.unwrap_or(control.tail).max(control.tail));
+                open_as(disk, locations, control, control.first, reach).ok()
+            });
+            report.control = true;
+            match whole {
+                Some(found) => found,
+                None => {
+                    let found = longest(disk, locations, &controls, durable).ok_or(error)?;
+                    let lost = name_lost(&**disk, dir, index, &controls, &found)?;
+                    if loss == Loss::Refused {
+                        let path = dir.to_owned();
+                        return Err(Error::WouldLose {
+                            path,
+                            commits: lost.commit_count,
+                            at: found.end,
+                        });
+                    }
+                    report.lost =
+                        Some(Lost { moved_bytes: move_off(&**disk, dir, found.end)?, ..lost });
+                    found
+                }
+            }
+        }
+        Err(error) => return Err(error),
+    };
+    let core = found.core;
+    if report.control {
+        let mut control = core.view().control;
+        // Above what either page has.
+        control.sequence = control.sequence.max(sequence) + 2;
+        write_control(&**disk, dir, &control, found.end)?;
+        core.view_mut().control = control;
+    }
+
+    let control = core.view().control;
+    report.markers = heal_markers(&**disk, &locations.archive(), control.volumes, control.store)?;
+    report.branches = core.view().branches.len() as u64;
+    (report.commits, report.indexed) = make(&core, index, progress)?;
+    Ok(report)
+}
+
+/// Whether an error is about what is stored, so that another control record may lead further.
+fn is_damage(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Corrupt { .. }
+            | Error::NotFound { .. }
+            | Error::LostControl { .. }
+            | Error::NotAContextStore { .. }
+            | Error::Disk(
+                terrane_io::Error::Io { .. }
+                    | terrane_io::Error::ShortRead { .. }
+                    | terrane_io::Error::WrongKind { .. }
+            )
+    )
+}
+
+/// The store as the control record has it that leads furthest, up to the first damage.
+fn longest(
+    disk: &Arc<dyn Disk>,
+    locations: &Arc<Locations>,
+    controls: &[Control],
+    durable: Option<Address>,
+) -> Option<Found> {
+    let open = |control: &Control| {
+        let durable = durable.unwrap_or(control.tail).max(control.tail);
+        let reach = Reach { durable, stops_at_damage: true };
+        open_as(disk, locations, control, control.first, reach).ok()
+    };
+    controls.iter().filter_map(open).max_by_key(|found| found.end)
+}
+
+/// What lies behind the end of what was found.
+fn name_lost(
+    disk: &dyn Disk,
+    dir: &Path,
+    index: &Arc<dyn IndexEngine>,
+    controls: &[Control],
+    found: &Found,
+) -> Result<Lost> {
+    let core = &found.core;
+    let empty = core.env.rules.empty_hash();
+    let mut commits = BTreeSet::new();
+    // Frames behind the damage.
+    for number in chunk_numbers(disk, dir)?.into_iter().filter(|number| *number >= found.end.chunk)
+    {
+        let Ok(chunk) = core.pack.chunk(number) else { continue };
+        for run in chunk.whole_runs().unwrap_or_default() {
+            let looked = chunk.each_record(run, &mut |place, body| {
+                let record = body.ok().filter(|body| body.first() == Some(&COMMIT));
+                let record = record.map(|body| CommitRecord::decode(place.at, empty, body));
+                if let Some(Ok(record)) = record.filter(|_| place.at >= found.end) {
+                    commits.insert(record.commit.hash);
+                }
+                Ok(())
+            });
+            // What cannot be read cannot be named.
+            looked.ok();
+        }
+    }
+    // Tables and branches of records that lead there, as far as they are whole.
+    let mut branches = Vec::new();
+    let newest = controls.iter().max_by_key(|control| control.commits);
+    if let Some(newest) = newest {
+        if let Some(Ok(table)) = newest.table.map(|at| table_at(&core.pack, at)) {
+            commits.extend(
+                table.commits.iter().filter(|(_, at)| at.at >= found.end).map(|(hash, _)| *hash),
+            );
+        }
+        let mut heads = crate::pack::commit::Branches::new();
+        if let Some(Ok(body)) = newest.branches.map(|at| core.pack.body(at))
+            && crate::pack::commit::apply_branches(&body, &mut heads).is_ok()
+        {
+            for (name, head) in heads {
+                let now = core.branch(&name);
+                if now != Some(head) {
+                    branches.push((name, now));
+                }
+            }
+        }
+    }
+    // The index has commits that were cut off without a trace.
+    if let Ok(Some(index)) = index.read(Arc::clone(&core.disk), &core.pack.locations().index()) {
+        let mut visit = |found_key: &IndexKey, value: &IndexValue| {
+            let hash = Hash(found_key.last_chunk().copied().unwrap_or_default());
+            let is_commit = *found_key == key(Object::Commit, &hash);
+            if is_commit && place(*value).at >= found.end {
+                commits.insert(hash);
+            }
+            is_commit
+        };
+        index.each_from(&key(Object::Commit, &Hash([0; 32])), &mut visit).ok();
+        index.close().ok();
+    }
+
+    let counted = newest.map_or(0, |newest| newest.commits.saturating_sub(core.view().commits));
+    let commit_count = counted.max(commits.len() as u64);
+    let commits = commits.into_iter().take(NAMED_MAX).collect();
+    Ok(Lost { commit_count, commits, branches, moved_bytes: 0 })
+}
+
+/// Moves what lies behind the end of the pack to `lost+found`; how many bytes that were.
+fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
+    let lost = dir.join(LOST_AND_FOUND);
+    if disk.kind(&lost)?.is_none() {
+        disk.create_dir(&lost)?;
+        disk.sync_dir(dir)?;
+    }
+    // A chunk that was moved there before stays.
+    let target = |name: &str| -> Result<std::path::PathBuf> {
+        let mut path = lost.join(name);
+        let mut number = 1;
+        while disk.kind(&path)?.is_some() {
+            path = lost.join(format!("{name}.{number}"));
+            number += 1;
+        }
+        Ok(path)
+    };
+    let mut moved = 0;
+    let path = chunk_path(dir, end.chunk);
+    let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?;
+    let len = file.len()?;
+    if len > end.offset() {
+        let mut bytes = vec![0; (len - end.offset()) as usize];
+        // What cannot be read is not to be had.
+        if file.read_at(&mut bytes, end.offset()).is_ok() {
+            let copy = target(&format!("chunk-{:08x}-from-{}", end.chunk, end.offset()))?;
+            let copy = disk.open(&copy, OpenMode::CreateNew, Access::Buffered)?;
+            copy.write_at(&bytes, 0)?;
+            copy.sync()?;
+        }
+        moved += bytes.len() as u64;
+    }
+    for number in chunk_numbers(disk, dir)?.into_iter().filter(|number| *number > end.chunk) {
+        let path = chunk_path(dir, number);
+        moved += disk.allocated_bytes(&path).unwrap_or(0);
+        disk.rename(&path, &target(&format!("chunk-{number:08x}"))?)?;
+    }
+    disk.sync_dir(&lost)?;
+    disk.sync_dir(dir)?;
+
+    if len > end.offset() {
+        file.set_len(end.offset())?;
+        file.sync()?;
+    }
+    Ok(moved)
+}
+
+/// The control record that the last frame with a copy of it leads to.
+fn control_of_pack(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<Option<Control>> {
+    let dir = locations.dir();
+    let pack = Pack::new(Arc::clone(disk), Arc::clone(locations), false, 0);
+    for number in chunk_numbers(&**disk, dir)?.into_iter().rev() {
+        let Ok(chunk) = pack.chunk(number) else { continue };
+        let control = control_of_chunk(&dir.join(CONTROL), &chunk)?;
+        if let Some(control) = control.filter(|control| control.store == chunk.head.store) {
+            return Ok(Some(control));
+        }
+    }
+    Ok(None)
+}
+
+fn control_of_chunk(path: &Path, chunk: &Chunk) -> Result<Option<Control>> {
+    let mut last = None;
+    for (run, head) in chunk.frames()? {
+        if head.kind != FrameKind::Branches {
+            continue;
+        }
+        chunk.each_record(run, &mut |_, body| {
+            if let Ok([STATE, copy @ ..]) = body {
+                let end = Address { chunk: chunk.head.number, unit: run.unit + run.units };
+                last = Some((Control::of_copy(path, copy)?, end, head.crc));
+            }
+            Ok(())
+        })?;
+    }
+    Ok(last.map(|(control, tail, chain)| Control { tail, chain, ..control }))
+}

@@ -1,0 +1,155 @@
+//! Watches: calls when the head of a branch changes.
+//!
+//! No thread waits for changes. Whoever changes a branch makes the calls, when the change is as durable as the store makes commits, and no lock of the store is held;
+//! if somebody is making calls already, that one makes these too, so that they come one after the other, in the order of the
+//! changes. A call may therefore change branches itself.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::base::address::Address;
+use crate::base::hash::Hash;
+use crate::pack::commit::Branches;
+
+/// A change of the head of a branch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeadChange {
+    /// The branch.
+    pub branch: Vec<u8>,
+    /// Its head before; none if the branch was added.
+    pub before: Option<Hash>,
+    /// Its head now; none if the branch was removed.
+    pub after: Option<Hash>,
+}
+
+/// A watch, to be [ended](crate::Store::unwatch).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WatchId(u64);
+
+/// Whether the heads of a change differ at a path.
+type Differs<'a> = dyn Fn(&HeadChange, &[Box<[u8]>]) -> bool + 'a;
+
+type Call = Box<dyn Fn(&HeadChange) + Send + Sync>;
+
+/// What is watched, and who is called.
+pub(crate) struct Watch {
+    /// None for all branches.
+    pub(crate) branch: Option<Vec<u8>>,
+    /// What must differ between the heads.
+    pub(crate) path: Option<Vec<Box<[u8]>>>,
+    pub(crate) call: Call,
+}
+
+#[derive(Default)]
+struct List {
+    next: u64,
+    watches: Vec<(WatchId, Arc<Watch>)>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Changes, each with the end of the pack when it was made.
+    pending: VecDeque<(Address, HeadChange)>,
+    /// The pack is durable up to here.
+    durable: Option<Address>,
+    is_calling: bool,
+}
+
+/// The watches of a store.
+#[derive(Default)]
+pub(crate) struct Watches {
+    list: Mutex<List>,
+    queue: Mutex<Queue>,
+}
+
+impl fmt::Debug for Watches {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Watches({})", lock(&self.list).watches.len())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the calling, also if a call panics.
+struct Calling<'a>(&'a Watches);
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.queue).is_calling = false;
+    }
+}
+
+/// How branches differ from what they were.
+pub(crate) fn changes(before: &Branches, after: &Branches) -> Vec<HeadChange> {
+    let mut changes = Vec::new();
+    for (branch, head) in before {
+        let after = after.get(branch).copied();
+        if after != Some(*head) {
+            changes.push(HeadChange { branch: branch.clone(), before: Some(*head), after });
+        }
+    }
+    for (branch, head) in after {
+        if !before.contains_key(branch) {
+            changes.push(HeadChange { branch: branch.clone(), before: None, after: Some(*head) });
+        }
+    }
+    changes
+}
+
+impl Watches {
+    pub(crate) fn add(&self, watch: Watch) -> WatchId {
+        let mut list = lock(&self.list);
+        let id = WatchId(list.next);
+        list.next += 1;
+        list.watches.push((id, Arc::new(watch)));
+        id
+    }
+
+    pub(crate) fn remove(&self, id: WatchId) -> bool {
+        let mut list = lock(&self.list);
+        let count = list.watches.len();
+        list.watches.retain(|(other, _)| *other != id);
+        list.watches.len() < count
+    }
+
+    /// Notes a change, in the order of the pack.
+    pub(crate) fn push(&self, end: Address, change: HeadChange) {
+        lock(&self.queue).pending.push_back((end, change));
+    }
+
+    /// The pack is durable up to `end`: makes the calls for the changes before it.
+    pub(crate) fn call(&self, end: Address, differs: &Differs<'_>) {
+        let mut queue = lock(&self.queue);
+        queue.durable = queue.durable.max(Some(end));
+        if queue.is_calling {
+            return;
+        }
+        queue.is_calling = true;
+        drop(queue);
+        let calling = Calling(self);
+        while let Some(change) = self.next() {
+            let watches = lock(&self.list).watches.clone();
+            for (_, watch) in watches {
+                let is_meant = watch.branch.as_ref().is_none_or(|branch| *branch == change.branch)
+                    && watch.path.as_ref().is_none_or(|path| differs(&change, path));
+                if is_meant {
+                    (watch.call)(&change);
+                }
+            }
+        }
+        // `next` has ended the calling under the lock under which it found nothing.
+        std::mem::forget(calling);
+    }
+
+    /// The next change that is durable; if there is none, the calling ends.
+    fn next(&self) -> Option<HeadChange> {
+        let mut queue = lock(&self.queue);
+        let durable = queue.durable;
+        let next = queue.pending.pop_front_if(|(end, _)| Some(*end) <= durable);
+        queue.is_calling = next.is_some();
+        next.map(|(_, change)| change)
+    }
+}

@@ -1,0 +1,182 @@
+//! Trees as plain data, and copies of trees that need no store.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::vec;
+
+use crate::base::error::{Error, Result};
+use crate::base::path::HEIGHT_MAX;
+use crate::object::pins::Pins;
+use crate::tree::copy::{Blinded, copy};
+use crate::tree::node::{Env, Spot};
+use crate::tree::tree::Tree;
+use crate::tree::walk::{Entry, dir, sorted};
+
+/// Memory that plain data takes at most, unless the caller says otherwise.
+const CONCRETE_BYTES_MAX: u64 = 1 << 30;
+/// Memory of a binding beside the bytes of its step and value.
+const BINDING_BYTES: usize = 64;
+
+/// A tree as plain data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Concrete {
+    /// A value.
+    Value(Vec<u8>),
+    /// A directory.
+    Directory(BTreeMap<Box<[u8]>, Concrete>),
+}
+
+impl Tree {
+    /// The whole tree as plain data, of 1 GiB at most;
+    /// [`to_concrete_within`](Self::to_concrete_within) takes another limit.
+    ///
+    /// # Errors
+    /// As [`to_concrete_within`](Self::to_concrete_within).
+    pub fn to_concrete(&self) -> Result<Concrete> {
+        self.to_concrete_within(CONCRETE_BYTES_MAX)
+    }
+
+    /// The whole tree as plain data that takes about `bytes_max` of memory at most. A part of the
+    /// tree that stands in several places counts in each: a tree of a few kilobytes can stand for
+    /// more data than there is memory.
+    ///
+    /// Cost: one read for each directory, inode and value that is not in memory.
+    ///
+    /// # Errors
+    /// As [`mem`](Self::mem), and [`LimitExceeded`](Error::LimitExceeded).
+    pub fn to_concrete_within(&self, bytes_max: u64) -> Result<Concrete> {
+        let env = &*self.env;
+        let mut room = Room { left: bytes_max, bytes_max };
+        let mut way: Vec<Directory> = Vec::new();
+        let mut next = open(env, Spot::Own(self.root()), &mut room)?;
+        loop {
+            // Up to the next entry of a directory on the way.
+            let mut whole = match next {
+                Opened::Value(bytes) => Concrete::Value(bytes),
+                Opened::Directory(directory) => {
+                    way.push(directory);
+                    match way.last_mut().and_then(Directory::go_on) {
+                        Some(entry) => {
+                            next = open(env, entry.spot(), &mut room)?;
+                            continue;
+                        }
+                        None => Directory::end(way.pop()),
+                    }
+                }
+            };
+            next = loop {
+                let Some(above) = way.last_mut() else { return Ok(whole) };
+                above.put(whole);
+                match above.go_on() {
+                    Some(entry) => break open(env, entry.spot(), &mut room)?,
+                    None => whole = Directory::end(way.pop()),
+                }
+            };
+        }
+    }
+
+    /// The tree of plain data, of the same store as this one. Directories without content are left out.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn of_concrete(&self, concrete: &Concrete) -> Result<Self> {
+        let mut way = match concrete {
+            Concrete::Value(bytes) => return Ok(self.of_value(bytes.as_slice())),
+            Concrete::Directory(children) => vec![(self.empty(), [].as_slice(), children.iter())],
+        };
+        loop {
+            let levels = way.len();
+            let (tree, _, children) = way.last_mut().expect("the root ends the loop");
+            match children.next() {
+                Some((step, Concrete::Value(bytes))) => {
+                    tree.add(&[step], bytes.as_slice())?;
+                }
+                Some(_) if levels >= usize::from(HEIGHT_MAX) => {
+                    return Err(Error::TooDeep { levels: levels + 1 });
+                }
+                Some((step, Concrete::Directory(children))) => {
+                    way.push((self.empty(), step, children.iter()));
+                }
+                None => {
+                    let (tree, step, _) = way.pop().expect("it was there");
+                    match way.last_mut() {
+                        Some((above, ..)) => above.add_tree(&[step], &tree)?,
+                        None => return Ok(tree),
+                    };
+                }
+            }
+        }
+    }
+
+    /// A copy that is in memory only and belongs to no store. Parts that are shared stay shared.
+    ///
+    /// Cost: one read for each directory, inode and value that is not in memory. The tree is hashed.
+    ///
+    /// # Errors
+    /// As [`mem`](Self::mem).
+    pub fn to_memory(&self) -> Result<Self> {
+        self.hash();
+        let env = Env { rules: self.env.rules, source: None, proof: false };
+        let root = copy(&self.env, Spot::Own(self.root()), Blinded::Refuse)?;
+        Ok(Self::at(Arc::new(env), root, Pins::default()))
+    }
+}
+
+/// What is left of the memory that plain data may take.
+struct Room {
+    left: u64,
+    bytes_max: u64,
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> Result<()> {
+        match self.left.checked_sub(bytes as u64) {
+            Some(left) => self.left = left,
+            None => return Err(Error::LimitExceeded { limit: self.bytes_max, unit: "bytes" }),
+        }
+        Ok(())
+    }
+}
+
+/// A directory that is being turned into plain data.
+struct Directory {
+    rest: vec::IntoIter<Entry>,
+    /// The step that is gone on with.
+    step: Box<[u8]>,
+    children: BTreeMap<Box<[u8]>, Concrete>,
+}
+
+impl Directory {
+    fn go_on(&mut self) -> Option<Entry> {
+        let entry = self.rest.next()?;
+        self.step = entry.step().into();
+        Some(entry)
+    }
+
+    fn put(&mut self, child: Concrete) {
+        self.children.insert(std::mem::take(&mut self.step), child);
+    }
+
+    fn end(directory: Option<Self>) -> Concrete {
+        Concrete::Directory(directory.map(|directory| directory.children).unwrap_or_default())
+    }
+}
+
+enum Opened {
+    Value(Vec<u8>),
+    Directory(Directory),
+}
+
+/// Takes the room of a value, or of the bindings of a directory.
+fn open(env: &Env, spot: Spot<'_>, room: &mut Room) -> Result<Opened> {
+    let Some(node) = dir(env, spot)? else {
+        let bytes = spot.value(env)?.unwrap_or_default();
+        room.take(bytes.len())?;
+        return Ok(Opened::Value(bytes));
+    };
+    room.take(usize::try_from(node.count()).unwrap_or(usize::MAX).saturating_mul(BINDING_BYTES))?;
+    let entries = sorted(env, &node)?;
+    room.take(entries.iter().map(|entry| entry.step().len()).sum())?;
+    let (rest, step) = (entries.into_iter(), Box::default());
+    Ok(Opened::Directory(Directory { rest, step, children: BTreeMap::new() }))
+}

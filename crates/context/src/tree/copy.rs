@@ -1,0 +1,163 @@
+//! Copies of trees that are in memory only, and whose nodes no other tree has: what a commit writes is noted in the
+//! nodes, so a store never gets those that another store, or a tree without one, may have.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use crate::base::error::Result;
+use crate::base::hash::Hash;
+use crate::base::hashing::BRANCHING_MAX;
+use crate::tree::digest::spot_hash;
+use crate::tree::node::{
+    Binding, Body, Child, EntriesNode, Env, InnerNode, Known, Node, Shape, Slot, Spot, Value,
+};
+use crate::tree::walk::dir;
+
+/// What a copy does with parts of which only the hash is known. They are kept in trees without a store only, all of
+/// whose nodes are in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blinded {
+    Keep,
+    Refuse,
+}
+
+/// A copy of what is at a spot of a tree that was hashed. Parts that are shared stay shared.
+///
+/// Cost: one read for each directory, inode and value that is not in memory.
+pub(crate) fn copy(env: &Env, spot: Spot<'_>, blinded: Blinded) -> Result<Child> {
+    Copier { env, nodes: HashMap::new(), blinded }.copy(spot)
+}
+
+struct Copier<'a> {
+    env: &'a Env,
+    /// The copies of the nodes that were met; of partial trees also by what they are a copy of, since nodes of one hash may
+    /// differ in what is blinded.
+    nodes: HashMap<(Hash, *const Node), Arc<Node>>,
+    blinded: Blinded,
+}
+
+/// A node that is being copied, after what is below it.
+struct Copying {
+    node: Arc<Node>,
+    /// The next item, or bucket.
+    next: usize,
+    bindings: Vec<Binding>,
+    slots: Vec<(usize, Slot)>,
+}
+
+impl Copying {
+    fn new(node: Arc<Node>) -> Self {
+        Self { node, next: 0, bindings: Vec::new(), slots: Vec::new() }
+    }
+
+    /// Takes the copy of what the last call of [`Copier::go_on`] gave.
+    fn put(&mut self, copy: Arc<Node>) {
+        let last = self.next - 1;
+        match self.node.shape() {
+            Shape::Entries(entries) => {
+                self.bindings.push((entries.step(last).into(), Child::Dir(copy)));
+            }
+            Shape::Inner(_) => self.slots.push((last, Slot::Node(copy))),
+        }
+    }
+}
+
+// The pointers are compared, never followed.
+impl Copier<'_> {
+    /// Copies with a list of the nodes on the way: a path may have more of them than a thread has
+    /// stack for.
+    fn copy(&mut self, spot: Spot<'_>) -> Result<Child> {
+        let root = match self.spot(spot)? {
+            Copied::Whole(child) => return Ok(child),
+            Copied::Below(node) => node,
+        };
+        let mut way = vec![Copying::new(root)];
+        let mut done = None;
+        while let Some(copying) = way.last_mut() {
+            if let Some(copy) = done.take() {
+                copying.put(copy);
+            }
+            match self.go_on(copying)? {
+                Some(below) => match self.nodes.get(&self.key(&below)) {
+                    Some(copy) => done = Some(Arc::clone(copy)),
+                    None => way.push(Copying::new(below)),
+                },
+                None => done = way.pop().map(|copied| self.end(copied)),
+            }
+        }
+        Ok(Child::Dir(done.expect("the root was copied last")))
+    }
+
+    fn key(&self, node: &Arc<Node>) -> (Hash, *const Node) {
+        let met = match self.blinded {
+            Blinded::Keep => Arc::as_ptr(node),
+            Blinded::Refuse => std::ptr::null(),
+        };
+        (*node.hash.get().expect("the tree was hashed"), met)
+    }
+
+    fn spot(&self, spot: Spot<'_>) -> Result<Copied> {
+        if let (Blinded::Keep, Spot::Own(Child::Blinded { .. })) = (self.blinded, spot) {
+            return Ok(Copied::Whole(spot.to_child()));
+        }
+        if let Some(node) = dir(self.env, spot)? {
+            return Ok(Copied::Below(node));
+        }
+        let bytes = spot.value(self.env)?.unwrap_or_default();
+        let hash = OnceLock::from(spot_hash(self.env, spot));
+        Ok(Copied::Whole(Child::Value(Arc::new(Value { hash, ..Value::new(bytes.into()) }))))
+    }
+
+    /// Copies on up to the next node below; none if there is no other.
+    fn go_on(&self, copying: &mut Copying) -> Result<Option<Arc<Node>>> {
+        let Copying { node, next, bindings, slots } = copying;
+        match node.shape() {
+            Shape::Entries(entries) => {
+                while *next < entries.len() {
+                    let item = *next;
+                    *next += 1;
+                    match self.spot(entries.spot(item))? {
+                        Copied::Whole(child) => bindings.push((entries.step(item).into(), child)),
+                        Copied::Below(node) => return Ok(Some(node)),
+                    }
+                }
+            }
+            Shape::Inner(inner) => {
+                while *next < BRANCHING_MAX as usize {
+                    let bucket = *next;
+                    *next += 1;
+                    if let (Blinded::Keep, Known::Blinded(hash)) =
+                        (self.blinded, inner.known(bucket))
+                    {
+                        slots.push((bucket, Slot::Blinded(Box::new(*hash))));
+                    } else if let Some(below) = inner.fetch(self.env, bucket)? {
+                        return Ok(Some(below));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn end(&mut self, copied: Copying) -> Arc<Node> {
+        let Copying { node, bindings, slots, .. } = copied;
+        let body = match node.shape() {
+            Shape::Entries(entries) => Body::Entries(EntriesNode::new(entries.is_leaf(), bindings)),
+            Shape::Inner(inner) => {
+                Body::Inner(InnerNode::new(inner.depth(), inner.count(), slots.into_iter()))
+            }
+        };
+        let key = self.key(&node);
+        let mut copy = Node::new(body, node.height);
+        copy.hash = OnceLock::from(key.0);
+        let copy = Arc::new(copy);
+        self.nodes.insert(key, Arc::clone(&copy));
+        copy
+    }
+}
+
+/// What is at a spot.
+enum Copied {
+    Whole(Child),
+    Below(Arc<Node>),
+}

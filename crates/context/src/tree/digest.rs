@@ -1,0 +1,285 @@
+//! Hashing of what changed: every node and value below a root that has no hash yet, each once, from the leaves up,
+//! several at once by the processor's lanes and large levels on several threads.
+
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use crate::base::fast_map::QuickMap;
+use crate::base::hash::Hash;
+use crate::base::hashing::{BRANCHING_MAX, Preimages};
+use crate::base::stats::PreimageSizes;
+use crate::object::record::{Hashable, Stored};
+use crate::tree::node::{Body, Child, Env, Node, Shape, Slot, Spot, Value};
+
+/// From so many bytes of preimages on, a level is divided among threads: below it a thread costs more than it saves.
+const THREAD_BYTES: usize = 64 << 10;
+/// Preimages that are collected before they are hashed.
+const BATCH_BYTES: usize = 64 << 10;
+
+enum Job<'a> {
+    Value(&'a Value),
+    Node(&'a Node),
+}
+
+/// What hashing has cost.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Hashed {
+    /// Nodes and values.
+    pub(crate) count: u64,
+    /// Bytes of their preimages.
+    pub(crate) bytes: u64,
+    pub(crate) sizes: PreimageSizes,
+    /// Values that are stored in these nodes, and have no hash there.
+    pub(crate) again: u64,
+}
+
+impl Hashed {
+    fn add(&mut self, preimage: usize) {
+        self.count += 1;
+        self.bytes += preimage as u64;
+        self.sizes.add(preimage);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.bytes += other.bytes;
+        self.sizes.merge(&other.sizes);
+        self.again += other.again;
+    }
+}
+
+/// The hash of `root`, and of everything below it, on up to `threads` threads.
+pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
+    let mut levels = Levels::default();
+    levels.add(root);
+    let mut hashed = Hashed::default();
+    for jobs in &levels.jobs {
+        let bytes: usize = jobs.iter().map(preimage_bytes).sum();
+        let threads = threads.min(bytes / THREAD_BYTES + 1);
+        let share = jobs.len().div_ceil(threads);
+        thread::scope(|scope| {
+            let mut shares = jobs.chunks(share.max(1));
+            let own = shares.next();
+            let others: Vec<_> =
+                shares.map(|share| scope.spawn(|| hash_jobs(env, share))).collect();
+            hashed.merge(&hash_jobs(env, own.unwrap_or_default()));
+            for other in others {
+                // A panic there is passed on when the scope ends.
+                other.join().iter().for_each(|other| hashed.merge(other));
+            }
+        });
+    }
+    (*root.hash.get().expect("the root is in the last level"), hashed)
+}
+
+/// What is to be hashed, by its distance from the leaves.
+#[derive(Default)]
+struct Levels<'a> {
+    jobs: Vec<Vec<Job<'a>>>,
+    /// The distances of nodes that may be met again: a tree may stand in several places.
+    shared: QuickMap<*const Node, usize>,
+}
+
+// The pointers are compared, never followed.
+impl<'a> Levels<'a> {
+    /// Adds all from `root` down that has no hash, with a list of the nodes on the way: a path may
+    /// have more of them than a thread has stack for.
+    fn add(&mut self, root: &'a Node) {
+        if root.hash.get().is_some() {
+            return;
+        }
+        let mut way = vec![Adding { node: root, is_shared: false, next: 0, level: 0 }];
+        while let Some(adding) = way.last_mut() {
+            match adding.next_below() {
+                Some(Below::Hashed) => {}
+                Some(Below::Value(value)) => {
+                    adding.level = adding.level.max(1);
+                    self.push(0, Job::Value(value));
+                }
+                Some(Below::Node(node)) => {
+                    let is_shared = Arc::strong_count(node) > 1;
+                    let known = self.shared.get(&Arc::as_ptr(node)).filter(|_| is_shared);
+                    match known {
+                        Some(level) => adding.level = adding.level.max(*level),
+                        None => way.push(Adding { node, is_shared, next: 0, level: 0 }),
+                    }
+                }
+                None => {
+                    let &mut Adding { node, is_shared, level, .. } = adding;
+                    way.pop();
+                    self.push(level, Job::Node(node));
+                    if is_shared {
+                        self.shared.insert(node, level + 1);
+                    }
+                    if let Some(above) = way.last_mut() {
+                        above.level = above.level.max(level + 1);
+                    }
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, level: usize, job: Job<'a>) {
+        if self.jobs.len() <= level {
+            self.jobs.resize_with(level + 1, Vec::new);
+        }
+        self.jobs[level].push(job);
+    }
+}
+
+/// A node that is being added, after what is below it.
+struct Adding<'a> {
+    node: &'a Node,
+    /// Whether it may be met again.
+    is_shared: bool,
+    /// Number of the next child, of those that are not as in the record.
+    next: usize,
+    /// Distance from the leaves, as far as it is known.
+    level: usize,
+}
+
+enum Below<'a> {
+    Hashed,
+    Value(&'a Value),
+    Node(&'a Arc<Node>),
+}
+
+impl<'a> Adding<'a> {
+    fn next_below(&mut self) -> Option<Below<'a>> {
+        let number = self.next;
+        self.next += 1;
+        let node = match &self.node.body {
+            Body::Stored(_) => unreachable!("what is stored has a hash"),
+            Body::Entries(entries) => match entries.own_child(number)? {
+                Child::Dir(node) => node,
+                Child::Value(value) if value.hash.get().is_none() => {
+                    return Some(Below::Value(value));
+                }
+                _ => return Some(Below::Hashed),
+            },
+            Body::Inner(inner) => match inner.own().get(number)? {
+                Slot::Node(node) => node,
+                Slot::Blinded(_) => return Some(Below::Hashed),
+            },
+        };
+        Some(if node.hash.get().is_some() { Below::Hashed } else { Below::Node(node) })
+    }
+}
+
+/// How many bytes will be hashed, about.
+fn preimage_bytes(job: &Job<'_>) -> usize {
+    match job {
+        Job::Value(value) => value.bytes.len() + 8,
+        Job::Node(node) => match node.shape() {
+            Shape::Entries(entries) => entries.len() * 64,
+            Shape::Inner(_) => BRANCHING_MAX as usize * 34,
+        },
+    }
+}
+
+fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
+    let mut hashed = Hashed::default();
+    let (mut preimages, mut inline) = (Preimages::new(env.rules), Preimages::new(env.rules));
+    let mut rest = jobs;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let batch = rest.iter().take_while(|job| {
+            let is_first = bytes == 0;
+            bytes += preimage_bytes(job);
+            is_first || bytes <= BATCH_BYTES
+        });
+        let (batch, after) = rest.split_at(batch.count());
+        hash_batch(env, batch, (&mut preimages, &mut inline), &mut hashed);
+        rest = after;
+    }
+    hashed
+}
+
+/// Hashes a batch: first the values that are stored in its nodes, whose hashes are put into the nodes' preimages.
+fn hash_batch(
+    env: &Env,
+    batch: &[Job<'_>],
+    (preimages, inline): (&mut Preimages, &mut Preimages),
+    hashed: &mut Hashed,
+) {
+    for job in batch {
+        match job {
+            Job::Value(value) => preimages.value(&value.bytes),
+            Job::Node(node) => preimage(env, node, inline, preimages),
+        }
+    }
+    hashed.again += inline.lengths().count() as u64;
+    preimages.fill_in(&inline.finish());
+    preimages.lengths().for_each(|length| hashed.add(length));
+    for (job, hash) in batch.iter().zip(preimages.finish()) {
+        match job {
+            Job::Value(value) => value.hash.get_or_init(|| hash),
+            Job::Node(node) => node.hash.get_or_init(|| hash),
+        };
+    }
+}
+
+/// The hash of a node as its content has it, whatever it is known by.
+pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
+    let mut unknown = node.clone();
+    unknown.hash = OnceLock::new();
+    let (mut preimages, mut inline) = (Preimages::new(env.rules), Preimages::new(env.rules));
+    let mut hashed = Hashed::default();
+    hash_batch(env, &[Job::Node(&unknown)], (&mut preimages, &mut inline), &mut hashed);
+    *unknown.hash.get().expect("it was hashed")
+}
+
+/// The preimage of a node whose children have hashes, but for those of the values that are stored in it: these are
+/// appended to `inline`, and their hashes are to be filled in.
+fn preimage(env: &Env, node: &Node, inline: &mut Preimages, out: &mut Preimages) {
+    match node.shape() {
+        Shape::Inner(inner) => {
+            let filled = (0..BRANCHING_MAX as usize)
+                .filter_map(|bucket| inner.bucket_hash(bucket).map(|hash| (bucket, hash)));
+            out.inner(inner.depth(), node.count(), filled.clone().count() as u32);
+            filled.for_each(|(bucket, hash)| out.bucket(bucket, hash));
+        }
+        Shape::Entries(entries) => {
+            let count = entries.len();
+            if entries.is_leaf() {
+                out.leaf(count as u64);
+            } else {
+                out.flat(count as u64);
+            }
+            for item in 0..count {
+                let spot = entries.spot(item);
+                let hash = match spot {
+                    Spot::Stored { entries, ordinal, .. } => {
+                        match entries.hashable(ordinal as usize) {
+                            Hashable::Inline(bytes) => {
+                                inline.value(bytes);
+                                None
+                            }
+                            Hashable::Hash(hash) => Some(hash),
+                        }
+                    }
+                    Spot::Own(_) => Some(spot_hash(env, spot)),
+                };
+                out.entry(entries.is_leaf(), entries.step(item), spot.is_value(), hash.as_ref());
+            }
+        }
+    }
+}
+
+const HASHED: &str = "the levels below are hashed first";
+
+/// The hash of what is bound; of a directory or value in memory, the one that it was given before.
+pub(crate) fn spot_hash(env: &Env, spot: Spot<'_>) -> Hash {
+    match spot.stored() {
+        Ok(Stored::Inline(bytes)) => env.rules.value_hash(bytes),
+        Ok(Stored::Value(link) | Stored::Dir(link)) => link.hash,
+        Err(Child::Value(value)) => {
+            // A value that was stored in place is taken out without its hash.
+            *value.hash.get_or_init(|| env.rules.value_hash(&value.bytes))
+        }
+        Err(Child::Dir(node)) => *node.hash.get().expect(HASHED),
+        Err(Child::ValueAt(link)) => link.hash,
+        Err(Child::DirAt(far)) => far.0.hash,
+        Err(Child::Blinded { hash, .. }) => **hash,
+    }
+}

@@ -1,0 +1,362 @@
+//! Changes of a tree: binding and unbinding of a path, in place where a node is not shared, with the shape kept canonical:
+//! a leaf is split when it outgrows the branching, inodes are gathered when they fall to it, and a directory is flat up
+//! to the flat limit.
+//!
+//! A change that fails has changed nothing: what it needs is loaded before.
+//!
+//! A change goes down a path and up again with a list of the nodes on the way: chosen names make a
+//! path of a hundred directories lead through thousands of inodes, for which no thread has stack. A
+//! node on the list lacks the child that the change has gone to, so a node that one tree alone
+//! holds is changed in place.
+
+use std::sync::{Arc, LazyLock};
+
+use crate::base::error::{Error, Result};
+use crate::tree::node::{Binding, Body, Child, Env, InnerNode, Node, Shape, Slot, Spot};
+
+/// Binds `child` at `path` below `root`; values on the way become directories. No I/O if all that is on the way was looked
+/// at.
+///
+/// Cost: one read for each directory and inode on the way that is not in memory.
+pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) -> Result<()> {
+    if path.is_empty() {
+        *root = child;
+        return Ok(());
+    }
+    edit(env, root, path, Some(child))
+}
+
+/// Unbinds `path`, which is bound and has a step, below `root`. The directory that has it must have others, or be the root.
+///
+/// Cost: that of [`bind`]; all inodes of the directory that has it where that falls to the flat limit, and those of one
+/// bucket where that falls to the branching.
+pub(crate) fn unbind(env: &Env, root: &mut Child, path: &[&[u8]]) -> Result<()> {
+    edit(env, root, path, None)
+}
+
+/// Stands where a child was taken out.
+static TAKEN: LazyLock<Arc<Node>> = LazyLock::new(|| Arc::new(Node::empty(false)));
+
+/// A node on the way of a change. Nobody else holds the node, and the node lacks the child that the
+/// change has gone to.
+struct Open<'p> {
+    node: Arc<Node>,
+    /// Invariant: no child was taken out of a node that was stored.
+    was_stored: bool,
+    /// Whether the directory was flat, in the first node of a directory.
+    was_flat: Option<bool>,
+    depth: u8,
+    way: Way<'p>,
+}
+
+/// To which child a change has gone.
+enum Way<'p> {
+    /// To none: here the path ends.
+    End,
+    Bucket {
+        bucket: usize,
+        /// Entries below at that time.
+        before: u64,
+        is_taken: bool,
+    },
+    Item {
+        step: &'p [u8],
+        /// Where the step is, or is to be inserted.
+        item: std::result::Result<usize, usize>,
+        is_taken: bool,
+    },
+}
+
+/// Where a change goes on.
+enum Next {
+    Below(Arc<Node>),
+    /// Nowhere: the change is made. The height that the change asks of the node.
+    Made(u16),
+}
+
+/// Puts `new` at `path`, which has a step, or takes away what is there if `new` is none. Only what
+/// is bound is taken away.
+fn edit(env: &Env, root: &mut Child, path: &[&[u8]], new: Option<Child>) -> Result<()> {
+    let (dir, is_taken) = take_dir(env, root)?;
+    let mut opened = Vec::with_capacity(2 * path.len());
+    match descend(env, dir, path, new, &mut opened) {
+        Ok(height) => {
+            let (dir, outcome) = ascend(env, opened, height);
+            *root = Child::Dir(dir);
+            outcome
+        }
+        Err((node, error)) => {
+            let dir = restore(opened, node);
+            if is_taken {
+                *root = Child::Dir(dir);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// The directory of a child, loaded if needed; an empty one for a value. Says whether the directory
+/// was taken out of the child.
+fn take_dir(env: &Env, child: &mut Child) -> Result<(Arc<Node>, bool)> {
+    if let Child::Dir(dir) = child {
+        return Ok((std::mem::replace(dir, Arc::clone(&TAKEN)), true));
+    }
+    let dir = child.dir(env)?;
+    Ok((dir.map_or_else(|| Arc::new(Node::empty(false)), Arc::clone), false))
+}
+
+/// Opens the nodes on the way from `dir` to the end of `path`, and makes the change in the last
+/// one. Gives the height that the change asks of the last node.
+///
+/// # Errors
+/// With the node that could not be passed, as the node was.
+fn descend<'p>(
+    env: &Env,
+    dir: Arc<Node>,
+    path: &[&'p [u8]],
+    mut new: Option<Child>,
+    opened: &mut Vec<Open<'p>>,
+) -> std::result::Result<u16, (Arc<Node>, Error)> {
+    let removes = new.is_none();
+    let (mut node, mut at, mut depth) = (dir, 0, 0);
+    loop {
+        let is_last = at + 1 == path.len();
+        if removes
+            && is_last
+            && may_be_gathered(env, &node, depth)
+            && let Err(error) = node.each(env, &mut |_, _| Ok(true))
+        {
+            return Err((node, error));
+        }
+
+        let mut open = Open::new(node, depth);
+        match open.go_down(env, path[at], is_last, &mut new) {
+            Err(error) => return Err((open.closed(), error)),
+            Ok(Next::Made(height)) => {
+                opened.push(open);
+                return Ok(height);
+            }
+            Ok(Next::Below(below)) => {
+                if matches!(open.way, Way::Item { .. }) {
+                    (at, depth) = (at + 1, 0);
+                } else {
+                    depth += 1;
+                }
+                opened.push(open);
+                node = below;
+            }
+        }
+    }
+}
+
+/// Whether the loss of one step gives the node, or the directory that it begins, another shape.
+fn may_be_gathered(env: &Env, node: &Node, depth: u8) -> bool {
+    let fewer = node.count().saturating_sub(1);
+    let falls_flat = depth == 0 && !node.is_flat() && env.rules.is_flat(fewer);
+    let is_inner = matches!(node.shape(), Shape::Inner(_));
+    falls_flat || is_inner && env.rules.is_leaf(depth, fewer)
+}
+
+/// Makes the nodes of the list whole again, from the last one up; gives the first one.
+///
+/// # Errors
+/// If what is gathered was not loaded before, which `descend` sees to. The tree is whole then,
+/// though not in its shape.
+fn ascend(env: &Env, mut opened: Vec<Open<'_>>, height: u16) -> (Arc<Node>, Result<()>) {
+    let mut outcome = Ok(());
+    let mut below = Arc::clone(&TAKEN);
+    let mut height_asked = height;
+    while let Some(mut open) = opened.pop() {
+        open.put_changed(below, height_asked);
+        let shaped = open.shape(env);
+        outcome = outcome.and(shaped);
+        below = open.node;
+        height_asked = 0;
+    }
+    (below, outcome)
+}
+
+/// Makes the nodes of the list as they were, where the change could not go below the last one;
+/// gives the first one.
+fn restore(mut opened: Vec<Open<'_>>, node: Arc<Node>) -> Arc<Node> {
+    let mut below = node;
+    while let Some(mut open) = opened.pop() {
+        open.put_back(below);
+        below = open.closed();
+    }
+    below
+}
+
+impl<'p> Open<'p> {
+    fn new(node: Arc<Node>, depth: u8) -> Self {
+        let was_flat = (depth == 0).then(|| node.is_flat());
+        let opened = node.opened();
+        let was_stored = opened.is_some();
+        let node = opened.map_or(node, Arc::new);
+        Self { node, was_stored, was_flat, depth, way: Way::End }
+    }
+
+    /// Goes to the child that `step` leads to, or makes the change if the step is the last one.
+    fn go_down(
+        &mut self,
+        env: &Env,
+        step: &'p [u8],
+        is_last: bool,
+        new: &mut Option<Child>,
+    ) -> Result<Next> {
+        let entries = match &mut Arc::make_mut(&mut self.node).body {
+            Body::Stored(_) => unreachable!("it was opened"),
+            Body::Entries(entries) => entries,
+            Body::Inner(inner) => {
+                let bucket = env.rules.bucket(self.depth, step);
+                let (below, is_taken) = take_bucket(env, inner, bucket)?;
+                self.way = Way::Bucket { bucket, before: below.count(), is_taken };
+                return Ok(Next::Below(below));
+            }
+        };
+
+        let item = entries.position(step);
+        let removes = new.is_none();
+        match (item, new.take_if(|_| is_last)) {
+            (Ok(item), Some(child)) => {
+                let height = child.height() + 1;
+                entries.set(item, child);
+                return Ok(Next::Made(height));
+            }
+            (Err(position), Some(child)) => {
+                let height = child.height() + 1;
+                entries.insert(position, step, child);
+                return Ok(Next::Made(height));
+            }
+            (Ok(item), None) if is_last => {
+                entries.remove(item);
+                return Ok(Next::Made(1));
+            }
+            (Err(_), None) if removes => return Ok(Next::Made(1)),
+            (_, None) => {}
+        }
+
+        let (below, is_taken) = match item {
+            Err(_) => (Arc::new(Node::empty(false)), false),
+            Ok(item) => match entries.child_mut(item) {
+                Some(child) => take_dir(env, child)?,
+                None => {
+                    let dir = entries.spot(item).dir(env)?;
+                    (dir.map_or_else(|| Arc::new(Node::empty(false)), Arc::clone), false)
+                }
+            },
+        };
+        self.way = Way::Item { step, item, is_taken };
+        Ok(Next::Below(below))
+    }
+
+    /// Puts the changed child where the change has gone to. `height` is what a change in this node
+    /// asks.
+    fn put_changed(&mut self, below: Arc<Node>, height: u16) {
+        let owned = Arc::make_mut(&mut self.node);
+        let height = match (&mut owned.body, &self.way) {
+            (Body::Inner(inner), Way::Bucket { bucket, before, .. }) => {
+                let (after, height) = (below.count(), below.height);
+                inner.set(*bucket, Slot::Node(below));
+                inner.counted(*bucket, *before, after);
+                height
+            }
+            (Body::Entries(entries), Way::Item { step, item, .. }) => {
+                let height = below.height + 1;
+                match *item {
+                    Ok(item) => entries.set(item, Child::Dir(below)),
+                    Err(position) => entries.insert(position, step, Child::Dir(below)),
+                }
+                height
+            }
+            _ => height,
+        };
+        owned.hash.take();
+        owned.place.take();
+        owned.height = owned.height.max(height);
+    }
+
+    /// Gives the changed node the shape that its number of steps asks for.
+    fn shape(&mut self, env: &Env) -> Result<()> {
+        let node = &mut self.node;
+        let is_inner = matches!(node.shape(), Shape::Inner(_));
+        if !node.is_flat() && is_inner == env.rules.is_leaf(self.depth, node.count()) {
+            let bindings = gather(env, node)?;
+            *node = Arc::new(inode(env, self.depth, bindings, node.height));
+        }
+        match self.was_flat {
+            Some(was_flat) => reshape(env, node, was_flat),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts a child back that did not change.
+    fn put_back(&mut self, below: Arc<Node>) {
+        match (&mut Arc::make_mut(&mut self.node).body, &self.way) {
+            (Body::Inner(inner), Way::Bucket { bucket, is_taken: true, .. }) => {
+                inner.set(*bucket, Slot::Node(below));
+            }
+            (Body::Entries(entries), Way::Item { item: Ok(item), is_taken: true, .. }) => {
+                entries.set(*item, Child::Dir(below));
+            }
+            _ => {}
+        }
+    }
+
+    /// The node as it was before it was opened; nothing is missing in it.
+    fn closed(self) -> Arc<Node> {
+        match self.node.base() {
+            Some(base) if self.was_stored => Arc::clone(base),
+            _ => self.node,
+        }
+    }
+}
+
+/// The inode of a bucket, loaded if needed; an empty one for an empty bucket. Says whether the
+/// inode was taken out.
+fn take_bucket(env: &Env, inner: &mut InnerNode, bucket: usize) -> Result<(Arc<Node>, bool)> {
+    if let Some(Slot::Node(node)) = inner.slot_mut(bucket) {
+        return Ok((std::mem::replace(node, Arc::clone(&TAKEN)), true));
+    }
+    let node = inner.bucket(env, bucket)?;
+    Ok((node.map_or_else(|| Arc::new(Node::empty(true)), Arc::clone), false))
+}
+
+/// Makes a directory flat, or an inode, as its number of steps asks for.
+fn reshape(env: &Env, dir: &mut Arc<Node>, flat: bool) -> Result<()> {
+    let wants_flat = env.rules.is_flat(dir.count());
+    if wants_flat == flat {
+        return Ok(());
+    }
+    let bindings = gather(env, dir)?;
+    *dir = Arc::new(if wants_flat {
+        Node::of_bindings(false, bindings, dir.height)
+    } else {
+        inode(env, 0, bindings, dir.height)
+    });
+    Ok(())
+}
+
+/// All that is bound below an inode, ascending, free of any record.
+fn gather(env: &Env, node: &Node) -> Result<Vec<Binding>> {
+    let binding = |(step, spot): (&[u8], Spot<'_>)| (step.into(), spot.to_child());
+    Ok(node.sorted(env)?.into_iter().map(binding).collect())
+}
+
+/// The inode of bindings, which ascend. Recursion: at most 64 inodes of one directory.
+pub(crate) fn inode(env: &Env, depth: u8, bindings: Vec<Binding>, height: u16) -> Node {
+    let count = bindings.len() as u64;
+    if env.rules.is_leaf(depth, count) {
+        return Node::of_bindings(true, bindings, height);
+    }
+    let mut buckets: Vec<Vec<Binding>> = Vec::new();
+    buckets.resize_with(32, Vec::new);
+    for binding in bindings {
+        buckets[env.rules.bucket(depth, &binding.0)].push(binding);
+    }
+    let filled = buckets.into_iter().enumerate().filter(|(_, bindings)| !bindings.is_empty());
+    let slots = filled.map(|(bucket, bindings)| {
+        (bucket, Slot::Node(Arc::new(inode(env, depth + 1, bindings, height))))
+    });
+    Node::new(Body::Inner(InnerNode::new(depth, count, slots)), height)
+}

@@ -1,0 +1,365 @@
+//! Writing of what changed: every directory, inode and large value below a root that has no place yet, children before
+//! parents, a subtree next to its siblings; so that what one block writes lies together.
+
+use std::sync::Arc;
+
+use crate::base::address::{Address, Link, Place};
+use crate::base::error::{Error, Result};
+use crate::base::fast_map::QuickMap;
+use crate::base::hash::Hash;
+use crate::base::hashing::BRANCHING_MAX;
+use crate::base::path::{HEIGHT_MAX, PathText};
+use crate::object::record::{
+    EntriesBuffers, EntriesWriter, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored, VALUE,
+    delta_base, inner_body, is_delta_worth,
+};
+use crate::tree::node::{Body, Child, EntriesNode, Env, InnerNode, Node, Slot, Spot, Value};
+
+/// Where records are put.
+pub(crate) trait Sink {
+    /// Where the next record will lie.
+    fn next(&self) -> Address;
+
+    /// Appends a record, whose body `write` makes.
+    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place>;
+
+    /// An object of this hash that is stored already, if the sink knows one.
+    fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Place>>;
+}
+
+/// What was written, to be [kept](Written::keep) once it is in the pack.
+#[derive(Debug, Default)]
+pub(crate) struct Written<'a> {
+    nodes: Vec<(&'a Node, Place, Option<Arc<Record>>)>,
+    values: Vec<(&'a Value, Place)>,
+    /// Nodes of a tree that stand in it several times.
+    shared: QuickMap<*const Node, (Link, u16)>,
+    /// Values of which the same holds.
+    shared_values: QuickMap<*const Value, Place>,
+    buffers: EntriesBuffers,
+}
+
+// The pointers are compared, never followed.
+impl<'a> Written<'a> {
+    /// Tells the nodes where they are; calls `cache` with each new record, and where the one lies that it comes from. A node
+    /// above a part of which it only knows the hash may be less high than its record, and gets no place, so that what is made
+    /// of it is looked at again.
+    pub(crate) fn keep(self, mut cache: impl FnMut(Option<Place>, Place, Arc<Record>)) {
+        for (node, place, record) in self.nodes {
+            if record.as_ref().is_none_or(|record| record.height <= node.height) {
+                node.place.get_or_init(|| place);
+            }
+            if let Some(record) = record {
+                cache(node.base().and_then(|base| base.place.get().copied()), place, record);
+            }
+        }
+        for (value, place) in self.values {
+            value.place.get_or_init(|| place);
+        }
+    }
+
+    /// Objects of each kind: directories and inodes, values. Those under which a dedup index may file them.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (bool, Hash, Place)> + '_ {
+        let nodes = self
+            .nodes
+            .iter()
+            .filter_map(|(node, place, _)| Some((false, *node.hash.get()?, *place)));
+        let values = self
+            .values
+            .iter()
+            .filter_map(|(value, place)| Some((true, *value.hash.get()?, *place)));
+        nodes.chain(values)
+    }
+
+    /// How many nodes and values were written.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.nodes.len() as u64, self.values.len() as u64)
+    }
+
+    /// Writes a node and what is below it, all of which have hashes; where it is, and its height.
+    /// Goes down with a list of the nodes on the way: a path may have more of them than a thread
+    /// has stack for.
+    pub(crate) fn node(
+        &mut self,
+        env: &Env,
+        node: &'a Arc<Node>,
+        sink: &mut dyn Sink,
+    ) -> Result<(Link, u16)> {
+        if let Some(known) = self.known(env, node, sink)? {
+            return Ok(known);
+        }
+        let mut way = Vec::new();
+        let mut writing = Writing::new(node);
+        loop {
+            if let Some(below) = self.next_below(env, &mut writing, sink)? {
+                match self.known(env, below, sink)? {
+                    Some(known) => writing.put(known),
+                    None => way.push(std::mem::replace(&mut writing, Writing::new(below))),
+                }
+                continue;
+            }
+            let written = self.write(writing, sink)?;
+            match way.pop() {
+                Some(above) => writing = above,
+                None => return Ok(written),
+            }
+            writing.put(written);
+        }
+    }
+
+    /// Where a node is and its height, if it is stored or was written before.
+    fn known(
+        &mut self,
+        env: &Env,
+        node: &'a Arc<Node>,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<(Link, u16)>> {
+        if let Some(link) = node.link() {
+            return Ok(Some((link, node.height)));
+        }
+        let shared = (Arc::strong_count(node) > 1).then_some(Arc::as_ptr(node));
+        if let Some(written) = shared.and_then(|node| self.shared.get(&node)) {
+            return Ok(Some(*written));
+        }
+        let hash = *node.hash.get().expect(HASHED);
+        let Some((place, stored)) = known_dir(env, &hash, sink)? else { return Ok(None) };
+        if stored.height <= node.height {
+            self.nodes.push((node, place, None));
+        }
+        let written = (Link { place, hash }, stored.height);
+        if let Some(node) = shared {
+            self.shared.insert(node, written);
+        }
+        Ok(Some(written))
+    }
+
+    /// The next node below that may have to be written first. What else the node binds is written
+    /// on the way there.
+    fn next_below(
+        &mut self,
+        env: &Env,
+        writing: &mut Writing<'a>,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<&'a Arc<Node>>> {
+        match &writing.node.body {
+            Body::Stored(_) => unreachable!("what is stored has a place"),
+            Body::Entries(entries) => {
+                while writing.next < entries.len() {
+                    let spot = entries.spot(writing.next);
+                    writing.next += 1;
+                    match spot {
+                        Spot::Own(Child::Dir(node)) => return Ok(Some(node)),
+                        Spot::Own(child) => {
+                            if let Some(written) = self.child(env, child, sink)? {
+                                writing.put(written);
+                            }
+                        }
+                        Spot::Stored { .. } => {}
+                    }
+                }
+            }
+            Body::Inner(inner) => {
+                while writing.next < BRANCHING_MAX as usize {
+                    let bucket = writing.next;
+                    writing.next += 1;
+                    match inner.slot(bucket) {
+                        Some(Slot::Node(node)) => return Ok(Some(node)),
+                        Some(Slot::Blinded(hash)) => {
+                            let path = PathText::default();
+                            return Err(Error::DanglingHash { hash: **hash, path });
+                        }
+                        None => writing.links.extend(inner.kept_link(bucket)),
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes a node all of whose children are written.
+    fn write(&mut self, writing: Writing<'a>, sink: &mut dyn Sink) -> Result<(Link, u16)> {
+        let Writing { node, links, height, .. } = writing;
+        let hash = *node.hash.get().expect(HASHED);
+        let (place, record) = match &node.body {
+            Body::Stored(_) => unreachable!("what is stored has a place"),
+            Body::Entries(entries) => self.entries(entries, links, height, sink)?,
+            Body::Inner(inner) => inner_written(inner, links, height, sink)?,
+        };
+        self.nodes.push((node, place, Some(Arc::new(record))));
+        let written = (Link { place, hash }, height);
+        if Arc::strong_count(node) > 1 {
+            self.shared.insert(Arc::as_ptr(node), written);
+        }
+        Ok(written)
+    }
+
+    /// `links` are those of the children that are neither in the record nor stored in the node.
+    fn entries(
+        &mut self,
+        entries: &'a EntriesNode,
+        links: Vec<Link>,
+        height: u16,
+        sink: &mut dyn Sink,
+    ) -> Result<(Place, Record)> {
+        let count = entries.len();
+        if height > HEIGHT_MAX {
+            return Err(Error::TooDeep { levels: height.into() });
+        }
+        let mut links = links.into_iter();
+        let based_on = entries.record();
+        let in_full = |item: usize| match &based_on?.body {
+            RecordBody::Entries(base) => base.ordinal_in_full(entries.kept(item)?),
+            RecordBody::Inner(_) => None,
+        };
+        let kept = (0..count).filter(|&item| in_full(item).is_some()).count();
+        let base = delta_base(based_on, kept, count);
+        let buffers = std::mem::take(&mut self.buffers);
+        let mut out = EntriesWriter::new(entries.leaf, sink.next(), base, buffers);
+        for item in 0..count {
+            if let Some(ordinal) = in_full(item).filter(|_| base.is_some()) {
+                out.keep(ordinal);
+                continue;
+            }
+            let stored = match entries.spot(item).stored() {
+                Ok(stored) => stored,
+                Err(Child::Value(value)) if value.bytes.len() <= INLINE_BYTES_MAX => {
+                    Stored::Inline(&value.bytes)
+                }
+                Err(child) => {
+                    let link = links.next().expect("one for each child that is elsewhere");
+                    if child.is_value() { Stored::Value(link) } else { Stored::Dir(link) }
+                }
+            };
+            out.put(entries.step(item), stored);
+        }
+        out.end();
+        let place = sink.put(&mut |body| out.body(height, body))?;
+        let (record, buffers) = out.record(height, place);
+        self.buffers = buffers;
+        Ok((place, record))
+    }
+
+    /// The link of a child that is not stored in its directory, and its height, or 0 where the directory's accounts for it.
+    pub(crate) fn child(
+        &mut self,
+        env: &Env,
+        child: &'a Child,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<(Link, u16)>> {
+        Ok(Some(match child {
+            Child::Value(value) if value.bytes.len() <= INLINE_BYTES_MAX => return Ok(None),
+            Child::Value(value) => (self.value(value, sink)?, 0),
+            Child::ValueAt(link) => (**link, 0),
+            Child::Dir(node) => self.node(env, node, sink)?,
+            Child::DirAt(far) => (far.0, 0),
+            Child::Blinded { hash, is_value } => {
+                let known = if *is_value {
+                    sink.known(true, hash)?.map(|place| (place, 0))
+                } else {
+                    let known = known_dir(env, hash, sink)?;
+                    let whole = known.filter(|known| known.1.check_shape(&env.rules, 0).is_ok());
+                    whole.map(|(place, node)| (place, node.height))
+                };
+                let dangling = || Error::DanglingHash { hash: **hash, path: PathText::default() };
+                let (place, height) = known.ok_or_else(dangling)?;
+                (Link { place, hash: **hash }, height)
+            }
+        }))
+    }
+
+    fn value(&mut self, value: &'a Arc<Value>, sink: &mut dyn Sink) -> Result<Link> {
+        let hash = *value.hash.get().expect("hashed before it is written");
+        let shared = (Arc::strong_count(value) > 1).then_some(Arc::as_ptr(value));
+        let written = || self.shared_values.get(&shared?);
+        if let Some(&place) = value.place.get().or_else(written) {
+            return Ok(Link { place, hash });
+        }
+        let place = match sink.known(true, &hash)? {
+            Some(place) => place,
+            None => sink.put(&mut |body| {
+                body.push(VALUE);
+                body.extend_from_slice(&value.bytes);
+            })?,
+        };
+        self.values.push((value, place));
+        if let Some(value) = shared {
+            self.shared_values.insert(value, place);
+        }
+        Ok(Link { place, hash })
+    }
+}
+
+const HASHED: &str = "hashed before it is written";
+
+/// A node that is being written, after what is below it.
+struct Writing<'a> {
+    node: &'a Arc<Node>,
+    /// The next item, or bucket.
+    next: usize,
+    /// Those of an inode are of all its buckets that are not empty.
+    links: Vec<Link>,
+    height: u16,
+}
+
+impl<'a> Writing<'a> {
+    fn new(node: &'a Arc<Node>) -> Self {
+        Self { node, next: 0, links: Vec::new(), height: node.height }
+    }
+
+    /// Takes where a child was written, and its height.
+    fn put(&mut self, (link, below): (Link, u16)) {
+        let below = match &self.node.body {
+            Body::Inner(_) => below,
+            Body::Stored(_) | Body::Entries(_) => below + 1,
+        };
+        self.links.push(link);
+        self.height = self.height.max(below);
+    }
+}
+
+/// Writes an inode with buckets, whose links these are.
+fn inner_written(
+    inner: &InnerNode,
+    links: Vec<Link>,
+    height: u16,
+    sink: &mut dyn Sink,
+) -> Result<(Place, Record)> {
+    let mask = inner.mask();
+    assert_eq!(links.len(), mask.count_ones() as usize, "each bucket that is not empty has a link");
+    let buckets = (0..BRANCHING_MAX as usize).filter(|bucket| mask >> bucket & 1 == 1);
+    let mut changed = 0;
+    for (bucket, link) in buckets.zip(&links) {
+        if inner.record().is_none_or(|base| base.link(bucket) != Some(link)) {
+            changed |= 1 << bucket;
+        }
+    }
+
+    let at = sink.next();
+    let mut written = Inner {
+        depth: inner.depth,
+        count: inner.count,
+        mask,
+        links: links.into(),
+        full: Place { at, bytes: 0 },
+        changed: 0,
+    };
+    if let Some(base) = inner.record() {
+        let changed = (changed | base.changed) & mask;
+        if is_delta_worth(changed.count_ones() as usize, mask.count_ones() as usize) {
+            (written.full, written.changed) = (base.full, changed);
+        }
+    }
+    let place = sink.put(&mut |body| inner_body(at, height, &written, body))?;
+    if written.changed == 0 {
+        written.full = place;
+    }
+    Ok((place, Record { height, body: RecordBody::Inner(written) }))
+}
+
+/// Where a directory, or an inode, is stored that the sink knows, and what is there. One that cannot be read counts as unknown.
+///
+/// Cost: one read, if it is known and not in memory.
+fn known_dir(env: &Env, hash: &Hash, sink: &mut dyn Sink) -> Result<Option<(Place, Arc<Node>)>> {
+    let Some(place) = sink.known(false, hash)? else { return Ok(None) };
+    Ok(env.load(&Link { place, hash: *hash }).ok().map(|node| (place, node)))
+}

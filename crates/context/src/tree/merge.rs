@@ -1,0 +1,205 @@
+//! Three-way merge of trees: what one side alone changed is taken from it, what both changed in the same way agrees,
+//! and values that both changed otherwise are merged by a function of the caller.
+//!
+//! A directory merges child by child; one that a side has removed counts as an empty one, so that the removal of a
+//! value and the addition of another beside it do not meet. A conflict is: a removal against a change of the same
+//! value, a value against a directory, and what the function says is one.
+
+use std::sync::Arc;
+use std::vec;
+
+use crate::base::error::{Error, Result};
+use crate::base::path::PathText;
+use crate::tree::diff::{Envs, Pair, differing};
+use crate::tree::node::{Child, Env, Node, Spot, Value};
+use crate::tree::tree::Tree;
+use crate::tree::walk::{Entry, dir, same};
+
+/// A value that both sides changed, neither to the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Versions<'a> {
+    /// What it was; none if it is new.
+    pub base: Option<&'a [u8]>,
+    /// What our side made of it.
+    pub ours: &'a [u8],
+    /// What their side made of it.
+    pub theirs: &'a [u8],
+}
+
+/// The merged value of a path, none to remove it, or why it cannot be merged.
+pub type Merged = std::result::Result<Option<Vec<u8>>, String>;
+
+type Merge<'a> = dyn FnMut(&[Box<[u8]>], Versions<'_>) -> Merged + 'a;
+
+/// What is to be bound at a path, or that nothing is.
+type Binding = (Vec<Box<[u8]>>, Option<Child>);
+
+/// The three trees that are merged, and what is to be changed in ours.
+struct Merger<'a> {
+    base: &'a Env,
+    ours: &'a Env,
+    theirs: &'a Env,
+    path: Vec<Box<[u8]>>,
+    changes: Vec<Binding>,
+    merge: &'a mut Merge<'a>,
+}
+
+/// What the three trees have at one path.
+#[derive(Clone, Copy)]
+struct Three<'a> {
+    base: Option<Spot<'a>>,
+    ours: Option<Spot<'a>>,
+    theirs: Option<Spot<'a>>,
+}
+
+/// Directories that are merged child by child.
+struct Directories {
+    base: Option<Arc<Node>>,
+    /// Steps in which the two sides differ that are not merged yet.
+    pairs: vec::IntoIter<Pair>,
+}
+
+impl Tree {
+    /// Merges the changes that this tree and `theirs` made to `base`. `merge` is called, in the order of the paths, for
+    /// each value that both changed or added in different ways; it gives the merged value, or none to remove it.
+    ///
+    /// Cost: one read for each directory and inode in which this tree and `theirs` differ, and for the same ones of
+    /// `base`, if they are not in memory. The trees are hashed.
+    ///
+    /// # Errors
+    /// [`Conflict`](Error::Conflict) at the first path that cannot be merged; otherwise as [`mem`](Self::mem) and
+    /// [`add_tree`](Self::add_tree).
+    pub fn merge(
+        &self,
+        base: &Self,
+        theirs: &Self,
+        mut merge: impl FnMut(&[Box<[u8]>], Versions<'_>) -> Merged,
+    ) -> Result<Self> {
+        if self.rules() != theirs.rules() || self.rules() != base.rules() {
+            return Err(Error::ForeignTree);
+        }
+        for tree in [base, self, theirs] {
+            tree.hash();
+        }
+        let mut merger = Merger {
+            base: &base.env,
+            ours: &self.env,
+            theirs: &theirs.env,
+            path: Vec::new(),
+            changes: Vec::new(),
+            merge: &mut merge,
+        };
+        merger.run(Three {
+            base: Some(Spot::Own(base.root())),
+            ours: Some(Spot::Own(self.root())),
+            theirs: Some(Spot::Own(theirs.root())),
+        })?;
+        let changes = merger.changes;
+        let mut merged = self.clone();
+        for (path, child) in changes {
+            match child {
+                Some(child) => merged.add_tree(&path, &theirs.with_root(child))?,
+                None => merged.remove(&path)?,
+            };
+        }
+        Ok(merged)
+    }
+}
+
+/// Whether two trees have the same at a path.
+fn agree(left: (&Env, Option<Spot<'_>>), right: (&Env, Option<Spot<'_>>)) -> bool {
+    match (left.1, right.1) {
+        (Some(l), Some(r)) => same((left.0, l), (right.0, r)),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+impl Merger<'_> {
+    /// Merges all from the roots down, with a list of the directories on the way.
+    fn run(&mut self, roots: Three<'_>) -> Result<()> {
+        let mut way: Vec<Directories> = self.spots(roots)?.into_iter().collect();
+        while let Some(directories) = way.last_mut() {
+            let Some(pair) = directories.pairs.next() else {
+                way.pop();
+                self.path.pop();
+                continue;
+            };
+            let base = match &directories.base {
+                Some(node) => node.locate(self.base, pair.step())?,
+                None => None,
+            };
+            let three = Three {
+                base,
+                ours: pair.left.as_ref().map(Entry::spot),
+                theirs: pair.right.as_ref().map(Entry::spot),
+            };
+            self.path.push(pair.step().into());
+            match self.spots(three)? {
+                Some(below) => way.push(below),
+                None => drop(self.path.pop()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Merges what is at one path; gives the directories to be merged child by child.
+    fn spots(&mut self, three: Three<'_>) -> Result<Option<Directories>> {
+        let Three { base, ours, theirs } = three;
+        if agree((self.ours, ours), (self.theirs, theirs))
+            || agree((self.base, base), (self.theirs, theirs))
+        {
+            return Ok(None);
+        }
+        if agree((self.base, base), (self.ours, ours)) {
+            self.changes.push((self.path.clone(), theirs.map(Spot::to_child)));
+            return Ok(None);
+        }
+        let was_value = base.is_some_and(Spot::is_value);
+        match (ours.map(Spot::is_value), theirs.map(Spot::is_value)) {
+            (Some(true), Some(true)) => self.values(three).map(|()| None),
+            (None, _) | (_, None) if was_value => {
+                Err(self.conflict("removed on one side and changed on the other"))
+            }
+            (Some(true), _) | (_, Some(true)) => {
+                Err(self.conflict("a value on one side and a directory, or nothing, on the other"))
+            }
+            _ => self.directories(three).map(Some),
+        }
+    }
+
+    fn values(&mut self, three: Three<'_>) -> Result<()> {
+        let value = |env: &Env, spot: Option<Spot<'_>>| match spot {
+            Some(spot) => spot.value(env),
+            None => Ok(None),
+        };
+        let base = value(self.base, three.base)?;
+        let ours = value(self.ours, three.ours)?.unwrap_or_default();
+        let theirs = value(self.theirs, three.theirs)?.unwrap_or_default();
+        let versions = Versions { base: base.as_deref(), ours: &ours, theirs: &theirs };
+        match (self.merge)(&self.path, versions) {
+            Ok(merged) => {
+                let child = merged.map(|bytes| Child::Value(Arc::new(Value::new(bytes.into()))));
+                self.changes.push((self.path.clone(), child));
+                Ok(())
+            }
+            Err(message) => Err(self.conflict(&message)),
+        }
+    }
+
+    fn directories(&self, three: Three<'_>) -> Result<Directories> {
+        let open = |env: &Env, spot: Option<Spot<'_>>| -> Result<Option<Arc<Node>>> {
+            spot.map_or(Ok(None), |spot| dir(env, spot))
+        };
+        let base = open(self.base, three.base)?;
+        let ours = open(self.ours, three.ours)?;
+        let theirs = open(self.theirs, three.theirs)?;
+        let envs = Envs { left: self.ours, right: self.theirs };
+        let pairs = differing(envs, ours.as_ref(), theirs.as_ref())?.into_iter();
+        Ok(Directories { base, pairs })
+    }
+
+    fn conflict(&self, message: &str) -> Error {
+        Error::Conflict { path: PathText::new(&self.path), message: message.to_owned() }
+    }
+}

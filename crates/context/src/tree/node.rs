@@ -1,0 +1,990 @@
+//! Nodes of a tree in memory: directories whose children are loaded when they are looked at, and changed in place
+//! where nobody else holds them.
+//!
+//! A directory is one [`Node`] with entries, flat or the only leaf of its inode, or a tree of inodes: inner nodes over leaves. A node
+//! that was read is a [`Record`], shared with the cache, and the children that were looked at ([`StoredNode`]); it never
+//! changes. A changed node ([`EntriesNode`], [`InnerNode`]) has the stored one that it comes from and what differs from it; so
+//! neither reading nor changing a node copies its steps or its links.
+//!
+//! Invariants: the shape is a function of the set of steps alone (see [`rules`](crate::base::hashing)); a node with a place
+//! has the hash and the children that are stored there; a child that is a directory is never empty; what a changed node is
+//! based on is stored, and of its kind.
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use crate::base::address::{Address, Link, Place};
+use crate::base::corrupt::Corrupt;
+use crate::base::error::{Error, Result};
+use crate::base::hash::Hash;
+use crate::base::hashing::{BRANCHING_MAX, Rules};
+use crate::base::path::PathText;
+use crate::object::record::{Entries, Inner, Record, RecordBody, Stored};
+
+/// Where records come from.
+pub(crate) trait Source: Send + Sync + Debug {
+    /// The directory node that is stored at a link.
+    fn record(&self, link: &Link) -> Result<Arc<Record>>;
+
+    /// The value that is stored at a link.
+    fn value(&self, link: &Link) -> Result<Arc<[u8]>>;
+
+    /// The error of a record whose content breaks a rule.
+    fn damaged(&self, at: Address, what: Corrupt) -> Error {
+        Error::Corrupt { path: PathBuf::new(), address: Some(at), what }
+    }
+
+    /// Reads those of these directory nodes and values that are not in memory, together, for calls that come later. Gives the
+    /// nodes, none where it has failed; by default nothing is read.
+    fn fetch(&self, nodes: &[Place], _values: &[Place]) -> Vec<Option<Arc<Record>>> {
+        vec![None; nodes.len()]
+    }
+}
+
+/// What a tree needs beside its nodes.
+#[derive(Debug)]
+pub(crate) struct Env {
+    pub(crate) rules: Rules,
+    /// `None` for trees that are in memory only.
+    pub(crate) source: Option<Arc<dyn Source>>,
+    /// What a missing part means: a proof that does not hold it, not a store that lost it.
+    pub(crate) proof: bool,
+}
+
+impl Env {
+    fn source(&self) -> &dyn Source {
+        self.source.as_deref().expect("a node with a place has a store")
+    }
+
+    /// The node that is stored at a link, a directory or an inode of whatever level.
+    pub(crate) fn load(&self, link: &Link) -> Result<Arc<Node>> {
+        Ok(Arc::new(Node::of_record(self.source().record(link)?, link)))
+    }
+
+    /// The inode of a level; of level 0, the directory.
+    pub(crate) fn load_at(&self, link: &Link, level: u8) -> Result<Arc<Node>> {
+        let node = self.load(link)?;
+        let fail = |what| self.source().damaged(link.place.at, what);
+        node.check_shape(&self.rules, level).map_err(fail)?;
+        Ok(node)
+    }
+
+    pub(crate) fn load_value(&self, link: &Link) -> Result<Arc<[u8]>> {
+        self.source().value(link)
+    }
+
+    /// The error of looking at what only has a hash.
+    pub(crate) fn missing(&self, hash: Hash) -> Error {
+        if self.proof {
+            Error::NotProvided { path: PathText::default() }
+        } else {
+            Error::DanglingHash { hash, path: PathText::default() }
+        }
+    }
+
+    /// The node behind `near`, loaded from `link` the first time.
+    fn near<'a>(&self, near: &'a OnceLock<Arc<Node>>, link: &Link) -> Result<&'a Arc<Node>> {
+        if let Some(node) = near.get() {
+            return Ok(node);
+        }
+        let loaded = self.load_at(link, 0)?;
+        Ok(near.get_or_init(|| loaded))
+    }
+}
+
+/// A directory, or an inode of one.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) body: Body,
+    /// At least the number of levels of directories from here down, this one included. What is below a part of which only the
+    /// hash is known counts once it is written.
+    pub(crate) height: u16,
+    pub(crate) hash: OnceLock<Hash>,
+    pub(crate) place: OnceLock<Place>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Body {
+    Stored(StoredNode),
+    Entries(EntriesNode),
+    Inner(InnerNode),
+}
+
+/// A node as it is stored, and those of its children that were looked at, by their ordinals: of an entry, or of a link. Most
+/// nodes are passed on the way to one child, which takes no list.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredNode {
+    record: Arc<Record>,
+    first: OnceLock<(u32, Arc<Node>)>,
+    rest: OnceLock<Box<[OnceLock<Arc<Node>>]>>,
+}
+
+impl StoredNode {
+    /// The child of an ordinal, loaded from `link` the first time.
+    fn child(&self, env: &Env, ordinal: usize, link: &Link) -> Result<&Arc<Node>> {
+        if let Some(node) = self.get(ordinal) {
+            return Ok(node);
+        }
+        let level = match &self.record.body {
+            RecordBody::Entries(_) => 0,
+            RecordBody::Inner(inner) => inner.depth + 1,
+        };
+        let loaded = env.load_at(link, level)?;
+        let (first, node) = self.first.get_or_init(|| (ordinal as u32, Arc::clone(&loaded)));
+        if *first == ordinal as u32 {
+            return Ok(node);
+        }
+        let count = || match &self.record.body {
+            RecordBody::Entries(entries) => entries.len(),
+            RecordBody::Inner(inner) => inner.links.len(),
+        };
+        let rest = self.rest.get_or_init(|| (0..count()).map(|_| OnceLock::new()).collect());
+        Ok(rest[ordinal].get_or_init(|| loaded))
+    }
+
+    /// The child of an ordinal, if it was looked at.
+    fn get(&self, ordinal: usize) -> Option<&Arc<Node>> {
+        match self.first.get()? {
+            (first, node) if *first == ordinal as u32 => Some(node),
+            _ => self.rest.get()?[ordinal].get(),
+        }
+    }
+}
+
+/// A flat directory, or a leaf of an inode, that is not as it is stored.
+#[derive(Debug, Clone)]
+pub(crate) struct EntriesNode {
+    pub(crate) leaf: bool,
+    base: Option<Arc<Node>>,
+    /// Ascending by step.
+    items: Vec<Item>,
+    /// What the base does not have, or has otherwise.
+    own: Vec<OwnItem>,
+}
+
+/// The number of an entry of the base, or of an own item and [`OWN`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Item(u32);
+
+const OWN: u32 = 1 << 31;
+
+/// So many own items are looked through one after the other.
+const OWN_FEW: usize = 16;
+
+impl Item {
+    /// The number of the own item, if it is one.
+    fn own(self) -> Option<usize> {
+        (self.0 & OWN != 0).then_some((self.0 & !OWN) as usize)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct OwnItem {
+    step: Step,
+    child: Child,
+}
+
+/// The step of an item: that of an entry of the base, or its own.
+#[derive(Debug, Clone)]
+enum Step {
+    Base(u32),
+    Own(Box<[u8]>),
+}
+
+/// A step, and what is bound to it.
+pub(crate) type Binding = (Box<[u8]>, Child);
+
+/// What is bound to a step.
+#[derive(Debug, Clone)]
+pub(crate) enum Child {
+    Value(Arc<Value>),
+    ValueAt(Box<Link>),
+    Dir(Arc<Node>),
+    DirAt(Box<(Link, OnceLock<Arc<Node>>)>),
+    /// Only its hash is known.
+    Blinded {
+        is_value: bool,
+        hash: Box<Hash>,
+    },
+}
+
+/// A value that is in memory.
+#[derive(Debug)]
+pub(crate) struct Value {
+    pub(crate) bytes: Box<[u8]>,
+    pub(crate) hash: OnceLock<Hash>,
+    pub(crate) place: OnceLock<Place>,
+}
+
+/// An inode with buckets that is not as it is stored.
+#[derive(Debug, Clone)]
+pub(crate) struct InnerNode {
+    pub(crate) depth: u8,
+    /// Entries below.
+    pub(crate) count: u64,
+    base: Option<Arc<Node>>,
+    /// One bit for each bucket that is not empty.
+    mask: u32,
+    /// Those of them that are not as in the base, and what is in them, ascending.
+    changed: u32,
+    own: Vec<Slot>,
+}
+
+/// What is in a bucket.
+#[derive(Debug, Clone)]
+pub(crate) enum Slot {
+    Node(Arc<Node>),
+    /// Only its hash is known.
+    Blinded(Box<Hash>),
+}
+
+impl Value {
+    pub(crate) fn new(bytes: Box<[u8]>) -> Self {
+        Self { bytes, hash: OnceLock::new(), place: OnceLock::new() }
+    }
+}
+
+impl Child {
+    pub(crate) fn is_value(&self) -> bool {
+        match self {
+            Self::Value(_) | Self::ValueAt(_) => true,
+            Self::Dir(_) | Self::DirAt(_) => false,
+            Self::Blinded { is_value, .. } => *is_value,
+        }
+    }
+
+    /// How many levels of directories it has at least; of what is not in memory none are known.
+    pub(crate) fn height(&self) -> u16 {
+        match self {
+            Self::Dir(node) => node.height,
+            _ => 0,
+        }
+    }
+
+    /// Whether it is the empty directory.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::Dir(node) if node.count() == 0)
+    }
+
+    /// The directory, if it is one.
+    pub(crate) fn dir(&self, env: &Env) -> Result<Option<&Arc<Node>>> {
+        match self {
+            Self::Dir(node) => Ok(Some(node)),
+            Self::DirAt(far) => env.near(&far.1, &far.0).map(Some),
+            Self::Blinded { is_value: false, hash } => Err(env.missing(**hash)),
+            Self::Value(_) | Self::ValueAt(_) | Self::Blinded { .. } => Ok(None),
+        }
+    }
+}
+
+/// An item as it is looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Spot<'a> {
+    Stored { node: &'a StoredNode, entries: &'a Entries, ordinal: u32 },
+    Own(&'a Child),
+}
+
+impl<'a> Spot<'a> {
+    /// What the record has, if the item is as it is there.
+    pub(crate) fn stored(self) -> std::result::Result<Stored<'a>, &'a Child> {
+        match self {
+            Self::Stored { entries, ordinal, .. } => Ok(entries.stored(ordinal as usize)),
+            Self::Own(child) => Err(child),
+        }
+    }
+
+    pub(crate) fn is_value(self) -> bool {
+        match self {
+            Self::Stored { entries, ordinal, .. } => entries.is_value(ordinal as usize),
+            Self::Own(child) => child.is_value(),
+        }
+    }
+
+    /// The directory, if it is one.
+    pub(crate) fn dir(self, env: &Env) -> Result<Option<&'a Arc<Node>>> {
+        let (node, entries, ordinal) = match self {
+            Self::Stored { node, entries, ordinal } => (node, entries, ordinal as usize),
+            Self::Own(child) => return child.dir(env),
+        };
+        if entries.is_value(ordinal) {
+            return Ok(None);
+        }
+        if let Some(node) = node.get(ordinal) {
+            return Ok(Some(node));
+        }
+        match entries.stored(ordinal) {
+            Stored::Dir(link) => node.child(env, ordinal, &link).map(Some),
+            Stored::Inline(_) | Stored::Value(_) => Ok(None),
+        }
+    }
+
+    /// The value, if it is one.
+    pub(crate) fn value(self, env: &Env) -> Result<Option<Vec<u8>>> {
+        match self.stored() {
+            Ok(Stored::Inline(bytes)) => Ok(Some(bytes.to_vec())),
+            Ok(Stored::Value(link)) => Ok(Some(env.load_value(&link)?.to_vec())),
+            Err(Child::Value(value)) => Ok(Some(value.bytes.to_vec())),
+            Err(Child::ValueAt(link)) => Ok(Some(env.load_value(link)?.to_vec())),
+            Err(Child::Blinded { is_value: true, hash }) => Err(env.missing(**hash)),
+            Ok(Stored::Dir(_)) | Err(Child::Dir(_) | Child::DirAt(_) | Child::Blinded { .. }) => {
+                Ok(None)
+            }
+        }
+    }
+
+    /// The directory, if it was looked at before.
+    pub(crate) fn looked_at(self) -> Option<&'a Arc<Node>> {
+        match self {
+            Self::Stored { node, ordinal, .. } => node.get(ordinal as usize),
+            Self::Own(_) => None,
+        }
+    }
+
+    /// What is there, for another node.
+    pub(crate) fn to_child(self) -> Child {
+        match self.stored() {
+            Err(child) => child.clone(),
+            Ok(Stored::Inline(bytes)) => Child::Value(Arc::new(Value::new(bytes.into()))),
+            Ok(Stored::Value(link)) => Child::ValueAt(Box::new(link)),
+            Ok(Stored::Dir(link)) => match self.looked_at() {
+                Some(node) => Child::Dir(Arc::clone(node)),
+                None => Child::DirAt(Box::new((link, OnceLock::new()))),
+            },
+        }
+    }
+}
+
+/// The entries of a node, stored or changed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum EntriesRef<'a> {
+    Stored(&'a StoredNode, &'a Entries),
+    Own(&'a EntriesNode),
+}
+
+impl<'a> EntriesRef<'a> {
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Stored(_, entries) => entries.len(),
+            Self::Own(own) => own.len(),
+        }
+    }
+
+    /// Whether they are those of an inode.
+    pub(crate) fn is_leaf(self) -> bool {
+        match self {
+            Self::Stored(_, entries) => entries.leaf,
+            Self::Own(own) => own.leaf,
+        }
+    }
+
+    pub(crate) fn step(self, item: usize) -> &'a [u8] {
+        match self {
+            Self::Stored(_, entries) => entries.step(item),
+            Self::Own(own) => own.step(item),
+        }
+    }
+
+    pub(crate) fn spot(self, item: usize) -> Spot<'a> {
+        match self {
+            Self::Stored(node, entries) => Spot::Stored { node, entries, ordinal: item as u32 },
+            Self::Own(own) => own.spot(item),
+        }
+    }
+
+    pub(crate) fn find(self, step: &[u8]) -> Option<Spot<'a>> {
+        let item = match self {
+            Self::Stored(_, entries) => entries.find(step),
+            Self::Own(own) => own.position(step).ok(),
+        };
+        item.map(|item| self.spot(item))
+    }
+}
+
+/// An inode with buckets, stored or changed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum InnerRef<'a> {
+    Stored(&'a StoredNode, &'a Inner),
+    Own(&'a InnerNode),
+}
+
+impl<'a> InnerRef<'a> {
+    pub(crate) fn depth(self) -> u8 {
+        match self {
+            Self::Stored(_, inner) => inner.depth,
+            Self::Own(own) => own.depth,
+        }
+    }
+
+    /// Entries below.
+    pub(crate) fn count(self) -> u64 {
+        match self {
+            Self::Stored(_, inner) => inner.count,
+            Self::Own(own) => own.count,
+        }
+    }
+
+    /// The inode of a bucket.
+    pub(crate) fn bucket(self, env: &Env, bucket: usize) -> Result<Option<&'a Arc<Node>>> {
+        match self {
+            Self::Stored(node, inner) => match inner.rank(bucket) {
+                Some(rank) => node.child(env, rank, &inner.links[rank]).map(Some),
+                None => Ok(None),
+            },
+            Self::Own(own) => own.bucket(env, bucket),
+        }
+    }
+
+    /// What is known of a bucket without loading it.
+    pub(crate) fn known(self, bucket: usize) -> Known<'a> {
+        let stored = match self {
+            Self::Stored(node, inner) => Some((node, inner)),
+            Self::Own(own) => match own.slot(bucket) {
+                Some(Slot::Node(node)) => return Known::Node(node),
+                Some(Slot::Blinded(hash)) => return Known::Blinded(hash),
+                None => own.kept(bucket),
+            },
+        };
+        let ranked = stored.and_then(|(node, inner)| Some((node, inner, inner.rank(bucket)?)));
+        match ranked {
+            None => Known::Empty,
+            Some((node, inner, rank)) => match node.get(rank) {
+                Some(node) => Known::Node(node),
+                None => Known::At(&inner.links[rank]),
+            },
+        }
+    }
+
+    /// The inode of a bucket; the node does not keep it if it is loaded.
+    pub(crate) fn fetch(self, env: &Env, bucket: usize) -> Result<Option<Arc<Node>>> {
+        match self.known(bucket) {
+            Known::Empty => Ok(None),
+            Known::Node(node) => Ok(Some(Arc::clone(node))),
+            Known::At(link) => env.load_at(link, self.depth() + 1).map(Some),
+            Known::Blinded(hash) => Err(env.missing(*hash)),
+        }
+    }
+
+    /// Where the inode of a bucket is stored, if the node is as it was stored.
+    pub(crate) fn stored_link(self, bucket: usize) -> Option<&'a Link> {
+        match self {
+            Self::Stored(_, inner) => inner.link(bucket),
+            Self::Own(_) => None,
+        }
+    }
+
+    /// The hash of the inode of a bucket, which has one.
+    pub(crate) fn bucket_hash(self, bucket: usize) -> Option<&'a Hash> {
+        match self {
+            Self::Stored(_, inner) => inner.link(bucket).map(|link| &link.hash),
+            Self::Own(own) => match own.slot(bucket) {
+                Some(Slot::Node(node)) => node.hash.get(),
+                Some(Slot::Blinded(hash)) => Some(hash),
+                None => own.kept_link(bucket).map(|link| &link.hash),
+            },
+        }
+    }
+}
+
+/// What is known of a bucket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Known<'a> {
+    Empty,
+    Node(&'a Arc<Node>),
+    /// It was not looked at.
+    At(&'a Link),
+    Blinded(&'a Hash),
+}
+
+/// What a node is, stored or changed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shape<'a> {
+    Entries(EntriesRef<'a>),
+    Inner(InnerRef<'a>),
+}
+
+impl EntriesNode {
+    /// Entries without a base.
+    pub(crate) fn new(leaf: bool, bindings: Vec<Binding>) -> Self {
+        let own = |(step, child)| OwnItem { step: Step::Own(step), child };
+        let items = (0..bindings.len() as u32).map(|number| Item(number | OWN)).collect();
+        Self { leaf, base: None, items, own: bindings.into_iter().map(own).collect() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// What it is based on.
+    fn stored(&self) -> Option<(&StoredNode, &Entries)> {
+        match &self.base.as_deref()?.body {
+            Body::Stored(node) => match &node.record.body {
+                RecordBody::Entries(entries) => Some((node, entries)),
+                RecordBody::Inner(_) => None,
+            },
+            Body::Entries(_) | Body::Inner(_) => None,
+        }
+    }
+
+    fn base(&self) -> (&StoredNode, &Entries) {
+        self.stored().expect("items that are kept have a record")
+    }
+
+    /// The record that it is based on.
+    pub(crate) fn record(&self) -> Option<&Arc<Record>> {
+        self.stored().map(|(node, _)| &node.record)
+    }
+
+    /// Which entry of that record an item is.
+    pub(crate) fn kept(&self, item: usize) -> Option<usize> {
+        let item = self.items[item];
+        item.own().is_none().then_some(item.0 as usize)
+    }
+
+    /// What is bound to an item that is not as in the record, by its number, in no order.
+    pub(crate) fn own_child(&self, number: usize) -> Option<&Child> {
+        self.own.get(number).map(|own| &own.child)
+    }
+
+    pub(crate) fn step(&self, item: usize) -> &[u8] {
+        match self.items[item].own().map(|own| &self.own[own].step) {
+            Some(Step::Own(step)) => step,
+            Some(Step::Base(ordinal)) => self.base().1.step(*ordinal as usize),
+            None => self.base().1.step(self.items[item].0 as usize),
+        }
+    }
+
+    /// The item of `step`, if it is there and few items are own.
+    fn find_near(&self, step: &[u8]) -> Option<usize> {
+        let (_, entries) = self.stored().filter(|_| self.own.len() <= OWN_FEW)?;
+        let ordinal = entries.find(step);
+        let is_own = |own: &OwnItem| match &own.step {
+            Step::Own(own) => **own == *step,
+            Step::Base(own) => ordinal == Some(*own as usize),
+        };
+        let item = match (self.own.iter().position(is_own), ordinal) {
+            (Some(own), _) => Item(own as u32 | OWN),
+            (None, Some(ordinal)) => Item(ordinal as u32),
+            (None, None) => return None,
+        };
+        self.items.iter().position(|there| *there == item)
+    }
+
+    /// The item of `step`, or where it would stand.
+    pub(crate) fn position(&self, step: &[u8]) -> std::result::Result<usize, usize> {
+        if let Some(item) = self.find_near(step) {
+            return Ok(item);
+        }
+        let (mut low, mut high) = (0, self.items.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.step(middle).cmp(step) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Equal => return Ok(middle),
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        Err(low)
+    }
+
+    pub(crate) fn spot(&self, item: usize) -> Spot<'_> {
+        match self.items[item].own() {
+            Some(own) => Spot::Own(&self.own[own].child),
+            None => {
+                let (node, entries) = self.base();
+                Spot::Stored { node, entries, ordinal: self.items[item].0 }
+            }
+        }
+    }
+
+    /// What is bound to an item, to be changed.
+    pub(crate) fn child_mut(&mut self, item: usize) -> Option<&mut Child> {
+        let own = self.items[item].own()?;
+        Some(&mut self.own[own].child)
+    }
+
+    /// Binds something else to an item.
+    pub(crate) fn set(&mut self, item: usize, child: Child) {
+        match self.items[item].own() {
+            Some(own) => self.own[own].child = child,
+            None => {
+                let step = Step::Base(self.items[item].0);
+                self.items[item] = Item(self.own.len() as u32 | OWN);
+                self.own.push(OwnItem { step, child });
+            }
+        }
+    }
+
+    /// Adds an item where [`position`](Self::position) says.
+    pub(crate) fn insert(&mut self, position: usize, step: &[u8], child: Child) {
+        self.items.insert(position, Item(self.own.len() as u32 | OWN));
+        self.own.push(OwnItem { step: Step::Own(step.into()), child });
+    }
+
+    pub(crate) fn remove(&mut self, item: usize) {
+        let Some(own) = self.items.remove(item).own() else { return };
+        self.own.swap_remove(own);
+        let moved = Item(self.own.len() as u32 | OWN);
+        if let Some(item) = self.items.iter_mut().find(|item| **item == moved) {
+            *item = Item(own as u32 | OWN);
+        }
+    }
+}
+
+impl InnerNode {
+    /// Buckets without a base, ascending.
+    pub(crate) fn new(depth: u8, count: u64, slots: impl Iterator<Item = (usize, Slot)>) -> Self {
+        let mut inner = Self { depth, count, base: None, mask: 0, changed: 0, own: Vec::new() };
+        slots.for_each(|(bucket, slot)| inner.set(bucket, slot));
+        inner
+    }
+
+    fn stored(&self) -> Option<(&StoredNode, &Inner)> {
+        match &self.base.as_deref()?.body {
+            Body::Stored(node) => match &node.record.body {
+                RecordBody::Inner(inner) => Some((node, inner)),
+                RecordBody::Entries(_) => None,
+            },
+            Body::Entries(_) | Body::Inner(_) => None,
+        }
+    }
+
+    /// The record that it is based on.
+    pub(crate) fn record(&self) -> Option<&Inner> {
+        self.stored().map(|(_, inner)| inner)
+    }
+
+    /// Which buckets are not empty, one bit for each.
+    pub(crate) fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    /// Where the own slot of a bucket is, or would be.
+    fn rank(&self, bucket: usize) -> (bool, usize) {
+        let bit = 1u32 << bucket;
+        (self.changed & bit != 0, (self.changed & (bit - 1)).count_ones() as usize)
+    }
+
+    /// What is in a bucket that is not as in the record.
+    pub(crate) fn slot(&self, bucket: usize) -> Option<&Slot> {
+        let (is_own, rank) = self.rank(bucket);
+        is_own.then(|| &self.own[rank])
+    }
+
+    pub(crate) fn slot_mut(&mut self, bucket: usize) -> Option<&mut Slot> {
+        let (is_own, rank) = self.rank(bucket);
+        is_own.then(|| &mut self.own[rank])
+    }
+
+    /// The own slots, ascending.
+    pub(crate) fn own(&self) -> &[Slot] {
+        &self.own
+    }
+
+    /// The node that has a bucket which is as there.
+    fn kept(&self, bucket: usize) -> Option<(&StoredNode, &Inner)> {
+        let is_kept = self.mask & !self.changed & 1 << bucket != 0;
+        self.stored().filter(|_| is_kept)
+    }
+
+    /// What the record says about a bucket that is as there.
+    pub(crate) fn kept_link(&self, bucket: usize) -> Option<&Link> {
+        self.kept(bucket)?.1.link(bucket)
+    }
+
+    /// The inode of a bucket.
+    pub(crate) fn bucket(&self, env: &Env, bucket: usize) -> Result<Option<&Arc<Node>>> {
+        match self.slot(bucket) {
+            Some(Slot::Node(node)) => Ok(Some(node)),
+            Some(Slot::Blinded(hash)) => Err(env.missing(**hash)),
+            None => match self.kept(bucket) {
+                Some((node, inner)) => InnerRef::Stored(node, inner).bucket(env, bucket),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Puts something else into a bucket.
+    pub(crate) fn set(&mut self, bucket: usize, slot: Slot) {
+        let (is_own, rank) = self.rank(bucket);
+        if is_own {
+            self.own[rank] = slot;
+        } else {
+            self.own.insert(rank, slot);
+        }
+        self.changed |= 1 << bucket;
+        self.mask |= 1 << bucket;
+    }
+
+    /// Counts the entries of a bucket anew, and empties one without entries.
+    pub(crate) fn counted(&mut self, bucket: usize, before: u64, after: u64) {
+        self.count = self.count.saturating_add(after).saturating_sub(before);
+        if after == 0 {
+            self.clear(bucket);
+        }
+    }
+
+    fn clear(&mut self, bucket: usize) {
+        let (is_own, rank) = self.rank(bucket);
+        if is_own {
+            self.own.remove(rank);
+        }
+        self.changed &= !(1 << bucket);
+        self.mask &= !(1 << bucket);
+    }
+}
+
+/// Frees what is below with a list: a path may have more nodes than a thread has stack for.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut below = Vec::new();
+        self.body.take_nodes(&mut below);
+        while let Some(node) = below.pop() {
+            if let Some(mut node) = Arc::into_inner(node) {
+                node.body.take_nodes(&mut below);
+            }
+        }
+    }
+}
+
+impl Body {
+    /// Takes all nodes out, for `out`.
+    fn take_nodes(&mut self, out: &mut Vec<Arc<Node>>) {
+        match self {
+            Self::Stored(StoredNode { first, rest, .. }) => {
+                out.extend(first.take().map(|(_, node)| node));
+                let rest = rest.take().into_iter().flatten();
+                out.extend(rest.filter_map(OnceLock::into_inner));
+            }
+            Self::Entries(EntriesNode { base, own, .. }) => {
+                out.extend(base.take());
+                out.extend(own.drain(..).filter_map(|own| match own.child {
+                    Child::Dir(node) => Some(node),
+                    Child::DirAt(far) => far.1.into_inner(),
+                    Child::Value(_) | Child::ValueAt(_) | Child::Blinded { .. } => None,
+                }));
+            }
+            Self::Inner(InnerNode { base, own, .. }) => {
+                out.extend(base.take());
+                out.extend(own.drain(..).filter_map(|slot| match slot {
+                    Slot::Node(node) => Some(node),
+                    Slot::Blinded(_) => None,
+                }));
+            }
+        }
+    }
+}
+
+impl Node {
+    /// An empty directory, or an empty leaf.
+    pub(crate) fn empty(leaf: bool) -> Self {
+        Self::of_bindings(leaf, Vec::new(), 1)
+    }
+
+    /// A directory or a leaf of steps that ascend.
+    pub(crate) fn of_bindings(leaf: bool, bindings: Vec<Binding>, height: u16) -> Self {
+        Self::new(Body::Entries(EntriesNode::new(leaf, bindings)), height)
+    }
+
+    pub(crate) fn new(body: Body, height: u16) -> Self {
+        Self { body, height, hash: OnceLock::new(), place: OnceLock::new() }
+    }
+
+    /// The node of a record that is stored at `link`.
+    pub(crate) fn of_record(record: Arc<Record>, link: &Link) -> Self {
+        let height = record.height;
+        let body =
+            Body::Stored(StoredNode { record, first: OnceLock::new(), rest: OnceLock::new() });
+        Self { body, height, hash: link.hash.into(), place: link.place.into() }
+    }
+
+    /// Refuses a node that cannot stand at a level of inodes, 0 being that of directories: changes rely on the shape, and
+    /// so does the place of each step.
+    pub(crate) fn check_shape(&self, rules: &Rules, level: u8) -> std::result::Result<(), Corrupt> {
+        let count = self.count();
+        let is_dir = level == 0;
+        let is_flat = is_dir && rules.is_flat(count);
+        let (is_right, rule) = match self.shape() {
+            Shape::Entries(entries) if !entries.is_leaf() => {
+                (is_flat, "a flat directory is one, and has few steps")
+            }
+            Shape::Entries(_) => {
+                (!is_flat && count > 0 && rules.is_leaf(level, count), "a leaf has few steps")
+            }
+            Shape::Inner(inner) => {
+                let divides = !is_flat && !rules.is_leaf(level, count);
+                (divides && inner.depth() == level, "an inode has its level, and many steps")
+            }
+        };
+        if is_right { Ok(()) } else { Err(Corrupt::rule(rule, u64::from(level), count)) }
+    }
+
+    /// A node that is as this one, which is stored, and can be changed.
+    pub(crate) fn opened(self: &Arc<Self>) -> Option<Self> {
+        let Body::Stored(StoredNode { record, .. }) = &self.body else { return None };
+        let base = Some(Arc::clone(self));
+        let body = match &record.body {
+            RecordBody::Entries(entries) => {
+                let items = (0..entries.len() as u32).map(Item).collect();
+                Body::Entries(EntriesNode { leaf: entries.leaf, base, items, own: Vec::new() })
+            }
+            RecordBody::Inner(inner) => {
+                let Inner { depth, count, mask, .. } = *inner;
+                Body::Inner(InnerNode { depth, count, base, mask, changed: 0, own: Vec::new() })
+            }
+        };
+        Some(Self::new(body, self.height))
+    }
+
+    /// The stored node that it is based on.
+    pub(crate) fn base(&self) -> Option<&Arc<Self>> {
+        match &self.body {
+            Body::Stored(_) => None,
+            Body::Entries(own) => own.base.as_ref(),
+            Body::Inner(own) => own.base.as_ref(),
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape<'_> {
+        match &self.body {
+            Body::Stored(node) => match &node.record.body {
+                RecordBody::Entries(entries) => Shape::Entries(EntriesRef::Stored(node, entries)),
+                RecordBody::Inner(inner) => Shape::Inner(InnerRef::Stored(node, inner)),
+            },
+            Body::Entries(own) => Shape::Entries(EntriesRef::Own(own)),
+            Body::Inner(own) => Shape::Inner(InnerRef::Own(own)),
+        }
+    }
+
+    /// How many steps there are, from here down to the next directories.
+    pub(crate) fn count(&self) -> u64 {
+        match self.shape() {
+            Shape::Entries(entries) => entries.len() as u64,
+            Shape::Inner(inner) => inner.count(),
+        }
+    }
+
+    /// Whether it is a whole directory in flat form.
+    pub(crate) fn is_flat(&self) -> bool {
+        matches!(self.shape(), Shape::Entries(entries) if !entries.is_leaf())
+    }
+
+    /// Its place and hash, if it is stored.
+    pub(crate) fn link(&self) -> Option<Link> {
+        Some(Link { place: *self.place.get()?, hash: *self.hash.get()? })
+    }
+
+    /// Where `step` is bound in the directory.
+    ///
+    /// Cost: one read for each level of inodes that is not in memory.
+    pub(crate) fn locate<'a>(&'a self, env: &Env, step: &[u8]) -> Result<Option<Spot<'a>>> {
+        let mut node = self;
+        loop {
+            match node.shape() {
+                Shape::Entries(entries) => return Ok(entries.find(step)),
+                Shape::Inner(inner) => {
+                    match inner.bucket(env, env.rules.bucket(inner.depth(), step))? {
+                        Some(below) => node = below,
+                        None => return Ok(None),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the directory, or an inode on the way to `step`, has another shape with a step less.
+    ///
+    /// Cost: that of [`locate`](Self::locate).
+    pub(crate) fn is_at_limit(&self, env: &Env, step: &[u8]) -> Result<bool> {
+        let mut node = self;
+        let mut is_at_limit = !self.is_flat() && env.rules.is_flat(self.count().saturating_sub(1));
+        while let Shape::Inner(inner) = node.shape() {
+            is_at_limit |= env.rules.is_leaf(inner.depth(), inner.count().saturating_sub(1));
+            match inner.bucket(env, env.rules.bucket(inner.depth(), step))? {
+                Some(below) => node = below,
+                None => break,
+            }
+        }
+        Ok(is_at_limit)
+    }
+
+    /// Calls `visit` for each step of the directory in the order of storage, until it says no.
+    /// Recursion: at most 64 inodes.
+    pub(crate) fn each<'a>(
+        &'a self,
+        env: &Env,
+        visit: &mut dyn FnMut(&'a [u8], Spot<'a>) -> Result<bool>,
+    ) -> Result<bool> {
+        match self.shape() {
+            Shape::Entries(entries) => {
+                for item in 0..entries.len() {
+                    if !visit(entries.step(item), entries.spot(item))? {
+                        return Ok(false);
+                    }
+                }
+            }
+            Shape::Inner(inner) => {
+                for bucket in 0..BRANCHING_MAX as usize {
+                    if let Some(below) = inner.bucket(env, bucket)?
+                        && !below.each(env, visit)?
+                    {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// All steps of the directory with what is bound to them, ascending.
+    pub(crate) fn sorted<'a>(&'a self, env: &Env) -> Result<Vec<(&'a [u8], Spot<'a>)>> {
+        let mut all = Vec::new(); // the count of a partial tree is not to be trusted
+        self.each(env, &mut |step, spot| {
+            all.push((step, spot));
+            Ok(true)
+        })?;
+        all.sort_unstable_by(|a, b| a.0.cmp(b.0));
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::edit::bind;
+
+    /// Gives one record for whatever is asked.
+    #[derive(Debug)]
+    struct Forged(Arc<Record>);
+
+    impl Source for Forged {
+        fn record(&self, _: &Link) -> Result<Arc<Record>> {
+            Ok(Arc::clone(&self.0))
+        }
+
+        fn value(&self, _: &Link) -> Result<Arc<[u8]>> {
+            Ok([].into())
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_stand_there_is_damaged() {
+        let at = Address { chunk: 1, unit: 9 };
+        let link = Link { place: Place { at, bytes: 50 }, hash: Hash([1; 32]) };
+        let inner = |depth, count| {
+            let (mask, links) = (u32::MAX, [link; 32].into());
+            let inner = Inner { depth, count, mask, links, full: link.place, changed: 0 };
+            Record { height: 1, body: RecordBody::Inner(inner) }
+        };
+        // Too few steps for buckets, another level, and as many steps as cannot be counted on.
+        for (depth, count) in [(0, 2), (0, 256), (1, 300), (64, 300), (0, u64::MAX)] {
+            let source: Arc<dyn Source> = Arc::new(Forged(Arc::new(inner(depth, count))));
+            let env = Env { rules: Rules::TEZOS, source: Some(source), proof: false };
+            let mut root = Child::DirAt(Box::new((link, OnceLock::new())));
+            let new = Child::Value(Arc::new(Value::new([].into())));
+            // Below a sound root the same record stands at level 1, where it cannot be.
+            let error = bind(&env, &mut root, &[b"step"], new).unwrap_err();
+            assert!(matches!(error, Error::Corrupt { address: Some(_), .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,684 @@
+//! Trees: immutable values or directories, read lazily, changed in memory, written by a commit.
+//!
+//! A [`Tree`] is cheap to clone; a clone and the original do not see each other's changes. Changing a tree that nobody
+//! else holds happens in place, and values that are bound at once [wait](crate::tree::write_buffer) until the tree is looked at as a
+//! whole.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::base::error::{Error, Result};
+use crate::base::hash::Hash;
+use crate::base::hashing::{BRANCHING_MAX, Rules, STEP_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::base::path::{HEIGHT_MAX, PathText, Steps};
+use crate::object::pins::Pins;
+use crate::object::record::Stored;
+use crate::tree::copy::{Blinded, copy};
+use crate::tree::digest;
+use crate::tree::edit::{bind, unbind};
+use crate::tree::node::{Child, Env, Node, Shape, Spot, Value};
+use crate::tree::write_buffer::{PENDING_MAX, Pending};
+
+/// What a tree is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A byte string.
+    Value,
+    /// A map from steps to trees.
+    Directory,
+}
+
+/// A value or a directory.
+pub struct Tree {
+    pub(crate) env: Arc<Env>,
+    /// The tree without what waits to be put into it.
+    base: Child,
+    pending: Pending,
+    /// The tree with that, once it was asked for.
+    settled: OnceLock<Child>,
+    /// What keeps the objects that it may still read from being collected.
+    pub(crate) pins: Pins,
+}
+
+/// Cost: what waits to be put into the tree is put there.
+impl Clone for Tree {
+    fn clone(&self) -> Self {
+        self.with_root(self.root().clone())
+    }
+}
+
+impl fmt::Debug for Tree {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Tree({:?}, {})", self.kind(), self.hash())
+    }
+}
+
+/// Two trees are equal if their kinds and hashes are.
+impl PartialEq for Tree {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind() == other.kind() && self.hash() == other.hash()
+    }
+}
+
+impl Eq for Tree {}
+
+/// A new directory without steps.
+pub(crate) fn empty_dir() -> Child {
+    Child::Dir(Arc::new(Node::empty(false)))
+}
+
+fn check_value(bytes: &[u8]) -> Result<()> {
+    if bytes.len() <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::ValueSize { bytes: bytes.len() })
+}
+
+pub(crate) fn check_steps(path: &[&[u8]]) -> Result<()> {
+    match path.iter().find(|step| step.is_empty() || step.len() > STEP_BYTES_MAX) {
+        Some(step) => Err(Error::StepSize { bytes: step.len() }),
+        None => Ok(()),
+    }
+}
+
+/// What leads to the error, for errors that tell.
+pub(crate) fn at_path(error: Error, path: &[&[u8]]) -> Error {
+    let text = || PathText::new(path);
+    match error {
+        Error::DanglingHash { hash, path } if path.0.is_empty() => {
+            Error::DanglingHash { hash, path: text() }
+        }
+        Error::NotProvided { path } if path.0.is_empty() => Error::NotProvided { path: text() },
+        other => other,
+    }
+}
+
+/// How a path stands in a tree.
+enum Standing<'a> {
+    /// A value is bound there, in a directory with so many steps.
+    Value(Spot<'a>, u64),
+    /// Nothing is bound there in a directory that is there.
+    Free,
+    /// Nothing is bound at the first so many steps, in a directory that is there.
+    Missing(usize),
+    /// A directory is bound there, or a value on the way.
+    Taken,
+}
+
+impl Tree {
+    pub(crate) fn at(env: Arc<Env>, root: Child, pins: Pins) -> Self {
+        Self { env, base: root, pending: Pending::default(), settled: OnceLock::new(), pins }
+    }
+
+    /// The tree, with all that was bound.
+    pub(crate) fn root(&self) -> &Child {
+        if self.pending.is_empty() {
+            return &self.base;
+        }
+        self.settled.get_or_init(|| {
+            let mut root = self.base.clone();
+            put_all(&self.env, &mut root, &self.pending).expect("all on the way was looked at");
+            root
+        })
+    }
+
+    /// The tree without what waits to be put into it.
+    pub(crate) fn base(&self) -> &Child {
+        &self.base
+    }
+
+    /// Goes on with the tree that was asked for since the last change.
+    fn adopt(&mut self) {
+        if let Some(root) = self.settled.take() {
+            self.base = root;
+            self.pending.clear();
+        }
+    }
+
+    /// Puts what waits into the tree.
+    fn settle(&mut self) -> Result<()> {
+        self.adopt();
+        if !self.pending.is_empty() {
+            put_all(&self.env, &mut self.base, &self.pending)?;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+
+    /// An empty directory that belongs to no store.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](Error::InvalidConfig) for rules that no store has.
+    pub fn new(rules: Rules) -> Result<Self> {
+        rules.check()?;
+        let env = Arc::new(Env { rules, source: None, proof: false });
+        Ok(Self::at(env, empty_dir(), Pins::default()))
+    }
+
+    pub(crate) fn with_root(&self, root: Child) -> Self {
+        Self::at(Arc::clone(&self.env), root, self.pins.clone())
+    }
+
+    /// An empty directory, of the same store.
+    #[must_use]
+    pub fn empty(&self) -> Self {
+        self.with_root(empty_dir())
+    }
+
+    /// A value, of the same store.
+    #[must_use]
+    pub fn of_value(&self, value: impl Into<Box<[u8]>>) -> Self {
+        self.with_root(Child::Value(Arc::new(Value::new(value.into()))))
+    }
+
+    /// A tree of which only the hash is known. It can be bound and compared; looking into it is an error;
+    /// [`Store::find_object`](crate::Store::find_object) gives one that can be looked into. The hash of the
+    /// empty directory gives that directory.
+    #[must_use]
+    pub fn shallow(&self, kind: Kind, hash: Hash) -> Self {
+        if kind == Kind::Directory && hash == self.env.rules.empty_hash() {
+            return self.empty();
+        }
+        self.with_root(Child::Blinded { is_value: kind == Kind::Value, hash: Box::new(hash) })
+    }
+
+    /// Whether only its hash is known.
+    pub fn is_shallow(&self) -> bool {
+        matches!(self.base, Child::Blinded { .. })
+    }
+
+    /// The hashing rules.
+    pub fn rules(&self) -> &Rules {
+        &self.env.rules
+    }
+
+    /// Whether it is a value or a directory.
+    pub fn kind(&self) -> Kind {
+        if self.base.is_value() { Kind::Value } else { Kind::Directory }
+    }
+
+    /// Whether it is the empty directory. No I/O.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty() && self.base.is_empty()
+    }
+
+    /// The value, if it is one.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn to_value(&self) -> Result<Option<Vec<u8>>> {
+        Spot::Own(self.root()).value(&self.env)
+    }
+
+    /// The hash: of everything that has changed since it was last asked for, on one thread.
+    pub fn hash(&self) -> Hash {
+        self.hash_on(1)
+    }
+
+    pub(crate) fn hash_on(&self, threads: usize) -> Hash {
+        match self.root() {
+            Child::Dir(node) => digest::hash(&self.env, node, threads).0,
+            Child::Value(value) => {
+                *value.hash.get_or_init(|| self.env.rules.value_hash(&value.bytes))
+            }
+            other => digest::spot_hash(&self.env, Spot::Own(other)),
+        }
+    }
+
+    /// What is bound at a path, with all that was bound.
+    fn locate(&self, path: &[&[u8]]) -> Result<Option<Spot<'_>>> {
+        locate(&self.env, self.root(), path)
+    }
+
+    /// How a path stands in the tree without what waits.
+    fn standing(&self, path: &[&[u8]]) -> Result<Standing<'_>> {
+        let mut spot = Spot::Own(&self.base);
+        let mut count = 0;
+        for (depth, step) in path.iter().enumerate() {
+            let here = |error| at_path(error, &path[..depth]);
+            let Some(dir) = spot.dir(&self.env).map_err(here)? else {
+                return Ok(Standing::Taken);
+            };
+            count = dir.count();
+            match dir.locate(&self.env, step).map_err(|error| at_path(error, &path[..=depth]))? {
+                Some(found) => spot = found,
+                None if depth + 1 == path.len() => return Ok(Standing::Free),
+                None => return Ok(Standing::Missing(depth + 1)),
+            }
+        }
+        Ok(if spot.is_value() { Standing::Value(spot, count) } else { Standing::Taken })
+    }
+
+    /// Whether a value is bound at `path`.
+    ///
+    /// Cost: one read for each directory and inode on the way that is not in memory.
+    ///
+    /// # Errors
+    /// [`Disk`](Error::Disk), [`Corrupt`](Error::Corrupt), [`Collected`](Error::Collected),
+    /// [`VolumeMissing`](Error::VolumeMissing), [`DanglingHash`](Error::DanglingHash) behind a shallow tree, and in a proof [`NotProvided`](Error::NotProvided).
+    pub fn mem<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
+        let steps = Steps::new(path);
+        let path = steps.as_slice();
+        Ok(self.pending.get(path).is_some()
+            || locate(&self.env, &self.base, path)?.is_some_and(Spot::is_value))
+    }
+
+    /// Whether a value or a directory is bound at `path`.
+    ///
+    /// # Errors
+    /// As [`mem`](Self::mem).
+    pub fn mem_tree<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
+        let steps = Steps::new(path);
+        let path = steps.as_slice();
+        Ok(self.pending.get(path).is_some() || locate(&self.env, &self.base, path)?.is_some())
+    }
+
+    /// The value at `path`; none for a directory, an absent path, and a path that runs through a value.
+    ///
+    /// Cost: that of [`mem`](Self::mem), and one read for a value of more than 48 bytes.
+    ///
+    /// # Errors
+    /// As [`mem`](Self::mem).
+    pub fn find<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Vec<u8>>> {
+        let steps = Steps::new(path);
+        let path = steps.as_slice();
+        if let Some(value) = self.pending.get(path) {
+            return Ok(Some(value.bytes.to_vec()));
+        }
+        match locate(&self.env, &self.base, path)? {
+            Some(spot) => spot.value(&self.env).map_err(|error| at_path(error, path)),
+            None => Ok(None),
+        }
+    }
+
+    /// The tree at `path`, if there is one.
+    ///
+    /// # Errors
+    /// As [`mem`](Self::mem).
+    pub fn find_tree<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Self>> {
+        let found = self.locate(Steps::new(path).as_slice())?;
+        Ok(found.map(|spot| self.with_root(spot.to_child())))
+    }
+
+    /// How many children the directory at `path` has; 0 for a value and where nothing is.
+    ///
+    /// Cost: that of [`mem_tree`](Self::mem_tree), and one read at most, whatever the number.
+    ///
+    /// # Errors
+    /// As [`mem`](Self::mem).
+    pub fn length<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<u64> {
+        let steps = Steps::new(path);
+        let Some(spot) = self.locate(steps.as_slice())? else { return Ok(0) };
+        let dir = spot.dir(&self.env).map_err(|error| at_path(error, steps.as_slice()))?;
+        Ok(dir.map_or(0, |dir| dir.count()))
+    }
+
+    /// Children of the directory at `path`, from the `offset`-th on, at most `length`: none for a value and where
+    /// nothing is. Their order is that of storage; the same tree has the same order always, so that pages concatenate.
+    ///
+    /// Cost: one read for each inode that is looked at, and for the heads of those that are skipped.
+    ///
+    /// # Errors
+    /// As [`mem`](Self::mem).
+    pub fn list<S: AsRef<[u8]>>(
+        &self,
+        path: &[S],
+        offset: usize,
+        length: usize,
+    ) -> Result<Vec<(Box<[u8]>, Self)>> {
+        let steps = Steps::new(path);
+        let fail = |error| at_path(error, steps.as_slice());
+        let Some(spot) = self.locate(steps.as_slice())? else { return Ok(Vec::new()) };
+        let Some(dir) = spot.dir(&self.env).map_err(fail)? else { return Ok(Vec::new()) };
+        let mut page = Vec::new();
+        list_page(&self.env, dir, &mut (offset as u64), length, &mut |step, spot| {
+            page.push((step.into(), self.with_root(spot.to_child())));
+            page.len()
+        })
+        .map_err(fail)?;
+        Ok(page)
+    }
+
+    /// Binds a value at `path`. A directory there is replaced, and so is a value on the way. Says whether anything
+    /// changed: an equal binding changes nothing. With the empty path the tree becomes the value.
+    ///
+    /// Cost: that of [`mem`](Self::mem).
+    ///
+    /// # Errors
+    /// As [`mem`](Self::mem), and [`StepSize`](Error::StepSize), [`TooDeep`](Error::TooDeep), [`ValueSize`](Error::ValueSize).
+    pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl Into<Box<[u8]>>) -> Result<bool> {
+        let bytes: Box<[u8]> = value.into();
+        check_value(&bytes)?;
+        let steps = Steps::new(path);
+        let path = steps.as_slice();
+        check_steps(path)?;
+        self.adopt();
+        let bytes = match self.pending.replace(path, bytes) {
+            Ok(changed) => return Ok(changed),
+            Err(bytes) => bytes,
+        };
+        check_height(path, 0)?;
+        let mut changes = true;
+        let waits = match self.standing(path)? {
+            Standing::Value(spot, _) if is_value(&self.env, spot, &bytes) => {
+                // What only had a hash is there from now on.
+                if !matches!(spot, Spot::Own(Child::Blinded { .. })) {
+                    return Ok(false);
+                }
+                changes = false;
+                false
+            }
+            Standing::Value(_, count) => count > 0,
+            Standing::Free => true,
+            Standing::Missing(depth) => {
+                // No other is on the way, so these may wait on.
+                if self.pending.get(&path[..depth]).is_some() {
+                    self.settle()?;
+                }
+                false
+            }
+            Standing::Taken => {
+                self.settle()?;
+                false
+            }
+        };
+        if waits {
+            if self.pending.len() == PENDING_MAX {
+                self.settle()?;
+            }
+            self.pending.insert(path, bytes);
+        } else {
+            let child = Child::Value(Arc::new(Value::new(bytes)));
+            bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
+        }
+        Ok(changes)
+    }
+
+    /// Binds a tree at `path`, sharing its objects; an empty directory unbinds what is there. A tree that belongs to no
+    /// store is copied. Says whether anything changed.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add), and [`ForeignTree`](Error::ForeignTree) for a tree of another store, or of other rules.
+    pub fn add_tree<S: AsRef<[u8]>>(&mut self, path: &[S], tree: &Self) -> Result<bool> {
+        if tree.is_empty() {
+            return self.remove(path);
+        }
+        if let Child::Value(value) = tree.root() {
+            check_value(&value.bytes)?;
+        }
+        let child = if Arc::ptr_eq(&self.env, &tree.env) {
+            tree.root().clone()
+        } else if tree.env.source.is_some() || tree.env.rules != self.env.rules {
+            return Err(Error::ForeignTree);
+        } else {
+            tree.hash();
+            copy(&tree.env, Spot::Own(tree.root()), Blinded::Keep)?
+        };
+        let changed = self.bind(Steps::new(path).as_slice(), child)?;
+        self.pins.join(&tree.pins);
+        Ok(changed)
+    }
+
+    fn bind(&mut self, path: &[&[u8]], child: Child) -> Result<bool> {
+        check_steps(path)?;
+        // Loaded, so that its height is known, here and above.
+        let child = match child.dir(&self.env) {
+            Ok(Some(node)) => Child::Dir(Arc::clone(node)),
+            Ok(None) | Err(_) if !matches!(child, Child::DirAt(_)) => child,
+            other => return other.map(|_| false),
+        };
+        check_height(path, child.height())?;
+        self.settle()?;
+        if let Some(old) = self.locate(path)?
+            && is_same(&self.env, old, &child)
+        {
+            return Ok(false);
+        }
+        bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
+        Ok(true)
+    }
+
+    /// Unbinds the value or directory at `path`, and directories that are left empty. Says whether anything was
+    /// there. With the empty path the tree becomes the empty directory.
+    ///
+    /// # Errors
+    /// As [`mem`](Self::mem).
+    pub fn remove<S: AsRef<[u8]>>(&mut self, path: &[S]) -> Result<bool> {
+        let steps = Steps::new(path);
+        let path = steps.as_slice();
+        self.adopt();
+        if path.is_empty() {
+            let changed = !self.is_empty();
+            self.base = empty_dir();
+            self.pending.clear();
+            return Ok(changed);
+        }
+        let gone = match self.standing(path)? {
+            Standing::Free | Standing::Missing(_) => return Ok(self.pending.remove(path)),
+            // The directory stays, and those that wait may wait on.
+            Standing::Value(_, count) if count > 1 && !self.is_at_limit(path)? => path.len(),
+            Standing::Value(..) | Standing::Taken => {
+                self.settle()?;
+                self.kept_above(path)?
+            }
+        };
+        if gone == 0 {
+            return Ok(false);
+        }
+        unbind(&self.env, &mut self.base, &path[..gone]).map_err(|error| at_path(error, path))?;
+        self.pending.remove(path);
+        Ok(true)
+    }
+
+    /// How many steps of `path`, which has some, lead to what is unbound with it: to itself, or to the highest directory that
+    /// has nothing else. None if nothing is bound there.
+    fn kept_above(&self, path: &[&[u8]]) -> Result<usize> {
+        let mut spot = Spot::Own(&self.base);
+        let mut gone = 1;
+        for (depth, step) in path.iter().enumerate() {
+            let here = |error| at_path(error, &path[..=depth]);
+            let Some(dir) = spot.dir(&self.env).map_err(here)? else { return Ok(0) };
+            if dir.count() > 1 {
+                gone = depth + 1;
+            }
+            match dir.locate(&self.env, step).map_err(here)? {
+                Some(found) => spot = found,
+                None => return Ok(0),
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Whether values wait and a step less makes another shape of the directory of `path`, which is bound, or of an inode of
+    /// it: then those that wait in it count.
+    fn is_at_limit(&self, path: &[&[u8]]) -> Result<bool> {
+        let Some((last, above)) = path.split_last().filter(|_| !self.pending.is_empty()) else {
+            return Ok(false);
+        };
+        let dir = match locate(&self.env, &self.base, above)? {
+            Some(spot) => spot.dir(&self.env).map_err(|error| at_path(error, above))?,
+            None => None,
+        };
+        dir.map_or(Ok(false), |dir| dir.is_at_limit(&self.env, last))
+    }
+
+    /// Changes one binding: `change` gets the value at `path` and gives the new one, or none to unbind it.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn update<S: AsRef<[u8]>>(
+        &mut self,
+        path: &[S],
+        change: impl FnOnce(Option<Vec<u8>>) -> Option<Vec<u8>>,
+    ) -> Result<bool> {
+        match change(self.find(path)?) {
+            Some(value) => self.add(path, value),
+            None if self.mem(path)? => self.remove(path),
+            None => Ok(false),
+        }
+    }
+
+    /// Changes one binding: `change` gets the tree at `path` and gives the new one; none, or an empty directory, unbinds
+    /// it.
+    ///
+    /// # Errors
+    /// As [`add_tree`](Self::add_tree).
+    pub fn update_tree<S: AsRef<[u8]>>(
+        &mut self,
+        path: &[S],
+        change: impl FnOnce(Option<Self>) -> Option<Self>,
+    ) -> Result<bool> {
+        self.settle()?;
+        match change(self.find_tree(path)?) {
+            Some(tree) => self.add_tree(path, &tree),
+            None => self.remove(path),
+        }
+    }
+
+    /// A tree of the same store that binds `value` at `path` and nothing else.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn singleton<S: AsRef<[u8]>>(
+        &self,
+        path: &[S],
+        value: impl Into<Box<[u8]>>,
+    ) -> Result<Self> {
+        let mut tree = self.empty();
+        tree.add(path, value)?;
+        Ok(tree)
+    }
+
+    /// Keeps nothing from being collected but what the root reaches, if it is as it was stored. What was loaded is
+    /// forgotten: it may know of older records than those that were written in their place.
+    pub(crate) fn unpin_older(&mut self) {
+        self.clear();
+        if let Child::DirAt(far) = &self.base
+            && let Some(pins) = self.pins.only(far.0.place)
+        {
+            self.pins = pins;
+        }
+    }
+
+    /// Forgets what was loaded and can be loaded again. Changes that are not stored stay.
+    ///
+    /// Cost: none; later reads load again.
+    pub fn clear(&mut self) {
+        self.adopt();
+        if self.pending.is_empty()
+            && let Child::Dir(node) = &self.base
+            && let Some(link) = node.link()
+        {
+            self.base = Child::DirAt(Box::new((link, OnceLock::new())));
+        }
+    }
+}
+
+/// What is bound at a path below a root.
+fn locate<'a>(env: &Env, root: &'a Child, path: &[&[u8]]) -> Result<Option<Spot<'a>>> {
+    let mut spot = Spot::Own(root);
+    for (depth, step) in path.iter().enumerate() {
+        let here = |error| at_path(error, &path[..depth]);
+        let Some(dir) = spot.dir(env).map_err(here)? else { return Ok(None) };
+        match dir.locate(env, step).map_err(|error| at_path(error, &path[..=depth]))? {
+            Some(found) => spot = found,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(spot))
+}
+
+/// Puts what waits into a tree.
+fn put_all(env: &Env, root: &mut Child, pending: &Pending) -> Result<()> {
+    for (path, value) in pending.iter() {
+        bind(env, root, &path, Child::Value(Arc::clone(value)))?;
+    }
+    Ok(())
+}
+
+fn check_height(path: &[&[u8]], below: u16) -> Result<()> {
+    let levels = path.len() + usize::from(below);
+    if levels > usize::from(HEIGHT_MAX) { Err(Error::TooDeep { levels }) } else { Ok(()) }
+}
+
+/// Visits up to `length` children after skipping `offset`; whole buckets are skipped by their counts. `visit` gives how
+/// many it has had.
+fn list_page<'a>(
+    env: &Env,
+    node: &'a Node,
+    offset: &mut u64,
+    length: usize,
+    visit: &mut dyn FnMut(&'a [u8], Spot<'a>) -> usize,
+) -> Result<bool> {
+    if length == 0 {
+        return Ok(false);
+    }
+    if node.count() <= *offset {
+        *offset -= node.count();
+        return Ok(true);
+    }
+    match node.shape() {
+        Shape::Entries(entries) => {
+            for item in *offset as usize..entries.len() {
+                if visit(entries.step(item), entries.spot(item)) >= length {
+                    return Ok(false);
+                }
+            }
+            *offset = 0;
+        }
+        Shape::Inner(inner) => {
+            for bucket in 0..BRANCHING_MAX as usize {
+                if let Some(below) = inner.bucket(env, bucket)?
+                    && !list_page(env, below, offset, length, visit)?
+                {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a binding is the one that is to be made. Where both hashes are known they decide; otherwise values are compared
+/// by their bytes, and directories by being the very same, so that no directory is hashed.
+fn is_same(env: &Env, old: Spot<'_>, new: &Child) -> bool {
+    if old.is_value() != new.is_value() {
+        return false;
+    }
+    let old_hash = match old.stored() {
+        Ok(Stored::Inline(_)) => None,
+        Ok(Stored::Value(link) | Stored::Dir(link)) => Some(link.hash),
+        Err(child) => known_hash(child),
+    };
+    if let (Some(old), Some(new)) = (old_hash, known_hash(new)) {
+        return old == new;
+    }
+    match (new, old) {
+        (Child::Value(value), _) => is_value(env, old, &value.bytes),
+        (Child::Dir(new), Spot::Own(Child::Dir(old))) => Arc::ptr_eq(old, new),
+        _ => false,
+    }
+}
+
+/// Whether a value of these bytes is bound: one that is stored on its own is known by its hash.
+fn is_value(env: &Env, old: Spot<'_>, bytes: &[u8]) -> bool {
+    match old.stored() {
+        Ok(Stored::Inline(old)) => old == bytes,
+        Ok(Stored::Value(link)) => env.rules.value_hash(bytes) == link.hash,
+        Err(Child::Value(old)) => *old.bytes == *bytes,
+        Err(Child::ValueAt(link)) => env.rules.value_hash(bytes) == link.hash,
+        Err(Child::Blinded { is_value: true, hash }) => env.rules.value_hash(bytes) == **hash,
+        Ok(Stored::Dir(_)) | Err(_) => false,
+    }
+}
+
+/// The hash, if it takes no hashing.
+fn known_hash(child: &Child) -> Option<Hash> {
+    match child {
+        Child::Value(value) => value.hash.get().copied(),
+        Child::Dir(node) => node.hash.get().copied(),
+        Child::ValueAt(link) => Some(link.hash),
+        Child::DirAt(far) => Some(far.0.hash),
+        Child::Blinded { hash, .. } => Some(**hash),
+    }
+}

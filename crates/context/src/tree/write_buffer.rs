@@ -1,0 +1,139 @@
+//! Values that were bound in a tree and are not in its nodes yet: what a block writes again and again, such as a counter, is
+//! put into the tree once.
+//!
+//! Only bindings wait here that change nothing but themselves: of a path at which a value is bound, or nothing in a
+//! directory that is there. So none lies on the way of another, the nodes answer all other questions as if these were in
+//! them, and putting them in needs no I/O: all that is on their ways was looked at.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Arc, OnceLock};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::tree::node::Value;
+
+/// As many wait at most.
+pub(crate) const PENDING_MAX: usize = 1 << 14;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    table: HashTable<Bound>,
+    hasher: DefaultHashBuilder,
+}
+
+#[derive(Debug)]
+struct Bound {
+    hash: u64,
+    /// Each step behind its length.
+    path: Box<[u8]>,
+    value: Arc<Value>,
+}
+
+impl Bound {
+    fn is_at(&self, path: &[&[u8]]) -> bool {
+        let mut rest = &*self.path;
+        path.iter().all(|step| match rest.split_first() {
+            Some((&len, after)) if usize::from(len) == step.len() => {
+                let (own, after) = after.split_at(step.len());
+                rest = after;
+                own == *step
+            }
+            _ => false,
+        }) && rest.is_empty()
+    }
+
+    /// The steps of the path.
+    fn steps(&self) -> Vec<&[u8]> {
+        let (mut rest, mut steps) = (&*self.path, Vec::new());
+        while let Some((&len, after)) = rest.split_first() {
+            let (step, after) = after.split_at(usize::from(len));
+            steps.push(step);
+            rest = after;
+        }
+        steps
+    }
+}
+
+impl Pending {
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    fn hash(&self, path: &[&[u8]]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        for step in path {
+            hasher.write(step);
+            hasher.write_u8(step.len() as u8);
+        }
+        hasher.finish()
+    }
+
+    /// The value at `path`, if it waits here.
+    pub(crate) fn get(&self, path: &[&[u8]]) -> Option<&Arc<Value>> {
+        if self.table.is_empty() {
+            return None;
+        }
+        let bound = self.table.find(self.hash(path), |bound| bound.is_at(path))?;
+        Some(&bound.value)
+    }
+
+    /// Binds another value at `path` if one waits there; gives it back if none does, and otherwise whether it is another.
+    pub(crate) fn replace(
+        &mut self,
+        path: &[&[u8]],
+        bytes: Box<[u8]>,
+    ) -> std::result::Result<bool, Box<[u8]>> {
+        if self.table.is_empty() {
+            return Err(bytes);
+        }
+        let hash = self.hash(path);
+        let Some(bound) = self.table.find_mut(hash, |bound| bound.is_at(path)) else {
+            return Err(bytes);
+        };
+        if bound.value.bytes == bytes {
+            return Ok(false);
+        }
+        match Arc::get_mut(&mut bound.value) {
+            Some(value) => {
+                value.bytes = bytes;
+                value.hash = OnceLock::new();
+                value.place = OnceLock::new();
+            }
+            None => bound.value = Arc::new(Value::new(bytes)),
+        }
+        Ok(true)
+    }
+
+    /// Adds a binding at `path`, where none waits.
+    pub(crate) fn insert(&mut self, path: &[&[u8]], bytes: Box<[u8]>) {
+        let hash = self.hash(path);
+        let mut encoded = Vec::with_capacity(path.iter().map(|step| step.len() + 1).sum());
+        for step in path {
+            encoded.push(step.len() as u8);
+            encoded.extend_from_slice(step);
+        }
+        let bound = Bound { hash, path: encoded.into(), value: Arc::new(Value::new(bytes)) };
+        self.table.insert_unique(hash, bound, |bound| bound.hash);
+    }
+
+    /// Forgets the binding at `path`; says whether there was one.
+    pub(crate) fn remove(&mut self, path: &[&[u8]]) -> bool {
+        let hash = self.hash(path);
+        let found = self.table.find_entry(hash, |bound| bound.is_at(path));
+        found.map(|found| drop(found.remove())).is_ok()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.table.clear();
+    }
+
+    /// All paths with their values, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Vec<&[u8]>, &Arc<Value>)> {
+        self.table.iter().map(|bound| (bound.steps(), &bound.value))
+    }
+}

@@ -1,0 +1,411 @@
+//! Takes out of a damaged store what is damaged, so that the rest is whole again.
+//!
+//! Versions whose nodes can all be read and hash to their names stay, the others go; the rows of both tables are then made to be
+//! exactly those that the versions that stay need. Every content of a row that is written comes from a row that was there and
+//! hashes to its name.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::base::address::{ADDRESS_BYTES_MAX, Prefix};
+use crate::base::error::{Error, Result};
+use crate::base::node_hash::{NodeHash, Root};
+use crate::check::verify::{Wanted, want};
+use crate::commit::hashing::{hash_branch, hash_leaf, top_of};
+use crate::node::node::{Broken, Edge, Stop};
+use crate::records::node_store::{Loaded, NodeCache, Nodes, Place};
+use crate::records::record::{
+    CHAINS_IN_ROW_MAX, Chains, Kind, ROW_KEY_BYTES, Row, RowKey, chain_key, chain_of_key,
+    encode_number, key_of, users_key,
+};
+use crate::records::versions::{self, Book, Head, TreeId, VERSIONS, Version, VersionId};
+use crate::store::store::Store;
+use terrane_kv::{Database, Reader, Table};
+
+/// Bytes of nodes that are kept in memory meanwhile.
+const CACHE_BYTES: usize = 64 << 20;
+/// Transactions that are counted if it is not known how many there were: more than any store has seen.
+const TRANSACTIONS_UNKNOWN: u64 = 1 << 48;
+
+/// Whether a repair may lose something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// If a version or a tree would be lost nothing is done, and the report says what would be.
+    Refused,
+    /// Versions that are not whole are dropped, and trees whose rows cannot be read.
+    Accepted,
+}
+
+/// A version that was dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    /// Its number.
+    pub id: VersionId,
+    /// The name of its tree, where that is known.
+    pub tree: Option<String>,
+    /// Its root.
+    pub root: Root,
+}
+
+/// What a repair did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Repaired {
+    /// Versions that are whole and stay.
+    pub kept: u64,
+    /// Whether nothing was done, as something would be lost; the rest says what would have been done.
+    pub was_refused: bool,
+    /// Versions with damaged nodes, which are gone.
+    pub dropped: Vec<Dropped>,
+    /// Versions and trees besides whose own rows were damaged, or missing although others name them; names of trees that have
+    /// another one.
+    pub unreadable: u64,
+    /// Stops that no version needs whose rows can be read: those of versions above, or of one of which nothing else is left.
+    pub unreferenced: u64,
+    /// Trees whose names were lost, by the names that they were given.
+    pub named: Vec<String>,
+    /// Rows of nodes and of the bookkeeping that were removed.
+    pub rows_removed: u64,
+    /// Rows of nodes and of the bookkeeping that were made or written anew.
+    pub rows_written: u64,
+}
+
+impl Repaired {
+    /// Whether there was nothing to do.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.rows_removed == 0 && self.rows_written == 0
+    }
+
+    /// How many versions, trees and names of trees are lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.dropped.len() as u64 + self.unreadable + self.named.len() as u64
+    }
+}
+
+impl Store {
+    /// Takes out of the store in a database what is damaged: drops the versions that cannot be read as a whole, and those whose
+    /// own row is damaged; then removes and writes anew the rows of nodes and of the bookkeeping, so that they are those that the
+    /// other versions need. These are joined to the nearest ancestor that is left. Trees stay, without versions if need be; one
+    /// whose name is lost and that has versions is named `recovered-` and its number. What it does is one transaction. The
+    /// metadata map is left alone. Copy the database before.
+    ///
+    /// With [`Loss::Refused`] it only does what loses nothing: counts of spans and of differences, which versions a root has, the
+    /// rows of chains; and nothing if a stop is there that no version needs, of which a version may be all that is left.
+    ///
+    /// Cost: reads all rows, some of them two or three times; hashes all nodes; some 250 bytes of memory for each stop; holds the
+    /// writer.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRow`] if there is nothing of a radix state in
+    /// the database, or if the back-end itself finds damage, so that its tables cannot be gone through: restore it from a copy
+    /// then; those of the back-end. Nothing was changed.
+    pub fn repair(database: &Arc<dyn Database>, loss: Loss) -> Result<Repaired> {
+        let mut writer = database.writer()?;
+        let book = Book::read(&*writer, &mut |error| match error {
+            Error::CorruptRow { .. } => Ok(()),
+            other => Err(other),
+        })?;
+        if let Some(error) = book.unread {
+            return Err(error);
+        }
+        match versions::check_format(&*writer, database.name()) {
+            Err(Error::CorruptRow { what })
+                if book.trees.is_empty() && book.versions.is_empty() =>
+            {
+                let what = format!("the database has no radix state: {what}");
+                return Err(Error::CorruptRow { what });
+            }
+            Ok(()) | Err(Error::CorruptRow { .. }) => {}
+            Err(other) => return Err(other),
+        }
+        let mut repaired = Repaired { unreadable: book.lost_versions(), ..Repaired::default() };
+        let mut changes = Vec::new();
+        let head = {
+            let cache = NodeCache::new(CACHE_BYTES);
+            let nodes = Nodes { cache: &cache, reader: &*writer, root: None };
+            let kept = whole_versions(&nodes, &book, &mut repaired)?;
+            let trees = trees_of(&book, &kept, &mut repaired);
+            let rows = versions::rows(&trees, &kept);
+            compare_bookkeeping(&*writer, rows, &mut changes)?;
+            repaired.unreferenced = compare_nodes(&nodes, &kept, &mut changes)?;
+            head_of(&book, &trees)
+        };
+        repaired.rows_removed = changes.iter().filter(|(.., value)| value.is_none()).count() as u64;
+        repaired.rows_written = changes.len() as u64 - repaired.rows_removed;
+        repaired.rows_written += u64::from(book.head != Some(head));
+        let may_lose = repaired.lost() > 0 || repaired.unreferenced > 0;
+        repaired.was_refused = loss == Loss::Refused && may_lose;
+        if repaired.is_clean() || repaired.was_refused {
+            return Ok(repaired);
+        }
+        for (table, key, value) in &changes {
+            match value {
+                Some(value) => writer.overwrite(*table, key, value)?,
+                None => drop(writer.remove(*table, key)?),
+            }
+        }
+        let transactions = head.transactions + 1;
+        versions::put_head(&mut *writer, &Head { transactions, ..head })?;
+        let receipt = writer.commit()?;
+        database.settle(receipt)?;
+        Ok(repaired)
+    }
+}
+
+/// A row that is to be changed: its table, its key, its new value.
+type RowChange = (Table<'static>, Vec<u8>, Option<Vec<u8>>);
+
+/// Tells which stops are whole with all that is below them. Each is looked at once, wherever it is.
+struct Checker<'a> {
+    nodes: &'a Nodes<'a>,
+    /// Tokens from a stop to the lowest node below it; `None` if something is damaged.
+    heights: HashMap<NodeHash, Option<usize>>,
+}
+
+impl Checker<'_> {
+    /// Tokens of an edge and below it. At most 36 deep, as no address has more tokens and each edge but the first has one.
+    fn height(&mut self, edge: &Edge, depth: usize) -> Result<Option<usize>> {
+        let chain = edge.chain.as_bytes();
+        let depth = depth + chain.len();
+        let hash = match &edge.stop {
+            Stop::Leaf(value) => hash_leaf(value),
+            Stop::Row(hash) => *hash,
+        };
+        if depth > ADDRESS_BYTES_MAX || top_of(hash, chain) != edge.top {
+            return Ok(None);
+        }
+        let below = match (&edge.stop, self.heights.get(&hash)) {
+            // The empty address has no value.
+            (Stop::Leaf(_), _) => (depth > 0).then_some(0),
+            (Stop::Row(_), Some(known)) => *known,
+            (Stop::Row(_), None) => {
+                let height = self.stop_height(hash, depth)?;
+                self.heights.insert(hash, height);
+                height
+            }
+        };
+        let below = below.filter(|below| depth + below <= ADDRESS_BYTES_MAX);
+        Ok(below.map(|below| chain.len() + below))
+    }
+
+    fn stop_height(&mut self, node: NodeHash, depth: usize) -> Result<Option<usize>> {
+        let place = Place { node, path: Prefix::EMPTY };
+        let loaded = match self.nodes.load(&place) {
+            Ok(loaded) => loaded,
+            Err(Error::Corruption { .. }) => return Ok(None),
+            Err(other) => return Err(other),
+        };
+        let branch = match loaded {
+            Loaded::Value(value) => {
+                return Ok((hash_leaf(&value) == node && depth > 0).then_some(0));
+            }
+            Loaded::Branch(branch) => branch,
+        };
+        if hash_branch(&branch) != node || (depth == 0 && branch.value().is_some()) {
+            return Ok(None);
+        }
+        let mut height = 0;
+        for at in 0..branch.len() {
+            match self.height(&branch.edge_at(at).to_edge(), depth + 1)? {
+                Some(below) => height = height.max(below + 1),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(height))
+    }
+}
+
+/// The versions that can be read as a whole, each joined to the nearest ancestor that can.
+fn whole_versions(
+    nodes: &Nodes<'_>,
+    book: &Book,
+    repaired: &mut Repaired,
+) -> Result<BTreeMap<VersionId, Version>> {
+    let mut checker = Checker { nodes, heights: HashMap::new() };
+    let mut kept: BTreeMap<VersionId, Version> = BTreeMap::new();
+    for (id, version) in &book.versions {
+        if checker.height(&version.edge, 0)?.is_none() {
+            let name = book.trees.iter().find(|(_, tree)| **tree == version.tree);
+            let (tree, root) = (name.map(|(name, _)| name.clone()), version.edge.top);
+            repaired.dropped.push(Dropped { id: *id, tree, root });
+            continue;
+        }
+        // Parents are older, so this ends, and what is kept of them is known.
+        let mut ancestor = version;
+        let mut neighbour = None;
+        while let Some(parent) = ancestor.neighbour.filter(|_| ancestor.is_child) {
+            let Some(row) = book.versions.get(&parent) else { break };
+            if kept.contains_key(&parent) && row.tree == version.tree {
+                neighbour = Some(parent);
+                break;
+            }
+            ancestor = row;
+        }
+        let is_child = neighbour.is_some();
+        kept.insert(*id, Version { neighbour, is_child, ..version.clone() });
+    }
+    repaired.kept = kept.len() as u64;
+    Ok(kept)
+}
+
+/// The trees by name, each number once; gives names to those that have versions and no name.
+fn trees_of(
+    book: &Book,
+    kept: &BTreeMap<VersionId, Version>,
+    repaired: &mut Repaired,
+) -> BTreeMap<String, TreeId> {
+    let mut known = BTreeSet::new();
+    let mut trees = book.trees.clone();
+    trees.retain(|_, tree| known.insert(*tree));
+    let doubled = (book.trees.len() - trees.len()) as u64;
+    for version in kept.values() {
+        if known.insert(version.tree) {
+            let mut name = format!("recovered-{}", version.tree);
+            while trees.contains_key(&name) {
+                name.push('+');
+            }
+            repaired.named.push(name.clone());
+            trees.insert(name, version.tree);
+        }
+    }
+    // A row that cannot be read may have had the name of one of these.
+    let unreadable = book.lost_trees().saturating_sub(repaired.named.len() as u64);
+    repaired.unreadable += unreadable + doubled;
+    trees
+}
+
+/// The head, with no transaction more, and numbers that were not given.
+fn head_of(book: &Book, trees: &BTreeMap<String, TreeId>) -> Head {
+    let unknown = Head { transactions: TRANSACTIONS_UNKNOWN, ..Head::NEW };
+    let head = book.head.unwrap_or(unknown);
+    let next_tree = trees.values().max().map_or(1, |tree| tree.saturating_add(1));
+    Head {
+        next_tree: head.next_tree.max(next_tree),
+        last_version: head.last_version.max(book.last_version()),
+        transactions: head.transactions,
+    }
+}
+
+/// Notes what the index of versions has otherwise than `rows`, which are all but the head.
+fn compare_bookkeeping(
+    reader: &(impl Reader + ?Sized),
+    mut rows: BTreeMap<Vec<u8>, Vec<u8>>,
+    changes: &mut Vec<RowChange>,
+) -> Result<()> {
+    let table = Table::Index(VERSIONS);
+    let mut cursor = reader.cursor(table)?;
+    while let Some((key, value)) = cursor.next()? {
+        match rows.remove(&key) {
+            Some(row) if row == value => {}
+            None if versions::is_head(&key) => {}
+            row => changes.push((table, key, row)),
+        }
+    }
+    changes.extend(rows.into_iter().map(|(key, row)| (table, key, Some(row))));
+    Ok(())
+}
+
+/// Notes what the main table has otherwise than what versions need; answers how many stops are whose rows can be read and that
+/// none needs.
+fn compare_nodes(
+    nodes: &Nodes<'_>,
+    kept: &BTreeMap<VersionId, Version>,
+    changes: &mut Vec<RowChange>,
+) -> Result<u64> {
+    let mut wanted: BTreeMap<RowKey, Wanted> = BTreeMap::new();
+    for version in kept.values() {
+        let neighbour = version.neighbour.and_then(|id| kept.get(&id));
+        want(nodes, &version.edge, neighbour.map(|neighbour| &neighbour.edge), &mut wanted).1?;
+    }
+    // How many rows are differences from others.
+    let mut users: BTreeMap<RowKey, (NodeHash, u64)> = BTreeMap::new();
+    for (key, stop) in wanted.iter().filter(|(_, stop)| !stop.is_inline) {
+        if let Some(base) = stored(nodes, key, &stop.node, |row| row.base())? {
+            users.entry(key_of(&base)).or_insert((base, 0)).1 += 1;
+        }
+    }
+    // Bases that no version needs for themselves.
+    for (key, (node, _)) in &users {
+        let (node, is_inline, chains) = (*node, false, BTreeMap::new());
+        wanted.entry(*key).or_insert(Wanted { node, is_inline, chains });
+    }
+    // Stops whose chains have rows of their own; one that had more of them once may have it so, too.
+    let has_many = |stop: &Wanted| stop.chains.len() > CHAINS_IN_ROW_MAX;
+    let mut spilled: BTreeSet<RowKey> =
+        wanted.iter().filter(|(_, stop)| has_many(stop)).map(|(key, _)| *key).collect();
+    let mut unreferenced = 0;
+    let mut cursor = nodes.reader.cursor(Table::Main)?;
+    while let Some((key, row)) = cursor.next()? {
+        let own = key.first_chunk::<ROW_KEY_BYTES>();
+        let is_wanted =
+            own.and_then(|own| Some((own, wanted.get(own)?))).is_some_and(|(own, stop)| {
+                if key[..] == users_key(own) {
+                    return users.contains_key(own);
+                }
+                if key.len() > ROW_KEY_BYTES {
+                    let chain = chain_of_key(own, &key).filter(|_| spilled.contains(own));
+                    return chain.is_some_and(|chain| stop.chains.contains_key(&chain));
+                }
+                if let Ok(Row { chains: Chains::Spilled(_), .. }) = Row::decode(own, &row)
+                    && !stop.chains.is_empty()
+                {
+                    spilled.insert(*own);
+                }
+                true
+            });
+        if !is_wanted {
+            let stop: Option<&RowKey> = key.as_slice().try_into().ok();
+            unreferenced += u64::from(stop.is_some_and(|stop| Row::decode(stop, &row).is_ok()));
+            changes.push((Table::Main, key, None));
+        }
+    }
+    for (key, stop) in &wanted {
+        let is_spilled = spilled.contains(key);
+        let chains = if is_spilled {
+            Chains::Spilled(stop.chains.len() as u64)
+        } else {
+            Chains::Here(stop.chains.iter().map(|(chain, spans)| (*chain, *spans)).collect())
+        };
+        let row = if stop.is_inline {
+            Row { chains, kind: Kind::Inline, content: &[] }.encode(key)
+        } else {
+            stored(nodes, key, &stop.node, |row| Ok(Row { chains, ..row }.encode(key)))?
+        };
+        let mut rows = vec![(key.to_vec(), row)];
+        if is_spilled {
+            rows.extend(stop.chains.iter().map(|(chain, spans)| {
+                let key = chain_key(key, chain);
+                let row = encode_number(&key, *spans);
+                (key, row)
+            }));
+        }
+        if let Some((_, users)) = users.get(key) {
+            let key = users_key(key);
+            rows.push((key.to_vec(), encode_number(&key, *users)));
+        }
+        for (key, row) in rows {
+            if nodes.reader.get(Table::Main, &key)?.as_ref() != Some(&row) {
+                changes.push((Table::Main, key, Some(row)));
+            }
+        }
+    }
+    Ok(unreferenced)
+}
+
+/// What is taken of the row of a stop as it is stored. It has been read before, and hashes to its name.
+fn stored<T>(
+    nodes: &Nodes<'_>,
+    key: &RowKey,
+    node: &NodeHash,
+    take: impl FnOnce(Row<'_>) -> std::result::Result<T, Broken>,
+) -> Result<T> {
+    let broken = |what: &str| Error::Corruption {
+        root: None,
+        path: Prefix::EMPTY,
+        node: *node,
+        what: what.into(),
+    };
+    let row = nodes.reader.get(Table::Main, key)?.ok_or_else(|| broken("the row is missing"))?;
+    Row::decode(key, &row).and_then(take).map_err(|Broken(rule)| broken(rule))
+}

@@ -1,0 +1,501 @@
+//! Checks a store: every node hashed again and compared with its name, every row that should be there, and none besides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use crate::base::address::Prefix;
+use crate::base::error::{Error, Result};
+use crate::base::node_hash::{NodeHash, Root};
+use crate::commit::hashing::{chain_hashes, hash_branch, hash_leaf, stop_hash, top_of};
+use crate::node::node::{Broken, Edge, Stop};
+use crate::records::node_store::{Loaded, NodeCache, Nodes, Place};
+use crate::records::record::{
+    Chains, Content, ROW_KEY_BYTES, Row, RowKey, chain_of_key, decode_number, key_of, nodes_above,
+    reversed, users_key,
+};
+use crate::records::ref_counts::each_edge_not_in;
+use crate::records::versions::{self, Book, TreeId};
+use crate::store::store::{Store, Tree};
+use terrane_kv::{Reader, Table};
+
+/// Bytes of branches that others are differences from, kept in memory by a check.
+const BASES_BYTES: usize = 16 << 20;
+
+/// Something that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where: a tree and root with the path below it, or a row.
+    pub place: String,
+    /// Which rule is broken.
+    pub rule: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.place, self.rule)
+    }
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Versions that were checked.
+    pub versions: u64,
+    /// Different nodes, each node of a chain among them, and the empty node.
+    pub nodes: u64,
+    /// Problems, in no order.
+    pub problems: Vec<Problem>,
+}
+
+impl Report {
+    /// Whether there is no problem.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn note(&mut self, place: impl Into<String>, rule: impl Into<String>) {
+        self.problems.push(Problem { place: place.into(), rule: rule.into() });
+    }
+
+    /// Compares the content of a row with its hash, as far as that is known.
+    fn check_content(
+        &mut self,
+        place: &str,
+        nodes: &Nodes<'_>,
+        key: &RowKey,
+        row: &Row<'_>,
+        node: Option<NodeHash>,
+    ) -> Result<()> {
+        let mut known = NodeHash::EMPTY;
+        known.0[..ROW_KEY_BYTES].copy_from_slice(key);
+        let at = Place { node: node.unwrap_or(known), path: Prefix::EMPTY };
+        let hash = match nodes.content(&at, row) {
+            Err(error) => return self.note_error(place, error),
+            Ok(Content::Inline) => return Ok(()),
+            Ok(Content::Value(value)) => hash_leaf(&value),
+            Ok(Content::Branch(branch)) => hash_branch(&branch),
+        };
+        if node.map_or(key_of(&hash) != *key, |node| node != hash) {
+            self.note(place, format!("the node hashes to {hash}, not to {}", at.node));
+        }
+        Ok(())
+    }
+
+    /// Notes damage and goes on; passes on errors of the back-end.
+    fn note_error(&mut self, place: &str, error: Error) -> Result<()> {
+        match error {
+            Error::Corruption { .. } | Error::CorruptRow { .. } => {
+                self.note(place, error.to_string());
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+}
+
+impl Tree {
+    /// Reads a state as it is stored, and compares each of its nodes with its hash.
+    ///
+    /// Cost: reads each stop once; nothing is taken from memory.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`] and those of the back-end; damage is in the report.
+    pub fn verify(&self, root: &Root) -> Result<Report> {
+        let mut report = Report { versions: 1, ..Report::default() };
+        let hashes = self.walk(root, Some(&mut report))?;
+        report.nodes = hashes.len() as u64;
+        Ok(report)
+    }
+
+    /// The hashes of all nodes of a state, each node of a chain among them.
+    ///
+    /// Cost: reads each stop once, hashes each chain; all hashes are in memory.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    pub fn nodes(&self, root: &Root) -> Result<BTreeSet<NodeHash>> {
+        self.walk(root, None)
+    }
+
+    fn walk(&self, root: &Root, mut report: Option<&mut Report>) -> Result<BTreeSet<NodeHash>> {
+        let (reader, edge) = self.open(root)?;
+        let cache = NodeCache::new(0);
+        let nodes = Nodes { cache: &cache, reader: &*reader, root: Some(*root) };
+        let mut hashes = BTreeSet::new();
+        if edge.is_none() {
+            hashes.insert(NodeHash::EMPTY);
+        }
+        let mut pending: Vec<(Prefix, Edge)> =
+            edge.into_iter().map(|edge| (Prefix::EMPTY, edge)).collect();
+        while let Some((mut path, edge)) = pending.pop() {
+            let place =
+                |path: &Prefix| format!("tree {:?}, root {root}, path {path:?}", self.name());
+            let stop = stop_hash(&edge);
+            hashes.insert(stop);
+            hashes.extend(chain_hashes(stop, edge.chain.as_bytes()));
+            let is_known = match &edge.stop {
+                Stop::Leaf(value) => hash_leaf(value) == stop,
+                Stop::Row(_) => true,
+            };
+            if let Some(report) = &mut report
+                && !(is_known && top_of(stop, edge.chain.as_bytes()) == edge.top)
+            {
+                report.note(
+                    place(&path),
+                    format!("the nodes down to the stop do not hash to {}", edge.top),
+                );
+            }
+            path.extend(edge.chain.as_bytes());
+            let loaded = match edge.stop {
+                Stop::Leaf(_) => continue,
+                Stop::Row(node) => nodes.load_whole(&Place { node, path }),
+            };
+            let loaded = match (loaded, &mut report) {
+                (Ok(loaded), _) => loaded,
+                (Err(error), Some(report)) => {
+                    report.note_error(&place(&path), error)?;
+                    continue;
+                }
+                (Err(error), None) => return Err(error),
+            };
+            let hash = match &loaded {
+                Loaded::Value(value) => hash_leaf(value),
+                Loaded::Branch(branch) => hash_branch(branch),
+            };
+            if let Some(report) = &mut report
+                && hash != stop
+            {
+                report.note(place(&path), format!("the node hashes to {hash}, not to {stop}"));
+            }
+            if let Loaded::Branch(branch) = loaded {
+                for (token, edge) in branch.children() {
+                    let mut path = path;
+                    path.extend(&[token]);
+                    pending.push((path, edge.to_edge()));
+                }
+            }
+        }
+        Ok(hashes)
+    }
+}
+
+/// Rows by how many others are differences from them.
+#[derive(Default)]
+struct UserCounts {
+    stored: BTreeMap<RowKey, u64>,
+    found: BTreeMap<RowKey, u64>,
+}
+
+impl UserCounts {
+    fn count(&mut self, key: RowKey, stop: &StoredStop<'_>) {
+        self.stored.extend((stop.users > 0 || stop.chains.is_empty()).then_some((key, stop.users)));
+        if let Ok(Some(base)) = stop.row.base() {
+            *self.found.entry(key_of(&base)).or_default() += 1;
+        }
+    }
+
+    fn check(self, report: &mut Report) {
+        for (key, users) in &self.stored {
+            let found = self.found.get(key).copied().unwrap_or(0);
+            if found != *users || found == 0 {
+                let rule = format!("{found} rows are differences from it, not {users}");
+                report.note(format!("row {}", hex(key)), rule);
+            }
+        }
+        for (key, _) in self.found.iter().filter(|(key, _)| !self.stored.contains_key(*key)) {
+            report.note(format!("row {}", hex(key)), "differences from it are not counted");
+        }
+    }
+}
+
+/// A stop as the versions need it.
+pub(crate) struct Wanted {
+    pub(crate) node: NodeHash,
+    /// Whether its value stands in the edges.
+    pub(crate) is_inline: bool,
+    /// From below, and how many spans each has.
+    pub(crate) chains: BTreeMap<Prefix, u64>,
+}
+
+/// Notes the stops and chains that a version needs besides those of its neighbour. Answers the paths of edges whose nodes do not
+/// hash to the edge's hash, as far as the tree can be read.
+pub(crate) fn want(
+    nodes: &Nodes<'_>,
+    edge: &Edge,
+    neighbour: Option<&Edge>,
+    wanted: &mut BTreeMap<RowKey, Wanted>,
+) -> (Vec<Prefix>, Result<()>) {
+    let mut broken = Vec::new();
+    let walked = each_edge_not_in(nodes, Some(edge), neighbour, &[], &mut |path, edge, _| {
+        let node = stop_hash(edge);
+        let leaf = match &edge.stop {
+            Stop::Leaf(value) => Some(hash_leaf(value)),
+            Stop::Row(_) => None,
+        };
+        let is_known = leaf.is_none_or(|hash| hash == node);
+        if !(is_known && top_of(node, edge.chain.as_bytes()) == edge.top) {
+            broken.push(*path);
+        }
+        let (is_inline, chains) = (leaf.is_some(), BTreeMap::new());
+        let stop = wanted.entry(key_of(&node)).or_insert(Wanted { node, is_inline, chains });
+        *stop.chains.entry(reversed(&edge.chain)).or_default() += 1;
+    });
+    (broken, walked)
+}
+
+impl Store {
+    /// How many different nodes are stored, each node of a chain counted as if it were, and the empty node.
+    ///
+    /// Cost: reads all rows.
+    ///
+    /// # Errors
+    /// [`Error::CorruptRow`] and those of the back-end.
+    pub fn node_count(&self) -> Result<u64> {
+        let reader = self.database().reader()?;
+        let mut count = 1;
+        each_stop(&*reader, |key, stop| {
+            count += stop.map_err(|what| broken_row(&key, &what))?.nodes();
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    /// Checks everything: that what is stored is exactly what the retained versions reach, and that every node hashes to its
+    /// name.
+    ///
+    /// Cost: reads all rows, and hashes all nodes; some 150 bytes of memory for each stop.
+    ///
+    /// # Errors
+    /// Those of the back-end; damage is in the report.
+    pub fn verify(&self) -> Result<Report> {
+        let reader = self.database().reader()?;
+        let reader = &*reader;
+        let mut report = Report { nodes: 1, ..Report::default() };
+        let book = check_book(reader, self.database().name(), &mut report)?;
+        let mut wanted: BTreeMap<RowKey, Wanted> = BTreeMap::new();
+        for (id, version) in &book.versions {
+            report.versions += 1;
+            let root = version.edge.top;
+            let place = format!("version {id}, root {root}");
+            let neighbour = version.neighbour.and_then(|id| book.versions.get(&id));
+            let neighbour = neighbour.map(|neighbour| &neighbour.edge);
+            let nodes = self.core().nodes(reader, &root);
+            let (broken, walked) = want(&nodes, &version.edge, neighbour, &mut wanted);
+            for path in broken {
+                report.note(
+                    format!("{place}, path {path:?}"),
+                    "the nodes down to the stop do not hash to the edge's hash",
+                );
+            }
+            if let Err(error) = walked {
+                report.note_error(&place, error)?;
+            }
+        }
+        let cache = NodeCache::new(BASES_BYTES);
+        let nodes = Nodes { cache: &cache, reader, root: None };
+        let mut users = UserCounts::default();
+        let scanned = each_stop(reader, |key, stop| {
+            let place = format!("row {}", hex(&key));
+            let wanted = wanted.remove(&key);
+            let stop = match stop {
+                Ok(stop) => stop,
+                Err(rule) => {
+                    report.note(place, rule);
+                    return Ok(());
+                }
+            };
+            users.count(key, &stop);
+            if stop.chains.is_empty() {
+                // It is the base of others, or breaks the format.
+                report.check_content(&place, &nodes, &key, &stop.row, None)?;
+            } else if let Some(wanted) = wanted {
+                report.nodes += stop.nodes();
+                report.check_content(&place, &nodes, &key, &stop.row, Some(wanted.node))?;
+                if stop.chains != wanted.chains {
+                    report.note(place, "chains and spans are not those of the retained versions");
+                }
+            } else {
+                report.note(place, "no retained version reaches it");
+            }
+            Ok(())
+        });
+        let is_whole = scanned.is_ok();
+        if let Err(error) = scanned {
+            report.note_error("the main table", error)?;
+        } else {
+            users.check(&mut report);
+        }
+        for (key, wanted) in wanted {
+            let place = format!("row {}", hex(&key));
+            if is_whole {
+                report.note(place, format!("node {} is missing", wanted.node));
+                continue;
+            }
+            // The back-end could not go further, and may yet find single rows.
+            match reader.get(Table::Main, &key).map_err(Error::from) {
+                Err(error) => report.note_error(&place, error)?,
+                Ok(None) => report.note(place, format!("node {} is missing", wanted.node)),
+                Ok(Some(row)) => match Row::decode(&key, &row) {
+                    Ok(row) => {
+                        report.check_content(&place, &nodes, &key, &row, Some(wanted.node))?;
+                    }
+                    Err(Broken(rule)) => report.note(place, rule),
+                },
+            }
+        }
+        Ok(report)
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn broken_row(key: &[u8], what: &str) -> Error {
+    Error::CorruptRow { what: format!("row {} of nodes: {what}", hex(key)) }
+}
+
+/// A stop as it is stored.
+struct StoredStop<'a> {
+    row: Row<'a>,
+    /// From below, and how many spans each has.
+    chains: BTreeMap<Prefix, u64>,
+    /// How many rows are said to be differences from it.
+    users: u64,
+}
+
+impl StoredStop<'_> {
+    /// How many nodes it stands for; those above it that other stops have too are counted there as well.
+    fn nodes(&self) -> u64 {
+        if self.chains.is_empty() { 0 } else { 1 + nodes_above(self.chains.keys()) }
+    }
+}
+
+/// Calls `visit` with each stop that has a row, or with the rule that it breaks.
+fn each_stop(
+    reader: &dyn Reader,
+    mut visit: impl FnMut(RowKey, std::result::Result<StoredStop<'_>, String>) -> Result<()>,
+) -> Result<()> {
+    let mut cursor = reader.cursor(Table::Main)?;
+    let mut next = cursor.next()?;
+    while let Some((key, row)) = next {
+        let mut spilled = BTreeMap::new();
+        let mut users = 0;
+        let mut problem = None;
+        let Ok(own) = RowKey::try_from(key.as_slice()) else {
+            let mut start = [0; ROW_KEY_BYTES];
+            let len = key.len().min(ROW_KEY_BYTES);
+            start[..len].copy_from_slice(&key[..len]);
+            visit(start, Err(format!("key {} belongs to no stop", hex(&key))))?;
+            next = cursor.next()?;
+            continue;
+        };
+        loop {
+            next = cursor.next()?;
+            let Some((key, row)) = &next else { break };
+            let chain = chain_of_key(&own, key);
+            if chain.is_none() && key[..] != users_key(&own) {
+                break;
+            }
+            match (decode_number(key, row), chain) {
+                (Ok(spans), Some(chain)) => drop(spilled.insert(chain, spans)),
+                (Ok(number), None) => users = number,
+                (Err(broken), _) => problem = Some(broken.0),
+            }
+        }
+        let stop = match (Row::decode(&own, &row), problem) {
+            (Err(broken), _) => Err(broken.0.to_owned()),
+            (Ok(_), Some(rule)) => Err(format!("a row beside it: {rule}")),
+            (Ok(mut row), None) => match std::mem::take(&mut row.chains) {
+                Chains::Here(chains) if spilled.is_empty() => {
+                    Ok(StoredStop { row, chains: chains.into_iter().collect(), users })
+                }
+                Chains::Spilled(count) if count == spilled.len() as u64 => {
+                    Ok(StoredStop { row, chains: spilled, users })
+                }
+                _ => Err("the number of its chains".into()),
+            },
+        };
+        visit(own, stop)?;
+    }
+    Ok(())
+}
+
+/// The bookkeeping; notes where its rows are broken or contradict each other.
+fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) -> Result<Book> {
+    let place = "the index of versions";
+    let mut book = Book::read(reader, &mut |error| report.note_error(place, error))?;
+    if let Some(error) = book.unread.take() {
+        report.note_error(place, error)?;
+    }
+    if let Err(error) = versions::check_format(reader, back_end) {
+        report.note_error("format", error)?;
+    }
+    let trees: BTreeSet<TreeId> = book.trees.values().copied().collect();
+    if trees.len() < book.trees.len() {
+        report.note("trees", "two have one number");
+    }
+    let last_version = book.versions.keys().next_back().map_or(0, |id| id.0);
+    match &book.head {
+        Some(head) => {
+            if let Err(error) = versions::check_head(head, trees.last().copied(), last_version) {
+                report.note_error("head", error)?;
+            }
+        }
+        None => report.note("head", "it is missing or broken"),
+    }
+    let mut of_roots = BTreeSet::new();
+    for ((tree, root), ids) in &book.roots {
+        let place = format!("tree {tree}, root {root}");
+        if !trees.contains(tree) {
+            report.note(&place, "there is no such tree");
+        }
+        let all = book.of_root(*tree, root, *ids);
+        if let Err(Broken(rule)) = ids.check(&all) {
+            report.note(&place, rule);
+        }
+        for id in all {
+            match book.versions.get(&id) {
+                Some(version) if version.tree == *tree && version.edge.top == *root => {
+                    of_roots.insert(id);
+                }
+                _ => report.note(&place, format!("its version {id} is missing, or of another")),
+            }
+        }
+    }
+    let mut joints = BTreeSet::new();
+    for (id, version) in &book.versions {
+        let dependents = book.dependents(*id, version.dependents);
+        if let Err(Broken(rule)) = version.dependents.check(&dependents) {
+            report.note(format!("version {id}"), rule);
+        }
+        joints.extend(dependents.into_iter().map(|dependent| (*id, dependent)));
+    }
+    for (id, version) in &book.versions {
+        let place = format!("version {id}");
+        if !of_roots.contains(id) {
+            report.note(&place, "its root does not name it");
+        }
+        if let Some(neighbour) = version.neighbour {
+            let is_same_tree =
+                book.versions.get(&neighbour).is_some_and(|other| other.tree == version.tree);
+            if !(joints.remove(&(neighbour, *id)) && is_same_tree) {
+                report.note(&place, "its neighbour does not name it");
+            }
+        }
+    }
+    for (id, dependent) in joints {
+        let rule = format!("version {dependent} does not name it as its neighbour");
+        report.note(format!("version {id}"), rule);
+    }
+    for owner in book.orphans() {
+        let place = format!("older versions of row {:?}", owner.escape_ascii().to_string());
+        report.note(place, "the row is missing or broken");
+    }
+    Ok(book)
+}

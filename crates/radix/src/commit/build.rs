@@ -1,0 +1,385 @@
+//! The tree that a batch makes of another: one descent for all changes, then every new node hashed once, deepest first.
+//!
+//! New nodes stand in a list, children before their parents. Nothing is written here.
+
+use std::sync::Arc;
+
+use crate::base::address::{Address, Prefix};
+use crate::base::change::{Action, Step};
+use crate::base::error::{Error, Result};
+use crate::base::node_hash::NodeHash;
+use crate::commit::hashing;
+use crate::node::branch::{Branch, BranchWriter};
+use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
+use crate::records::node_store::{Loaded, Nodes, Place};
+
+/// About how many bytes an edge takes.
+const EDGE_BYTES: usize = 90;
+
+/// What an edge that is made ends at.
+#[derive(Debug)]
+pub(crate) enum NewStop {
+    /// A value without children.
+    Leaf(Arc<[u8]>),
+    Branch(NewBranch),
+    /// A stop that was there, at the same address, and is reached by another chain.
+    Kept(Stop),
+}
+
+/// A branch that is made, as the differences from another.
+#[derive(Debug)]
+pub(crate) struct NewBranch {
+    pub(crate) value: Option<Arc<[u8]>>,
+    /// How many children it has.
+    pub(crate) count: usize,
+    /// The other, and its hash.
+    base: Option<(NodeHash, Arc<Branch>)>,
+    /// Children that the base does not have so, ascending by token: their places in the list, or `None` for those that are
+    /// gone.
+    edits: Vec<(u8, Option<usize>)>,
+}
+
+/// A child of a branch that is made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Child<'a> {
+    /// Taken over from another branch: its place there.
+    Old(&'a Branch, usize),
+    /// Its place in the list.
+    New(usize),
+}
+
+impl NewBranch {
+    /// All children, ascending by token.
+    pub(crate) fn children(&self) -> impl Iterator<Item = (u8, Child<'_>)> {
+        let mut edits = self.edits.iter().copied().peekable();
+        let base = self.base.as_ref().map(|(_, base)| &**base);
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            loop {
+                let old = base.filter(|base| at < base.len()).map(|base| (base.token_at(at), base));
+                match (old, edits.peek()) {
+                    (Some((token, base)), edit)
+                        if edit.is_none_or(|(edited, _)| token < *edited) =>
+                    {
+                        at += 1;
+                        return Some((token, Child::Old(base, at - 1)));
+                    }
+                    (old, Some(&(token, new))) => {
+                        at += usize::from(old.is_some_and(|(other, _)| other == token));
+                        edits.next();
+                        if let Some(new) = new {
+                            return Some((token, Child::New(new)));
+                        }
+                    }
+                    (_, None) => return None,
+                }
+            }
+        })
+    }
+
+    /// Places in the list of those children that are in it.
+    pub(crate) fn new_children(&self) -> impl Iterator<Item = usize> {
+        self.edits.iter().filter_map(|(_, new)| *new)
+    }
+}
+
+/// An edge that is made.
+#[derive(Debug)]
+pub(crate) struct New {
+    pub(crate) chain: Prefix,
+    pub(crate) stop: NewStop,
+    /// The edge that the older tree has at this place.
+    pub(crate) old: Option<NodeHash>,
+    /// Waves that must be hashed before it.
+    pub(crate) height: usize,
+    pub(crate) stop_hash: NodeHash,
+    pub(crate) top: NodeHash,
+}
+
+/// A sub-tree after the changes.
+#[derive(Debug)]
+enum Sub {
+    None,
+    New(usize),
+}
+
+/// An edge of the older tree, or what is left of one below a place within its chain.
+#[derive(Clone)]
+struct Old {
+    chain: Prefix,
+    stop: Stop,
+    /// The hash of the edge, if it begins at this place in the older tree.
+    top: Option<NodeHash>,
+}
+
+impl Old {
+    fn of(edge: &Edge) -> Self {
+        Self { chain: edge.chain, stop: edge.stop.clone(), top: Some(edge.top) }
+    }
+}
+
+/// The tree that a batch makes.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// Children before parents.
+    pub(crate) nodes: Vec<New>,
+    /// The place of the whole tree in the list; `None` for a tree without values.
+    pub(crate) root: Option<usize>,
+}
+
+impl Built {
+    pub(crate) fn root_hash(&self) -> NodeHash {
+        self.root.map_or(NodeHash::EMPTY, |at| self.nodes[at].top)
+    }
+
+    /// An edge of the list as others refer to it.
+    pub(crate) fn edge(&self, at: usize) -> Edge {
+        let new = &self.nodes[at];
+        let stop = match &new.stop {
+            NewStop::Kept(stop) => stop.clone(),
+            NewStop::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => {
+                Stop::Leaf(Arc::clone(value))
+            }
+            NewStop::Leaf(_) | NewStop::Branch(_) => Stop::Row(new.stop_hash),
+        };
+        Edge { chain: new.chain, top: new.top, stop }
+    }
+
+    /// A branch of the list with all its edges.
+    pub(crate) fn branch(&self, new: &NewBranch) -> Branch {
+        let value = new.value.as_deref();
+        if let Some((node, base)) = &new.base
+            && base.may_be_edited(new.edits.len())
+        {
+            let edits = new.edits.iter().map(|(token, at)| (*token, at.map(|at| self.edge(at))));
+            if let Some(branch) = base.edited(*node, value, &edits.collect::<Vec<_>>()) {
+                return branch;
+            }
+        }
+        let bytes = (new.count + 1) * EDGE_BYTES;
+        let mut writer = BranchWriter::new(value, new.count, bytes);
+        for (token, child) in new.children() {
+            match child {
+                Child::Old(branch, at) => writer.copy(branch, at),
+                Child::New(at) => writer.push(token, &self.edge(at)),
+            }
+        }
+        writer.finish()
+    }
+}
+
+/// Applies changes, in the order of their addresses, to a tree.
+///
+/// # Errors
+/// [`Error::AddressNotFound`] or [`Error::PrefixNotFound`] for the change that comes first in the batch of those that
+/// remove what is not there; [`Error::Corruption`] and those of the back-end.
+pub(crate) fn build(
+    nodes: &Nodes<'_>,
+    tree: Option<&Edge>,
+    steps: &[Step],
+    threads: usize,
+) -> Result<Built> {
+    // A leaf for each step, and branches above them.
+    let list = Vec::with_capacity(2 * steps.len() + 2);
+    let mut builder = Builder { nodes, list, missing: None };
+    let sub = match (tree, steps) {
+        (_, []) => Sub::None,
+        (None, steps) => builder.grow(0, steps)?,
+        (Some(edge), steps) => builder.update(&Old::of(edge), 0, steps)?,
+    };
+    if let Some(step) = builder.missing {
+        return Err(match (step.action, Address::try_from(step.prefix)) {
+            (Action::Delete, Ok(address)) => Error::AddressNotFound { address, index: step.index },
+            _ => Error::PrefixNotFound { prefix: step.prefix },
+        });
+    }
+    let root = match sub {
+        Sub::None => None,
+        Sub::New(at) => Some(at),
+    };
+    let mut list = builder.list;
+    hashing::hash_all(&mut list, threads);
+    Ok(Built { nodes: list, root })
+}
+
+struct Builder<'a> {
+    nodes: &'a Nodes<'a>,
+    list: Vec<New>,
+    /// The change that removes what is not there and comes first in the batch.
+    missing: Option<Step>,
+}
+
+/// The steps that have each token at a depth, which all of them are longer than.
+fn by_token(steps: &[Step], depth: usize) -> impl Iterator<Item = (u8, &[Step])> {
+    let token = move |step: &Step| step.prefix.as_bytes()[depth];
+    steps.chunk_by(move |one, other| token(one) == token(other)).map(move |of| (token(&of[0]), of))
+}
+
+/// How far all steps go along `chain` from a depth on; they ascend.
+fn along(chain: &[u8], depth: usize, steps: &[Step]) -> usize {
+    let of = |step: &Step| common(chain, &step.prefix.as_bytes()[depth..]);
+    of(&steps[0]).min(of(&steps[steps.len() - 1]))
+}
+
+impl Builder<'_> {
+    fn miss(&mut self, step: &Step) {
+        if self.missing.as_ref().is_none_or(|missing| step.index < missing.index) {
+            self.missing = Some(step.clone());
+        }
+    }
+
+    fn push(&mut self, chain: Prefix, stop: NewStop, old: Option<NodeHash>) -> Sub {
+        let height = match &stop {
+            NewStop::Leaf(_) | NewStop::Kept(_) => 0,
+            NewStop::Branch(branch) => {
+                branch.new_children().map(|at| self.list[at].height + 1).max().unwrap_or(0)
+            }
+        };
+        let (stop_hash, top) = (NodeHash::EMPTY, NodeHash::EMPTY);
+        self.list.push(New { chain, stop, old, height, stop_hash, top });
+        Sub::New(self.list.len() - 1)
+    }
+
+    /// A sub-tree where there was none.
+    fn grow(&mut self, depth: usize, steps: &[Step]) -> Result<Sub> {
+        if let [Step { prefix, action: Action::Set(value), .. }] = steps {
+            return Ok(self.push(prefix.after(depth), NewStop::Leaf(Arc::clone(value)), None));
+        }
+        let chain = steps[0].prefix.after(depth);
+        let along = along(chain.as_bytes(), depth, steps);
+        let mut cut = chain;
+        cut.truncate(along);
+        self.change(cut, None, Below::Branch(None), None, depth + along, steps)
+    }
+
+    /// A sub-tree that was there, after changes of which there is at least one.
+    fn update(&mut self, old: &Old, depth: usize, steps: &[Step]) -> Result<Sub> {
+        let chain = old.chain.as_bytes();
+        let along = along(chain, depth, steps);
+        let end = depth + along;
+        if let [Step { prefix, action: Action::DeletePrefix, .. }] = steps
+            && prefix.as_bytes().len() == end
+        {
+            return Ok(Sub::None);
+        }
+        let mut above = old.chain;
+        above.truncate(along);
+        if along < chain.len() {
+            let rest = Old { chain: old.chain.after(along + 1), stop: old.stop.clone(), top: None };
+            return self.change(above, None, Below::Rest(chain[along], rest), old.top, end, steps);
+        }
+        let (value, base) = match &old.stop {
+            Stop::Leaf(value) => (Some(Arc::clone(value)), None),
+            Stop::Row(node) => {
+                let mut path = steps[0].prefix;
+                path.truncate(end);
+                match self.nodes.load_whole(&Place { node: *node, path })? {
+                    Loaded::Value(value) => (Some(value), None),
+                    Loaded::Branch(branch) => {
+                        (branch.value().map(Into::into), Some((*node, branch)))
+                    }
+                }
+            }
+        };
+        self.change(above, value, Below::Branch(base), old.top, end, steps)
+    }
+
+    /// A stop below `chain`, at a depth, after changes none of which ends above it.
+    fn change(
+        &mut self,
+        chain: Prefix,
+        mut value: Option<Arc<[u8]>>,
+        below: Below,
+        old: Option<NodeHash>,
+        depth: usize,
+        steps: &[Step],
+    ) -> Result<Sub> {
+        // Only the first one can end here, as they ascend and none is named twice.
+        let here = steps.iter().take_while(|step| step.prefix.as_bytes().len() == depth).count();
+        for step in &steps[..here] {
+            match &step.action {
+                Action::Set(new) => value = Some(Arc::clone(new)),
+                Action::Delete if value.is_some() => value = None,
+                Action::Delete | Action::DeletePrefix => self.miss(step),
+            }
+        }
+        let (base, mut rest) = match below {
+            Below::Branch(base) => (base, None),
+            Below::Rest(token, rest) => (None, Some((token, rest))),
+        };
+        let mut count = base.as_ref().map_or(0, |(_, base)| base.len());
+        let mut edits = Vec::new();
+        for (token, steps) in by_token(&steps[here..], depth) {
+            if let Some(before) = rest.take_if(|(other, _)| *other < token) {
+                count += self.keep(before, &mut edits);
+            }
+            let in_base = base.as_ref().and_then(|(_, base)| base.child(token));
+            let is_there = in_base.is_some();
+            let child = in_base.map(|edge| Old::of(&edge.to_edge()));
+            let child = child.or_else(|| Some(rest.take_if(|(other, _)| *other == token)?.1));
+            let sub = match child {
+                Some(child) => self.update(&child, depth + 1, steps)?,
+                None => self.grow(depth + 1, steps)?,
+            };
+            match sub {
+                Sub::New(at) => {
+                    edits.push((token, Some(at)));
+                    count += usize::from(!is_there);
+                }
+                Sub::None if is_there => {
+                    edits.push((token, None));
+                    count -= 1;
+                }
+                Sub::None => {}
+            }
+        }
+        if let Some(after) = rest {
+            count += self.keep(after, &mut edits);
+        }
+        Ok(self.finish(chain, NewBranch { value, count, base, edits }, old))
+    }
+
+    /// Takes over what is left of an edge below a place within its chain: another child.
+    fn keep(&mut self, (token, rest): (u8, Old), edits: &mut Vec<(u8, Option<usize>)>) -> usize {
+        let Sub::New(at) = self.push(rest.chain, NewStop::Kept(rest.stop), None) else { return 0 };
+        edits.push((token, Some(at)));
+        1
+    }
+
+    /// Makes of a value and children what stands for them: nothing, a leaf, a longer chain, or a branch.
+    fn finish(&mut self, mut chain: Prefix, branch: NewBranch, old: Option<NodeHash>) -> Sub {
+        match (branch.value.is_some(), branch.count) {
+            (false, 0) => Sub::None,
+            (true, 0) => match branch.value {
+                Some(value) => self.push(chain, NewStop::Leaf(value), old),
+                None => Sub::None,
+            },
+            (false, 1) => match branch.children().next() {
+                Some((token, Child::Old(base, at))) => {
+                    let edge = base.edge_at(at).to_edge();
+                    chain.extend(&[token]);
+                    chain.extend(edge.chain.as_bytes());
+                    self.push(chain, NewStop::Kept(edge.stop), old)
+                }
+                Some((token, Child::New(at))) => {
+                    let new = &mut self.list[at];
+                    chain.extend(&[token]);
+                    chain.extend(new.chain.as_bytes());
+                    new.chain = chain;
+                    new.old = old;
+                    Sub::New(at)
+                }
+                None => Sub::None,
+            },
+            _ => self.push(chain, NewStop::Branch(branch), old),
+        }
+    }
+}
+
+/// What is below a stop that changes.
+enum Below {
+    /// The children of a branch, if it is one, and its hash.
+    Branch(Option<(NodeHash, Arc<Branch>)>),
+    /// What is left of the edge in whose chain the stop appears.
+    Rest(u8, Old),
+}

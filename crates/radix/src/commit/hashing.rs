@@ -1,0 +1,179 @@
+//! The hashes of nodes: each new node once, in waves from the leaves upwards. What a wave hashes is independent of each other,
+//! so that it is hashed side by side, and shared by threads if it is much. The result does not depend on their number.
+
+use crate::base::cbor::{node_bytes_max, put_node};
+use crate::base::node_hash::NodeHash;
+use crate::commit::build::{Child, New, NewStop};
+use crate::node::branch::Branch;
+use crate::node::node::{Edge, Stop};
+use terrane_hash::sha512::{self, BLOCK_BYTES, ChainJob};
+
+/// Blocks of a wave from which on it is worth a thread more.
+const BLOCKS_FOR_A_THREAD: usize = 4096;
+
+/// Bytes of nodes that are rendered at a time, if they are more than one.
+const BYTES_AT_ONCE: usize = 512 << 10;
+
+/// The hash of the bytes of a node.
+pub(crate) fn hash_node(bytes: &[u8]) -> NodeHash {
+    NodeHash(sha512::hash(bytes))
+}
+
+/// The hash of a node with a value and no children.
+pub(crate) fn hash_leaf(value: &[u8]) -> NodeHash {
+    let mut bytes = Vec::new();
+    put_node(&mut bytes, 0, [].into_iter(), Some(value));
+    hash_node(&bytes)
+}
+
+/// The hash of a branch.
+pub(crate) fn hash_branch(branch: &Branch) -> NodeHash {
+    let mut bytes = Vec::new();
+    put_node(&mut bytes, branch.len(), branch.hashes(), branch.value());
+    hash_node(&bytes)
+}
+
+/// The hashes of the nodes of a chain, from the one above the stop upwards.
+pub(crate) fn chain_hashes(stop: NodeHash, chain: &[u8]) -> impl Iterator<Item = NodeHash> {
+    let mut jobs = [ChainJob { hash: stop.0, tokens: chain }];
+    sha512::hash_chain_steps(&mut jobs).into_iter().map(NodeHash)
+}
+
+/// The hash of the uppermost node of a chain, or of the stop if there is none.
+pub(crate) fn top_of(stop: NodeHash, chain: &[u8]) -> NodeHash {
+    let mut jobs = [ChainJob { hash: stop.0, tokens: chain }];
+    sha512::hash_chains(&mut jobs);
+    NodeHash(jobs[0].hash)
+}
+
+/// The hash of the stop of an edge.
+pub(crate) fn stop_hash(edge: &Edge) -> NodeHash {
+    match &edge.stop {
+        Stop::Row(hash) => *hash,
+        Stop::Leaf(_) if edge.chain.as_bytes().is_empty() => edge.top,
+        Stop::Leaf(value) => hash_leaf(value),
+    }
+}
+
+/// Hashes all nodes of a list, in which children stand before their parents.
+pub(crate) fn hash_all(list: &mut [New], threads: usize) {
+    let waves = list.iter().map(|new| new.height + 1).max().unwrap_or(0);
+    let mut by_height: Vec<Vec<usize>> = vec![Vec::new(); waves];
+    for (at, new) in list.iter().enumerate() {
+        by_height[new.height].push(at);
+    }
+    let mut hashers: Vec<Hasher> = Vec::new();
+    for wave in by_height {
+        let blocks: usize = wave.iter().map(|&at| blocks_of(&list[at])).sum();
+        let threads = threads.min(blocks / BLOCKS_FOR_A_THREAD + 1).max(1);
+        if hashers.len() < threads {
+            hashers.resize_with(threads, Hasher::default);
+        }
+        let parts = || wave.chunks(wave.len().div_ceil(threads));
+        for hasher in &mut hashers[..threads] {
+            // Not in a thread of its own, whose memory would be new each time.
+            hasher.bytes.reserve((blocks * BLOCK_BYTES / threads).min(BYTES_AT_ONCE));
+        }
+        if let [hasher] = &mut hashers[..threads] {
+            hasher.hash(list, &wave);
+        } else {
+            let list = &*list;
+            std::thread::scope(|scope| {
+                for (hasher, part) in hashers.iter_mut().zip(parts()) {
+                    scope.spawn(|| hasher.hash(list, part));
+                }
+            });
+        }
+        for (hasher, part) in hashers.iter_mut().zip(parts()) {
+            for (&at, (stop, top)) in part.iter().zip(hasher.done.drain(..)) {
+                list[at].stop_hash = stop;
+                list[at].top = top;
+            }
+        }
+    }
+}
+
+/// About how many blocks are hashed for an edge.
+fn blocks_of(new: &New) -> usize {
+    let stop = match &new.stop {
+        NewStop::Kept(_) => 0,
+        NewStop::Leaf(value) => value.len() / BLOCK_BYTES + 1,
+        NewStop::Branch(branch) => branch.count / 2 + 1,
+    };
+    stop + new.chain.as_bytes().len()
+}
+
+/// What one thread hashes with; kept from wave to wave.
+#[derive(Default)]
+struct Hasher {
+    /// Nodes, one after the other.
+    bytes: Vec<u8>,
+    /// Where each of them ends.
+    ends: Vec<usize>,
+    /// The hashes of those before.
+    stops: Vec<[u8; 32]>,
+    /// The hashes of stops and tops of the edges of a wave, in their order.
+    done: Vec<(NodeHash, NodeHash)>,
+}
+
+impl Hasher {
+    /// Hashes edges whose children are hashed.
+    fn hash(&mut self, list: &[New], wave: &[usize]) {
+        self.stops.clear();
+        for &at in wave {
+            let node_bytes = match &list[at].stop {
+                NewStop::Kept(Stop::Row(_)) => continue,
+                NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
+                    node_bytes_max(0, Some(value))
+                }
+                NewStop::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
+            };
+            if self.bytes.len() + node_bytes > BYTES_AT_ONCE {
+                self.hash_stops();
+            }
+            self.bytes.reserve(node_bytes);
+            match &list[at].stop {
+                NewStop::Kept(Stop::Row(_)) => {}
+                NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
+                    put_node(&mut self.bytes, 0, [].into_iter(), Some(value));
+                }
+                NewStop::Branch(branch) => {
+                    let hashes = branch.children().map(|(token, child)| match child {
+                        Child::Old(branch, at) => (token, branch.edge_at(at).top),
+                        Child::New(at) => (token, &list[at].top.0),
+                    });
+                    put_node(&mut self.bytes, branch.count, hashes, branch.value.as_deref());
+                }
+            }
+            self.ends.push(self.bytes.len());
+        }
+        self.hash_stops();
+
+        let mut hashed = self.stops.iter().copied();
+        let mut chains: Vec<ChainJob<'_>> = Vec::with_capacity(wave.len());
+        for &at in wave {
+            let hash = match &list[at].stop {
+                NewStop::Kept(Stop::Row(hash)) => hash.0,
+                _ => hashed.next().unwrap_or_default(),
+            };
+            chains.push(ChainJob { hash, tokens: list[at].chain.as_bytes() });
+        }
+        self.done.extend(chains.iter().map(|job| (NodeHash(job.hash), NodeHash(job.hash))));
+        sha512::hash_chains(&mut chains);
+        for ((_, top), job) in self.done.iter_mut().zip(chains) {
+            *top = NodeHash(job.hash);
+        }
+    }
+
+    /// Hashes the nodes that are there, and takes them away.
+    fn hash_stops(&mut self) {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let nodes: Vec<&[u8]> =
+            starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect();
+        let before = self.stops.len();
+        self.stops.resize(before + nodes.len(), [0; 32]);
+        sha512::hash_many(&nodes, &mut self.stops[before..]);
+        self.bytes.clear();
+        self.ends.clear();
+    }
+}

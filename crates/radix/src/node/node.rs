@@ -1,0 +1,200 @@
+//! The tree as it is stored: stops, joined by edges.
+//!
+//! A *stop* is a node that has a value or at least two children. All other nodes have one child and no value; a run of them
+//! is a *chain*, and is not stored. An [`Edge`] is a chain and the stop that it ends at; a branch has an edge for each of
+//! its children, a version has one for its whole tree, whose root may lie in a chain like any other node. The hash of an edge
+//! is that of its uppermost node.
+//!
+//! Small values stand in the edge itself. All else is a row of the store, by its hash. The bytes of an edge, lengths as LEB128
+//! numbers:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 1 | [`LEAF_FLAG`] if the stop is a small value, and the length of the chain |
+//! | .. | the tokens of the chain, from above |
+//! | 32 | hash of the edge |
+//! | 1.., .. | of a small value: its length, and the value |
+//! | 32 | of another stop below a chain that is not empty: its hash |
+
+use std::sync::Arc;
+
+use crate::base::address::{ADDRESS_BYTES_MAX, Prefix};
+use crate::base::node_hash::{NODE_HASH_BYTES, NodeHash};
+
+/// Bytes of a value that stands in its edge, at most.
+pub(crate) const INLINE_VALUE_BYTES_MAX: usize = 64;
+/// Set in the first byte of an edge whose stop is a small value.
+pub(crate) const LEAF_FLAG: u8 = 0x40;
+
+/// The end of an edge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// A node with this small value and no children.
+    Leaf(Arc<[u8]>),
+    /// A row of this hash: a branch, or a node with a larger value and no children.
+    Row(NodeHash),
+}
+
+/// A chain and the stop that it ends at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Edge {
+    pub(crate) chain: Prefix,
+    /// The hash of the uppermost node: of the stop, if the chain is empty.
+    pub(crate) top: NodeHash,
+    pub(crate) stop: Stop,
+}
+
+/// The end of an edge, in the bytes of a branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopRef<'a> {
+    Leaf(&'a [u8]),
+    Row(&'a [u8; NODE_HASH_BYTES]),
+}
+
+/// An edge in the bytes of a branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EdgeRef<'a> {
+    pub(crate) chain: &'a [u8],
+    pub(crate) top: &'a [u8; NODE_HASH_BYTES],
+    pub(crate) stop: StopRef<'a>,
+}
+
+impl EdgeRef<'_> {
+    pub(crate) fn top(&self) -> NodeHash {
+        NodeHash(*self.top)
+    }
+
+    pub(crate) fn to_edge(self) -> Edge {
+        let mut chain = Prefix::EMPTY;
+        chain.extend(self.chain);
+        let stop = match self.stop {
+            StopRef::Leaf(value) => Stop::Leaf(value.into()),
+            StopRef::Row(hash) => Stop::Row(NodeHash(*hash)),
+        };
+        Edge { chain, top: self.top(), stop }
+    }
+}
+
+/// Reads rows from their first byte on.
+#[derive(Debug)]
+pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
+
+/// A row that does not follow its format: which rule it breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broken(pub(crate) &'static str);
+
+pub(crate) type Read<T> = Result<T, Broken>;
+
+impl<'a> Input<'a> {
+    pub(crate) fn bytes(&mut self, count: usize) -> Read<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count).ok_or(Broken("it is cut short"))?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Read<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(Broken("it is cut short"))?;
+        self.0 = rest;
+        Ok(*bytes)
+    }
+
+    pub(crate) fn byte(&mut self) -> Read<u8> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub(crate) fn number(&mut self) -> Read<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7f).wrapping_shl(shift);
+            if byte < 0x80 {
+                let is_shortest = (byte != 0 || shift == 0) && (shift < 63 || byte == 1);
+                return if is_shortest {
+                    Ok(number)
+                } else {
+                    Err(Broken("a number is not canonical"))
+                };
+            }
+        }
+        Err(Broken("a number is not canonical"))
+    }
+
+    pub(crate) fn hash(&mut self) -> Read<&'a [u8; NODE_HASH_BYTES]> {
+        self.bytes(NODE_HASH_BYTES)?.try_into().map_err(|_| Broken("it is cut short"))
+    }
+
+    pub(crate) fn sized(&mut self) -> Read<&'a [u8]> {
+        let bytes = self.number()?;
+        self.bytes(usize::try_from(bytes).map_err(|_| Broken("it is cut short"))?)
+    }
+
+    /// Up to 35 bytes after their length.
+    pub(crate) fn chain(&mut self) -> Read<Prefix> {
+        let len = self.byte()?;
+        let mut chain = Prefix::EMPTY;
+        chain.extend(self.tokens(len)?);
+        Ok(chain)
+    }
+
+    fn tokens(&mut self, len: u8) -> Read<&'a [u8]> {
+        if usize::from(len) > ADDRESS_BYTES_MAX {
+            return Err(Broken("a chain is longer than an address"));
+        }
+        self.bytes(usize::from(len))
+    }
+
+    pub(crate) fn end(&self) -> Read<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(Broken("bytes are left over")) }
+    }
+
+    pub(crate) fn edge(&mut self) -> Read<EdgeRef<'a>> {
+        let head = self.byte()?;
+        let chain = self.tokens(head & !LEAF_FLAG)?;
+        let top = self.hash()?;
+        let stop = if head & LEAF_FLAG != 0 {
+            let value = self.sized()?;
+            if value.len() > INLINE_VALUE_BYTES_MAX {
+                return Err(Broken("a value in an edge is too long"));
+            }
+            StopRef::Leaf(value)
+        } else if chain.is_empty() {
+            StopRef::Row(top)
+        } else {
+            StopRef::Row(self.hash()?)
+        };
+        Ok(EdgeRef { chain, top, stop })
+    }
+}
+
+pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+pub(crate) fn put_chain(out: &mut Vec<u8>, chain: &Prefix) {
+    out.push(chain.as_bytes().len() as u8);
+    out.extend_from_slice(chain.as_bytes());
+}
+
+pub(crate) fn put_edge(out: &mut Vec<u8>, edge: &Edge) {
+    let flag = if matches!(edge.stop, Stop::Leaf(_)) { LEAF_FLAG } else { 0 };
+    out.push(edge.chain.as_bytes().len() as u8 | flag);
+    out.extend_from_slice(edge.chain.as_bytes());
+    out.extend_from_slice(&edge.top.0);
+    match &edge.stop {
+        Stop::Leaf(value) => {
+            put_number(out, value.len() as u64);
+            out.extend_from_slice(value);
+        }
+        Stop::Row(hash) if !edge.chain.as_bytes().is_empty() => out.extend_from_slice(&hash.0),
+        Stop::Row(_) => {}
+    }
+}
+
+/// How many bytes two texts have in common at their beginnings.
+pub(crate) fn common(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}

@@ -1,0 +1,507 @@
+//! Proofs that addresses have the values that they have, or none, in the state of a root. Verifying takes the root and the
+//! bytes of a proof, and no store.
+//!
+//! A proof names its addresses and holds the nodes that these lead through. An address has no value if the last of its
+//! nodes has none, or if its nodes end above it because one of them has no child of the next token.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 1 | [`PROOF_VERSION`] |
+//! | 1 | form: 1 full, 2 compact |
+//! | 1.. | number of addresses (LEB128) |
+//! | .. | the addresses ascending, none twice: length (1), bytes |
+//! | .. | the nodes |
+//!
+//! **Full form**: the nodes as they are hashed (see `cbor`), one behind the other: the root, then what is below each child
+//! that an address leads to, children ascending; a node that comes again is left out.
+//!
+//! **Compact form**: binary, and without the hashes that follow from what is below. A *chain* is nodes of one child and no value,
+//! whose only child all addresses that go on lead to; it is a [`CHAIN_TAG`], how many nodes (1), and the node below, which is
+//! not of that kind. Any other node is a [`NODE_TAG`] and:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 1.., .. | 0 for no value, or its length + 1 (LEB128); the value |
+//! | 1.. | number of children (LEB128) |
+//! | .. | fewer than [`BITMAP_FROM`]: their tokens, ascending; else 32 bytes, bit *t* mod 8 of byte *t* / 8 for token *t* |
+//! | .. | the children ascending: one that an address leads to as a chain or node, any other as its hash (32) |
+//!
+//! Each form has one encoding for a root and a set of addresses, and decoding refuses all others. Invariant: the hashes of a
+//! [`Proof`] agree with each other; so it proves something of the one root that its nodes hash to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::base::address::Address;
+use crate::base::node_hash::{NodeHash, Root};
+use crate::commit::hashing::hash_node;
+use crate::node::decode::{CHILDREN_MAX, PlainNode};
+use crate::node::node::{Broken, Input, put_number};
+
+/// Version of the format.
+pub(crate) const PROOF_VERSION: u8 = 1;
+/// The full form.
+pub(crate) const FULL_FORM: u8 = 1;
+/// The compact form.
+pub(crate) const COMPACT_FORM: u8 = 2;
+/// Nodes of one child and no value.
+pub(crate) const CHAIN_TAG: u8 = 1;
+/// Any other node.
+pub(crate) const NODE_TAG: u8 = 2;
+/// From so many children on their tokens are a bitmap.
+pub(crate) const BITMAP_FROM: usize = 32;
+
+const BITMAP_BYTES: usize = CHILDREN_MAX / 8;
+
+/// How a proof is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The nodes as they are hashed, for whoever knows the nodes of Transact.
+    Full,
+    /// Smaller: hashes in binary, and none that follow from others.
+    Compact,
+}
+
+/// Why a proof is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProofError {
+    /// Another version of the format, or no proof at all.
+    #[error("version {found} of proofs; this program reads {PROOF_VERSION}")]
+    UnsupportedVersion {
+        /// The version.
+        found: u8,
+    },
+    /// Bytes that break the format, or that say something in another way than the one there is.
+    #[error("malformed at byte {at}: {rule}")]
+    Malformed {
+        /// Where it was noticed.
+        at: usize,
+        /// Which rule is broken.
+        rule: &'static str,
+    },
+    /// A node that is not the one that the node above it names.
+    #[error("the node before byte {at} hashes to {found}, and the node above it names {expected}")]
+    Node {
+        /// Where the node ends.
+        at: usize,
+        /// What it must hash to.
+        expected: NodeHash,
+        /// What it hashes to.
+        found: NodeHash,
+    },
+    /// A proof of another root.
+    #[error("the proof is one of root {found}, not of {expected}")]
+    Root {
+        /// The root that was asked for.
+        expected: Root,
+        /// The root that the nodes hash to.
+        found: Root,
+    },
+    /// A proof of other addresses, of fewer or of more.
+    #[error("the proof is one of other addresses than those asked for")]
+    Addresses,
+}
+
+type Proven<T> = Result<T, ProofError>;
+
+/// Proof of the values of addresses, or of there being none. It says nothing until it is
+/// [verified](Self::verify) against a root that is trusted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proof {
+    /// Ascending, none twice.
+    addresses: Vec<Address>,
+    /// Of each address.
+    values: Vec<Option<Arc<[u8]>>>,
+    /// What the addresses lead through, by hash; each node before those below it, at every place where one comes.
+    nodes: Vec<(NodeHash, Arc<PlainNode>)>,
+}
+
+/// Where a node stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// Tokens above it.
+    pub(crate) depth: usize,
+    /// Which addresses lead to it; only the first can end here.
+    range: Range<usize>,
+}
+
+/// Checks a proof and answers the value of each of `addresses`, in their order; `None` where it is proven that there is none.
+/// The proof must be of just these addresses, whatever their order, and whether or not one comes twice.
+///
+/// Cost: hashes each node of the proof once, no I/O. Memory: some multiple of the bytes, and at most 6 KB for each address that
+/// is asked for, besides the answer.
+///
+/// # Errors
+/// [`ProofError`]. No bytes make it panic.
+pub fn verify_proof(
+    root: &Root,
+    bytes: &[u8],
+    addresses: &[Address],
+) -> Result<Vec<Option<Vec<u8>>>, ProofError> {
+    let proof = Proof::parse(bytes, Some(&distinct(addresses)))?;
+    proof.check_root(root)?;
+    let value = |address: &Address| {
+        let at = proof.addresses.binary_search(address).map_err(|_| ProofError::Addresses)?;
+        Ok(proof.values[at].as_ref().map(|value| value.to_vec()))
+    };
+    addresses.iter().map(value).collect()
+}
+
+fn distinct(addresses: &[Address]) -> Vec<Address> {
+    let mut distinct = addresses.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    distinct
+}
+
+impl Proof {
+    /// A proof without nodes, and the place of its root.
+    pub(crate) fn begin(addresses: &[Address]) -> (Self, Place) {
+        let addresses = distinct(addresses);
+        let place = Place { depth: 0, range: 0..addresses.len() };
+        let values = vec![None; addresses.len()];
+        (Self { addresses, values, nodes: Vec::new() }, place)
+    }
+
+    /// Adds a node, which comes before those below it.
+    pub(crate) fn push(&mut self, place: &Place, hash: NodeHash, node: Arc<PlainNode>) {
+        self.note_value(place, &node);
+        self.nodes.push((hash, node));
+    }
+
+    fn note_value(&mut self, place: &Place, node: &PlainNode) {
+        let Range { start, end } = place.range;
+        if start < end && self.addresses[start].as_bytes().len() == place.depth {
+            self.values[start].clone_from(&node.value);
+        }
+    }
+
+    /// The tokens by which addresses go on below a place, ascending, and the places there.
+    pub(crate) fn below(&self, place: &Place) -> Vec<(u8, Place)> {
+        let mut below: Vec<(u8, Place)> = Vec::new();
+        for at in place.range.clone() {
+            let Some(&token) = self.addresses[at].as_bytes().get(place.depth) else { continue };
+            match below.last_mut() {
+                Some((last, place)) if *last == token => place.range.end = at + 1,
+                _ => below.push((token, Place { depth: place.depth + 1, range: at..at + 1 })),
+            }
+        }
+        below
+    }
+
+    /// The addresses that it is of, ascending.
+    pub(crate) fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    fn check_root(&self, root: &Root) -> Proven<()> {
+        let found = self.nodes.first().map_or(NodeHash::EMPTY, |(hash, _)| *hash);
+        if found == *root { Ok(()) } else { Err(ProofError::Root { expected: *root, found }) }
+    }
+
+    /// Checks the proof against a root that the caller trusts, and gives the addresses with their
+    /// values, ascending; `None` for those that have none. Nothing else of a proof can be looked
+    /// at.
+    ///
+    /// # Errors
+    /// [`ProofError::Root`].
+    pub fn verify(
+        &self,
+        root: &Root,
+    ) -> Result<impl ExactSizeIterator<Item = (Address, Option<&[u8]>)>, ProofError> {
+        self.check_root(root)?;
+        let pairs = self.addresses.iter().zip(&self.values);
+        Ok(pairs.map(|(address, value)| (*address, value.as_deref())))
+    }
+
+    /// The bytes of the proof.
+    #[must_use]
+    pub fn to_bytes(&self, form: Form) -> Vec<u8> {
+        let tag = match form {
+            Form::Full => FULL_FORM,
+            Form::Compact => COMPACT_FORM,
+        };
+        let mut out = vec![PROOF_VERSION, tag];
+        put_number(&mut out, self.addresses.len() as u64);
+        for address in &self.addresses {
+            out.push(address.as_bytes().len() as u8);
+            out.extend_from_slice(address.as_bytes());
+        }
+        match form {
+            Form::Full => {
+                let mut known = BTreeSet::new();
+                for (hash, node) in &self.nodes {
+                    if known.insert(hash) {
+                        out.extend_from_slice(&node.encode());
+                    }
+                }
+            }
+            Form::Compact => {
+                let place = Place { depth: 0, range: 0..self.addresses.len() };
+                self.put_compact(&mut out, &mut 0, place);
+            }
+        }
+        out
+    }
+
+    /// Puts the node number `at` and all below it; at most 36 deep.
+    fn put_compact(&self, out: &mut Vec<u8>, at: &mut usize, mut place: Place) {
+        let mut chain = 0;
+        let (node, below) = loop {
+            let (_, node) = &self.nodes[*at];
+            *at += 1;
+            let below = self.below(&place);
+            match chain_below(node, &below) {
+                Some(next) => place = next,
+                None => break (node, below),
+            }
+            chain += 1;
+        };
+        if chain > 0 {
+            out.extend_from_slice(&[CHAIN_TAG, chain]);
+        }
+        out.push(NODE_TAG);
+        match &node.value {
+            None => put_number(out, 0),
+            Some(value) => {
+                put_number(out, value.len() as u64 + 1);
+                out.extend_from_slice(value);
+            }
+        }
+        put_number(out, node.children.len() as u64);
+        if node.children.len() < BITMAP_FROM {
+            out.extend(node.children.iter().map(|(token, _)| token));
+        } else {
+            let mut bitmap = [0; BITMAP_BYTES];
+            for (token, _) in &node.children {
+                bitmap[usize::from(token / 8)] |= 1 << (token % 8);
+            }
+            out.extend_from_slice(&bitmap);
+        }
+        let mut below = below.into_iter().peekable();
+        for (token, hash) in &node.children {
+            match place_of(&mut below, *token) {
+                Some(place) => self.put_compact(out, at, place),
+                None => out.extend_from_slice(&hash.0),
+            }
+        }
+    }
+
+    /// The proof that these bytes are of, in either form.
+    ///
+    /// Cost: hashes each node once. Memory: some multiple of the bytes, and at most 6 KB for each address that the proof names;
+    /// the bytes of a stranger go to [`verify_proof`], which looks at the addresses first.
+    ///
+    /// # Errors
+    /// All of [`ProofError`] but [`Root`](ProofError::Root) and [`Addresses`](ProofError::Addresses). No bytes make it panic.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ProofError> {
+        Self::parse(bytes, None)
+    }
+
+    /// The proof that these bytes are of, if it is one of just the addresses that are asked for, ascending.
+    fn parse(bytes: &[u8], asked: Option<&[Address]>) -> Proven<Self> {
+        let mut input = Input(bytes);
+        let malformed = |input: &Input<'_>, rule| ProofError::Malformed {
+            at: bytes.len() - input.0.len(),
+            rule,
+        };
+        let (form, addresses) = match head(&mut input) {
+            Ok((PROOF_VERSION, form, addresses)) => (form, addresses),
+            Ok((found, ..)) => return Err(ProofError::UnsupportedVersion { found }),
+            Err(Broken(rule)) => return Err(malformed(&input, rule)),
+        };
+        if asked.is_some_and(|asked| asked != addresses) {
+            return Err(ProofError::Addresses);
+        }
+        let (proof, place) = Self::begin(&addresses);
+        let mut parser = Parser { bytes: bytes.len(), input, proof, known: BTreeMap::new() };
+        match form {
+            FULL_FORM => parser.full(None, &place)?,
+            COMPACT_FORM => drop(parser.compact(place, true)?),
+            _ => return Err(parser.malformed("unknown form")),
+        }
+        parser.input.end().map_err(|Broken(rule)| parser.malformed(rule))?;
+        Ok(parser.proof)
+    }
+}
+
+/// Where a node of a chain goes on; `None` for any other node.
+fn chain_below(node: &PlainNode, below: &[(u8, Place)]) -> Option<Place> {
+    match (&node.value, node.children.as_slice(), below) {
+        (None, [(child, _)], [(token, place)]) if child == token => Some(place.clone()),
+        _ => None,
+    }
+}
+
+/// The place of a token among those that ascend and are asked for in their order.
+fn place_of(
+    below: &mut std::iter::Peekable<impl Iterator<Item = (u8, Place)>>,
+    token: u8,
+) -> Option<Place> {
+    while below.next_if(|(other, _)| *other < token).is_some() {}
+    below.next_if(|(other, _)| *other == token).map(|(_, place)| place)
+}
+
+/// Version, form and addresses; nothing but the version if that is another one.
+fn head(input: &mut Input<'_>) -> Result<(u8, u8, Vec<Address>), Broken> {
+    let version = input.byte()?;
+    if version != PROOF_VERSION {
+        return Ok((version, 0, Vec::new()));
+    }
+    let form = input.byte()?;
+    let mut addresses: Vec<Address> = Vec::new();
+    for _ in 0..input.number()? {
+        let len = input.byte()?;
+        let address = Address::new(input.bytes(usize::from(len))?)
+            .map_err(|_| Broken("length of an address"))?;
+        if addresses.last().is_some_and(|last| *last >= address) {
+            return Err(Broken("addresses do not ascend"));
+        }
+        addresses.push(address);
+    }
+    Ok((version, form, addresses))
+}
+
+/// A proof that is being read.
+struct Parser<'a> {
+    bytes: usize,
+    input: Input<'a>,
+    proof: Proof,
+    /// Nodes of the full form so far.
+    known: BTreeMap<NodeHash, Arc<PlainNode>>,
+}
+
+impl<'a> Parser<'a> {
+    fn at(&self) -> usize {
+        self.bytes - self.input.0.len()
+    }
+
+    fn malformed(&self, rule: &'static str) -> ProofError {
+        ProofError::Malformed { at: self.at(), rule }
+    }
+
+    /// Calls a reader of the input.
+    fn read<T>(&mut self, read: impl FnOnce(&mut Input<'a>) -> Result<T, Broken>) -> Proven<T> {
+        read(&mut self.input).map_err(|Broken(rule)| self.malformed(rule))
+    }
+
+    /// Reads a node of the full form and all below it; at most 36 deep.
+    fn full(&mut self, expected: Option<NodeHash>, place: &Place) -> Proven<()> {
+        let known = expected.and_then(|hash| Some((hash, Arc::clone(self.known.get(&hash)?))));
+        let (hash, node) = match known {
+            Some(known) => known,
+            None => {
+                let rest = self.input.0;
+                let node = Arc::new(self.read(PlainNode::read)?);
+                let found = hash_node(&rest[..rest.len() - self.input.0.len()]);
+                if let Some(expected) = expected
+                    && expected != found
+                {
+                    return Err(ProofError::Node { at: self.at(), expected, found });
+                }
+                self.known.insert(found, Arc::clone(&node));
+                (found, node)
+            }
+        };
+        node.check(place.depth).map_err(|Broken(rule)| self.malformed(rule))?;
+        self.proof.push(place, hash, Arc::clone(&node));
+        for (token, below) in self.proof.below(place) {
+            if let Some(hash) = node.child(token) {
+                self.full(Some(*hash), &below)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a chain or node of the compact form and all below it, and answers its hash; at most 36 deep.
+    fn compact(&mut self, place: Place, may_be_chain: bool) -> Proven<NodeHash> {
+        match self.read(Input::byte)? {
+            CHAIN_TAG if may_be_chain => self.chain(place),
+            NODE_TAG => self.node(&place),
+            _ => Err(self.malformed("neither a chain nor a node, or a chain below a chain")),
+        }
+    }
+
+    fn chain(&mut self, mut place: Place) -> Proven<NodeHash> {
+        let count = self.read(Input::byte)?;
+        if count == 0 {
+            return Err(self.malformed("a chain of no nodes"));
+        }
+        let first = self.proof.nodes.len();
+        let mut tokens = Vec::new();
+        for _ in 0..count {
+            let mut below = self.proof.below(&place);
+            let (Some((token, next)), true) = (below.pop(), below.is_empty()) else {
+                return Err(self.malformed("a chain where addresses end or part"));
+            };
+            self.proof.nodes.push((NodeHash::EMPTY, Arc::default()));
+            tokens.push(token);
+            place = next;
+        }
+        let mut hash = self.compact(place, false)?;
+        for (at, token) in tokens.into_iter().enumerate().rev() {
+            let node = PlainNode { value: None, children: vec![(token, hash)] };
+            hash = hash_node(&node.encode());
+            self.proof.nodes[first + at] = (hash, Arc::new(node));
+        }
+        Ok(hash)
+    }
+
+    fn node(&mut self, place: &Place) -> Proven<NodeHash> {
+        let (value, tokens) = self.read(value_and_tokens)?;
+        let hash_to_come = |token| (token, NodeHash::EMPTY);
+        let mut node =
+            PlainNode { value, children: tokens.into_iter().map(hash_to_come).collect() };
+        node.check(place.depth).map_err(|Broken(rule)| self.malformed(rule))?;
+        let below = self.proof.below(place);
+        if chain_below(&node, &below).is_some() {
+            return Err(self.malformed("a node of a chain stands for itself"));
+        }
+        let at = self.proof.nodes.len();
+        self.proof.nodes.push((NodeHash::EMPTY, Arc::default()));
+        let mut below = below.into_iter().peekable();
+        for (token, hash) in &mut node.children {
+            *hash = match place_of(&mut below, *token) {
+                Some(place) => self.compact(place, true)?,
+                None => NodeHash(*self.read(Input::hash)?),
+            };
+        }
+        self.proof.note_value(place, &node);
+        let hash = hash_node(&node.encode());
+        self.proof.nodes[at] = (hash, Arc::new(node));
+        Ok(hash)
+    }
+}
+
+type ValueAndTokens = (Option<Arc<[u8]>>, Vec<u8>);
+
+fn value_and_tokens(input: &mut Input<'_>) -> Result<ValueAndTokens, Broken> {
+    let value = match input.number()?.checked_sub(1) {
+        None => None,
+        Some(len) => {
+            let len = usize::try_from(len).map_err(|_| Broken("it is cut short"))?;
+            Some(input.bytes(len)?.into())
+        }
+    };
+    let count = input.number()?;
+    if count > CHILDREN_MAX as u64 {
+        return Err(Broken("more children than tokens"));
+    }
+    let count = count as usize;
+    if count < BITMAP_FROM {
+        let tokens = input.bytes(count)?;
+        if !tokens.is_sorted_by(|one, other| one < other) {
+            return Err(Broken("children do not ascend"));
+        }
+        return Ok((value, tokens.to_vec()));
+    }
+    let bitmap = input.array::<BITMAP_BYTES>()?;
+    let is_set = |token: &u8| bitmap[usize::from(token / 8)] & 1 << (token % 8) != 0;
+    let tokens: Vec<u8> = (0..=u8::MAX).filter(is_set).collect();
+    if tokens.len() != count {
+        return Err(Broken("number of children"));
+    }
+    Ok((value, tokens))
+}

@@ -1,0 +1,96 @@
+//! Makes proofs of a state that is stored.
+
+use std::sync::Arc;
+
+use crate::base::address::{Address, Prefix};
+use crate::base::error::{Error, Result};
+use crate::base::node_hash::{NodeHash, Root};
+use crate::commit::hashing::{chain_hashes, hash_node, stop_hash};
+use crate::node::decode::PlainNode;
+use crate::node::node::{Edge, Stop};
+use crate::proof::proof::{self, Proof};
+use crate::records::node_store::{Loaded, Nodes, Place};
+use crate::store::store::Tree;
+
+impl Tree {
+    /// A proof of what addresses hold in a state, or that they hold nothing; for
+    /// [`verify_proof`](crate::verify_proof). One that comes twice is in it once.
+    ///
+    /// Cost: reads the stops that the addresses lead through and are not in memory, those of a level side by side; hashes every
+    /// node on the way.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    pub fn prove(&self, root: &Root, addresses: &[Address]) -> Result<Proof> {
+        let (reader, edge) = self.open(root)?;
+        let (mut proof, place) = Proof::begin(addresses);
+        let Some(edge) = edge else {
+            proof.push(&place, NodeHash::EMPTY, Arc::default());
+            return Ok(proof);
+        };
+        let nodes = self.core().nodes(&*reader, root);
+        let sorted: Vec<&[u8]> = proof.addresses().iter().map(Address::as_bytes).collect();
+        nodes.find(&edge, &sorted)?;
+        Prover { nodes: &nodes, root: *root, proof: &mut proof }.edge(
+            &edge,
+            Prefix::EMPTY,
+            place,
+        )?;
+        Ok(proof)
+    }
+}
+
+struct Prover<'a> {
+    nodes: &'a Nodes<'a>,
+    root: Root,
+    proof: &'a mut Proof,
+}
+
+impl Prover<'_> {
+    fn check(&self, path: Prefix, expected: NodeHash, found: NodeHash) -> Result<()> {
+        if expected == found {
+            return Ok(());
+        }
+        let what = format!("a node that hashes to {found}");
+        Err(Error::Corruption { root: Some(self.root), path, node: expected, what })
+    }
+
+    /// Adds the nodes of an edge and of what addresses lead to below it; at most 36 deep.
+    fn edge(&mut self, edge: &Edge, mut path: Prefix, mut place: proof::Place) -> Result<()> {
+        let stop = stop_hash(edge);
+        let chain = edge.chain.as_bytes();
+        let mut hashes: Vec<NodeHash> =
+            std::iter::once(stop).chain(chain_hashes(stop, chain)).collect();
+        hashes.reverse();
+        self.check(path, edge.top, hashes[0])?;
+        for (at, token) in chain.iter().enumerate() {
+            let node = PlainNode { value: None, children: vec![(*token, hashes[at + 1])] };
+            self.proof.push(&place, hashes[at], Arc::new(node));
+            let below = self.proof.below(&place);
+            let Some((_, next)) = below.into_iter().find(|(other, _)| other == token) else {
+                return Ok(());
+            };
+            place = next;
+        }
+        path.extend(chain);
+        let loaded = match &edge.stop {
+            Stop::Leaf(value) => Loaded::Value(Arc::clone(value)),
+            Stop::Row(node) => self.nodes.load(&Place { node: *node, path })?,
+        };
+        let (node, branch) = match loaded {
+            Loaded::Value(value) => (PlainNode { value: Some(value), children: Vec::new() }, None),
+            Loaded::Branch(branch) => (PlainNode::of(&branch), Some(branch)),
+        };
+        self.check(path, stop, hash_node(&node.encode()))?;
+        self.proof.push(&place, stop, Arc::new(node));
+        let Some(branch) = branch else { return Ok(()) };
+        for (token, below) in self.proof.below(&place) {
+            if let Some(child) = branch.child(token) {
+                let mut path = path;
+                path.extend(&[token]);
+                self.edge(&child.to_edge(), path, below)?;
+            }
+        }
+        Ok(())
+    }
+}

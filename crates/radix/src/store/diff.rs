@@ -1,0 +1,324 @@
+//! Where two states of a tree differ, address by address.
+//!
+//! Both trees are gone down side by side; what has one hash in both is passed over.
+
+use std::sync::Arc;
+
+use crate::base::address::{Address, Prefix};
+use crate::base::error::{Error, Result};
+use crate::base::node_hash::Root;
+use crate::node::branch::Branch;
+use crate::node::node::{Edge, EdgeRef, Stop, common};
+use crate::records::node_store::{Loaded, Place};
+use crate::store::inner::{Core, edge_of};
+use crate::store::leaves::View;
+use crate::store::store::Tree;
+
+/// An address whose values differ in two states.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The address.
+    pub address: Address,
+    /// Its value in the first state.
+    pub before: Option<Vec<u8>>,
+    /// Its value in the second state; one of both is there.
+    pub after: Option<Vec<u8>>,
+}
+
+/// What a tree has at a place.
+#[derive(Debug, Clone)]
+enum At {
+    Nothing,
+    /// An edge of whose chain so many tokens are above.
+    Edge(Edge, usize),
+}
+
+/// What is below a stop, or below a place within a chain.
+#[derive(Debug, Clone)]
+enum Below {
+    Nothing,
+    One(u8, At),
+    Branch(Arc<Branch>),
+}
+
+type Value = Option<Arc<[u8]>>;
+
+/// What is still to come, the next on top.
+enum Pending {
+    Both(Prefix, At, At),
+    /// Children from these tokens on.
+    Children(Prefix, Below, Below, u16),
+    Value(Prefix, Value, Value),
+}
+
+/// The differences of two states; see [`Tree::diff`]. After an error it ends.
+pub struct Diff<'a> {
+    core: Arc<Core>,
+    view: View<'a>,
+    from: Root,
+    to: Root,
+    pending: Vec<Pending>,
+}
+
+impl std::fmt::Debug for Diff<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Diff")
+            .field("from", &self.from)
+            .field("to", &self.to)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tree {
+    /// The addresses whose values differ in two states, in their order, lazily and from a snapshot that stays as it is.
+    ///
+    /// Cost: the stops on the way to what differs, where they are not in memory; not what both states share at the same place.
+    /// Memory: one path of both.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    pub fn diff(&self, from: &Root, to: &Root) -> Result<Diff<'static>> {
+        let (reader, before) = self.open(from)?;
+        let after = edge_of(&*reader, self.tree_name().id, self.name(), to)?;
+        let core = Arc::clone(self.core());
+        Ok(Diff::new(core, View::Snapshot(reader), before.as_ref(), after.as_ref()))
+    }
+}
+
+impl At {
+    fn of(edge: Option<&Edge>) -> Self {
+        edge.map_or(Self::Nothing, |edge| Self::Edge(edge.clone(), 0))
+    }
+
+    /// What is left of the chain.
+    fn chain(&self) -> Option<&[u8]> {
+        match self {
+            Self::Nothing => None,
+            Self::Edge(edge, above) => Some(&edge.chain.as_bytes()[*above..]),
+        }
+    }
+
+    /// Whether both trees are seen to be the same from here on.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nothing, Self::Nothing) => true,
+            (Self::Edge(one, 0), Self::Edge(two, 0)) => one.top == two.top,
+            (Self::Edge(one, _), Self::Edge(two, _)) => {
+                self.chain() == other.chain() && one.stop == two.stop
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Below {
+    /// The first token from `from` on.
+    fn token(&self, from: u16) -> Option<u8> {
+        match self {
+            Self::Nothing => None,
+            Self::One(token, _) => Some(*token).filter(|token| u16::from(*token) >= from),
+            Self::Branch(branch) => (0..branch.len())
+                .map(|at| branch.token_at(at))
+                .find(|token| u16::from(*token) >= from),
+        }
+    }
+
+    fn child(&self, token: u8) -> At {
+        match self {
+            Self::One(own, at) if *own == token => at.clone(),
+            Self::Nothing | Self::One(..) => At::Nothing,
+            Self::Branch(branch) => At::of(branch.child(token).map(EdgeRef::to_edge).as_ref()),
+        }
+    }
+
+    /// Whether the child of a token has one hash in both, which most have. Copies nothing.
+    fn has_same_child(&self, other: &Self, token: u8) -> bool {
+        let (Self::Branch(one), Self::Branch(two)) = (self, other) else { return false };
+        match (one.child(token), two.child(token)) {
+            (Some(one), Some(two)) => one.top == two.top,
+            _ => false,
+        }
+    }
+}
+
+impl<'a> Diff<'a> {
+    /// The differences of two whole trees.
+    pub(crate) fn new(
+        core: Arc<Core>,
+        view: View<'a>,
+        before: Option<&Edge>,
+        after: Option<&Edge>,
+    ) -> Self {
+        let root = |edge: Option<&Edge>| edge.map_or(Root::EMPTY, |edge| edge.top);
+        let both = Pending::Both(Prefix::EMPTY, At::of(before), At::of(after));
+        Self { core, view, from: root(before), to: root(after), pending: vec![both] }
+    }
+
+    /// The value and the children at a place so many tokens further, where `path` leads.
+    fn open(&self, root: &Root, path: Prefix, at: At, along: usize) -> Result<(Value, Below)> {
+        let At::Edge(edge, above) = at else { return Ok((None, Below::Nothing)) };
+        let above = above + along;
+        if let Some(&token) = edge.chain.as_bytes().get(above) {
+            return Ok((None, Below::One(token, At::Edge(edge, above + 1))));
+        }
+        let node = match edge.stop {
+            Stop::Leaf(value) => return Ok((Some(value), Below::Nothing)),
+            Stop::Row(node) => node,
+        };
+        Ok(match self.core.nodes(self.view.reader(), root).load_whole(&Place { node, path })? {
+            Loaded::Value(value) => (Some(value), Below::Nothing),
+            Loaded::Branch(branch) => (branch.value().map(Into::into), Below::Branch(branch)),
+        })
+    }
+
+    /// Goes along what both chains have in common, and opens what is there.
+    fn both(&mut self, mut path: Prefix, one: At, two: At) -> Result<()> {
+        if one.is_same(&two) {
+            return Ok(());
+        }
+        let along = match (one.chain(), two.chain()) {
+            (Some(one), Some(two)) => common(one, two),
+            (one, two) => one.or(two).unwrap_or_default().len(),
+        };
+        path.extend(&one.chain().or(two.chain()).unwrap_or_default()[..along]);
+        let (before, ones) = self.open(&self.from, path, one, along)?;
+        let (after, twos) = self.open(&self.to, path, two, along)?;
+        self.pending.push(Pending::Children(path, ones, twos, 0));
+        if before != after {
+            self.pending.push(Pending::Value(path, before, after));
+        }
+        Ok(())
+    }
+
+    /// Puts the next children that differ on top of those that follow.
+    fn children(&mut self, path: Prefix, ones: Below, twos: Below, mut from: u16) {
+        loop {
+            let token = match (ones.token(from), twos.token(from)) {
+                (Some(one), Some(two)) => one.min(two),
+                (one, two) => match one.or(two) {
+                    Some(token) => token,
+                    None => return,
+                },
+            };
+            from = u16::from(token) + 1;
+            if ones.has_same_child(&twos, token) {
+                continue;
+            }
+            let both = (ones.child(token), twos.child(token));
+            let mut below = path;
+            below.extend(&[token]);
+            self.pending.push(Pending::Children(path, ones, twos, from));
+            return self.pending.push(Pending::Both(below, both.0, both.1));
+        }
+    }
+}
+
+impl Iterator for Diff<'_> {
+    type Item = Result<Difference>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.pending.pop()? {
+                Pending::Both(path, one, two) => {
+                    if let Err(error) = self.both(path, one, two) {
+                        self.pending.clear();
+                        return Some(Err(error));
+                    }
+                }
+                Pending::Children(path, ones, twos, from) => self.children(path, ones, twos, from),
+                Pending::Value(path, before, after) => {
+                    let root = if before.is_some() { self.from } else { self.to };
+                    let address = Address::try_from(path).map_err(|_| Error::Corruption {
+                        root: Some(root),
+                        path,
+                        node: root,
+                        what: "the empty address has a value".into(),
+                    });
+                    if address.is_err() {
+                        self.pending.clear();
+                    }
+                    let bytes = |value: Value| value.map(|value| value.to_vec());
+                    return Some(address.map(|address| Difference {
+                        address,
+                        before: bytes(before),
+                        after: bytes(after),
+                    }));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::base::change::Change;
+    use crate::store::options::Options;
+    use crate::store::store::{INDEXES, Store};
+    use terrane_kv::Memory;
+    use terrane_kv::{Cursor, Reader, Table};
+
+    /// Counts the rows that are read.
+    struct Counting {
+        reader: Box<dyn Reader + Send>,
+        reads: Arc<AtomicU64>,
+    }
+
+    impl Reader for Counting {
+        fn get(&self, table: Table<'_>, key: &[u8]) -> terrane_kv::Result<Option<Vec<u8>>> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            self.reader.get(table, key)
+        }
+
+        fn cursor(&self, table: Table<'_>) -> terrane_kv::Result<Box<dyn Cursor + '_>> {
+            self.reader.cursor(table)
+        }
+
+        fn count(&self, table: Table<'_>) -> terrane_kv::Result<u64> {
+            self.reader.count(table)
+        }
+    }
+
+    /// Differences, and how many rows they took.
+    fn counted(tree: &Tree, from: &Root, to: &Root, count: usize) -> (Vec<Difference>, u64) {
+        let mut diff = tree.diff(from, to).unwrap();
+        let reads = Arc::new(AtomicU64::new(0));
+        let View::Snapshot(reader) = diff.view else { panic!("it has a snapshot") };
+        diff.view = View::Snapshot(Box::new(Counting { reader, reads: Arc::clone(&reads) }));
+        let found = diff.take(count).map(Result::unwrap).collect();
+        (found, reads.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn only_what_differs_is_read_and_only_when_it_is_asked_for() {
+        let database = Arc::new(Memory::new(&INDEXES).unwrap());
+        let store = Store::open(database, &Options { cache_bytes: 0, threads: 1 }).unwrap();
+        let tree = store.create_tree("tree").unwrap();
+        let address = |at: u64| {
+            let spread = at.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            Address::new(&spread.to_le_bytes()).unwrap()
+        };
+        let set = |at| Change::Set(address(at), b"value".to_vec());
+        let all: Vec<Change> = (1..=4_000).map(set).collect();
+        let one = tree.commit(&Root::EMPTY, &all).unwrap().root;
+        let changes = [Change::Delete(address(7)), Change::Set(address(700), b"other".to_vec())];
+        let two = tree.commit(&one, &changes).unwrap().root;
+
+        let (found, reads) = counted(&tree, &one, &two, usize::MAX);
+        let mut changed: Vec<Address> = vec![address(7), address(700)];
+        changed.sort();
+        assert_eq!(found.iter().map(|found| found.address).collect::<Vec<_>>(), changed);
+        // Two ways of at most three branches, in both trees.
+        assert!((2..=12).contains(&reads), "{reads} rows");
+
+        assert_eq!(counted(&tree, &one, &one, usize::MAX), (Vec::new(), 0));
+        let (found, reads) = counted(&tree, &Root::EMPTY, &two, 1);
+        assert_eq!(found.len(), 1);
+        assert!((1..=3).contains(&reads), "{reads} rows for the first one");
+        let (found, reads) = counted(&tree, &two, &Root::EMPTY, usize::MAX);
+        assert_eq!(found.len(), 3_999);
+        assert!(reads > 256, "{reads} rows for all");
+    }
+}

@@ -1,0 +1,239 @@
+//! The nodes of a state as Transact keeps them in the main table of its database: hash, as 64 hex digits, and CBOR. Out of a
+//! store, in an order that is defined; and into one, from what Transact wrote.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::base::address::{Address, Prefix};
+use crate::base::error::{Error, Result};
+use crate::base::node_hash::{NodeHash, Root};
+use crate::commit::bulk::Bulk;
+use crate::commit::hashing::hash_node;
+use crate::node::decode::PlainNode;
+use crate::node::node::{Broken, Edge, Stop};
+use crate::records::node_store::{Loaded, Place};
+use crate::store::inner::Core;
+use crate::store::store::Tree;
+use crate::store::transaction::Committed;
+use crate::transfer::version::{ExchangeError, take};
+use terrane_kv::Reader;
+
+/// The nodes of a state; see [`Tree::export_nodes`]. After an error it ends.
+pub struct StateNodes {
+    core: Arc<Core>,
+    reader: Box<dyn Reader + Send>,
+    root: Root,
+    /// Edges still to come, the next on top.
+    pending: Vec<(Prefix, Edge)>,
+    ready: VecDeque<(NodeHash, Vec<u8>)>,
+    known: BTreeSet<NodeHash>,
+}
+
+impl std::fmt::Debug for StateNodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StateNodes").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+impl Tree {
+    /// The nodes of a state, hash and CBOR bytes, each once: the root first, then what is below each child, children
+    /// ascending by token. Lazily, from a snapshot that stays as it is.
+    ///
+    /// Cost: reads each stop once, hashes every node and compares. Memory: the hash of each node.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    pub fn export_nodes(&self, root: &Root) -> Result<StateNodes> {
+        let (reader, edge) = self.open(root)?;
+        let mut ready = VecDeque::new();
+        if edge.is_none() {
+            ready.push_back((NodeHash::EMPTY, PlainNode::default().encode()));
+        }
+        Ok(StateNodes {
+            core: Arc::clone(self.core()),
+            reader,
+            root: *root,
+            pending: edge.into_iter().map(|edge| (Prefix::EMPTY, edge)).collect(),
+            ready,
+            known: BTreeSet::new(),
+        })
+    }
+
+    /// Takes a state from the nodes that Transact keeps: entries of its main table in any order, hash as 64 hex digits and CBOR
+    /// bytes, of which those are taken that `root` reaches. It is retained as by [`import`](Self::import). States of more than
+    /// `values_max` values are refused, as a few nodes can stand for more than can be counted.
+    ///
+    /// Cost: as `import`; all entries are in memory. [`import_nodes_by`](Self::import_nodes_by) needs less.
+    ///
+    /// # Errors
+    /// [`ExchangeError::BrokenNode`] for any entry that does not hash to its name or is not in the form that Transact gives it,
+    /// [`ExchangeError::MissingNode`], [`ExchangeError::TooManyValues`], and as `import`.
+    pub fn import_nodes<E>(
+        &self,
+        root: &Root,
+        entries: impl IntoIterator<Item = std::io::Result<(E, Vec<u8>)>>,
+        values_max: u64,
+    ) -> std::result::Result<Committed, ExchangeError>
+    where
+        E: AsRef<str>,
+    {
+        let mut nodes = BTreeMap::new();
+        for (at, entry) in (0..).zip(entries) {
+            let (hash, bytes) = entry.map_err(|source| ExchangeError::Io { at, source })?;
+            let hash: NodeHash = hash.as_ref().parse().map_err(|why| {
+                ExchangeError::from(Error::InvalidRoot { text: hash.as_ref().into(), why })
+            })?;
+            nodes.insert(hash, checked(&hash, &bytes)?);
+        }
+        let mut find = |hash: &NodeHash| Ok(nodes.get(hash).cloned());
+        self.import_nodes_from(root, &mut find, values_max)
+    }
+
+    /// The same, with a function that answers the bytes of a node by its hash, as a database of Transact can: nothing else is
+    /// looked at, and only one path is in memory.
+    ///
+    /// # Errors
+    /// As [`import_nodes`](Self::import_nodes).
+    pub fn import_nodes_by(
+        &self,
+        root: &Root,
+        mut lookup: impl FnMut(&NodeHash) -> std::io::Result<Option<Vec<u8>>>,
+        values_max: u64,
+    ) -> std::result::Result<Committed, ExchangeError> {
+        let mut find = |hash: &NodeHash| {
+            let bytes = lookup(hash).map_err(|source| ExchangeError::Io { at: 0, source })?;
+            bytes.map(|bytes| checked(hash, &bytes)).transpose()
+        };
+        self.import_nodes_from(root, &mut find, values_max)
+    }
+
+    fn import_nodes_from(
+        &self,
+        root: &Root,
+        find: &mut Find<'_>,
+        values_max: u64,
+    ) -> std::result::Result<Committed, ExchangeError> {
+        let mut transaction = self.transaction()?;
+        let mut bulk = Bulk::new();
+        let mut values = 0;
+        // Nodes still to come, the next on top.
+        let mut pending = vec![(Prefix::EMPTY, *root)];
+        while let Some((path, hash)) = pending.pop() {
+            let node = match find(&hash)? {
+                Some(node) => node,
+                None if hash == NodeHash::EMPTY => Arc::default(),
+                None => return Err(ExchangeError::MissingNode { node: hash, path }),
+            };
+            node.check(path.as_bytes().len()).map_err(|Broken(rule)| {
+                let rule = format!("at {path:?}: {rule}");
+                ExchangeError::BrokenNode { node: hash, rule }
+            })?;
+            if let (Some(value), Ok(address)) = (&node.value, Address::try_from(path)) {
+                values += 1;
+                if values > values_max {
+                    return Err(ExchangeError::TooManyValues { max: values_max });
+                }
+                bulk.push(transaction.writer(), &address, value.to_vec())?;
+            }
+            for (token, hash) in node.children.iter().rev() {
+                let mut path = path;
+                path.extend(&[*token]);
+                pending.push((path, *hash));
+            }
+        }
+        take(self, transaction, bulk, root, &[])
+    }
+}
+
+/// Finds a node whose bytes are checked.
+type Find<'a> =
+    dyn FnMut(&NodeHash) -> std::result::Result<Option<Arc<PlainNode>>, ExchangeError> + 'a;
+
+/// A node, if its bytes hash to its name and are in the one form that there is.
+fn checked(hash: &NodeHash, bytes: &[u8]) -> std::result::Result<Arc<PlainNode>, ExchangeError> {
+    let broken = |rule: String| ExchangeError::BrokenNode { node: *hash, rule };
+    let found = hash_node(bytes);
+    if found != *hash {
+        return Err(broken(format!("its bytes hash to {found}")));
+    }
+    PlainNode::decode(bytes).map(Arc::new).map_err(|Broken(rule)| broken(rule.into()))
+}
+
+impl StateNodes {
+    fn corruption(&self, path: Prefix, node: NodeHash, found: NodeHash) -> Error {
+        let what = format!("a node that hashes to {found}");
+        Error::Corruption { root: Some(self.root), path, node, what }
+    }
+
+    /// Makes the nodes of an edge ready that have not come yet. What is below a node that has come has come too.
+    fn open(&mut self, mut path: Prefix, edge: &Edge) -> Result<()> {
+        if self.known.contains(&edge.top) {
+            return Ok(());
+        }
+        let mut stop_path = path;
+        stop_path.extend(edge.chain.as_bytes());
+        let loaded = match &edge.stop {
+            Stop::Leaf(value) => Loaded::Value(Arc::clone(value)),
+            Stop::Row(node) => {
+                let nodes = self.core.nodes(&*self.reader, &self.root);
+                nodes.load_whole(&Place { node: *node, path: stop_path })?
+            }
+        };
+        let stop = match &loaded {
+            Loaded::Value(value) => {
+                PlainNode { value: Some(Arc::clone(value)), children: Vec::new() }
+            }
+            Loaded::Branch(branch) => PlainNode::of(branch),
+        };
+        let mut bytes = stop.encode();
+        let mut hash = hash_node(&bytes);
+        if let Stop::Row(node) = &edge.stop
+            && hash != *node
+        {
+            return Err(self.corruption(stop_path, *node, hash));
+        }
+        let is_new = !self.known.contains(&hash);
+        let mut upwards = Vec::with_capacity(edge.chain.as_bytes().len() + 1);
+        for token in edge.chain.as_bytes().iter().rev() {
+            let above = PlainNode { value: None, children: vec![(*token, hash)] };
+            upwards.push((hash, std::mem::replace(&mut bytes, above.encode())));
+            hash = hash_node(&bytes);
+        }
+        upwards.push((hash, bytes));
+        if hash != edge.top {
+            return Err(self.corruption(path, edge.top, hash));
+        }
+        for (hash, bytes) in upwards.into_iter().rev() {
+            if !self.known.insert(hash) {
+                break;
+            }
+            self.ready.push_back((hash, bytes));
+        }
+        path.extend(edge.chain.as_bytes());
+        if let (true, Loaded::Branch(branch)) = (is_new, loaded) {
+            for at in (0..branch.len()).rev() {
+                let mut path = path;
+                path.extend(&[branch.token_at(at)]);
+                self.pending.push((path, branch.edge_at(at).to_edge()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for StateNodes {
+    type Item = Result<(NodeHash, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(node) = self.ready.pop_front() {
+                return Some(Ok(node));
+            }
+            let (path, edge) = self.pending.pop()?;
+            if let Err(error) = self.open(path, &edge) {
+                self.pending.clear();
+                return Some(Err(error));
+            }
+        }
+    }
+}

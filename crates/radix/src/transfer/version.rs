@@ -1,0 +1,446 @@
+//! One version of a tree as a stream: out of one store, into another of whatever back-end. `exchange_all` has all versions.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 8 | [`EXPORT_MAGIC`] |
+//! | 4 | [`EXPORT_VERSION`] |
+//! | 1, .. | length of the name of the scheme, and the name: [`SCHEME`] |
+//! | 1 | [`STATE_KIND`] |
+//! | 4 | CRC-32C of all before, which are the head |
+//! | 32 | the root |
+//! | 2, .. | length of the metadata of the version, and the metadata |
+//! | .. | the values, ascending by address: length of the address (1 to 35), address, length of the value (4), value |
+//! | 1 | [`END_TAG`] |
+//! | 8 | number of values |
+//! | 4 | CRC-32C of all before |
+//!
+//! Numbers are little-endian. As soon as [`MARK_BYTES`] have come since the head or the last mark, the next tag or length of an
+//! address has a mark before it: a [`MARK_TAG`] and the CRC-32C of all before (4). So damage is found near to where it is, and
+//! what is in a stream is a function of the state and the metadata alone.
+
+use std::io::{BufReader, Read, Write};
+use std::sync::Arc;
+
+use terrane_io::checksum::crc32c_append;
+
+use crate::base::address::{ADDRESS_BYTES_MAX, Address, Prefix};
+use crate::base::change::VALUE_BYTES_MAX;
+use crate::base::error::Error;
+use crate::base::node_hash::{NODE_HASH_BYTES, NodeHash, Root};
+use crate::commit::bulk::Bulk;
+use crate::records::versions::SCHEME;
+use crate::store::inner::{Snapshot, version_of};
+use crate::store::leaves::{Leaves, View};
+use crate::store::store::Tree;
+use crate::store::transaction::{Committed, Transaction, VERSION_METADATA_BYTES_MAX};
+
+/// What a stream begins with.
+pub(crate) const EXPORT_MAGIC: [u8; 8] = *b"TRNRDXEX";
+/// Version of the format.
+pub(crate) const EXPORT_VERSION: u32 = 2;
+/// What follows is one version.
+pub(crate) const STATE_KIND: u8 = 1;
+/// What follows is all versions of a tree.
+pub(crate) const TREE_KIND: u8 = 2;
+/// Comes before a version of a tree.
+pub(crate) const VERSION_TAG: u8 = 0xfe;
+/// Stands for the length of a value that the parent has and the version does not.
+pub(crate) const REMOVED: u32 = u32::MAX;
+/// Comes instead of the length of an address or a version at the end.
+pub(crate) const END_TAG: u8 = 0;
+/// Comes instead of the length of an address before a checksum.
+pub(crate) const MARK_TAG: u8 = 0xff;
+/// Bytes from one mark to the next at least.
+pub(crate) const MARK_BYTES: u64 = 65_536;
+
+/// What goes wrong while a state is brought out or in. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// Reading or writing the stream failed.
+    #[error("the stream failed at byte {at}")]
+    Io {
+        /// Bytes before it.
+        at: u64,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The stream is not one, or not as it was written. Export again.
+    #[error("damaged at byte {at}: {rule}")]
+    Damaged {
+        /// Where it was noticed: bytes of the stream before the place at which the rule was seen to be broken. That is behind
+        /// the first damaged byte and not behind the first checksum after it, but for a stream that goes on behind its end.
+        at: u64,
+        /// Which rule is broken.
+        rule: &'static str,
+    },
+    /// A stream of another version, of another kind, or with nodes hashed in another way.
+    #[error("the stream has {what} {found}; this program reads {known}")]
+    Unsupported {
+        /// What of it.
+        what: &'static str,
+        /// What the stream has.
+        found: String,
+        /// What this program reads.
+        known: String,
+    },
+    /// The values do not hash to the root that the stream names.
+    #[error("the values hash to root {found}, and the stream names {expected}")]
+    WrongRoot {
+        /// The root that was named.
+        expected: Root,
+        /// The root of what came.
+        found: Root,
+    },
+    /// A node that is not in what is imported.
+    #[error("node {node} at {path:?} is missing")]
+    MissingNode {
+        /// Its hash.
+        node: NodeHash,
+        /// The address that it is needed for.
+        path: Prefix,
+    },
+    /// A node that is not as it should be.
+    #[error("node {node}: {rule}")]
+    BrokenNode {
+        /// The hash by which it is named.
+        node: NodeHash,
+        /// Which rule is broken.
+        rule: String,
+    },
+    /// The nodes stand for more values than the caller takes.
+    #[error("more than {max} values")]
+    TooManyValues {
+        /// How many are taken.
+        max: u64,
+    },
+    /// The store failed, or what is in it is damaged.
+    #[error(transparent)]
+    Store(Box<Error>),
+}
+
+impl From<Error> for ExchangeError {
+    fn from(error: Error) -> Self {
+        Self::Store(Box::new(error))
+    }
+}
+
+pub(crate) type Exchanged<T> = Result<T, ExchangeError>;
+
+/// What was exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exported {
+    /// The root.
+    pub root: Root,
+    /// How many values it has.
+    pub values: u64,
+    /// Bytes of the stream.
+    pub bytes: u64,
+}
+
+impl Tree {
+    /// Writes a state as a stream, with the metadata of the newest version that has it, in pieces of some bytes; `output` should
+    /// have a buffer, and is flushed. The same state with the same metadata gives the same bytes from every store.
+    ///
+    /// Cost: reads each stop once. Memory: one path, and a value.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Io`], and as [`Error`]: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those
+    /// of the back-end.
+    pub fn export(&self, root: &Root, output: impl Write) -> Result<Exported, ExchangeError> {
+        let Snapshot { reader, .. } = self.snapshot()?;
+        let version = version_of(&*reader, self.tree_name().id, self.name(), root)?;
+        let edge = version.as_ref().map(|version| &version.edge);
+        let (core, view) = (Arc::clone(self.core()), View::Snapshot(reader));
+        let leaves = Leaves::below(core, view, *root, edge, &Prefix::EMPTY)?;
+        let mut sink = Sink::begin(output, STATE_KIND)?;
+        sink.put(&root.0)?;
+        sink.put_metadata(version.as_ref().map_or(&[], |version| &version.metadata))?;
+        let mut values: u64 = 0;
+        for leaf in leaves {
+            let (address, value) = leaf?;
+            sink.put_value(&address, Some(&value))?;
+            values += 1;
+        }
+        let bytes = sink.end(values)?;
+        Ok(Exported { root: *root, values, bytes })
+    }
+
+    /// Reads a state from a stream that ends with it, and retains it as a new version, with the metadata that the stream has,
+    /// without a parent and in one transaction: it is there when its root was computed anew and is the one that the stream
+    /// names, and else nothing is.
+    ///
+    /// From when the head of the stream has come until it is done, the writer is held: no other commit is made meanwhile. A
+    /// stream that may be slow should be brought into a file before.
+    ///
+    /// Cost: hashes every node; writes the row of each stop. Memory: one path, 4 MiB of rows, a value, and what the
+    /// back-end holds of a transaction.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Io`], [`ExchangeError::Damaged`], [`ExchangeError::Unsupported`], [`ExchangeError::WrongRoot`], and as
+    /// [`Error`]: [`Error::UnknownTree`] and those of the back-end.
+    pub fn import(&self, input: impl Read) -> Result<Committed, ExchangeError> {
+        let (source, kind) = Source::begin(input)?;
+        if kind != STATE_KIND {
+            let (found, known) = (content(kind), content(STATE_KIND));
+            return Err(ExchangeError::Unsupported { what: "content", found, known });
+        }
+        self.import_version(source)
+    }
+
+    /// Reads what follows the head.
+    pub(crate) fn import_version<R: Read>(&self, mut source: Source<R>) -> Exchanged<Committed> {
+        let root = NodeHash(source.array::<NODE_HASH_BYTES>()?);
+        let metadata = source.metadata()?;
+        let mut transaction = self.transaction()?;
+        let mut bulk = Bulk::new();
+        let count = source.values(|source, address, value| match value {
+            Some(value) => Ok(bulk.push(transaction.writer(), address, value)?),
+            None => source.damaged("a value is too long"),
+        })?;
+        source.end(count, "number of values")?;
+        take(self, transaction, bulk, &root, &metadata)
+    }
+}
+
+/// Retains what was built if it has the root that it should have.
+pub(crate) fn take(
+    tree: &Tree,
+    mut transaction: Transaction<'_>,
+    bulk: Bulk,
+    root: &Root,
+    metadata: &[u8],
+) -> Exchanged<Committed> {
+    let (edge, added) = bulk.finish(transaction.writer())?;
+    check_root(root, &edge.as_ref().map_or(Root::EMPTY, |edge| edge.top))?;
+    let Some(edge) = edge else {
+        return Ok(Committed { root: Root::EMPTY, version: None, added: 0 });
+    };
+    let version = transaction.add_version(tree.tree_name(), edge, None, metadata)?;
+    transaction.finish()?;
+    Ok(Committed { root: *root, version: Some(version), added })
+}
+
+pub(crate) fn check_root(expected: &Root, found: &Root) -> Exchanged<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(ExchangeError::WrongRoot { expected: *expected, found: *found })
+}
+
+/// A stream that is being written.
+pub(crate) struct Sink<W> {
+    output: W,
+    at: u64,
+    /// Where the last mark ends, or the head.
+    mark: u64,
+    crc: u32,
+}
+
+impl<W: Write> Sink<W> {
+    /// Writes the head.
+    pub(crate) fn begin(output: W, kind: u8) -> Exchanged<Self> {
+        let mut sink = Self { output, at: 0, mark: 0, crc: 0 };
+        sink.put(&EXPORT_MAGIC)?;
+        sink.put(&EXPORT_VERSION.to_le_bytes())?;
+        sink.put(&[SCHEME.len() as u8])?;
+        sink.put(SCHEME.as_bytes())?;
+        sink.put(&[kind])?;
+        sink.put_crc()?;
+        sink.mark = sink.at;
+        Ok(sink)
+    }
+
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Exchanged<()> {
+        let at = self.at;
+        self.output.write_all(bytes).map_err(|source| ExchangeError::Io { at, source })?;
+        self.at += bytes.len() as u64;
+        self.crc = crc32c_append(self.crc, bytes);
+        Ok(())
+    }
+
+    fn put_crc(&mut self) -> Exchanged<()> {
+        self.put(&self.crc.to_le_bytes())
+    }
+
+    /// Metadata of a version, which has a limit far below what the length takes.
+    pub(crate) fn put_metadata(&mut self, metadata: &[u8]) -> Exchanged<()> {
+        self.put(&(metadata.len() as u16).to_le_bytes())?;
+        self.put(metadata)
+    }
+
+    /// A tag, or the length of an address, with a mark before it if one is due.
+    pub(crate) fn put_tag(&mut self, tag: u8) -> Exchanged<()> {
+        if self.at - self.mark >= MARK_BYTES {
+            self.put(&[MARK_TAG])?;
+            self.put_crc()?;
+            self.mark = self.at;
+        }
+        self.put(&[tag])
+    }
+
+    /// A value, or that there is none any more. Values are stored in rows, which have a limit far below what the length takes.
+    pub(crate) fn put_value(&mut self, address: &Address, value: Option<&[u8]>) -> Exchanged<()> {
+        self.put_tag(address.as_bytes().len() as u8)?;
+        self.put(address.as_bytes())?;
+        self.put(&value.map_or(REMOVED, |value| value.len() as u32).to_le_bytes())?;
+        self.put(value.unwrap_or_default())
+    }
+
+    /// Writes the last fields. Answers the bytes of the stream.
+    pub(crate) fn end(mut self, count: u64) -> Exchanged<u64> {
+        self.put_tag(END_TAG)?;
+        self.put(&count.to_le_bytes())?;
+        self.put_crc()?;
+        let at = self.at;
+        self.output.flush().map_err(|source| ExchangeError::Io { at, source })?;
+        Ok(at)
+    }
+}
+
+/// What a kind of stream has, in words.
+fn content(kind: u8) -> String {
+    match kind {
+        STATE_KIND => "one version".to_owned(),
+        TREE_KIND => "all versions of a tree".to_owned(),
+        other => format!("kind {other}"),
+    }
+}
+
+/// A stream that is being read.
+pub(crate) struct Source<R> {
+    input: BufReader<R>,
+    at: u64,
+    /// Where the last mark ends, or the head.
+    mark: u64,
+    crc: u32,
+}
+
+impl<R: Read> Source<R> {
+    /// Reads the head, which says what follows.
+    pub(crate) fn begin(input: R) -> Exchanged<(Self, u8)> {
+        let mut source = Self { input: BufReader::new(input), at: 0, mark: 0, crc: 0 };
+        if source.array()? != EXPORT_MAGIC {
+            return source.damaged("it is no export of a radix state");
+        }
+        let unsupported =
+            |what, found, known: String| Err(ExchangeError::Unsupported { what, found, known });
+        let version = u32::from_le_bytes(source.array()?);
+        if version != EXPORT_VERSION {
+            return unsupported("version", version.to_string(), EXPORT_VERSION.to_string());
+        }
+        let [len] = source.array()?;
+        let scheme = source.bytes(usize::from(len))?;
+        let [kind] = source.array()?;
+        source.check_crc()?;
+        source.mark = source.at;
+        if scheme != SCHEME.as_bytes() {
+            return unsupported("scheme", scheme.escape_ascii().to_string(), SCHEME.into());
+        }
+        if !matches!(kind, STATE_KIND | TREE_KIND) {
+            let known = format!("{} and {}", content(STATE_KIND), content(TREE_KIND));
+            return unsupported("content", content(kind), known);
+        }
+        Ok((source, kind))
+    }
+
+    pub(crate) fn damaged<T>(&self, rule: &'static str) -> Exchanged<T> {
+        Err(ExchangeError::Damaged { at: self.at, rule })
+    }
+
+    /// The next bytes; takes memory as they come.
+    fn bytes(&mut self, count: usize) -> Exchanged<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let io = |source| ExchangeError::Io { at: self.at, source };
+        (&mut self.input).take(count as u64).read_to_end(&mut bytes).map_err(io)?;
+        self.at += bytes.len() as u64;
+        self.crc = crc32c_append(self.crc, &bytes);
+        if bytes.len() < count { self.damaged("it is cut short") } else { Ok(bytes) }
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Exchanged<[u8; N]> {
+        let bytes = self.bytes(N)?;
+        bytes.try_into().or_else(|_| self.damaged("it is cut short"))
+    }
+
+    fn check_crc(&mut self) -> Exchanged<()> {
+        let expected = self.crc;
+        let found = u32::from_le_bytes(self.array()?);
+        if found == expected { Ok(()) } else { self.damaged("checksum") }
+    }
+
+    pub(crate) fn metadata(&mut self) -> Exchanged<Vec<u8>> {
+        let len = usize::from(u16::from_le_bytes(self.array()?));
+        if len > VERSION_METADATA_BYTES_MAX {
+            return self.damaged("metadata of a version is too long");
+        }
+        self.bytes(len)
+    }
+
+    /// A tag, or the length of an address, behind a mark if one is due.
+    pub(crate) fn tag(&mut self) -> Exchanged<u8> {
+        let is_due = self.at - self.mark >= MARK_BYTES;
+        let [tag] = self.array()?;
+        if !is_due {
+            return Ok(tag);
+        }
+        if tag != MARK_TAG {
+            return self.damaged("a mark is missing");
+        }
+        self.check_crc()?;
+        self.mark = self.at;
+        let [tag] = self.array()?;
+        Ok(tag)
+    }
+
+    /// Calls `push` with each value, which ascend, or that there is none any more, up to the end of the values. Answers how many
+    /// there were.
+    pub(crate) fn values(
+        &mut self,
+        mut push: impl FnMut(&Self, &Address, Option<Vec<u8>>) -> Exchanged<()>,
+    ) -> Exchanged<u64> {
+        let mut last = Prefix::EMPTY;
+        let mut count: u64 = 0;
+        loop {
+            let len = usize::from(self.tag()?);
+            if len == usize::from(END_TAG) {
+                return Ok(count);
+            }
+            if len > ADDRESS_BYTES_MAX {
+                return self.damaged("length of an address");
+            }
+            let bytes = self.bytes(len)?;
+            let Ok(address) = Address::new(&bytes) else {
+                return self.damaged("length of an address");
+            };
+            if Prefix::from(address) <= last {
+                return self.damaged("addresses do not ascend");
+            }
+            last = address.into();
+            let value = match u32::from_le_bytes(self.array()?) {
+                REMOVED => None,
+                len if len as usize > VALUE_BYTES_MAX => {
+                    return self.damaged("a value is too long");
+                }
+                len => Some(self.bytes(len as usize)?),
+            };
+            push(self, &address, value)?;
+            count += 1;
+        }
+    }
+
+    /// Reads the last fields, behind their tag.
+    pub(crate) fn end(mut self, count: u64, rule: &'static str) -> Exchanged<()> {
+        let found = u64::from_le_bytes(self.array()?);
+        self.check_crc()?;
+        if found != count {
+            return self.damaged(rule);
+        }
+        let mut more = [0; 1];
+        let at = self.at;
+        match self.input.read(&mut more).map_err(|source| ExchangeError::Io { at, source })? {
+            0 => Ok(()),
+            _ => self.damaged("something follows the end"),
+        }
+    }
+}
