@@ -14,8 +14,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use terrane_io::disk::{EntryKind, allocated_below};
-use terrane_io::{CountedDisk, Disk, UnsyncedDisk};
+use terrane_io::EntryKind;
+use terrane_io::files::allocated_below;
+use terrane_io::{CountedDisk, Disk, NoSyncDisk};
 use terrane_kv::removals::{Crossed, Removals};
 use terrane_kv::turn::{Turn, TurnGuard};
 use terrane_kv::{
@@ -145,7 +146,7 @@ impl Common {
         let indexes = Arc::new(IndexNames::new(back_end, indexes)?);
         let counted = CountedDisk::new(disk);
         let disk: Arc<dyn Disk> = match durability {
-            Durability::None => UnsyncedDisk::new(counted.clone()),
+            Durability::None => NoSyncDisk::new(counted.clone()),
             _ => counted.clone(),
         };
         let common = Self {

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane::io::disk::{EntryKind, create_dirs};
+use terrane::io::EntryKind;
+use terrane::io::files::create_dirs;
 use terrane::io::{self, Disk};
 use terrane::{Error, Result, Session, SessionOptions};
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::io::disk::create_dirs;
+use terrane::io::files::create_dirs;
 use terrane::{BackupPlace, BackupReport, Error};
 
 use crate::exit::Failure;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use terrane::btree::inspect::{self, TreePage, TreePageContent};
 use terrane::btree::{self, CheckReport, Config, Loss, PAGE_SIZE};
 use terrane::io::Disk;
-use terrane::io::disk::EntryKind;
+use terrane::io::EntryKind;
 
 use crate::exit::Failure;
 use crate::output::{self, bytes};

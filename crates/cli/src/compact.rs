@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use terrane::Error;
 use terrane::io::RealDisk;
-use terrane::io::disk::allocated_below;
+use terrane::io::files::allocated_below;
 
 use crate::exit::Failure;
 use crate::output::{self, bytes};

@@ -23,7 +23,7 @@ use std::time::Instant;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane::inspect::{self, Inspection, SessionInfo};
-use terrane::io::disk::create_dirs;
+use terrane::io::files::create_dirs;
 use terrane::io::{Disk, RealDisk};
 use terrane::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig, TableName};
 

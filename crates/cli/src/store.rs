@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane::io::disk::create_dirs;
+use terrane::io::files::create_dirs;
 use terrane::io::{Disk, RealDisk};
 use terrane::{
     Durability, ReaderOptions, Session, SessionOptions, SnapshotName, Store, StoreOptions,

@@ -8,7 +8,7 @@ pub enum EntryKind {
     /// A directory.
     Directory,
     /// A symbolic link, where links are not followed: in listings, and below an
-    /// [anchor](crate::disk::Disk::anchor).
+    /// [anchor](crate::disk::disk::Disk::anchor).
     Link,
     /// Anything else: a FIFO, a socket, a device.
     Other,

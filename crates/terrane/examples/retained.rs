@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use terrane::io::disk::allocated_below;
+use terrane::io::files::allocated_below;
 use terrane::io::{CountedDisk, Disk, RealDisk};
 use terrane::{Store, StoreOptions, TableConfig, TableName, Update};
 

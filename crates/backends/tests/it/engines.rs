@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Disk, MemoryDisk, RealDisk, SimDisk, Survival};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_kv::conformance::{Extent, Subject, check};
 use terrane_kv::{Database, Durability, Error, PowerLoss, Reader, Receipt, Result, Table, Writer};
 use terrane_testkit::ChaCha8Rng;

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::IntoIter;
 
 use terrane::btree::{Config, Error, Index, KEY_BYTES_MAX, Update, inspect};
-use terrane::io::disk::create_dirs;
+use terrane::io::files::create_dirs;
 use terrane::io::{Disk, RealDisk};
 
 use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, State, Table};

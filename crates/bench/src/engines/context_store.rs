@@ -7,7 +7,7 @@ use terrane::backends::BtreeIndexes;
 use terrane::context::{
     self as store, Durability, Error, GcPace, Hash, Meta, Options, Prefetch, Retain, Store,
 };
-use terrane::io::disk::create_dirs;
+use terrane::io::files::create_dirs;
 use terrane::io::{Access, Disk, RealDisk};
 
 use crate::context::{CommitHash, CommitInfo, Context, ContextEngine, Steps};

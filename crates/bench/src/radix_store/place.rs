@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use rustix::fs::{Access as Right, access};
 use rustix::io::Errno;
-use terrane::io::disk::{Anchor, EntryKind};
 use terrane::io::{Access, Disk, LockGuard, OpenMode, RealDisk};
+use terrane::io::{Anchor, EntryKind};
 
 use super::{DATABASE, Error, LOCK, MARKER_BYTES_MAX, Result};
 

@@ -9,8 +9,8 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane::io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane::io::{Disk, SimDisk, Survival};
+use terrane::io::{FaultKind, FaultPlan, Repeat};
 use terrane_bench::engine::{self, Engine};
 use terrane_bench::engines::context_tables::ContextTables;
 use terrane_bench::engines::lsm::Lsm;

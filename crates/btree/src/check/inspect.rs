@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::disk::EntryKind;
+use terrane_io::EntryKind;
 use terrane_io::{Access, AlignedBuf, Disk, OpenMode};
 
 use crate::index::index::{TREE_FILE, enter, existing_tree};

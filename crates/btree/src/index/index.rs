@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use terrane_io::disk::EntryKind;
+use terrane_io::EntryKind;
 use terrane_io::{Access, Anchor, Disk, DiskFile, LockGuard, OpenMode, Reserve};
 
 use crate::index::lease::{self, READERS_DIR};
@@ -249,7 +249,7 @@ impl Index {
     pub fn create(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
         let limits = config.check()?;
         let dir = &disk.absolute(dir)?;
-        terrane_io::disk::create_dirs(disk.as_ref(), dir)?;
+        terrane_io::files::create_dirs(disk.as_ref(), dir)?;
         let anchor = disk.anchor(dir)?;
         if let Some(parent) = dir.parent() {
             // It may be there since an attempt that failed before this.

@@ -13,9 +13,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use terrane_io::EntryKind;
 use terrane_io::bytes::Writer;
 use terrane_io::checksum::crc32c;
-use terrane_io::disk::{EntryKind, read_file};
+use terrane_io::files::read_file;
 use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
 
 use crate::page::error::{Error, Result};

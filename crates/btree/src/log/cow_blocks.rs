@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use terrane_io::order::key_prefix;
+use terrane_io::key_order::key_prefix;
 
 use crate::page::block::Block;
 

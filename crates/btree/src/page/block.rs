@@ -5,7 +5,7 @@
 //!
 //! Invariant: keys ascend strictly; `starts[i]` is where entry `i` begins.
 
-use terrane_io::order::compare_keys;
+use terrane_io::key_order::compare_keys;
 
 /// Longest key, in bytes: two entries of any sizes fit into a leaf.
 pub const KEY_BYTES_MAX: usize = 512;

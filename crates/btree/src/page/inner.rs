@@ -6,7 +6,7 @@
 //! the low fence of the leaf that it leads to, made of keys on both sides of it when these leaves were cut, and goes
 //! up unchanged when a node is divided: none is ever shortened between two separators.
 
-use terrane_io::order::compare_keys;
+use terrane_io::key_order::compare_keys;
 
 use crate::page::block::KEY_BYTES_MAX;
 use crate::page::corrupt::Corrupt;

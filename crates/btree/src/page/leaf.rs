@@ -5,7 +5,7 @@
 //! Invariants: keys ascend strictly and lie between the fences; the fences of neighbours are equal, so leaves alone say
 //! what the whole tree was. Fences are cut as short as the *keys* on both sides of them allow.
 
-use terrane_io::order::compare_keys;
+use terrane_io::key_order::compare_keys;
 
 use crate::page::block::{Block, EntryRef, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::page::corrupt::Corrupt;

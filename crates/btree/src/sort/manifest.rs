@@ -5,7 +5,7 @@ use std::path::Path;
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
-use terrane_io::disk::{read_file, replace_file};
+use terrane_io::files::{read_file, replace_file};
 use terrane_io::{Disk, Result as IoResult};
 
 use crate::page::corrupt::Corrupt;

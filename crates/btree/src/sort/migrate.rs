@@ -16,8 +16,8 @@
 use std::path::Path;
 use std::vec;
 
+use terrane_io::EntryKind;
 use terrane_io::bytes::Reader;
-use terrane_io::disk::EntryKind;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use crate::page::corrupt::Corrupt;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use terrane_io::bytes::Reader;
 use terrane_io::checksum::{crc32c, crc32c_append};
-use terrane_io::disk::create_afresh;
+use terrane_io::files::create_afresh;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use super::manifest::{Parameters, Run};

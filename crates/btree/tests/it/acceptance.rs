@@ -12,7 +12,7 @@ use terrane_btree::{
     Config, Cursor, Duplicates, Error, Index, IterRecords, Loss, SortOptions, Sorter, Update,
     check, repair,
 };
-use terrane_io::sim::Survival;
+use terrane_io::Survival;
 use terrane_io::{CountedDisk, Disk, SimDisk};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;

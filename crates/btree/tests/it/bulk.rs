@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_btree::{CheckReport, Config, Error, Index, IterRecords, check};
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::Survival;
+use terrane_io::Survival;
 use terrane_io::{Disk, SimDisk};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 

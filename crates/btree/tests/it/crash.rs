@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::thread;
 
 use terrane_btree::{Config, Error, Index, IterRecords, Update, check};
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{SimDisk, Survival};
 use terrane_io::{CountedDisk, Disk};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
+use terrane_io::{SimDisk, Survival};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use terrane_btree::{
     Config, Error, Index, IndexReader, IterRecords, Loss, PAGE_SIZE, RepairReport, check, repair,
 };
-use terrane_io::fault::FaultPlan;
-use terrane_io::sim::Survival;
+use terrane_io::FaultPlan;
+use terrane_io::Survival;
 use terrane_io::{Disk, SimDisk};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};

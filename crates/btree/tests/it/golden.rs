@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use terrane_btree::{Config, Error, Index, IndexReader, Loss, PAGE_SIZE, check};
 use terrane_io::checksum::crc32c;
-use terrane_io::{Disk, SimDisk, StillDisk};
+use terrane_io::{Disk, FixedClockDisk, SimDisk};
 use terrane_testkit::golden;
 
 use crate::model::DIR;
@@ -40,7 +40,7 @@ fn path(file: &str) -> PathBuf {
 /// An index of some leaves and a node, with updates in its log that the leaves do not have.
 fn write() -> (Arc<SimDisk>, Model) {
     let disk = SimDisk::new(1);
-    let still = StillDisk::new(disk.clone());
+    let still = FixedClockDisk::new(disk.clone());
     let index = Index::create(still, Path::new(DIR), &config()).unwrap();
     let mut model = Model::new();
     for number in 0..150_u64 {

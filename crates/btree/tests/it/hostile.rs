@@ -11,9 +11,9 @@ use std::sync::Arc;
 use terrane_btree::{
     Config, Error, Index, IndexReader, Loss, PAGE_SIZE, SortOptions, Sorter, Update, check, repair,
 };
-use terrane_io::disk::EntryKind;
-use terrane_io::fault::FaultPlan;
-use terrane_io::sim::BadMedia;
+use terrane_io::BadMedia;
+use terrane_io::EntryKind;
+use terrane_io::FaultPlan;
 use terrane_io::{Disk, ErrorKind, RealDisk, SimDisk};
 
 use crate::damage::{Model, shared, tree_path};

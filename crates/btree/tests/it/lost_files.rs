@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_btree::{Config, Error, Index, IndexReader, Loss, RepairReport, Update, check, repair};
-use terrane_io::sim::Survival;
+use terrane_io::Survival;
 use terrane_io::{Disk, SimDisk};
 
 use crate::damage::{Model, shared, tree_path};
@@ -253,7 +253,7 @@ fn the_mark_never_asks_for_more_than_a_loss_of_power_leaves() {
 /// A crash at any call of the creation leaves no index or an empty one; a creation then goes through.
 #[test]
 fn an_interrupted_creation_can_be_done_again() {
-    use terrane_io::fault::FaultPlan;
+    use terrane_io::FaultPlan;
     for call in 0..40 {
         let disk = SimDisk::new(call);
         disk.set_plan(FaultPlan::crash_at(call));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrane_btree::{Error, MirageIndex, Records, Result, SortOptions, Sorter};
-use terrane_io::sim::SimDisk;
+use terrane_io::SimDisk;
 use terrane_io::{Access, Disk, OpenMode};
 
 use crate::{Pair, collect};

@@ -13,9 +13,9 @@ use terrane_btree::{
     Sorter, VALUE_BYTES_MAX,
 };
 use terrane_io::checksum::crc32c;
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{SimDisk, Survival};
 use terrane_io::{Disk, MemoryDisk};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
+use terrane_io::{SimDisk, Survival};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use terrane_btree::{Config, Index, Result, Update, check};
 use terrane_io::Disk;
-use terrane_io::fault::FaultPlan;
-use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::FaultPlan;
+use terrane_io::{SimDisk, Survival};
 use terrane_testkit::effort::{by_effort, places};
 
 use crate::model::DIR;

@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_marker_is_that_of_one_volume_of_one_store_and_every_byte_counts() {
         let (disk, dir) = (terrane_io::MemoryDisk::new(), Path::new("/s"));
-        terrane_io::disk::create_dirs(&*disk, &volume_dir(dir, 3)).unwrap();
+        terrane_io::files::create_dirs(&*disk, &volume_dir(dir, 3)).unwrap();
         let check = |volume, store| check_marker(&*disk, dir, volume, store);
         assert!(
             matches!(check(3, 7), Err(Error::AbsentVolume { path }) if path == volume_dir(dir, 3))

@@ -24,8 +24,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use terrane_io::Anchor;
 use terrane_io::checksum::crc32c;
-use terrane_io::disk::{Anchor, create_afresh, create_dirs};
+use terrane_io::files::{create_afresh, create_dirs};
 use terrane_io::{Access, Disk, OpenMode};
 
 use crate::base::corrupt::Corrupt;

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::checksum::crc32c;
-use terrane_io::disk::create_afresh;
+use terrane_io::files::create_afresh;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use crate::base::corrupt::Corrupt;

@@ -12,7 +12,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, TryLockError};
 
-use terrane_io::disk::create_dirs;
+use terrane_io::files::create_dirs;
 use terrane_io::{Access, Disk, OpenMode};
 
 use crate::base::address::{Link, Place};

@@ -12,7 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
-use terrane_io::disk::{Anchor, create_afresh, create_dirs};
+use terrane_io::Anchor;
+use terrane_io::files::{create_afresh, create_dirs};
 use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode, Reserve};
 
 use crate::base::address::{Address, Link, Place};

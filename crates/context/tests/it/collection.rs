@@ -10,8 +10,8 @@ use terrane_context::{
     Context, Error, GcPace, GcPhase, Hash, Indexing, Kind, Loss, Meta, Options, Retain, Store,
     StoreReader, Tree,
 };
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Disk, ErrorKind, MemoryDisk, SimDisk, Survival};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::{ChaCha8Rng, SeedableRng};

@@ -15,8 +15,8 @@ use std::thread;
 
 use terrane_context::{Durability, Error, Recovery, Retain};
 use terrane_io::Disk;
-use terrane_io::fault::FaultPlan;
-use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::FaultPlan;
+use terrane_io::{SimDisk, Survival};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;

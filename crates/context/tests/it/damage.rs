@@ -17,8 +17,8 @@ use terrane_context::{
     Prefetch, Result, Retain, Rules, Store, StoreReader, repair,
 };
 use terrane_io::Disk;
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::SimDisk;
+use terrane_io::SimDisk;
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
 

@@ -16,9 +16,9 @@ use terrane_context::{
     CheckOptions, CheckReport, Error, Hash, IndexEngine, Indexing, Loss, Meta, Options, Recovery,
     Result, Retain, Store, StoreReader, check, repair,
 };
-use terrane_io::fault::FaultPlan;
-use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::FaultPlan;
 use terrane_io::{Disk, RealDisk};
+use terrane_io::{SimDisk, Survival};
 use terrane_testkit::effort::places;
 
 use crate::script::{DIR, create, go, open, options};

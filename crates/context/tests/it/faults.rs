@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::thread;
 
 use terrane_context::{Durability, Error, Meta, Retain, Store};
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{SimDisk, Survival};
 use terrane_io::{Disk, ErrorKind};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
+use terrane_io::{SimDisk, Survival};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use terrane_context::{Error, Hash, Meta, Options, Retain, Rules, Store, StoreReader};
 use terrane_io::Disk;
+use terrane_io::SimDisk;
 use terrane_io::checksum::crc32c;
-use terrane_io::sim::SimDisk;
 use terrane_testkit::golden;
 
 use crate::script::{Content, DIR, content_of, create, go, open, options, steps_of};

@@ -18,7 +18,7 @@ use terrane_context::{
     CheckOptions, Context, GcPace, Hash, IndexEngine, Loss, Meta, Options, Result, Retain, Store,
     StoreReader, check, repair,
 };
-use terrane_io::sim::BadMedia;
+use terrane_io::BadMedia;
 use terrane_io::{Disk, EntryKind, RealDisk, SimDisk};
 
 use crate::script::{Content, DIR, content_of, create, open, options};

@@ -10,9 +10,9 @@ use terrane_context::{
     Context, Error, GcPace, GcPhase, Hash, Meta, Options, Prefetch, Retain, Rules, Store,
     StoreReader, Tree, produce_tree_proof,
 };
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::SimDisk;
+use terrane_io::SimDisk;
 use terrane_io::{Access, CountedDisk, Counts, Disk, MemoryDisk, RealDisk};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 

@@ -12,10 +12,10 @@ use terrane_context::{
     Error, GcPace, Hash, Indexing, Meta, Options, Retain, Rules, Scheme, Snapshot, Store,
     StoreReader, ocaml_hash,
 };
+use terrane_io::FaultPlan;
 use terrane_io::checksum::{crc32c, crc32c_append};
-use terrane_io::fault::FaultPlan;
-use terrane_io::sim::{SimDisk, Survival};
 use terrane_io::{Disk, MemoryDisk};
+use terrane_io::{SimDisk, Survival};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use terrane_io::disk::{create_afresh, replace_file, replace_file_as};
+use terrane_io::files::{create_afresh, replace_file, replace_file_as};
 use terrane_io::{Access, Disk, EntryKind, Error, FileModes, OpenMode, RealDisk, RealOptions};
 
 const MODES: [OpenMode; 3] = [OpenMode::Read, OpenMode::ReadWrite, OpenMode::Truncate];

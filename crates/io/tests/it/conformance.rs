@@ -9,11 +9,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::disk::{read_file, replace_file};
+use terrane_io::files::{read_file, replace_file};
 use terrane_io::{
     ALIGN, Access, AlignedBuf, CountedDisk, Direction, Disk, DiskFile, Entry, EntryKind, Error,
-    IoQueue, MemoryDisk, OpenMode, QueueChoice, QueueKind, RealDisk, RealOptions, Request, SimDisk,
-    UnsyncedDisk,
+    IoQueue, MemoryDisk, NoSyncDisk, OpenMode, QueueChoice, QueueKind, RealDisk, RealOptions,
+    Request, SimDisk,
 };
 
 use OpenMode::{CreateNew, CreatePrivate, Read, ReadWrite, Truncate};
@@ -67,7 +67,7 @@ fn each(check: impl Fn(&Subject)) {
     let threads = queue_of(QueueChoice::Threads).unwrap();
     subjects.push(Subject::real("real disk, threads", threads));
     subjects.push(Subject::real("counted disk", CountedDisk::new(RealDisk::auto())));
-    subjects.push(Subject::real("unsynced disk", UnsyncedDisk::new(RealDisk::auto())));
+    subjects.push(Subject::real("unsynced disk", NoSyncDisk::new(RealDisk::auto())));
     let in_memory: [(_, Arc<dyn Disk>); 2] =
         [("disk in memory", MemoryDisk::new()), ("simulated disk", SimDisk::new(1))];
     for (name, disk) in in_memory {

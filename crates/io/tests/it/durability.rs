@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::disk::{allocated_below, create_dirs, replace_file};
+use terrane_io::files::{allocated_below, create_dirs, replace_file};
 use terrane_io::{
-    Access, CountedDisk, Disk, DiskFile, FaultPlan, OpenMode, RealDisk, SimDisk, Survival,
-    UnsyncedDisk,
+    Access, CountedDisk, Disk, DiskFile, FaultPlan, NoSyncDisk, OpenMode, RealDisk, SimDisk,
+    Survival,
 };
 
 use Survival::{Everything, Nothing, Prefix, Random, Torn};
@@ -339,7 +339,7 @@ fn the_directory_of_a_bare_name_can_be_synced() {
 fn an_unsynced_disk_passes_on_everything_but_syncs() {
     let disk = SimDisk::new(1);
     let counted = CountedDisk::new(disk.clone());
-    let unsynced = UnsyncedDisk::new(counted.clone());
+    let unsynced = NoSyncDisk::new(counted.clone());
     let file = unsynced.open(Path::new("/file"), OpenMode::CreateNew, Access::Buffered).unwrap();
     file.write_at(b"bytes", 0).unwrap();
     file.sync().unwrap();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrane_io::disk::{read_file, replace_file};
+use terrane_io::files::{read_file, replace_file};
 use terrane_io::{
     Access, AlignedBuf, Direction, Disk, DiskFile, Error, FaultKind, FaultPlan, OpenMode, Repeat,
     Request, Result, SimDisk, Survival,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::checksum::crc32c;
-use terrane_io::disk::read_file;
+use terrane_io::files::read_file;
 use terrane_io::{
     Access, Disk, DiskFile, EntryKind, Error, MemoryDisk, OpenMode, RealDisk, Result, SimDisk,
 };

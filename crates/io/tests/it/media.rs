@@ -6,11 +6,11 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use terrane_io::disk::{read_file, replace_file};
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
+use terrane_io::files::{read_file, replace_file};
 use terrane_io::{
     Access, BadMedia, Disk, DiskFile, EntryKind, Error, OpenMode, Reserve, SimDisk, Survival,
 };
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 
 const FILE: &str = "/dir/file";
 

@@ -6,7 +6,7 @@
 #![doc = include_str!("../../../../docs/format/page.md")]
 
 use terrane_io::checksum::{crc32c, crc32c_append};
-use terrane_io::order::compare_keys;
+use terrane_io::key_order::compare_keys;
 
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind};

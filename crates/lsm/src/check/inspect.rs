@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::disk::read_file;
+use terrane_io::files::read_file;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::block::page::{

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use terrane_io::disk::read_file;
+use terrane_io::files::read_file;
 use terrane_io::{Access, Disk, EntryKind, OpenMode};
 
 use crate::error::{Error, Result, unreadable};

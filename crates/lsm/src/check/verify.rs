@@ -22,7 +22,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::disk::{read_file, replace_file, replace_file_as};
+use terrane_io::files::{read_file, replace_file, replace_file_as};
 use terrane_io::{Access, Disk, EntryKind, OpenMode};
 
 use crate::block::index::IndexKind;
@@ -299,7 +299,7 @@ struct Check<'a> {
     total_bytes: u64,
     // Held until the check ends.
     _lock: Option<Box<dyn terrane_io::LockGuard>>,
-    _anchor: Box<dyn terrane_io::disk::Anchor>,
+    _anchor: Box<dyn terrane_io::Anchor>,
 }
 
 /// What was found in a run file.

@@ -22,7 +22,7 @@
 //! Invariant: among equal keys source 0 comes first; each key comes out once. Once the merge is loaded, the
 //! winner is.
 
-use terrane_io::order::key_prefix;
+use terrane_io::key_order::key_prefix;
 
 use crate::entry::entry::{BlobSpan, EntryRef, Kind, Order};
 use crate::entry::merge_operator::Resolve;

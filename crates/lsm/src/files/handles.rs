@@ -603,8 +603,8 @@ impl Drop for PooledFile {
 
 #[cfg(test)]
 mod tests {
-    use terrane_io::sim::{SimDisk, Survival};
     use terrane_io::{FaultKind, FaultPlan, Repeat};
+    use terrane_io::{SimDisk, Survival};
 
     use super::*;
 

@@ -219,7 +219,7 @@ impl Drop for InFlight {
 mod tests {
     use std::path::PathBuf;
 
-    use terrane_io::sim::SimDisk;
+    use terrane_io::SimDisk;
     use terrane_io::{Access, FaultKind, FaultPlan, Repeat};
 
     use super::*;

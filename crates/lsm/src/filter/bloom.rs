@@ -22,7 +22,7 @@
 
 use std::ops::Range;
 
-use terrane_io::hint::prefetch;
+use terrane_io::prefetch::prefetch;
 
 use crate::corrupt::Corrupt;
 

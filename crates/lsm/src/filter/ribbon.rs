@@ -24,7 +24,7 @@
 
 use std::ops::Range;
 
-use terrane_io::hint::prefetch;
+use terrane_io::prefetch::prefetch;
 
 use crate::corrupt::Corrupt;
 use crate::filter::bloom::fold;

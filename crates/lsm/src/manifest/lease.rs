@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
-use terrane_io::disk::read_file;
+use terrane_io::files::read_file;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode};
 
 use crate::error::{Error, Result};

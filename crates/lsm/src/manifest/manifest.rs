@@ -23,7 +23,7 @@ use std::sync::Arc;
 use terrane_io::Disk;
 use terrane_io::bytes::{Reader, Writer};
 use terrane_io::checksum::crc32c;
-use terrane_io::disk::read_file;
+use terrane_io::files::read_file;
 
 use crate::error::{Error, Result, unreadable};
 use crate::manifest::snapshot_meta::{self, MANIFEST_BYTES_MAX, Refused, SnapshotMeta};

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
-use terrane_io::disk::create_afresh;
+use terrane_io::files::create_afresh;
 use terrane_io::{self as io, Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::block::page::PAGE_SIZE;

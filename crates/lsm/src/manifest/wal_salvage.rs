@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use terrane_io::disk::create_afresh;
+use terrane_io::files::create_afresh;
 use terrane_io::{Access, Disk, EntryKind, OpenMode};
 
 use crate::error::{Error, Result};

@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use hashbrown::HashTable;
-use terrane_io::hint::prefetch;
-use terrane_io::order::key_prefix;
+use terrane_io::key_order::key_prefix;
+use terrane_io::prefetch::prefetch;
 
 use crate::entry::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order};
 use crate::entry::key_range::KeyRange;

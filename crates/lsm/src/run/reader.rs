@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrane_io::order::key_prefix;
+use terrane_io::key_order::key_prefix;
 
 use crate::block::page::{
     EntryPlace, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, copy_short, decode_payload,

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use terrane_io::disk::{Anchor, create_afresh, read_file};
+use terrane_io::Anchor;
+use terrane_io::files::{create_afresh, read_file};
 use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::compaction::background::Worker;

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use terrane_io::Disk;
-use terrane_io::sim::SimDisk;
+use terrane_io::SimDisk;
 use terrane_lsm::{Error, MergePolicy, SnapshotName, TableConfig, WriteBuffer, verify};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::model::Content;

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use terrane_io::disk::allocated_below;
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
+use terrane_io::files::allocated_below;
 use terrane_io::{Disk, SimDisk, Survival};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     Durability, Error, MergePolicy, MergeSchedule, SessionOptions, Store, StoreOptions, Table,
     TableConfig, TableName, Update,

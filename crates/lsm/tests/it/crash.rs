@@ -15,8 +15,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::thread;
 
-use terrane_io::fault::FaultPlan;
-use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::FaultPlan;
+use terrane_io::{SimDisk, Survival};
 use terrane_lsm::SnapshotName;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::{by_effort, places};

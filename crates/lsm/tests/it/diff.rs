@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use terrane_io::SimDisk;
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     Diff, Error, Lookup, MergePolicy, Resolve, Session, SessionOptions, Table, TableConfig, Update,
 };

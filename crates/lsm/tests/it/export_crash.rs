@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{SimDisk, Survival};
 use terrane_io::{Disk, EntryKind};
+use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
+use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{Error, Result, Session, SessionOptions, SnapshotPlace, TableConfig};
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::thread;
 
 use terrane_io::Disk;
-use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
+use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{Error, SnapshotName, Table};
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;

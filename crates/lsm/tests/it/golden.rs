@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::checksum::{crc32c, crc32c_append};
-use terrane_io::{Disk, SimDisk, StillDisk};
+use terrane_io::{Disk, FixedClockDisk, SimDisk};
 use terrane_lsm::inspect::{Inspection, inspect};
 use terrane_lsm::{
     DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, PAGE_SIZE, ReaderOptions, Resolve,
@@ -111,7 +111,7 @@ fn applied() -> Content {
 /// A disk with the session of the golden files.
 fn write() -> Arc<SimDisk> {
     let disk = SimDisk::new(1);
-    let still = StillDisk::new(disk.clone());
+    let still = FixedClockDisk::new(disk.clone());
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(still, Path::new(DIR), &options).unwrap();
     let mut table = session.new_table(&config()).unwrap();
@@ -186,7 +186,7 @@ fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
     };
     let budget = TableConfig { memory_budget: Some(256 << 10), ..TableConfig::default() };
     let disk = SimDisk::new(1);
-    let still = StillDisk::new(disk.clone());
+    let still = FixedClockDisk::new(disk.clone());
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(still, Path::new(DIR), &options).unwrap();
     let mut inputs: [Table; 2] = [(); 2].map(|()| session.new_table(&config).unwrap());
@@ -243,7 +243,7 @@ fn golden_file_of_a_ribbon_is_what_is_written_and_is_read() {
     let filter = FilterPolicy::PerLevel(vec![LevelFilter::Ribbon(5)]);
     let config = TableConfig { filter, ..config() };
     let disk = SimDisk::new(1);
-    let still = StillDisk::new(disk.clone());
+    let still = FixedClockDisk::new(disk.clone());
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(still, Path::new(DIR), &options).unwrap();
     let mut table = session.new_table(&config).unwrap();
@@ -289,7 +289,7 @@ fn content_of_main() -> Content {
 /// Two tables, between which a third one was, and a log of all kinds of updates in two segments.
 fn write_store() -> Arc<SimDisk> {
     let disk = SimDisk::new(1);
-    let still = StillDisk::new(disk.clone());
+    let still = FixedClockDisk::new(disk.clone());
     let session = SessionOptions::with_salt(SALT).create_dir();
     let options = StoreOptions::default().session(session).log_bytes_max(64 << 10);
     let store = Store::open(still, Path::new(DIR), &options).unwrap();

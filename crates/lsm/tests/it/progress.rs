@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::Survival;
+use terrane_io::Survival;
 use terrane_io::{Disk, SimDisk};
+use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_lsm::inspect::{Inspection, OutputInfo, SnapshotInfo, inspect};
 use terrane_lsm::{
     Error, IndexKind, Lookup, MergePolicy, PAGE_SIZE, Resolve, Result, Session, SessionOptions,

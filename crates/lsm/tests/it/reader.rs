@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use terrane_io::Disk;
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     CheckpointThread, Durability, Error, Lookup, NamedTable, ReaderOptions, Resolve, Session,
     SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,

@@ -9,8 +9,8 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Counts, SimDisk};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     Cursor, DiskCache, Error, IndexKind, MergePolicy, MergeSchedule, Session, SessionOptions,
     Table, TableConfig, Update,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::sim::SimDisk;
+use terrane_io::SimDisk;
 use terrane_lsm::{
     DiskCache, Error, Lookup, MergePolicy, MergeSchedule, Result, Session, SessionOptions,
     SnapshotName, Table, TableConfig, Update, WriteBuffer,

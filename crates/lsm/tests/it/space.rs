@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{BadMedia, SimDisk, Survival};
 use terrane_io::{Access, Disk, OpenMode};
+use terrane_io::{BadMedia, SimDisk, Survival};
+use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_lsm::inspect::{self, Inspection};
 use terrane_lsm::{
     Durability, Error, MergeThread, NamedTable, RESERVE_BYTES_MIN, Result, Session, SessionOptions,

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::Disk;
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{BadMedia, SimDisk, Survival};
+use terrane_io::{BadMedia, SimDisk, Survival};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     Durability, Error, NamedTable, Resolve, SessionOptions, Store, StoreOptions, TableConfig,
     TableName, Ticket, Update, WriteBuffer,

@@ -11,8 +11,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
+use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{Durability, Error, Store};
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::{for_each_seed, seed_of};

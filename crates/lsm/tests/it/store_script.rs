@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::Disk;
-use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{
     BackupPlace, Durability, NamedTable, Resolve, Result, SessionOptions, Store, StoreOptions,
     TableConfig, TableName, Ticket, Update, WriteBuffer,

@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use terrane_io::fault::FaultPlan;
-use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::FaultPlan;
+use terrane_io::{SimDisk, Survival};
 use terrane_lsm::Durability;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;

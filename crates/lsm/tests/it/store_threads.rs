@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Disk, SimDisk, Survival};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     CheckpointThread, Durability, Error, NamedTable, Resolve, Result, Store, StoreOptions,
     TableConfig, Ticket, Update,

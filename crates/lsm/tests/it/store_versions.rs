@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{SimDisk, Survival};
 use terrane_io::{Access, CountedDisk, Disk, EntryKind, MemoryDisk, OpenMode};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
+use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{
     BackupPlace, BackupReport, Change, Durability, Error, ReaderOptions, Resolve, Result,
     SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,

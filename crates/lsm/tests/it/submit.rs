@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Disk, SimDisk};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     DiskCache, Error, Lookup, PendingLookups, Resolve, SUBMITTED_MAX, Session, SessionOptions,
     Table, TableConfig, Update, WriteBuffer,

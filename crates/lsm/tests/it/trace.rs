@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, Once};
 
 use terrane_io::SimDisk;
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     MergeSchedule, Session, SessionOptions, SnapshotName, Table, TableConfig, Update, WriteBuffer,
 };

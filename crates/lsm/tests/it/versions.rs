@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use terrane_io::fault::FaultPlan;
+use terrane_io::FaultPlan;
 use terrane_io::{CountedDisk, SimDisk};
 use terrane_lsm::{
     DiskCache, Error, MergeThread, Session, SessionOptions, Table, TableConfig, Update,

@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Disk, SimDisk, Survival};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_kv::{Database, Durability, PowerLoss};
 use terrane_radix::{
     Address, Change, Error, INDEXES, Options, Prefix, PruneOptions, Pruned, Result, Root, Store,

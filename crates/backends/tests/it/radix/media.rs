@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
-use terrane_io::disk::EntryKind;
+use terrane_io::EntryKind;
 use terrane_io::{BadMedia, Disk, SimDisk};
 use terrane_kv::{Database, Result};
 use terrane_radix::{INDEXES, Root, Store};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use terrane::io::fault::FaultPlan;
+use terrane::io::FaultPlan;
 use terrane::io::{SimDisk, Survival};
 
 use super::*;

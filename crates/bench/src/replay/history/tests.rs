@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane::io::fault::FaultPlan;
+use terrane::io::FaultPlan;
 use terrane::io::{Disk, SimDisk, Survival};
 use terrane_testkit::draw::Draw as _;
 use terrane_testkit::seeds::for_each_seed;

@@ -12,7 +12,7 @@ pub(super) mod memory;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane::io::disk::create_dirs;
+use terrane::io::files::create_dirs;
 use terrane::io::{CountedDisk, RealDisk};
 
 use super::Result;

@@ -9,9 +9,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use terrane_io::EntryKind;
 use terrane_io::bytes::{Reader, Writer};
 use terrane_io::checksum::crc32c;
-use terrane_io::disk::EntryKind;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use crate::page::error::Result;

@@ -1,7 +1,7 @@
 //! The log by itself, on the simulated disk.
 
 use terrane_io::SimDisk;
-use terrane_io::sim::Survival;
+use terrane_io::Survival;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
@@ -138,7 +138,7 @@ fn a_log_that_was_cut_takes_no_room_once_it_is_not_needed() {
         assert_eq!(starts, [0, log.end()]);
     }
     log.trim(log.end());
-    let bytes = terrane_io::disk::allocated_below(disk.as_ref(), &dir.join(LOG_DIR)).unwrap();
+    let bytes = terrane_io::files::allocated_below(disk.as_ref(), &dir.join(LOG_DIR)).unwrap();
     assert_eq!(bytes, SEGMENT_HEAD_BYTES as u64);
     let start = log.end();
     log.append(&mut body(50), 51).unwrap();

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use terrane_io::EntryKind;
-use terrane_io::disk::replace_file;
+use terrane_io::files::replace_file;
 
 use super::{AllWanted, Check, Users};
 use crate::error::Result;

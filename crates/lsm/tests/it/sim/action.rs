@@ -5,8 +5,8 @@
 //! random within an action (keys, values, bounds) follows from its `seed`.
 
 use serde::{Deserialize, Serialize};
-use terrane_io::fault::FaultKind;
-use terrane_io::sim::Survival;
+use terrane_io::FaultKind;
+use terrane_io::Survival;
 
 /// One of a few places for a handle or a name.
 pub(crate) type Slot = usize;

@@ -5,8 +5,8 @@
 
 use std::ops::Bound;
 
-use terrane_io::fault::FaultKind;
-use terrane_io::sim::Survival;
+use terrane_io::FaultKind;
+use terrane_io::Survival;
 use terrane_lsm::{
     DiskCache, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MIN, MemoryGoal, MergePolicy,
     MergeSchedule, MergeThread, OpenOptions, TableConfig, Verify, WriteBuffer,

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::{FaultKind, FaultPlan, Repeat};
+use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{BlobRef, Cursor, Error, Session, SnapshotName, Table};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::model::{CursorId, Forest, TableId};

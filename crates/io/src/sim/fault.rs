@@ -1,7 +1,7 @@
 //! What is to go wrong on a simulated disk, and when.
 //!
 //! Calls are numbered from 0 in the order in which the disk sees them: every call on a disk or file
-//! that can fail, and every queued request. [`SimDisk::calls`](crate::sim::SimDisk::calls) tells the
+//! that can fail, and every queued request. [`SimDisk::calls`](crate::sim::sim::SimDisk::calls) tells the
 //! next number.
 
 use rustix::io::Errno;

@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::disk::{Anchor, EntryKind};
+use crate::disk::disk::{Anchor, EntryKind};
 use crate::error::{Error, Result};
 
 /// Directories that are anchored at the moment, by their paths. Of several anchors of one path the

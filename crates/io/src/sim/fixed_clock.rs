@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::disk::{
+use crate::disk::disk::{
     Access, Anchor, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
 };
 use crate::error::Result;
@@ -15,7 +15,7 @@ const MOMENT: Duration = Duration::new(1_767_225_600, 123_456_789);
 
 /// A disk whose clock stands still; all else is done by another.
 #[derive(Debug)]
-pub struct StillDisk {
+pub struct FixedClockDisk {
     disk: Arc<dyn Disk>,
     clock: StillClock,
 }
@@ -23,7 +23,7 @@ pub struct StillDisk {
 #[derive(Debug)]
 struct StillClock;
 
-impl StillDisk {
+impl FixedClockDisk {
     /// What `disk` is, without its clock.
     #[must_use]
     pub fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
@@ -41,7 +41,7 @@ impl Clock for StillClock {
     }
 }
 
-impl Disk for StillDisk {
+impl Disk for FixedClockDisk {
     fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
         self.disk.anchor(dir)
     }

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Clock;
-use crate::disk::{
+use crate::disk::disk::{
     Access, Anchor, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode,
     QueueKind, Request,
 };
 use crate::error::Result;
-use crate::queue_above::{Below, QueueAbove};
+use crate::wrap::forward_queue::{Below, QueueAbove};
 
 /// The unit of `read_pages` and `write_pages`, in bytes.
 const PAGE_BYTES: usize = 4096;
@@ -31,14 +31,14 @@ macro_rules! counts {
 
         /// [`Counts`] that are still growing; shared by a disk, its files and its queues.
         #[derive(Debug, Default)]
-        pub struct Counters {
+        pub(crate) struct Counters {
             $($field: AtomicU64,)*
         }
 
         impl Counters {
             /// The numbers so far. Not one moment's picture if other threads go on counting.
             #[must_use]
-            pub fn snapshot(&self) -> Counts {
+            pub(crate) fn snapshot(&self) -> Counts {
                 Counts { $($field: self.$field.load(Ordering::Relaxed),)* }
             }
         }

@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn images_agree_with_a_vector_and_copies_stand_still() {
         let seed = 7;
-        let mut random = crate::sim::random::Random::new(seed);
+        let mut random = crate::sim::sim::random::Random::new(seed);
         let mut image = Image::default();
         let mut model: Vec<u8> = Vec::new();
         let mut copies = Vec::new();

@@ -29,8 +29,8 @@ use std::time::Duration;
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 use rustix::io::Errno;
 
-use crate::disk::{Completion, Direction, IoQueue, Request};
-use crate::posix::PosixFile;
+use crate::disk::disk::{Completion, Direction, IoQueue, Request};
+use crate::disk::posix::PosixFile;
 
 /// The most requests in flight of one queue; a larger depth is cut to this.
 const DEPTH_MAX: usize = 4096;
@@ -357,9 +357,9 @@ mod tests {
 
     use super::*;
     use crate::aligned::{ALIGN, AlignedBuf};
-    use crate::anchor::Anchors;
-    use crate::disk::{Access, DiskFile, OpenMode};
-    use crate::posix::{self, FileModes};
+    use crate::disk::anchor::Anchors;
+    use crate::disk::disk::{Access, DiskFile, OpenMode};
+    use crate::disk::posix::{self, FileModes};
 
     const BLOCKS: usize = 64;
 

@@ -10,7 +10,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::disk::{Disk, DiskFile};
 use crate::error::Result;
 
 /// Room behind the end of a file.

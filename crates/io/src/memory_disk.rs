@@ -20,12 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use rustix::io::Errno;
 
 use crate::clock::{Clock, SystemClock};
-use crate::disk::{
+use crate::disk::disk::{
     Access, Completion, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode,
     QueueKind, Request,
 };
 use crate::error::{Error, Result};
-use crate::hint::{huge_pages, prefetch};
+use crate::prefetch::{huge_pages, prefetch};
 
 /// What [`Disk::free_bytes`] answers: the system does not tell how much memory it would still give.
 const FREE_BYTES: u64 = 1 << 40;

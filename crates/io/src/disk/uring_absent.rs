@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::threads::ThreadQueue;
+use crate::disk::threads::ThreadQueue;
 
 /// The queue over a ring, were there one.
 pub(crate) type UringQueue = ThreadQueue;

@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::clock::Clock;
-use crate::disk::{
+use crate::disk::disk::{
     Access, Anchor, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
     Request,
 };
 use crate::error::Result;
-use crate::queue_above::{Below, QueueAbove};
+use crate::wrap::forward_queue::{Below, QueueAbove};
 
 /// A disk that asks for no sync; all else is done by another.
 #[derive(Debug)]
-pub struct UnsyncedDisk {
+pub struct NoSyncDisk {
     inner: Arc<dyn Disk>,
 }
 
-impl UnsyncedDisk {
+impl NoSyncDisk {
     /// What `inner` is, without syncs.
     #[must_use]
     pub fn new(inner: Arc<dyn Disk>) -> Arc<Self> {
@@ -29,7 +29,7 @@ impl UnsyncedDisk {
     }
 }
 
-impl Disk for UnsyncedDisk {
+impl Disk for NoSyncDisk {
     fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
         self.inner.anchor(dir)
     }

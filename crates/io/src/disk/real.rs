@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::anchor::Anchors;
 use crate::clock::{Clock, SystemClock};
-use crate::disk::{
+use crate::disk::anchor::Anchors;
+use crate::disk::disk::{
     Access, Anchor, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
 };
+use crate::disk::posix::{self, FileModes};
+use crate::disk::threads::Pool;
+use crate::disk::uring::{RingPool, UringQueue};
 use crate::error::{Error, Result};
-use crate::posix::{self, FileModes};
-use crate::threads::Pool;
-use crate::uring::{RingPool, UringQueue};
 
 /// By which means a disk carries out queued requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::disk::{Completion, DiskFile, IoQueue, Request};
+use crate::disk::disk::{Completion, DiskFile, IoQueue, Request};
 
 /// The file below one of the disk above; `None` for a file of another disk.
 pub(crate) type Below = fn(&dyn Any) -> Option<Arc<dyn DiskFile>>;

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crate::disk::{Completion, IoQueue, Request};
+use crate::disk::disk::{Completion, IoQueue, Request};
 use crate::error::Error;
 
 /// Threads that carry out requests.
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
     use crate::aligned::AlignedBuf;
-    use crate::disk::{Access, Direction, DiskFile};
+    use crate::disk::disk::{Access, Direction, DiskFile};
     use crate::error::Result;
 
     #[derive(Debug)]

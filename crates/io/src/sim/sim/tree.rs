@@ -15,8 +15,8 @@ use rustix::io::Errno;
 
 use super::image::{Image, PAGE_BYTES, SECTOR_BYTES, split};
 use super::random::Random;
-use crate::disk::{Entry, EntryKind};
-use crate::memory::names_of;
+use crate::disk::disk::{Entry, EntryKind};
+use crate::memory_disk::names_of;
 
 /// The number of a node.
 pub(super) type NodeNo = usize;

@@ -22,8 +22,8 @@ use rustix::fs::{
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::aligned::{ALIGN, AlignedBuf};
-use crate::anchor::{Place, kind_of};
-use crate::disk::{Access, DiskFile, Entry, EntryKind, LockGuard, OpenMode};
+use crate::disk::anchor::{Place, kind_of};
+use crate::disk::disk::{Access, DiskFile, Entry, EntryKind, LockGuard, OpenMode};
 use crate::error::{Error, Result};
 
 /// An open file of a real file system.
@@ -534,7 +534,7 @@ fn locking_pid(file: &File) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::anchor::Anchors;
+    use crate::disk::anchor::Anchors;
 
     #[test]
     fn a_descriptor_in_a_child_process_does_not_keep_a_released_lock() {
