@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use terrane::kv::Durability;
-use terrane_bench::radix_store::{BackEnd, Opening, Password};
+use terrane::state_dir::{BackEnd, Opening, Password};
 
 /// A back-end, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -21,7 +21,7 @@ mod utxo;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use terrane_bench::workload::{union, upsert};
+use terrane_bench::workloads::{union, upsert};
 
 use crate::args;
 use crate::exit::Failure;

@@ -231,7 +231,7 @@ impl DescribedPage {
                 table(1, &rows)
             }
             DescribedContent::Other { content_hex } => {
-                dump(&terrane_bench::hex::decode(content_hex).unwrap_or_default())
+                dump(&terrane_replay::hex::decode(content_hex).unwrap_or_default())
             }
         };
         format!("{}\n\n{body}", lines(&head))

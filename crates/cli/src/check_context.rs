@@ -8,7 +8,7 @@ use serde::Serialize;
 use terrane::backends::BtreeIndexes;
 use terrane::context::{self, CheckOptions, CheckReport, IndexEngine, KindCount, Loss};
 use terrane::io::Disk;
-use terrane_bench::meter;
+use terrane_bench::instruments::meter;
 
 use crate::exit::Failure;
 use crate::output::{self, bytes};

@@ -7,10 +7,10 @@ use std::time::Instant;
 use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
 use terrane::radix::{self, Loss, Repaired, Store};
+use terrane::state_dir::{self, BackEnd, Marker, damage_of_files, database_path};
 use terrane::{btree, verify};
-use terrane_bench::error::Class;
-use terrane_bench::meter;
-use terrane_bench::radix_store::{self, BackEnd, Marker, damage_of_files, database_path};
+use terrane_bench::instruments::meter;
+use terrane_replay::error::Class;
 
 use crate::back_ends::{DurabilityArg, RedisArgs};
 use crate::exit::Failure;
@@ -81,8 +81,8 @@ pub(crate) fn verify(
                 checked = Checked::of(dir, redis, quiet)?.after(repaired, found);
             }
             // What is wrong with the directory has been noted.
-            Err(radix_store::Error::Corrupt { .. }) => {}
-            Err(error) if error.class() == Class::Check => {
+            Err(state_dir::Error::Corrupt { .. }) => {}
+            Err(error) if Class::from(&error) == Class::Check => {
                 let failure = Failure::from(error);
                 let message = failure.message();
                 checked.problems.retain(|problem| problem.rule != message);
@@ -108,7 +108,7 @@ pub(crate) fn verify(
 }
 
 /// Repairs the store in a directory, durably.
-fn mend(dir: &Path, redis: &RedisArgs, loss: Loss) -> radix_store::Result<Repaired> {
+fn mend(dir: &Path, redis: &RedisArgs, loss: Loss) -> state_dir::Result<Repaired> {
     let opening = |durability| redis.opening(None, durability);
     match opening(DurabilityArg::Each).repair(dir, loss) {
         // A server of Redis that does not sync each write is told to when it is done.
@@ -173,7 +173,7 @@ impl Checked {
     fn of(dir: &Path, redis: &RedisArgs, quiet: bool) -> Result<Self, Failure> {
         let mut checked = Self::default();
         match checked.check(dir, redis, quiet) {
-            Err(error) if error.class() == Class::Check => {
+            Err(error) if Class::from(&error) == Class::Check => {
                 let failure = Failure::from(error);
                 checked.note(dir, None, failure.message());
             }
@@ -199,10 +199,10 @@ impl Checked {
 
     /// What the back-end can say of its files, then what the state says of its rows. Damage of which a call fails is the
     /// caller's to note.
-    fn check(&mut self, dir: &Path, redis: &RedisArgs, quiet: bool) -> radix_store::Result<()> {
+    fn check(&mut self, dir: &Path, redis: &RedisArgs, quiet: bool) -> state_dir::Result<()> {
         let marker = match Marker::read(dir) {
             // An interrupted creation, in which there is nothing to check.
-            Err(radix_store::Error::Unfinished { .. }) => return Ok(()),
+            Err(state_dir::Error::Unfinished { .. }) => return Ok(()),
             marker => marker?,
         };
         self.backend = Some(marker.back_end.name());
@@ -235,7 +235,7 @@ impl Checked {
         database: &Path,
         back_end: BackEnd,
         quiet: bool,
-    ) -> radix_store::Result<bool> {
+    ) -> state_dir::Result<bool> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let mut bar = ByteBar::new("checking", quiet);
         let mut progress = |done, total| bar.set(done, total);
@@ -312,7 +312,7 @@ struct State {
 impl Described {
     pub(crate) fn read(dir: &Path, redis: &RedisArgs) -> Result<Self, Failure> {
         let marker = match Marker::read(dir) {
-            Err(radix_store::Error::Unfinished { .. }) => None,
+            Err(state_dir::Error::Unfinished { .. }) => None,
             marker => Some(marker?),
         };
         let failed = |error| Failure::environment(format!("{}: {error}", dir.display()));
@@ -327,7 +327,7 @@ impl Described {
         let redis = marker.as_ref().and_then(|marker| marker.redis.clone());
         Ok(Self {
             path: dir.display().to_string(),
-            format_version: radix_store::MARKER_VERSION,
+            format_version: state_dir::MARKER_VERSION,
             backend: marker.map(|marker| marker.back_end.name()),
             redis_urls: redis.clone().map(|redis| redis.urls).unwrap_or_default(),
             redis_prefix: redis.map(|redis| redis.prefix),

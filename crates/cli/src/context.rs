@@ -44,9 +44,9 @@ use terrane::context::{
     Scheme, Store, StoreReader, Tree,
 };
 use terrane::io::{Disk, EntryKind, RealDisk};
-use terrane_bench::meter;
-use terrane_bench::monitor::Monitor as _;
-use terrane_bench::workload::context::report::FilesReport;
+use terrane_bench::instruments::meter;
+use terrane_bench::workloads::context::report::FilesReport;
+use terrane_replay::monitor::Monitor as _;
 
 use self::compare::{DiffArgs, DumpArgs};
 use self::generate::GenTraceArgs;

@@ -14,7 +14,7 @@ use serde::Serialize;
 use terrane::btree::{self, Config, Index, Records};
 use terrane::io::{Disk, RealDisk};
 use terrane::{NamedTable, StateDigest, Store, TableConfig, TableName, Update};
-use terrane_bench::monitor::{Monitor as _, Phase};
+use terrane_replay::monitor::{Monitor as _, Phase};
 
 use crate::args;
 use crate::btree::Place;

@@ -4,11 +4,13 @@ use std::path::Path;
 
 use terrane::io::ErrorKind;
 use terrane::radix::ExchangeError;
-use terrane_bench::engine::EngineError;
-use terrane_bench::error::Class;
-use terrane_bench::radix_store;
-use terrane_bench::replay::{bitcoin, changes, irmin_trace, octez_trace};
-use terrane_bench::{confine, workload, yardstick};
+use terrane::state_dir;
+use terrane_bench::instruments::{device, limits};
+use terrane_bench::workloads;
+use terrane_replay::engines::engine::EngineError;
+use terrane_replay::error::Class;
+use terrane_replay::traces::{irmin, octez};
+use terrane_replay::{bitcoin, changes};
 
 /// Ways out of a full disk.
 const NO_SPACE: &str = "next, to make room: `terrane table drop`, `terrane snapshot delete`, `terrane version release`, \
@@ -144,32 +146,32 @@ impl From<changes::Error> for Failure {
     }
 }
 
-impl From<irmin_trace::Error> for Failure {
-    fn from(error: irmin_trace::Error) -> Self {
+impl From<irmin::Error> for Failure {
+    fn from(error: irmin::Error) -> Self {
         Self::new(error.class(), in_full(&error))
     }
 }
 
-impl From<octez_trace::Error> for Failure {
-    fn from(error: octez_trace::Error) -> Self {
+impl From<octez::Error> for Failure {
+    fn from(error: octez::Error) -> Self {
         Self::new(error.class(), in_full(&error))
     }
 }
 
-impl From<workload::Error> for Failure {
-    fn from(error: workload::Error) -> Self {
+impl From<workloads::Error> for Failure {
+    fn from(error: workloads::Error) -> Self {
         Self::new(error.class(), in_full(&error))
     }
 }
 
-impl From<confine::Error> for Failure {
-    fn from(error: confine::Error) -> Self {
+impl From<limits::Error> for Failure {
+    fn from(error: limits::Error) -> Self {
         Self::new(error.class(), error.to_string())
     }
 }
 
-impl From<yardstick::Error> for Failure {
-    fn from(error: yardstick::Error) -> Self {
+impl From<device::Error> for Failure {
+    fn from(error: device::Error) -> Self {
         Self::new(error.class(), error.to_string())
     }
 }
@@ -203,9 +205,9 @@ impl From<terrane::context::ProofError> for Failure {
     }
 }
 
-impl From<radix_store::Error> for Failure {
-    fn from(error: radix_store::Error) -> Self {
-        Self::new(error.class(), in_full(&error))
+impl From<state_dir::Error> for Failure {
+    fn from(error: state_dir::Error) -> Self {
+        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
     }
 }
 

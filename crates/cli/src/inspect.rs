@@ -47,8 +47,8 @@ use terrane::inspect::{
     RunInfo, SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
 };
 use terrane::io::{Disk, RealDisk};
+use terrane::state_dir;
 use terrane::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
-use terrane_bench::radix_store;
 
 use crate::back_ends::RedisArgs;
 use crate::btree;
@@ -386,7 +386,7 @@ impl Inspect {
         looker: &Looker,
         path: &Path,
     ) -> Result<Option<(Shown, String)>, Failure> {
-        if radix_store::is_store(path)? {
+        if state_dir::is_store(path)? {
             self.refuse_page("a radix store")?;
             let described = check_radix::Described::read(path, &self.redis)?;
             let text = described.text();

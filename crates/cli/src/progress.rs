@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use terrane_bench::monitor::{Monitor, Phase};
+use terrane_replay::monitor::{Monitor, Phase};
 
 use crate::exit::Failure;
 use crate::output;

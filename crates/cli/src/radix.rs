@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane::radix::{Address, Prefix, PruneOptions, Pruned, Root, Store, Tree, VersionInfo};
-use terrane_bench::radix_store::{Opened, Opening};
+use terrane::state_dir::{Opened, Opening};
 
 use self::proofs::{ProveArgs, VerifyProofArgs};
 use self::transfer::{ExportArgs, ImportArgs};

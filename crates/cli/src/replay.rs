@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use terrane::radix::{self, Store};
-use terrane_bench::engine::Engine;
-use terrane_bench::engines::btree::Btree;
-use terrane_bench::engines::context_tables::ContextTables;
-use terrane_bench::engines::lsm::Lsm;
-use terrane_bench::engines::memory::Memory;
-use terrane_bench::meter;
-use terrane_bench::monitor::Monitor;
-use terrane_bench::radix_store::{self, BackEnd, Opened, open_database};
-use terrane_bench::replay::radix_ledger::RadixLedger;
-use terrane_bench::replay::{bitcoin, changes};
+use terrane::state_dir::{self, BackEnd, Opened, open_database};
+use terrane_bench::instruments::meter;
+use terrane_replay::engines::btree::Btree;
+use terrane_replay::engines::context_tables::ContextTables;
+use terrane_replay::engines::engine::Engine;
+use terrane_replay::engines::lsm::Lsm;
+use terrane_replay::engines::memory::Memory;
+use terrane_replay::ledger::radix_ledger::RadixLedger;
+use terrane_replay::monitor::Monitor;
+use terrane_replay::{bitcoin, changes};
 
 use crate::args;
 use crate::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
@@ -401,7 +401,7 @@ impl StoreArgs {
     fn measure<T>(&self, engine: &'static str, report: T) -> Result<Measured<T>, Failure> {
         let store_bytes = match (self.engine, &self.store) {
             // Back-end memory does not write to it.
-            (EngineName::Radix, Some(dir)) if !radix_store::is_store(dir)? => 0,
+            (EngineName::Radix, Some(dir)) if !state_dir::is_store(dir)? => 0,
             (EngineName::Memory, _) | (_, None) => 0,
             (_, Some(dir)) => meter::store_bytes(dir)
                 .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?,

@@ -11,7 +11,7 @@ use terrane::{
     Durability, ReaderOptions, Session, SessionOptions, SnapshotName, Store, StoreOptions,
     StoreReader, TableName,
 };
-use terrane_bench::store;
+use terrane_replay::store;
 
 use crate::btree::Place;
 use crate::exit::Failure;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use clap::Args;
 use serde::Serialize;
 use terrane::io::{Disk, FileModes, RealDisk, RealOptions};
-use terrane_bench::monitor::Monitor as _;
+use terrane_replay::monitor::Monitor as _;
 
 use crate::args;
 use crate::exit::Failure;

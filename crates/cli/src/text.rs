@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-pub(crate) use terrane_bench::text::grouped;
+pub(crate) use terrane_bench::report::text::grouped;
 
 /// A number of things: `1 run`, `2 runs`.
 pub(crate) fn count_of(number: u64, one: &str, many: &str) -> String {

@@ -60,8 +60,8 @@ use serde::Serialize;
 use terrane::btree::Loss;
 use terrane::io::{Disk, RealDisk};
 use terrane::radix;
+use terrane::state_dir;
 use terrane::verify::{self, KeyGap, LostWhat, Report};
-use terrane_bench::radix_store;
 
 use crate::back_ends::RedisArgs;
 use crate::btree;
@@ -226,7 +226,7 @@ impl Verify {
             let repair = self.repair.then_some(loss);
             return btree::verify(&disk, &self.dir, repair, (self.json, self.quiet));
         }
-        if radix_store::is_store(&self.dir)? {
+        if state_dir::is_store(&self.dir)? {
             let loss = if self.accept_loss { radix::Loss::Accepted } else { radix::Loss::Refused };
             let repair = self.repair.then_some(loss);
             return check_radix::verify(&self.dir, &self.redis, repair, (self.json, self.quiet));

@@ -15,3 +15,5 @@ pub use terrane_kv as kv;
 pub use terrane_lsm::*;
 #[doc(inline)]
 pub use terrane_radix as radix;
+
+pub mod state_dir;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use terrane::io::RealDisk;
 use terrane::{Session, SessionOptions, SnapshotName, Table};
-use terrane_bench::engines::lsm::Lsm;
-use terrane_bench::engines::memory::Memory;
-use terrane_bench::monitor::Silent;
-use terrane_bench::replay::bitcoin::{Options, replay};
+use terrane_replay::bitcoin::{Options, replay};
+use terrane_replay::engines::lsm::Lsm;
+use terrane_replay::engines::memory::Memory;
+use terrane_replay::monitor::Silent;
 
 fn data() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../data/bitcoin-mainnet-0-4999.dat")

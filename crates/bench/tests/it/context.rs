@@ -7,12 +7,12 @@ use std::fmt::Display;
 use std::path::Path;
 
 use terrane::io::Access;
-use terrane_bench::engines::context_store::Settings;
-use terrane_bench::monitor::{Monitor, Phase, Silent};
-use terrane_bench::workload::Error;
-use terrane_bench::workload::context::profile::{LIMA, YEAR_2021};
-use terrane_bench::workload::context::report::Report;
-use terrane_bench::workload::context::run::{Collection, Options, run};
+use terrane_bench::workloads::Error;
+use terrane_bench::workloads::context::profile::{LIMA, YEAR_2021};
+use terrane_bench::workloads::context::report::Report;
+use terrane_bench::workloads::context::run::{Collection, Options, run};
+use terrane_replay::engines::context_store::Settings;
+use terrane_replay::monitor::{Monitor, Phase, Silent};
 
 fn options(blocks: u64) -> Options {
     Options {

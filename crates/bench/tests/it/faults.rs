@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use terrane::io::{Disk, SimDisk, Survival};
 use terrane::io::{FaultKind, FaultPlan, Repeat};
-use terrane_bench::engine::{self, Engine};
-use terrane_bench::engines::context_tables::ContextTables;
-use terrane_bench::engines::lsm::Lsm;
-use terrane_bench::error::Class;
-use terrane_bench::monitor::{Monitor, Phase};
-use terrane_bench::replay::changes::{Error, Options, Report, replay};
+use terrane_replay::changes::{Error, Options, Report, replay};
+use terrane_replay::engines::context_tables::ContextTables;
+use terrane_replay::engines::engine::{self, Engine};
+use terrane_replay::engines::lsm::Lsm;
+use terrane_replay::error::Class;
+use terrane_replay::monitor::{Monitor, Phase};
 use terrane_testkit::effort::places;
 
 /// How many blocks were reported, each after it had become durable.

@@ -6,11 +6,11 @@
 use std::fs::File;
 use std::path::Path;
 
-use terrane_bench::monitor::Silent;
-use terrane_bench::replay::index_trace::{Op, Recorder};
-use terrane_bench::workload::Error;
-use terrane_bench::workload::index::map::Engine;
-use terrane_bench::workload::index::{Common, bootstrap, high_insert, replay};
+use terrane_bench::workloads::Error;
+use terrane_bench::workloads::index::map::Engine;
+use terrane_bench::workloads::index::{Common, bootstrap, high_insert, replay};
+use terrane_replay::monitor::Silent;
+use terrane_replay::traces::index::{Op, Recorder};
 
 const ALL: [Engine; 3] = [Engine::Btree, Engine::Lsm, Engine::Memory];
 
@@ -42,7 +42,7 @@ fn inserts_give_the_same_finds_on_every_engine() {
         assert_eq!(engine.result_hash, "6254beb9f6cef4582962937166f33f90", "{name}");
         let check = engine.check.as_ref().unwrap();
         assert_eq!((check.present.finds, check.absent.finds), (500, 500), "{name}");
-        let calls = |call: Option<terrane_bench::workload::index::report::CallReport>| {
+        let calls = |call: Option<terrane_bench::workloads::index::report::CallReport>| {
             call.map(|call| (call.latency_us.ops, call.ops_per_call))
         };
         assert_eq!(calls(engine.calls.replace), Some((124, 100)), "{name}");

@@ -6,14 +6,14 @@
 use std::path::Path;
 
 use terrane::{Session, SessionOptions, SnapshotName, TableConfig};
-use terrane_bench::error::Class;
 use terrane_bench::model::Goal;
-use terrane_bench::monitor::Silent;
-use terrane_bench::workload::Error;
-use terrane_bench::workload::kvget::data::{Distribution, key, value};
-use terrane_bench::workload::kvget::report::Report;
-use terrane_bench::workload::kvget::run::{self, Budget, IoMode, Options, WarmUp};
-use terrane_bench::workload::kvget::{Shape, setup};
+use terrane_bench::workloads::Error;
+use terrane_bench::workloads::kvget::data::{Distribution, key, value};
+use terrane_bench::workloads::kvget::report::Report;
+use terrane_bench::workloads::kvget::run::{self, Budget, IoMode, Options, WarmUp};
+use terrane_bench::workloads::kvget::{Shape, setup};
+use terrane_replay::error::Class;
+use terrane_replay::monitor::Silent;
 
 /// No multiple of anything.
 const KEYS: u64 = 10_007;

@@ -5,14 +5,12 @@ use std::path::Path;
 
 use terrane::kv::{Durability, PowerLoss};
 use terrane::radix::{Address, Change, Root};
-use terrane_bench::error::Class;
-use terrane_bench::radix_store::{
-    BackEnd, Error, Marker, Opening, Password, database_path, is_store,
-};
-use terrane_bench::workload::radix::transact::TESTS;
-use terrane_bench::workload::radix::{
+use terrane::state_dir::{BackEnd, Error, Marker, Opening, Password, database_path, is_store};
+use terrane_bench::workloads::radix::transact::TESTS;
+use terrane_bench::workloads::radix::{
     Cell, Load, Outcome, Report, Sizes, append_synced, floor_of, run,
 };
+use terrane_replay::error::Class;
 use terrane_testkit::effort::by_effort;
 
 /// The back-ends of this build that keep their data in files.
@@ -55,12 +53,12 @@ fn a_directory_says_which_back_end_it_has() {
         let other = if back_end == BackEnd::Lsm { BackEnd::Btree } else { BackEnd::Lsm };
         let error = opening(other).open(&dir).unwrap_err();
         assert!(error.to_string().contains(&format!("{back_end}, not {other}")), "{error}");
-        assert_eq!(error.class(), Class::Input);
+        assert_eq!(Class::from(&error), Class::Input);
 
         let database = database_path(&dir);
         fs::rename(&database, dir.join("gone")).unwrap();
         let error = Opening::default().open_or_create(&dir).unwrap_err();
-        assert_eq!(error.class(), Class::Check, "{error}");
+        assert_eq!(Class::from(&error), Class::Check, "{error}");
         assert!(!database.exists(), "a lost database is not made anew");
     }
 }
@@ -88,7 +86,7 @@ fn a_creation_that_was_cut_short_is_done_again_and_other_directories_are_left_al
         let refused = Opening { durability, ..opening(back_end) }.open_or_create(&dir);
         match refused {
             Err(error) => {
-                assert_eq!(error.class(), Class::Input, "{error}");
+                assert_eq!(Class::from(&error), Class::Input, "{error}");
                 assert_eq!(names(&dir), Vec::<String>::new(), "{back_end}");
             }
             Ok(store) => {
@@ -147,7 +145,7 @@ fn a_store_has_one_owner_at_a_time() {
                 matches!(error, Error::Locked { pid: Some(pid), .. } if pid == std::process::id()),
                 "{back_end}: {error}"
             );
-            assert!(error.is_in_use() && error.class() == Class::Environment);
+            assert!(error.is_in_use() && Class::from(&error) == Class::Environment);
         }
         store.close().unwrap();
         drop(store);
@@ -180,7 +178,7 @@ fn urls_that_cannot_be_are_refused_before_anything_is_made() {
         let redis_urls = vec![url.to_owned()];
         let refused = Opening { redis_urls, ..opening(BackEnd::Redis) }.open_or_create(&dir);
         let error = refused.unwrap_err();
-        assert_eq!(error.class(), Class::Input, "{url}: {error}");
+        assert_eq!(Class::from(&error), Class::Input, "{url}: {error}");
         assert!(!error.to_string().contains("ss@"), "{error}");
         assert!(!dir.exists(), "{url}");
     }

@@ -13,10 +13,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use terrane::radix::{Address, Change, Loss, Root};
-use terrane_bench::error::Class;
-use terrane_bench::radix_store::{
-    BackEnd, Error, Opening, damage_of_files, database_path, is_store,
-};
+use terrane::state_dir::{BackEnd, Error, Opening, damage_of_files, database_path, is_store};
+use terrane_replay::error::Class;
 
 use crate::radix::with_files;
 
@@ -72,7 +70,7 @@ impl Scene {
     fn assert_damaged(&self, what: &str) {
         for (call, outcome) in self.try_all().into_iter().take(4).enumerate() {
             let error = outcome.expect_err(what);
-            assert_eq!(error.class(), Class::Check, "{what}, call {call}: {error:?}");
+            assert_eq!(Class::from(&error), Class::Check, "{what}, call {call}: {error:?}");
         }
     }
 }

@@ -5,11 +5,11 @@
 //! with batches so large against it that lookups often come upon updates which are not in the state they read.
 
 use terrane_bench::model::Goal;
-use terrane_bench::monitor::Silent;
-use terrane_bench::workload::Error;
-use terrane_bench::workload::utxo::Shape;
-use terrane_bench::workload::utxo::run::{self, Mode, Options, Report};
-use terrane_bench::workload::utxo::setup::{self, Loading};
+use terrane_bench::workloads::Error;
+use terrane_bench::workloads::utxo::Shape;
+use terrane_bench::workloads::utxo::run::{self, Mode, Options, Report};
+use terrane_bench::workloads::utxo::setup::{self, Loading};
+use terrane_replay::monitor::Silent;
 
 fn setup_options(loading: Loading) -> setup::Options {
     setup::Options {

@@ -2,8 +2,8 @@
 
 use clap::ValueEnum;
 use terrane_bench::model::Goal;
-use terrane_bench::workload::context::profile::{LIMA, Profile, YEAR_2021};
-use terrane_bench::workload::utxo::Shape;
+use terrane_bench::workloads::context::profile::{LIMA, Profile, YEAR_2021};
+use terrane_bench::workloads::utxo::Shape;
 
 /// A shape, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -1,19 +1,19 @@
 //! `terrane bench context`: blocks of operations on versioned trees over the context store, each one committed.
 //!
 //! The JSON object is described in `docs/schema/bench-context.json`, and field by field in
-//! `terrane_bench::workload::context::report`.
+//! `terrane_bench::workloads::context::report`.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 use terrane::io::Access;
-use terrane_bench::confine::MemoryLimit;
-use terrane_bench::engines::context_store::Settings;
-use terrane_bench::host::Host;
-use terrane_bench::latency::SpreadReport;
-use terrane_bench::workload::context::report::{PhaseReport, Report};
-use terrane_bench::workload::context::run::{self, Collection, Options};
+use terrane_bench::instruments::host::Host;
+use terrane_bench::instruments::limits::MemoryLimit;
+use terrane_bench::workloads::context::report::{PhaseReport, Report};
+use terrane_bench::workloads::context::run::{self, Collection, Options};
+use terrane_replay::engines::context_store::Settings;
+use terrane_replay::latency::SpreadReport;
 
 use super::choices::ProfileArg;
 use super::head::{Head, Started};

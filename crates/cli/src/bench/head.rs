@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use terrane_bench::host;
-use terrane_bench::radix_store;
-use terrane_bench::yardstick::{self, Beside, Pattern, Yardstick};
+use terrane::state_dir;
+use terrane_bench::instruments::device::{self, Beside, Pattern, Yardstick};
+use terrane_bench::instruments::host;
 
 use crate::exit::Failure;
 use crate::progress::Progress;
@@ -20,7 +20,7 @@ pub(super) fn yardstick_of(
     store: Option<&PathBuf>,
     progress: &mut Progress,
 ) -> Result<Option<Yardstick>, Failure> {
-    let measure = |store| yardstick::measure(store, YARDSTICK_S, progress);
+    let measure = |store| device::measure(store, YARDSTICK_S, progress);
     Ok(store.map(PathBuf::as_path).map(measure).transpose()?)
 }
 
@@ -32,7 +32,7 @@ pub(super) fn beside_writes_of(
 ) -> Result<Option<Beside>, Failure> {
     let Some(store) = store else { return Ok(None) };
     let writes = write_bytes_per_s;
-    Ok(yardstick::measure_beside_writes(store, pattern, writes, YARDSTICK_S, progress)?)
+    Ok(device::measure_beside_writes(store, pattern, writes, YARDSTICK_S, progress)?)
 }
 
 /// The head of a report.
@@ -98,7 +98,7 @@ fn without_passwords(word: &str) -> String {
         let scheme = part.split(':').next().unwrap_or_default().to_ascii_lowercase();
         let is_server = ["redis", "valkey", "unix"].iter().any(|name| scheme.starts_with(name));
         let is_url = is_server && part.contains(":/");
-        if is_url { radix_store::without_user(part) } else { part.to_owned() }
+        if is_url { state_dir::without_user(part) } else { part.to_owned() }
     };
     let parts: Vec<String> = value.split(',').map(shown).collect();
     option.to_owned() + &parts.join(",")

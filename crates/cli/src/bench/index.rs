@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use terrane_bench::confine::MemoryLimit;
-use terrane_bench::host::Host;
-use terrane_bench::replay::index_trace::Dialect;
-use terrane_bench::workload::index::map::Engine;
-use terrane_bench::workload::index::report::{CallReport, EngineReport, FindReport, MemoryReport};
-use terrane_bench::workload::index::{Common, bootstrap, high_insert, replay};
+use terrane_bench::instruments::host::Host;
+use terrane_bench::instruments::limits::MemoryLimit;
+use terrane_bench::workloads::index::map::Engine;
+use terrane_bench::workloads::index::report::{CallReport, EngineReport, FindReport, MemoryReport};
+use terrane_bench::workloads::index::{Common, bootstrap, high_insert, replay};
+use terrane_replay::traces::index::Dialect;
 
 use super::head::{Head, Started};
 use crate::args;

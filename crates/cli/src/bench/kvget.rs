@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use terrane_bench::confine::MemoryLimit;
-use terrane_bench::host::Host;
-use terrane_bench::workload::kvget::data::Distribution;
-use terrane_bench::workload::kvget::report::Report;
-use terrane_bench::workload::kvget::run::{self, Budget, Options, WarmUp};
-use terrane_bench::workload::kvget::setup;
-use terrane_bench::yardstick::Yardstick;
+use terrane_bench::instruments::device::Yardstick;
+use terrane_bench::instruments::host::Host;
+use terrane_bench::instruments::limits::MemoryLimit;
+use terrane_bench::workloads::kvget::data::Distribution;
+use terrane_bench::workloads::kvget::report::Report;
+use terrane_bench::workloads::kvget::run::{self, Budget, Options, WarmUp};
+use terrane_bench::workloads::kvget::setup;
 
 use super::choices::{GoalArg, ShapeArg};
 use super::files::FileArgs;

@@ -35,13 +35,13 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use terrane_bench::host::{Host, Mounted, load_average};
-use terrane_bench::monitor::{Monitor as _, Phase};
-use terrane_bench::radix_store::BackEnd;
-use terrane_bench::workload::radix::published::{PUBLISHED, Published};
-use terrane_bench::workload::radix::{
+use terrane::state_dir::BackEnd;
+use terrane_bench::instruments::host::{Host, Mounted, load_average};
+use terrane_bench::workloads::radix::published::{PUBLISHED, Published};
+use terrane_bench::workloads::radix::{
     APPENDS, Cell, FigureFloor, Load, Outcome, Report, Sizes, append_synced, floor_of, run,
 };
+use terrane_replay::monitor::{Monitor as _, Phase};
 use wait4::Wait4 as _;
 
 use super::head::{Head, Started};

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use terrane_bench::confine::MemoryLimit;
-use terrane_bench::host::Host;
-use terrane_bench::workload::utxo::Prepared;
-use terrane_bench::workload::utxo::draws::{Draws, Kind};
-use terrane_bench::workload::utxo::run::{self, Mode, Report};
-use terrane_bench::workload::utxo::setup::{self, Loading};
-use terrane_bench::yardstick::{Beside, Pattern, Yardstick};
+use terrane_bench::instruments::device::{Beside, Pattern, Yardstick};
+use terrane_bench::instruments::host::Host;
+use terrane_bench::instruments::limits::MemoryLimit;
+use terrane_bench::workloads::utxo::Prepared;
+use terrane_bench::workloads::utxo::draws::{Draws, Kind};
+use terrane_bench::workloads::utxo::run::{self, Mode, Report};
+use terrane_bench::workloads::utxo::setup::{self, Loading};
 
 use crate::args;
 use crate::exit::Failure;

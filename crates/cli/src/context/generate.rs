@@ -9,11 +9,11 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use terrane::io::{Disk, MemoryDisk, RealDisk};
-use terrane_bench::context::{CommitHash, ContextEngine as _};
-use terrane_bench::engines::context_store::{ContextStore, Settings, open_or_create};
-use terrane_bench::workload::context::profile::Profile;
-use terrane_bench::workload::context::record::record;
-use terrane_bench::workload::context::{Generator, Options};
+use terrane_bench::workloads::context::profile::Profile;
+use terrane_bench::workloads::context::record::record;
+use terrane_bench::workloads::context::{Generator, Options};
+use terrane_replay::engines::context::{CommitHash, ContextEngine as _};
+use terrane_replay::engines::context_store::{ContextStore, Settings, open_or_create};
 
 use crate::args;
 use crate::bench::choices::ProfileArg;

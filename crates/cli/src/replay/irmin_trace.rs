@@ -25,13 +25,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use terrane_bench::context::ContextEngine;
-use terrane_bench::engines::context_store::{ContextStore, Settings};
-use terrane_bench::latency::SpreadReport;
-use terrane_bench::meter::{self, Usage};
-use terrane_bench::replay::context_trace::Family;
-use terrane_bench::replay::irmin_trace::{self, Collection, Options, Report};
-use terrane_bench::replay::octez_trace;
+use terrane_bench::instruments::meter::{self, Usage};
+use terrane_replay::engines::context::ContextEngine;
+use terrane_replay::engines::context_store::{ContextStore, Settings};
+use terrane_replay::latency::SpreadReport;
+use terrane_replay::traces::container::Family;
+use terrane_replay::traces::irmin::{self, Collection, Options, Report};
+use terrane_replay::traces::octez;
 
 use super::{OutputArgs, check_inputs};
 use crate::args;
@@ -99,7 +99,7 @@ struct Told {
     trace: String,
     commits: u64,
     ops: u64,
-    operations: irmin_trace::Counts,
+    operations: irmin::Counts,
     checks_passed: u64,
     tps: f64,
     transactions: u64,
@@ -157,16 +157,15 @@ impl IrminTraceArgs {
         let mut engine = ContextStore::open(&self.store, settings)?;
         context::note(&self.store, engine.store().recovery());
         let before = Usage::now();
-        let replayed = match family {
-            Family::Irmin => irmin_trace::replay(input, &mut engine, &options, &mut progress)
-                .map_err(Failure::from),
-            Family::Replayable => {
-                octez_trace::replay(input, engine.store(), &options, &mut progress)
-                    .map_err(Failure::from)
-            }
-            Family::Raw => octez_trace::replay_raw(input, engine.store(), &options, &mut progress)
-                .map_err(Failure::from),
-        };
+        let replayed =
+            match family {
+                Family::Irmin => irmin::replay(input, &mut engine, &options, &mut progress)
+                    .map_err(Failure::from),
+                Family::Replayable => octez::replay(input, engine.store(), &options, &mut progress)
+                    .map_err(Failure::from),
+                Family::Raw => octez::replay_raw(input, engine.store(), &options, &mut progress)
+                    .map_err(Failure::from),
+            };
         drop(progress);
         // Blocks before the one that failed are good, and stay.
         let closed = engine.close();

@@ -2,13 +2,13 @@
 //! Octez record it; and `terrane context gen-trace`, which records it.
 
 use serde_json::Value;
-use terrane_bench::engines::context_store::{ContextStore, Settings};
-use terrane_bench::replay::context_trace::irmin::{Operation, Operations, Question};
-use terrane_bench::replay::context_trace::replayable::{
+use terrane_bench::workloads::context::{Generator, Options, profile, record};
+use terrane_replay::engines::context_store::{ContextStore, Settings};
+use terrane_replay::traces::container::irmin::{Operation, Operations, Question};
+use terrane_replay::traces::container::replayable::{
     Event, Header, MadeCommit, Recorder, Statistics, UsedCommit,
 };
-use terrane_bench::replay::context_trace::{Key, KeyBuf, Scoped};
-use terrane_bench::workload::context::{Generator, Options, profile, record};
+use terrane_replay::traces::container::{Key, KeyBuf, Scoped};
 
 use crate::program::{Answer, Place, command, text};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use terrane::kv::{Durability, Table};
 use terrane::radix::{Change, Root, VERSIONS};
-use terrane_bench::radix_store::{BackEnd, Opened, Opening, database_path};
+use terrane::state_dir::{BackEnd, Opened, Opening, database_path};
 
 use crate::program::{Answer, Place, command, text};
 use crate::schema::{faults, schema};

@@ -1,0 +1,3 @@
+//! Modules of one concept.
+
+pub mod text;

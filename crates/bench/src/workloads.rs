@@ -1,0 +1,174 @@
+//! Benchmarks of the engines: fixed workloads, whose every result is checked.
+//!
+//! Keys and values follow from a seed by the generator [`splitmix`], so a workload can be repeated to the
+//! byte. What a benchmark makes in a store it does not save: it is gone when the store is closed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use terrane::io::{Disk, MemoryDisk, RealDisk};
+use terrane::{Session, SessionOptions};
+
+use terrane::state_dir;
+use terrane_replay::engines::engine::EngineError;
+use terrane_replay::error::Class;
+use terrane_replay::store;
+use terrane_replay::traces::{container, index as index_trace};
+
+pub mod kvget;
+
+pub mod union;
+
+pub mod upsert;
+
+pub mod utxo;
+
+pub mod index;
+
+pub mod context;
+
+pub mod radix;
+
+/// Why a benchmark ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] terrane::Error),
+    /// The B+tree failed.
+    #[error(transparent)]
+    Index(#[from] terrane::btree::Error),
+    /// LMDB failed.
+    #[cfg(feature = "lmdb")]
+    #[error(transparent)]
+    Lmdb(#[from] terrane_lmdb::Error),
+    /// An engine of versioned trees failed.
+    #[error(transparent)]
+    Context(#[from] EngineError),
+    /// A radix store cannot be opened, or a call of it failed.
+    #[error(transparent)]
+    Radix(#[from] state_dir::Error),
+    /// A trace of versioned trees cannot be written.
+    #[error(transparent)]
+    Record(#[from] container::Error),
+    /// The engine gave a wrong answer.
+    #[error("wrong answer: {0}")]
+    Wrong(String),
+    /// An option makes no sense.
+    #[error("{0}")]
+    Options(String),
+    /// A file beside the store failed.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// A trace cannot be read.
+    #[error("{path}: {error}")]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: index_trace::Error,
+    },
+    /// The disk is too small for what is asked.
+    #[error("needs {needed} bytes on disk, of which {free} are free; make room or ask for less")]
+    Space {
+        /// Bytes that it may take.
+        needed: u64,
+        /// Bytes that are there.
+        free: u64,
+    },
+    /// The monitor asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    fn io(path: &Path, error: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), error }
+    }
+
+    fn database(error: terrane::kv::Error) -> Self {
+        Self::Radix(error.into())
+    }
+
+    fn trace(path: &Path, error: index_trace::Error) -> Self {
+        Self::Trace { path: path.to_owned(), error }
+    }
+
+    /// How to react to it.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Engine(error) => Class::from(error),
+            Self::Index(error) => Class::from(error),
+            #[cfg(feature = "lmdb")]
+            Self::Lmdb(_) => Class::Environment,
+            Self::Context(error) => error.class(),
+            Self::Radix(error) => Class::from(error),
+            Self::Record(error) => error.class(),
+            Self::Wrong(_) => Class::Check,
+            Self::Options(_) => Class::Input,
+            Self::Trace { error, .. } => error.class(),
+            Self::Io { .. } | Self::Space { .. } => Class::Environment,
+            Self::Interrupted => Class::Interrupted,
+        }
+    }
+}
+
+impl From<terrane::radix::Error> for Error {
+    fn from(error: terrane::radix::Error) -> Self {
+        Self::Radix(error.into())
+    }
+}
+
+/// The outcome of a benchmark.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What `SplitMix64` adds to its state at each step.
+pub const SPLITMIX_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// One step of `SplitMix64` on the state `number`: different numbers give different, evenly spread ones.
+#[must_use]
+pub fn splitmix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(SPLITMIX_STEP);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// The most that any option may be: sums and products of several stay numbers.
+const OPTION_MAX: u64 = 100_000_000;
+
+/// Refuses an option below `least`, or so large that no machine could do what is asked.
+fn bounded(name: &str, value: u64, least: u64) -> Result<()> {
+    if (least..=OPTION_MAX).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::Options(format!("{name} must be at least {least} and at most {OPTION_MAX}")))
+}
+
+fn open(store: &Path) -> Result<Session> {
+    let disk: Arc<dyn Disk> = RealDisk::auto();
+    Ok(store::open(&disk, store)?)
+}
+
+/// A session on a disk in memory, for what the engine costs without a device.
+fn open_in_memory() -> Result<Session> {
+    let disk: Arc<dyn Disk> = MemoryDisk::new();
+    Ok(Session::open(disk, Path::new("store"), &SessionOptions::default().create_dir())?)
+}
+
+fn seconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64()
+}
+
+/// The middle one of some measurements.
+fn median(mut measured: Vec<f64>) -> f64 {
+    measured.sort_by(f64::total_cmp);
+    measured.get(measured.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,525 @@
+//! Measures the context store with the workload: loads the starting state, then builds and commits blocks one after the
+//! other; without collections, and then with them in a second thread if asked to.
+//!
+//! The store is the directory `context` below the one that is given, and removed at the end unless it is to stay. One that
+//! has stayed is used again, and stays: its starting state is the head of the branch `state`, whose message says of what it is, and
+//! everything else in it is collected.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use terrane::context::{
+    Error as StoreError, GcPace, GcProgress, PreimageSizes, Retain, Stats, Store, is_store,
+};
+use terrane::io::{Access, RealDisk};
+
+use super::block::Block;
+use super::profile::Profile;
+use super::report::{
+    BlockReport, CollectionsReport, FilesReport, LoadReport, PhaseReport, Report, SplitReport,
+};
+use super::{Generator, START_S, floor};
+use crate::instruments::meter::{Usage, reset_rss_peak, rss_bytes, rss_peak_bytes, store_bytes};
+use crate::workloads::{Error, Result, bounded, seconds};
+use terrane_replay::engines::context::{
+    CommitHash, CommitInfo, Context as _, ContextEngine as _, StepsBuf,
+};
+use terrane_replay::engines::context_store::{ContextStore, Settings};
+use terrane_replay::engines::engine::EngineError;
+use terrane_replay::latency::Latency;
+use terrane_replay::monitor::{Monitor, Phase};
+
+/// The directory of the store.
+const DIR: &str = "context";
+/// The branch of the starting state.
+const STATE: &[u8] = b"state";
+/// The author of all commits.
+const AUTHOR: &[u8] = b"Tezos";
+/// The starting state is flushed after so many values: what it is made in takes so much memory.
+const FLUSH_VALUES: u64 = 100_000;
+/// Values after which the monitor is told and asked.
+const TOLD_EVERY: u64 = 10_000;
+/// The files are looked at no more often while a collection works.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// All of the workload follows from it.
+    pub seed: u64,
+    /// Values of the starting state.
+    pub values: u64,
+    /// What a block does.
+    pub profile: &'static Profile,
+    /// Blocks before the first phase that are not measured.
+    pub warm_up: u64,
+    /// Blocks of a phase.
+    pub blocks: u64,
+    /// How the store is opened.
+    pub settings: Settings,
+    /// Whether the paths of a block are read ahead, before its operations.
+    pub prefetch: bool,
+    /// Adds a second phase with collections.
+    pub collection: Option<Collection>,
+    /// Whether the store stays.
+    pub keep: bool,
+}
+
+/// How old commits are collected.
+#[derive(Debug, Clone, Copy)]
+pub struct Collection {
+    /// A collection is begun after so many blocks each time, or when the one before it has ended.
+    pub every: u64,
+    /// So many of the newest commits are kept.
+    pub distance: u64,
+    /// Bytes that it reads and writes in a second at most.
+    pub bytes_per_s: Option<u64>,
+}
+
+/// Measures the store below `store`.
+///
+/// # Errors
+/// [`Error::Wrong`] if a read finds something else than it must; [`Error::Options`]; [`Error::Context`];
+/// [`Error::Interrupted`] while the state is loaded. A run that is interrupted later is reported as far as it went.
+pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
+    bounded("blocks", options.blocks, 1)?;
+    if let Some(Collection { every, distance, .. }) = options.collection {
+        bounded("gc-every", every, 1)?;
+        bounded("gc-distance", distance, 1)?;
+    }
+    let dir = store.join(DIR);
+    let was_there = dir.exists();
+    let outcome = run_in(&dir, options, monitor);
+    // What was not loaded to its end is of no use.
+    let stays = was_there || (options.keep && outcome.is_ok());
+    if !stays && dir.exists() {
+        std::fs::remove_dir_all(&dir).map_err(|error| Error::io(&dir, error))?;
+    }
+    outcome
+}
+
+fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
+    let generator = Generator::new(super::Options {
+        seed: options.seed,
+        values: options.values,
+        profile: options.profile,
+        fork_every: None,
+    })?;
+    let (state, load) = prepare(dir, options, &generator, monitor)?;
+    let engine = open(dir, options.settings, monitor)?;
+    let mut run = Run {
+        dir,
+        options,
+        engine,
+        generator,
+        tip: state,
+        block: Block::new(),
+        value: Vec::new(),
+        told: 0,
+        is_interrupted: false,
+    };
+    run.warm_up(monitor)?;
+    let mut phases = vec![run.phase(None, monitor)?];
+    if let Some(collection) = options.collection.filter(|_| !run.is_interrupted) {
+        phases.push(run.phase(Some(collection), monitor)?);
+    }
+    run.engine.close()?;
+    Ok(Report {
+        profile: options.profile.name,
+        seed: options.seed,
+        values: options.values,
+        durable: options.settings.is_durable,
+        hash_threads: options.settings.hash_threads,
+        direct: options.settings.access == Access::Direct,
+        prefetch: options.prefetch,
+        cache_budget_bytes: options.settings.cache_bytes as u64,
+        transactions_per_block: options.profile.transactions,
+        warm_up_blocks: options.warm_up,
+        load,
+        phases,
+        files: FilesReport::of(dir).map_err(|error| Error::io(dir, error))?,
+        last_commit: run.tip.to_string(),
+        is_interrupted: run.is_interrupted,
+    })
+}
+
+/// Opens the store, and passes on what that has found, dropped and made anew.
+fn open(dir: &Path, settings: Settings, monitor: &mut dyn Monitor) -> Result<ContextStore> {
+    let engine = ContextStore::open(dir, settings)?;
+    for note in engine.store().recovery().notes() {
+        monitor.warn(&format_args!("{}: {note}", dir.display()));
+    }
+    Ok(engine)
+}
+
+/// Says of which workload a starting state is.
+fn identity(options: &Options) -> String {
+    format!("terrane bench context: {} values, seed {}", options.values, options.seed)
+}
+
+/// Finds the starting state or makes it, and leaves nothing else in the store.
+fn prepare(
+    dir: &Path,
+    options: &Options,
+    generator: &Generator,
+    monitor: &mut dyn Monitor,
+) -> Result<(CommitHash, LoadReport)> {
+    let disk = RealDisk::auto();
+    let reused = is_store(disk.as_ref(), dir).map_err(EngineError::from)?;
+    let settings = Settings { is_durable: false, ..options.settings };
+    let mut engine = open(dir, settings, monitor)?;
+    let start = Instant::now();
+    let state = if reused {
+        find_state(&engine, options).map_err(EngineError::from)?.ok_or_else(|| {
+            let (dir, wanted) = (dir.display(), identity(options));
+            Error::Options(format!(
+                "{dir} is there already and is not of {wanted:?}; remove it first"
+            ))
+        })?
+    } else {
+        load(&engine, options, generator, monitor)?
+    };
+    let wall_s = seconds(start);
+    let start = Instant::now();
+    // Branches are kept.
+    engine.collect(0)?;
+    let collect_s = seconds(start);
+    engine.close()?;
+    let store_bytes = bytes_of(dir)?;
+    Ok((state, LoadReport { reused, wall_s, collect_s, store_bytes }))
+}
+
+fn bytes_of(dir: &Path) -> Result<u64> {
+    store_bytes(dir).map_err(|error| Error::io(dir, error))
+}
+
+/// The starting state that is there, if it is the one that is asked for.
+fn find_state(
+    engine: &ContextStore,
+    options: &Options,
+) -> std::result::Result<Option<CommitHash>, StoreError> {
+    let Some(head) = engine.store().branch(STATE) else { return Ok(None) };
+    let is_same = engine.store().commit_info(&head)?.message == identity(options).as_bytes();
+    Ok(is_same.then_some(CommitHash(head.0)))
+}
+
+fn load(
+    engine: &ContextStore,
+    options: &Options,
+    generator: &Generator,
+    monitor: &mut dyn Monitor,
+) -> Result<CommitHash> {
+    let mut context = engine.empty_context();
+    let (mut path, mut value) = (StepsBuf::new(), Vec::new());
+    let count = generator.state().count();
+    for number in 0..count {
+        generator.state().entry(number, &mut path, &mut value);
+        context.add(path.steps(), &value)?;
+        if number % FLUSH_VALUES == FLUSH_VALUES - 1 {
+            context.flush()?;
+        }
+        if number % TOLD_EVERY == 0 {
+            monitor.progress(Phase::Fill, number, Some(count));
+            if monitor.stop() {
+                return Err(Error::Interrupted);
+            }
+        }
+    }
+    let message = identity(options);
+    let info = CommitInfo { date: START_S, author: AUTHOR, message: message.as_bytes() };
+    Ok(context.commit_to(STATE, &info)?)
+}
+
+/// What a run knows between two blocks.
+struct Run<'a> {
+    dir: &'a Path,
+    options: &'a Options,
+    engine: ContextStore,
+    generator: Generator,
+    tip: CommitHash,
+    block: Block,
+    value: Vec<u8>,
+    /// Blocks that were told to the monitor.
+    told: u64,
+    is_interrupted: bool,
+}
+
+/// What is counted, at one moment.
+struct Reading {
+    stats: Stats,
+    preimages: PreimageSizes,
+    usage: Option<Usage>,
+}
+
+impl Reading {
+    fn now(store: &Store) -> Self {
+        Self { stats: store.stats(), preimages: store.preimage_sizes(), usage: Usage::now() }
+    }
+}
+
+/// How long the blocks of a phase took.
+#[derive(Default)]
+struct Times {
+    blocks: Latency,
+    operations: Latency,
+    commits: Latency,
+    all: Duration,
+    in_operations: Duration,
+    count: u64,
+    ops: u64,
+}
+
+impl Run<'_> {
+    /// Draws a block, and builds and commits it.
+    fn block(&mut self, times: &mut Times) -> Result<()> {
+        self.generator.next_block(&mut self.block);
+        let start = Instant::now();
+        let tip = self.tip;
+        let absent = || Error::Wrong(format!("the store has lost commit {tip}"));
+        let mut context = self.engine.checkout(&tip)?.ok_or_else(absent)?;
+        if self.options.prefetch {
+            context.prefetch(&self.block.paths());
+        }
+        self.block.apply(&mut *context, &mut self.value)?;
+        let built = start.elapsed();
+        let info = CommitInfo { date: self.block.date, author: AUTHOR, message: b"" };
+        self.tip = context.commit(&info, &[tip])?;
+        let committed = start.elapsed();
+        drop(context);
+        let all = start.elapsed();
+        times.blocks.record(all);
+        times.operations.record(built);
+        times.commits.record(committed.saturating_sub(built));
+        times.all += all;
+        times.in_operations += built;
+        times.count += 1;
+        times.ops += self.block.count() as u64;
+        Ok(())
+    }
+
+    /// Tells the monitor of a block, and asks whether to stop.
+    fn tell(&mut self, monitor: &mut dyn Monitor) -> bool {
+        self.told += 1;
+        let phases = 1 + u64::from(self.options.collection.is_some());
+        let total = self.options.warm_up + phases * self.options.blocks;
+        monitor.progress(Phase::Replay, self.told, Some(total));
+        self.is_interrupted = monitor.stop();
+        self.is_interrupted
+    }
+
+    fn warm_up(&mut self, monitor: &mut dyn Monitor) -> Result<()> {
+        let mut times = Times::default();
+        for _ in 0..self.options.warm_up {
+            self.block(&mut times)?;
+            if self.tell(monitor) {
+                return Err(Error::Interrupted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures the blocks of a phase.
+    fn phase(
+        &mut self,
+        collection: Option<Collection>,
+        monitor: &mut dyn Monitor,
+    ) -> Result<PhaseReport> {
+        reset_rss_peak();
+        let store = Arc::clone(self.engine.store());
+        let before = Reading::now(&store);
+        let mut times = Times::default();
+        let collections = match collection {
+            None => self.blocks(&mut times, None, monitor).map(|()| None)?,
+            Some(collection) => Some(self.blocks_beside(&mut times, collection, monitor)?),
+        };
+        let now = Reading::now(&store);
+        self.report(&times, collections, (&before, &now))
+    }
+
+    /// The blocks of a phase; `begin` is told when it is time for a collection.
+    fn blocks(
+        &mut self,
+        times: &mut Times,
+        begin: Option<(u64, &SyncSender<()>)>,
+        monitor: &mut dyn Monitor,
+    ) -> Result<()> {
+        for number in 0..self.options.blocks {
+            if let Some((_, begin)) = begin.filter(|(every, _)| number.is_multiple_of(*every)) {
+                // While one runs another one waits, but no third; and if one has failed, that shows at the end.
+                let _ = begin.try_send(());
+            }
+            self.block(times)?;
+            if self.tell(monitor) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks of a phase, with collections in a second thread.
+    fn blocks_beside(
+        &mut self,
+        times: &mut Times,
+        collection: Collection,
+        monitor: &mut dyn Monitor,
+    ) -> Result<CollectionsReport> {
+        let cancelled = AtomicBool::new(false);
+        let collector = Collector {
+            store: Arc::clone(self.engine.store()),
+            dir: self.dir.to_owned(),
+            collection,
+            cancelled: &cancelled,
+        };
+        let (begin, begun) = sync_channel(1);
+        std::thread::scope(|scope| {
+            let collecting = scope.spawn(move || collector.run(&begun));
+            let blocks = self.blocks(times, Some((collection.every, &begin)), monitor);
+            drop(begin);
+            if blocks.is_err() || self.is_interrupted {
+                cancelled.store(true, Ordering::Relaxed);
+            }
+            let collected = match collecting.join() {
+                Ok(collected) => collected,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            blocks.and(collected)
+        })
+    }
+
+    fn report(
+        &self,
+        times: &Times,
+        collections: Option<CollectionsReport>,
+        (before, now): (&Reading, &Reading),
+    ) -> Result<PhaseReport> {
+        let threads = self.options.settings.hash_threads;
+        let preimages = now.preimages.since(&before.preimages);
+        let rules = self.engine.store().rules();
+        let hashing_floor = floor::measure(rules, &preimages, times.count, threads);
+        let wall_s = times.all.as_secs_f64();
+        let blocks_per_s = times.count as f64 / wall_s.max(f64::MIN_POSITIVE);
+        let mean_ms = wall_s * 1e3 / times.count.max(1) as f64;
+        let usage = now.usage.zip(before.usage).map(|(now, before)| now.since(&before));
+        Ok(PhaseReport {
+            collecting: collections.is_some(),
+            blocks: times.count,
+            ops: times.ops,
+            wall_s,
+            blocks_per_s,
+            tps: self.options.profile.transactions.map(|each| each as f64 * blocks_per_s),
+            block_latency_ms: times.blocks.spread(),
+            operations_latency_ms: times.operations.spread(),
+            commit_latency_ms: times.commits.spread(),
+            split_ms: split(times, &before.stats, &now.stats),
+            per_block: per_block(times.count, &before.stats, &now.stats, usage),
+            hashing_floor,
+            over_floor: mean_ms / hashing_floor.all_threads_ms.max(f64::MIN_POSITIVE),
+            cpu_s: usage.map(|usage| usage.cpu_s),
+            rss_bytes: rss_bytes(),
+            rss_peak_bytes: rss_peak_bytes(),
+            store_bytes: bytes_of(self.dir)?,
+            collections,
+        })
+    }
+}
+
+fn split(times: &Times, before: &Stats, now: &Stats) -> SplitReport {
+    let each_ms = |time: Duration| time.as_secs_f64() * 1e3 / times.count.max(1) as f64;
+    let (before, now) = (&before.committed, &now.committed);
+    let hash = now.hash_time.saturating_sub(before.hash_time);
+    let encode = now.encode_time.saturating_sub(before.encode_time);
+    let write = now.write_time.saturating_sub(before.write_time);
+    let sync = now.sync_time.saturating_sub(before.sync_time);
+    let known = times.in_operations + hash + encode + write + sync;
+    SplitReport {
+        operations: each_ms(times.in_operations),
+        hash: each_ms(hash),
+        encode: each_ms(encode),
+        write: each_ms(write),
+        sync: each_ms(sync),
+        rest: each_ms(times.all.saturating_sub(known)),
+    }
+}
+
+fn per_block(blocks: u64, before: &Stats, now: &Stats, usage: Option<Usage>) -> BlockReport {
+    let each = |count: u64| count as f64 / blocks.max(1) as f64;
+    let since = |of: fn(&Stats) -> u64| each(of(now) - of(before));
+    BlockReport {
+        hashed: since(|stats| stats.committed.hashed),
+        hashed_bytes: since(|stats| stats.committed.hashed_bytes),
+        hashed_again: since(|stats| stats.committed.hashed_again),
+        nodes: since(|stats| stats.committed.nodes),
+        values: since(|stats| stats.committed.values),
+        appended_bytes: since(|stats| stats.written_bytes),
+        object_reads: since(|stats| stats.reads),
+        read_batches: since(|stats| stats.batches),
+        object_read_bytes: since(|stats| stats.read_bytes),
+        cache_hits: since(|stats| stats.cache_hits),
+        read_bytes: usage.map(|usage| each(usage.read_bytes)),
+        write_bytes: usage.map(|usage| each(usage.write_bytes)),
+    }
+}
+
+/// Collects beside blocks.
+struct Collector<'a> {
+    store: Arc<Store>,
+    dir: PathBuf,
+    collection: Collection,
+    cancelled: &'a AtomicBool,
+}
+
+impl Collector<'_> {
+    /// Collects each time it is told to, until nobody is left to tell.
+    fn run(&self, begin: &Receiver<()>) -> Result<CollectionsReport> {
+        let mut report =
+            CollectionsReport { store_peak_bytes: bytes_of(&self.dir)?, ..Default::default() };
+        while begin.recv().is_ok() {
+            let start = Instant::now();
+            match self.collect(&mut report.store_peak_bytes) {
+                Ok(done) => {
+                    report.count += 1;
+                    report.commits += done.collected;
+                    report.compacted += done.compacted;
+                    report.removed += done.removed;
+                    report.freed_bytes += done.freed_bytes;
+                    report.live_bytes = done.live_bytes;
+                }
+                Err(StoreError::GcCancelled) => {}
+                Err(error) => return Err(EngineError::from(error).into()),
+            }
+            report.wall_s += seconds(start);
+            report.longest_s = report.longest_s.max(seconds(start));
+        }
+        Ok(report)
+    }
+
+    fn collect(
+        &self,
+        peak_bytes: &mut u64,
+    ) -> std::result::Result<terrane::context::GcReport, StoreError> {
+        let start = Instant::now();
+        let (mut worked, mut last, mut looked) = (0, 0, None::<Instant>);
+        self.store.collect(
+            &Retain::newest(self.collection.distance),
+            &mut |progress: &GcProgress| {
+                // Each phase counts from 0.
+                worked += progress.bytes.checked_sub(last).unwrap_or(progress.bytes);
+                last = progress.bytes;
+                if looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
+                    looked = Some(Instant::now());
+                    // A file may go while they are looked at; the next look counts then.
+                    *peak_bytes =
+                        bytes_of(&self.dir).map_or(*peak_bytes, |now| now.max(*peak_bytes));
+                }
+                if let Some(rate) = self.collection.bytes_per_s {
+                    let due = Duration::from_secs_f64(worked as f64 / rate.max(1) as f64);
+                    std::thread::sleep(due.saturating_sub(start.elapsed()));
+                }
+                if self.cancelled.load(Ordering::Relaxed) { GcPace::Cancel } else { GcPace::Go }
+            },
+        )
+    }
+}

@@ -1,0 +1,173 @@
+//! `terrane bench index bootstrap`: what a node does that starts with many entries.
+//!
+//! A map is filled with entries in the order of their keys. Then come operations of three kinds in the ratio of a trace
+//! of such a node: of 99, 10 add an entry, 69 find one, 20 ask whether one is there. Each is a call of its own. Keys that are
+//! looked up are drawn uniformly from all that are there, and some from such as are not; every answer is compared with what
+//! it must be. How many of a trace's keys are absent is not published, so that is an option.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::map::Engine;
+use super::report::{EngineReport, MemoryReport};
+use super::runner::{Lookup, Runner, memory_report, memory_warning};
+use super::{Common, Error, Numbers, Result, bounded_entries, splitmix};
+use crate::instruments::limits::MemoryLimit;
+use terrane_replay::monitor::{Monitor, Phase};
+
+/// Operations of each kind in a round.
+const ADDS: u64 = 10;
+const FINDS: u64 = 69;
+const MEMS: u64 = 20;
+
+/// What draws operations.
+const KIND_STREAM: u64 = 0x6B69_6E64_0000_0000;
+const KEY_STREAM: u64 = 0x6B65_7900_0000_0000;
+const ABSENT_STREAM: u64 = 0x6162_7365_0000_0000;
+
+/// Numbers from here on are never added.
+const ABSENT_NUMBER: u64 = 1 << 40;
+
+/// Operations after which the monitor is told and asked.
+const TOLD_EVERY: u64 = 4096;
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Entries to begin with.
+    pub entries: u64,
+    /// Operations.
+    pub ops: u64,
+    /// How many of 100 keys that are looked up are absent.
+    pub absent_percent: u64,
+    /// The rest.
+    pub common: Common,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Entries to begin with.
+    pub entries: u64,
+    /// Operations.
+    pub ops: u64,
+    /// How many of 100 keys that are looked up are absent.
+    pub absent_percent: u64,
+    /// Operations after which a durable flush is made.
+    pub flush_every: u64,
+    /// Seed of keys, values and operations.
+    pub seed: u64,
+    /// What bounds memory.
+    pub memory: MemoryReport,
+    /// Each engine, in the order in which they were measured.
+    pub engines: Vec<EngineReport>,
+    /// What makes the figures less than they seem.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// Whether the monitor has stopped it.
+    #[serde(skip)]
+    pub is_interrupted: bool,
+}
+
+/// Measures in directories below `store`, by a process that may be under a `limit`. If the monitor asks to stop, the
+/// report is of what was measured until then and [says so](Report::is_interrupted).
+///
+/// # Errors
+/// [`Error`].
+pub fn run(
+    store: &Path,
+    limit: Option<&MemoryLimit>,
+    options: &Options,
+    monitor: &mut dyn Monitor,
+) -> Result<Report> {
+    let Options { entries, ops, absent_percent, ref common } = *options;
+    bounded_entries("entries", entries)?;
+    bounded_entries("ops", ops)?;
+    if absent_percent > 100 {
+        return Err(Error::Options("absent must be at most 100".to_owned()));
+    }
+    let mut engines = Vec::new();
+    for &engine in &common.engines {
+        engines.push(measure(store, engine, limit, options, monitor)?);
+        if monitor.stop() {
+            break;
+        }
+    }
+    Ok(Report {
+        entries,
+        ops,
+        absent_percent,
+        flush_every: common.flush_every,
+        seed: common.seed,
+        memory: memory_report(common, limit),
+        engines,
+        warnings: memory_warning(common, limit).into_iter().collect(),
+        is_interrupted: monitor.stop(),
+    })
+}
+
+fn measure(
+    store: &Path,
+    engine: Engine,
+    limit: Option<&MemoryLimit>,
+    options: &Options,
+    monitor: &mut dyn Monitor,
+) -> Result<EngineReport> {
+    let Options { entries, ops, ref common, .. } = *options;
+    let mut runner = Runner::new(store, engine, common)?;
+    let numbers = Numbers::new(common.seed, entries);
+    let mut sorted = (0..entries).map(|number| {
+        if number % TOLD_EVERY == 0 {
+            monitor.progress(Phase::Fill, number, Some(entries));
+        }
+        numbers.entry(number)
+    });
+    runner.load(&mut sorted)?;
+    let mut live = entries;
+    for op in 0..ops {
+        operation(&mut runner, numbers, options, op, &mut live)?;
+        if op % TOLD_EVERY == 0 {
+            // Which remembers the most that it has ever told.
+            let _ = limit.and_then(MemoryLimit::page_cache_peak_bytes);
+            monitor.progress(Phase::Operations, op, Some(ops));
+            if monitor.stop() {
+                break;
+            }
+        }
+    }
+    let measured = runner.measured()?;
+    let check = match runner.check(numbers, live, monitor) {
+        Err(Error::Interrupted) => None,
+        check => Some(check?),
+    };
+    runner.finish(measured, check)
+}
+
+/// Does operation `op` with a map that has the numbers below `live`.
+fn operation(
+    runner: &mut Runner<'_>,
+    numbers: Numbers,
+    options: &Options,
+    op: u64,
+    live: &mut u64,
+) -> Result<()> {
+    let draw = |stream: u64| splitmix(options.common.seed ^ stream.wrapping_add(op));
+    let kind = draw(KIND_STREAM) % (ADDS + FINDS + MEMS);
+    if kind < ADDS {
+        runner.replace(&[numbers.entry(*live)])?;
+        *live += 1;
+        return Ok(());
+    }
+    let is_there = draw(ABSENT_STREAM) % 100 >= options.absent_percent;
+    let number = if is_there { draw(KEY_STREAM) % *live } else { ABSENT_NUMBER + op };
+    let (key, value) = numbers.entry(number);
+    let how = if kind < ADDS + FINDS { Lookup::Find } else { Lookup::Mem };
+    let found = runner.find(&key, how, false)?;
+    let expected = is_there.then_some(&value[..]);
+    if found.as_deref() != expected {
+        let message = format!("operation {op}, key {number}: {found:?}, not {expected:?}");
+        return Err(Error::Wrong(message));
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! `terrane bench index replay`: what a trace of an index says, operation by operation.
+//!
+//! Of a lookup a trace tells whether the key was there; the first answer that differs ends the run. Traces of the other
+//! kind tell nothing of answers; then the hash of all answers, which must be the same for each engine, is what can be
+//! compared. Lookups of readers are made by a reader beside the writer where the engine has one, as of the last flush.
+
+use std::fs::File;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::report::{EngineReport, MemoryReport};
+use super::runner::{Lookup, Runner, memory_report, memory_warning};
+use super::{Common, Error, Key, Result};
+use crate::instruments::limits::MemoryLimit;
+use terrane_replay::hex;
+use terrane_replay::monitor::{Monitor, Phase};
+use terrane_replay::traces::index::{Dialect, Op, Trace};
+
+/// Operations after which the monitor is told and asked.
+const TOLD_EVERY: u64 = 4096;
+
+/// What is replayed.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The dialect; found out if not given.
+    pub dialect: Option<Dialect>,
+    /// Operations to replay; all if not given.
+    pub limit: Option<u64>,
+    /// Whether answers are compared with those that are recorded.
+    pub check: bool,
+    /// Whether flushes are those of the trace; if not, they are made every so many operations.
+    pub trace_flushes: bool,
+    /// The rest.
+    pub common: Common,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The dialect of the trace.
+    pub dialect: &'static str,
+    /// Whether answers were compared with those that are recorded.
+    pub checked: bool,
+    /// Operations after which a durable flush is made; absent if the trace has told when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flush_every: Option<u64>,
+    /// What bounds memory.
+    pub memory: MemoryReport,
+    /// Each engine, in the order in which they were measured.
+    pub engines: Vec<EngineReport>,
+    /// What makes the figures less than they seem.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// Whether the monitor has stopped it.
+    #[serde(skip)]
+    pub is_interrupted: bool,
+}
+
+/// Replays a trace in directories below `store`, by a process that may be under a `limit`. If the monitor asks to stop, the
+/// report is of what was measured until then and [says so](Report::is_interrupted).
+///
+/// # Errors
+/// [`Error`]; [`Error::Trace`] for a trace that cannot be read, [`Error::Wrong`] for the first answer that differs.
+pub fn run(
+    store: &Path,
+    trace: &Path,
+    limit: Option<&MemoryLimit>,
+    options: &Options,
+    monitor: &mut dyn Monitor,
+) -> Result<Report> {
+    let mut common = options.common.clone();
+    if options.trace_flushes {
+        common.flush_every = u64::MAX;
+    }
+    let dialect = open(trace, options.dialect)?.dialect();
+    let (mut engines, mut warnings) = (Vec::new(), Vec::from_iter(memory_warning(&common, limit)));
+    for &engine in &common.engines {
+        let operations = open(trace, Some(dialect))?;
+        let mut runner = Runner::new(store, engine, &common)?;
+        replay(&mut runner, (trace, operations), limit, options, monitor)?;
+        let measured = runner.measured()?;
+        engines.push(runner.finish(measured, None)?);
+        if monitor.stop() {
+            break;
+        }
+    }
+    if engines.windows(2).any(|pair| pair[0].result_hash != pair[1].result_hash) && !monitor.stop()
+    {
+        warnings.push("the engines gave different answers: see result_hash".to_owned());
+    }
+    Ok(Report {
+        dialect: dialect.name(),
+        checked: options.check,
+        flush_every: (!options.trace_flushes).then_some(common.flush_every),
+        memory: memory_report(&common, limit),
+        engines,
+        warnings,
+        is_interrupted: monitor.stop(),
+    })
+}
+
+fn open(path: &Path, dialect: Option<Dialect>) -> Result<Trace<File>> {
+    let file = File::open(path).map_err(|error| Error::io(path, error))?;
+    match dialect {
+        Some(dialect) => Ok(Trace::new(file, dialect)),
+        None => Trace::detect(file).map_err(|error| Error::trace(path, error)),
+    }
+}
+
+fn replay(
+    runner: &mut Runner<'_>,
+    (path, operations): (&Path, Trace<File>),
+    limit: Option<&MemoryLimit>,
+    options: &Options,
+    monitor: &mut dyn Monitor,
+) -> Result<()> {
+    let most = options.limit.unwrap_or(u64::MAX);
+    for (record, op) in (0..most).zip(operations) {
+        let op = op.map_err(|error| Error::trace(path, error))?;
+        operation(runner, op, record, options)?;
+        if record % TOLD_EVERY == 0 {
+            // Which remembers the most that it has ever told.
+            let _ = limit.and_then(MemoryLimit::page_cache_peak_bytes);
+            monitor.progress(Phase::Operations, record, options.limit);
+            if monitor.stop() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn operation(runner: &mut Runner<'_>, op: Op, record: u64, options: &Options) -> Result<()> {
+    let mut look = |key: Key, expected: Option<bool>, how, as_reader| {
+        let found = runner.find(&key, how, as_reader)?.is_some();
+        match expected.filter(|expected| options.check && *expected != found) {
+            None => Ok(()),
+            Some(expected) => {
+                let key = hex::encode(&key);
+                let message =
+                    format!("record {record}, key {key}: found is {found}, recorded {expected}");
+                Err(Error::Wrong(message))
+            }
+        }
+    };
+    match op {
+        Op::Mem { key, expected } => look(key, expected, Lookup::Mem, false),
+        Op::Find { key, expected } => look(key, expected, Lookup::Find, false),
+        Op::RoMem { key, expected } => look(key, expected, Lookup::Mem, true),
+        Op::RoFind { key, expected } => look(key, expected, Lookup::Find, true),
+        Op::Add { key, value } => runner.replace(&[(key, value)]),
+        Op::Remove { key } => runner.remove(&key),
+        Op::Clear => runner.clear(),
+        Op::Flush if options.trace_flushes => runner.flush(),
+        Op::Flush => Ok(()),
+    }
+}

@@ -1,0 +1,523 @@
+//! Terrane's B+tree as an engine of replays: all tables in one index, changes of a block in memory until a durable point.
+//!
+//! An index has one state and not several, so of a table the last snapshot is in the index and what was changed
+//! since is in memory; the replay is told to make a durable point before that takes too much. Snapshots that were saved
+//! since the last [`commit`](Engine::commit) reach the index with it, as one batch: all of them or none.
+//!
+//! | key of the index                             | value                                                      |
+//! |----------------------------------------------|------------------------------------------------------------|
+//! | `00 00 00 00` ‖ name                         | a snapshot: number of its table, u32-LE ‖ its label        |
+//! | table, u32-BE ‖ `00` ‖ key                   | `00` ‖ value; or `01` ‖ its length, u32-LE, if it is longer than 700 bytes |
+//! | table, u32-BE ‖ `01` ‖ key ‖ piece, u32-BE   | such a value, in pieces of 700 bytes                       |
+//!
+//! Invariant: a table has one snapshot, its last. Tables are numbered from 1 on.
+
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::IntoIter;
+
+use terrane::btree::{Config, Error, Index, KEY_BYTES_MAX, Update, inspect};
+use terrane::io::files::create_dirs;
+use terrane::io::{Disk, RealDisk};
+
+use crate::engines::engine::{
+    Cause, Change, Cursor, Engine, EngineError, Entry, Result, State, Table,
+};
+use crate::error::Class;
+
+/// Memory of the index, in bytes.
+const MEMORY_BYTES: usize = 256 << 20;
+
+/// Changes in memory beyond which a durable point is asked for, in bytes.
+const CHANGES_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes that a changed key takes besides its own, about.
+const CHANGE_OVERHEAD_BYTES: usize = 128;
+
+/// Bytes of a piece of a long value; the longest value that is none.
+const PIECE_BYTES: usize = 700;
+
+/// Bytes that a key of the index has besides a key: table, kind, piece.
+const KEY_OVERHEAD_BYTES: usize = 9;
+
+/// The longest value: its pieces are read at once.
+const VALUE_BYTES_LIMIT: usize = 1 << 30;
+
+/// Keys looked up or removed at once.
+const CHUNK: usize = 4096;
+
+/// Kinds of keys of a table.
+const VALUES: u8 = 0;
+const PIECES: u8 = 1;
+
+/// Changes of a table since its snapshot.
+type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// One of them.
+type Changed = (Vec<u8>, Option<Vec<u8>>);
+
+/// An index in a directory.
+#[derive(Debug)]
+pub struct Btree(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    index: Index,
+    /// The number of the next table.
+    next: AtomicU32,
+    /// Memory of changes, in bytes.
+    changes_bytes: AtomicUsize,
+    saved: Mutex<Vec<Saved>>,
+}
+
+/// A snapshot that waits for the next commit.
+#[derive(Debug)]
+struct Saved {
+    name: String,
+    label: String,
+    table: u32,
+    changes: Arc<Mutex<Changes>>,
+}
+
+#[derive(Debug)]
+struct BtreeTable {
+    shared: Arc<Shared>,
+    number: u32,
+    changes: Arc<Mutex<Changes>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn corrupt(what: impl Into<Cause>) -> EngineError {
+    EngineError::Corrupt(what.into())
+}
+
+/// What all keys of one kind of a table begin with.
+#[expect(clippy::big_endian_bytes, reason = "so that tables lie one after the other")]
+fn prefix(table: u32, kind: u8) -> Vec<u8> {
+    let mut prefix = table.to_be_bytes().to_vec();
+    prefix.push(kind);
+    prefix
+}
+
+fn value_key(table: u32, key: &[u8]) -> Vec<u8> {
+    [&prefix(table, VALUES), key].concat()
+}
+
+#[expect(clippy::big_endian_bytes, reason = "so that pieces lie one after the other")]
+fn piece_key(table: u32, key: &[u8], piece: usize) -> Vec<u8> {
+    [&prefix(table, PIECES), key, &(piece as u32).to_be_bytes()[..]].concat()
+}
+
+fn snapshot_key(name: &str) -> Vec<u8> {
+    [&[0; 4], name.as_bytes()].concat()
+}
+
+/// What stands for a value under its key.
+enum Head<'a> {
+    Whole(&'a [u8]),
+    /// So many bytes, in pieces.
+    Pieces(usize),
+}
+
+impl<'a> Head<'a> {
+    fn decode(bytes: &'a [u8]) -> Result<Self> {
+        match bytes.split_first() {
+            Some((0, value)) => Ok(Self::Whole(value)),
+            Some((1, length)) => {
+                let length = length.try_into().map_err(|_| corrupt("a length is cut off"))?;
+                Ok(Self::Pieces(u32::from_le_bytes(length) as usize))
+            }
+            _ => Err(corrupt("a value is neither whole nor in pieces")),
+        }
+    }
+
+    fn pieces(&self) -> usize {
+        match self {
+            Self::Whole(_) => 0,
+            Self::Pieces(length) => length.div_ceil(PIECE_BYTES),
+        }
+    }
+}
+
+impl Btree {
+    /// Opens the index in `dir`, which is made if it is missing. Only one process can hold it.
+    ///
+    /// # Errors
+    /// [`EngineError::Environment`] if another process holds it or the system does not let us,
+    /// [`EngineError::Refused`] if the directory is something else, which is left as it is.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let disk: Arc<dyn Disk> = RealDisk::auto();
+        Self::open_on(&disk, dir)
+    }
+
+    /// Opens the index in `dir` of a disk; what is missing of the way to it is made, durably.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Self> {
+        if !inspect::is_index(disk.as_ref(), dir)? {
+            refuse_foreign(disk.as_ref(), dir)?;
+            if let Some(parent) = dir.parent() {
+                create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
+            }
+        }
+        let config = Config::variable().with_memory(MEMORY_BYTES);
+        let index = Index::open_or_create(disk.clone(), dir, &config)?;
+        let shared = Shared {
+            index,
+            next: AtomicU32::new(1),
+            changes_bytes: AtomicUsize::new(0),
+            saved: Mutex::new(Vec::new()),
+        };
+        let newest = shared.snapshots()?.into_iter().map(|(_, table, _)| table).max();
+        shared.next.store(newest.unwrap_or(0) + 1, Ordering::Relaxed);
+        Ok(Self(Arc::new(shared)))
+    }
+}
+
+/// Refuses a directory that has anything in it but what an interrupted creation leaves.
+fn refuse_foreign(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    if disk.kind(dir).map_err(Error::from)?.is_none() {
+        return Ok(());
+    }
+    let is_ours = |name: &str| ["lock", "log", "readers", "tree.tmp"].contains(&name);
+    let entries = disk.list(dir).map_err(Error::from)?;
+    match entries.iter().find(|entry| !is_ours(&entry.name)) {
+        None => Ok(()),
+        Some(entry) => {
+            let (dir, name) = (dir.display(), &entry.name);
+            let message = format!("{dir} is no B+tree of Terrane: it has {name:?}");
+            Err(EngineError::Refused(message.into()))
+        }
+    }
+}
+
+impl Shared {
+    /// Names, tables and labels.
+    fn snapshots(&self) -> Result<Vec<(String, u32, String)>> {
+        let mut snapshots = Vec::new();
+        let mut cursor = self.index.prefix(&[0; 4])?;
+        while let Some((key, value)) = cursor.next()? {
+            let text = |bytes: &[u8]| {
+                String::from_utf8(bytes.to_vec())
+                    .map_err(|_| corrupt("a snapshot's name is no text"))
+            };
+            let (table, label) =
+                value.split_first_chunk::<4>().ok_or_else(|| corrupt("a snapshot is cut off"))?;
+            snapshots.push((text(&key[4..])?, u32::from_le_bytes(*table), text(label)?));
+        }
+        Ok(snapshots)
+    }
+
+    /// What stands in the index for each of `keys` of a table.
+    fn heads(&self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        let keys: Vec<Vec<u8>> = keys.iter().map(|key| value_key(table, key)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        Ok(self.index.find_many(&keys)?)
+    }
+
+    /// The value that a head stands for.
+    fn value(&self, table: u32, key: &[u8], head: &[u8]) -> Result<Vec<u8>> {
+        let head = Head::decode(head)?;
+        let length = match head {
+            Head::Whole(value) => return Ok(value.to_vec()),
+            Head::Pieces(length) => length,
+        };
+        let keys: Vec<Vec<u8>> =
+            (0..head.pieces()).map(|piece| piece_key(table, key, piece)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let mut value = Vec::new();
+        for piece in self.index.find_many(&keys)? {
+            value.extend(piece.ok_or_else(|| corrupt("a piece of a value is missing"))?);
+        }
+        if value.len() != length {
+            return Err(corrupt("the pieces of a value are not as long as it"));
+        }
+        Ok(value)
+    }
+
+    /// The changes of the index that make a table what it is with its changes.
+    fn batch(&self, table: u32, changes: &Changes, batch: &mut Batch) -> Result<()> {
+        let changes: Vec<_> = changes.iter().collect();
+        for chunk in changes.chunks(CHUNK) {
+            let keys: Vec<&[u8]> = chunk.iter().map(|(key, _)| key.as_slice()).collect();
+            for ((key, value), old) in chunk.iter().zip(self.heads(table, &keys)?) {
+                let old = old.as_deref().map(Head::decode).transpose()?;
+                let old_pieces = old.map_or(0, |head| head.pieces());
+                batch.put(table, key, value.as_deref(), old_pieces);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes everything that begins with a prefix.
+    fn remove_all(&self, prefix: &[u8]) -> Result<()> {
+        loop {
+            let mut keys = Vec::new();
+            let mut cursor = self.index.prefix(prefix)?;
+            while keys.len() < CHUNK
+                && let Some((key, _)) = cursor.next()?
+            {
+                keys.push(key.to_vec());
+            }
+            drop(cursor);
+            if keys.is_empty() {
+                return Ok(());
+            }
+            let batch: Vec<Update<'_>> = keys.iter().map(|key| Update::Remove(key)).collect();
+            self.index.apply(&batch)?;
+        }
+    }
+}
+
+/// Changes of the index.
+#[derive(Default)]
+struct Batch(Vec<Changed>);
+
+impl Batch {
+    /// Puts a value, or none, in the place of one of so many pieces.
+    fn put(&mut self, table: u32, key: &[u8], value: Option<&[u8]>, old_pieces: usize) {
+        let is_long = |value: &&[u8]| value.len() > PIECE_BYTES;
+        let head = value.map(|value| {
+            if is_long(&value) {
+                [&[1], &(value.len() as u32).to_le_bytes()[..]].concat()
+            } else {
+                [&[0], value].concat()
+            }
+        });
+        self.0.push((value_key(table, key), head));
+        let mut pieces = 0;
+        for piece in value.filter(is_long).unwrap_or_default().chunks(PIECE_BYTES) {
+            self.0.push((piece_key(table, key, pieces), Some(piece.to_vec())));
+            pieces += 1;
+        }
+        self.0.extend((pieces..old_pieces).map(|piece| (piece_key(table, key, piece), None)));
+    }
+}
+
+impl Engine for Btree {
+    fn name(&self) -> &'static str {
+        "btree"
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+
+    fn duplicates_max(&self) -> usize {
+        0
+    }
+
+    fn keeps_snapshots(&self) -> bool {
+        false
+    }
+
+    fn key_bytes_max(&self) -> usize {
+        KEY_BYTES_MAX - KEY_OVERHEAD_BYTES
+    }
+
+    fn value_bytes_max(&self) -> usize {
+        VALUE_BYTES_LIMIT
+    }
+
+    fn new_table(&self) -> Result<Box<dyn Table>> {
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(BtreeTable { shared: self.0.clone(), number, changes: Arc::default() }))
+    }
+
+    fn snapshots(&self) -> Result<Vec<String>> {
+        Ok(self.0.snapshots()?.into_iter().map(|(name, ..)| name).collect())
+    }
+
+    fn open(&self, snapshot: &str, label: &str) -> Result<Box<dyn Table>> {
+        let found = self.0.snapshots()?.into_iter().find(|(name, ..)| name == snapshot);
+        let refused = |message: String| Err(EngineError::Refused(message.into()));
+        match found {
+            None => refused(format!("there is no snapshot {snapshot:?}")),
+            Some((_, _, found)) if found != label => {
+                refused(format!("snapshot {snapshot:?} has the label {found:?}, not {label:?}"))
+            }
+            Some((_, number, _)) => {
+                let shared = self.0.clone();
+                Ok(Box::new(BtreeTable { shared, number, changes: Arc::default() }))
+            }
+        }
+    }
+
+    fn delete(&self, snapshot: &str) -> Result<()> {
+        let found = self.0.snapshots()?.into_iter().find(|(name, ..)| name == snapshot);
+        let Some((_, table, _)) = found else { return Ok(()) };
+        for kind in [VALUES, PIECES] {
+            self.0.remove_all(&prefix(table, kind))?;
+        }
+        // Last, so that what an interruption leaves is deleted by whoever asks again.
+        self.0.index.remove(&snapshot_key(snapshot))?;
+        Ok(self.0.index.flush(true)?)
+    }
+
+    fn commit(&self) -> Result<()> {
+        // What fails is saved again under another name.
+        let saved = std::mem::take(&mut *locked(&self.0.saved));
+        let snapshots = self.0.snapshots()?;
+        let mut batch = Batch::default();
+        for Saved { name, label, table, changes } in &saved {
+            self.0.batch(*table, &locked(changes), &mut batch)?;
+            let older = snapshots.iter().filter(|(_, of, _)| of == table);
+            batch.0.extend(older.map(|(name, ..)| (snapshot_key(name), None)));
+            let value = [&table.to_le_bytes(), label.as_bytes()].concat();
+            batch.0.push((snapshot_key(name), Some(value)));
+        }
+        let updates: Vec<Update<'_>> = batch
+            .0
+            .iter()
+            .map(|(key, value)| match value {
+                Some(value) => Update::Replace(key, value),
+                None => Update::Remove(key),
+            })
+            .collect();
+        self.0.index.apply(&updates)?;
+        self.0.index.flush(true)?;
+        for Saved { changes, .. } in saved {
+            let mut changes = locked(&changes);
+            let bytes = changes.iter().map(change_bytes).sum();
+            self.0.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            changes.clear();
+        }
+        Ok(())
+    }
+
+    fn wants_commit(&self) -> bool {
+        self.0.changes_bytes.load(Ordering::Relaxed) > CHANGES_BYTES_MAX
+    }
+}
+
+fn change_bytes((key, value): (&Vec<u8>, &Option<Vec<u8>>)) -> usize {
+    key.len() + value.as_ref().map_or(0, Vec::len) + CHANGE_OVERHEAD_BYTES
+}
+
+impl State for BtreeTable {
+    fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        let changes = locked(&self.changes);
+        let mut found: Vec<Option<Vec<u8>>> =
+            keys.iter().map(|&key| changes.get(key).cloned().flatten()).collect();
+        let missing: Vec<usize> =
+            (0..keys.len()).filter(|&at| !changes.contains_key(keys[at])).collect();
+        drop(changes);
+        let stored: Vec<&[u8]> = missing.iter().map(|&at| keys[at]).collect();
+        for (at, head) in missing.into_iter().zip(self.shared.heads(self.number, &stored)?) {
+            if let Some(head) = head {
+                found[at] = Some(self.shared.value(self.number, keys[at], &head)?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
+        let range = (Bound::Included(from), Bound::Unbounded);
+        let changes: Vec<_> = locked(&self.changes)
+            .range::<[u8], _>(range)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let (from, to) = (value_key(self.number, from), prefix(self.number, PIECES));
+        let mut stored = self.shared.index.range(from..to)?;
+        let next = next_stored(&mut stored)?;
+        let changes = changes.into_iter().peekable();
+        Ok(Box::new(BtreeCursor { table: self, stored, next, changes }))
+    }
+}
+
+impl Table for BtreeTable {
+    fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
+        let mut held = locked(&self.changes);
+        for change in changes {
+            let (key, value) = (change.key.to_vec(), change.value.map(<[u8]>::to_vec));
+            let old = held.get_key_value(&key).map_or(0, change_bytes);
+            let new = change_bytes((&key, &value));
+            held.insert(key, value);
+            self.shared.changes_bytes.fetch_add(new, Ordering::Relaxed);
+            self.shared.changes_bytes.fetch_sub(old, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn duplicate(&self) -> Result<Box<dyn Table>> {
+        Err(EngineError::Refused("a B+tree has one state and makes no duplicates".into()))
+    }
+
+    fn save(&self, snapshot: &str, label: &str) -> Result<()> {
+        locked(&self.shared.saved).push(Saved {
+            name: snapshot.to_owned(),
+            label: label.to_owned(),
+            table: self.number,
+            changes: self.changes.clone(),
+        });
+        Ok(())
+    }
+}
+
+/// What was changed and not committed goes with the table.
+impl Drop for BtreeTable {
+    fn drop(&mut self) {
+        let bytes = locked(&self.changes).iter().map(change_bytes).sum();
+        self.shared.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Entries of the index with the changes above them.
+struct BtreeCursor<'a> {
+    table: &'a BtreeTable,
+    stored: terrane::btree::Cursor,
+    /// The next entry of the index: key and head.
+    next: Option<(Vec<u8>, Vec<u8>)>,
+    changes: Peekable<IntoIter<Changed>>,
+}
+
+/// Key without its table, and head.
+fn next_stored(stored: &mut terrane::btree::Cursor) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    let next = stored.next()?;
+    Ok(next.map(|(key, head)| (key[5..].to_vec(), head.to_vec())))
+}
+
+impl Cursor for BtreeCursor<'_> {
+    fn next(&mut self) -> Result<Option<Entry>> {
+        loop {
+            let changed = self.changes.peek().map(|(key, _)| key);
+            let stored = self.next.as_ref().map(|(key, _)| key);
+            let is_changed = changed.is_some_and(|key| stored.is_none_or(|stored| key <= stored));
+            if is_changed && changed == stored {
+                self.next = next_stored(&mut self.stored)?;
+            }
+            if is_changed {
+                match self.changes.next() {
+                    Some((key, Some(value))) => return Ok(Some(Entry { key, value })),
+                    _ => continue,
+                }
+            }
+            let Some((key, head)) = self.next.take() else { return Ok(None) };
+            self.next = next_stored(&mut self.stored)?;
+            let value = self.table.shared.value(self.table.number, &key, &head)?;
+            return Ok(Some(Entry { key, value }));
+        }
+    }
+}
+
+impl From<Error> for EngineError {
+    fn from(error: Error) -> Self {
+        let class: fn(Cause) -> Self = match Class::from(&error) {
+            Class::Check => Self::Corrupt,
+            Class::Input => Self::Refused,
+            Class::Environment | Class::Interrupted => Self::Environment,
+        };
+        class(Box::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests;

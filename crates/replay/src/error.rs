@@ -1,0 +1,125 @@
+//! What a caller can do about an error: the classes that exit codes are made of.
+//!
+//! Invariant: the class of an engine's error follows from its kind, so what an error means is said once, beside the error.
+
+use terrane::io::ErrorKind;
+use terrane::kv;
+use terrane::radix;
+use terrane::state_dir;
+use terrane::{Error, btree, context};
+
+/// How to react to an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// A check failed or stored bytes are damaged: the data are not what they should be.
+    Check,
+    /// The input or the request is at fault: correct it and call again.
+    Input,
+    /// Disk, permissions, another process: mend the environment and call again.
+    Environment,
+    /// The user asked to stop; the state is that of the last whole block.
+    Interrupted,
+}
+
+impl Class {
+    /// The class of an error of an engine, by its kind. What the system says of the disk is no fault of the request.
+    fn of(kind: ErrorKind, is_of_disk: bool) -> Self {
+        match kind {
+            ErrorKind::Corrupt => Self::Check,
+            ErrorKind::BadInput
+            | ErrorKind::NotFound
+            | ErrorKind::ReadOnly
+            | ErrorKind::Unsupported
+                if !is_of_disk =>
+            {
+                Self::Input
+            }
+            _ => Self::Environment,
+        }
+    }
+}
+
+impl From<&Error> for Class {
+    fn from(error: &Error) -> Self {
+        Self::of(error.kind(), matches!(error, Error::Disk(_)))
+    }
+}
+
+impl From<&btree::Error> for Class {
+    fn from(error: &btree::Error) -> Self {
+        Self::of(error.kind(), matches!(error, btree::Error::Disk(_)))
+    }
+}
+
+impl From<&context::Error> for Class {
+    fn from(error: &context::Error) -> Self {
+        use context::Error;
+        match error {
+            Error::GcCancelled => Self::Interrupted,
+            error => {
+                let is_of_disk = matches!(error, Error::Disk(_) | Error::Index { .. });
+                Self::of(error.kind(), is_of_disk)
+            }
+        }
+    }
+}
+
+impl From<&context::ProofError> for Class {
+    fn from(error: &context::ProofError) -> Self {
+        use context::ProofError;
+        match error {
+            ProofError::RootMismatch { .. }
+            | ProofError::BeforeMismatch { .. }
+            | ProofError::AfterMismatch { .. }
+            | ProofError::NotProvided { .. }
+            | ProofError::Shape { .. } => Self::Check,
+            ProofError::Tree(error) => Self::from(error),
+            _ => Self::Input,
+        }
+    }
+}
+
+impl From<&kv::Error> for Class {
+    fn from(error: &kv::Error) -> Self {
+        use kv::Error;
+        Self::of(error.kind(), matches!(error, Error::ReadOnly { .. } | Error::BackEnd { .. }))
+    }
+}
+
+impl From<&radix::Error> for Class {
+    fn from(error: &radix::Error) -> Self {
+        use radix::Error;
+        match error {
+            Error::StoreFull(source)
+            | Error::Busy(source)
+            | Error::ReadOnly(source)
+            | Error::Unsupported(source)
+            | Error::BackEnd(source) => Self::from(source),
+            error => Self::of(error.kind(), false),
+        }
+    }
+}
+
+impl Class {
+    /// The name used in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Check => "check_failed",
+            Self::Input => "bad_input",
+            Self::Environment => "environment",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+impl From<&state_dir::Error> for Class {
+    fn from(error: &state_dir::Error) -> Self {
+        use state_dir::Error;
+        match error {
+            Error::Database(error) => Self::from(&**error),
+            Error::Store(error) => Self::from(&**error),
+            error => Self::of(error.kind(), matches!(error, Error::Disk(_) | Error::Io { .. })),
+        }
+    }
+}

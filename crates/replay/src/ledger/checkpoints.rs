@@ -1,0 +1,241 @@
+//! Durable points over two tables that must agree, made by naming alone.
+//!
+//! Snapshots are atomic one by one; a replay needs two of one moment. A point is a pair
+//!
+//! | snapshot                        | holds     |
+//! |---------------------------------|-----------|
+//! | `<log>-<sequence>-<block>`      | undo log  |
+//! | `<state>-<sequence>-<block>`    | the state |
+//!
+//! with one sequence number (10 digits) and the number of the newest block, or `empty`. Invariants:
+//!
+//! - The log is saved before the state, and what a pair replaces is deleted only when it is complete.
+//! - A point exists if both halves do. The greatest sequence of a complete pair is the state of the
+//!   store, so a crash at any call leaves the older point or the newer, never a mixture.
+//! - Older points are retained versions, ways back that lead there faster. Their blocks rise with
+//!   their sequence up to the newest point's. A crash may leave one of a branch that was abandoned,
+//!   as two points can have one block number; whoever goes back by a point checks what it holds.
+//! - Whatever else is found at opening is the remains of a crash and is deleted.
+
+use std::collections::BTreeMap;
+
+use crate::engines::engine::{Engine, EngineError, Result, Table};
+
+/// The names and the label that a kind of replay saves its tables under.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    /// Name of the undo log.
+    pub(crate) log: &'static str,
+    /// Name of the state.
+    pub(crate) state: &'static str,
+    /// Label of both: what the store is for.
+    pub(crate) label: String,
+}
+
+/// What a durable point is called by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) sequence: u64,
+    /// The newest block; `None` in the empty state.
+    pub(crate) block: Option<u64>,
+}
+
+/// A durable point, opened.
+#[derive(Debug)]
+pub(crate) struct Point {
+    pub(crate) log: Box<dyn Table>,
+    pub(crate) state: Box<dyn Table>,
+}
+
+/// What a store holds.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) sequence: u64,
+    pub(crate) newest: Point,
+    /// The points there are, ascending by sequence and by block; the newest is the last one.
+    pub(crate) marks: Vec<Mark>,
+}
+
+#[derive(Debug, Default)]
+struct Halves {
+    log: Option<String>,
+    state: Option<String>,
+}
+
+impl Names {
+    /// Opens the newest point, tells which older ones there are and deletes what is unfinished;
+    /// `None` in an empty store.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`] if the store has snapshots that are not of this replay.
+    pub(crate) fn find(&self, engine: &dyn Engine) -> Result<Option<Found>> {
+        let pairs = self.pairs(engine)?;
+        let complete = pairs.iter().rev().find_map(|(&sequence, halves)| {
+            Some((sequence, halves.log.as_deref()?, halves.state.as_deref()?))
+        });
+        let Some((sequence, log, state)) = complete else {
+            delete(engine, pairs.values())?;
+            return Ok(None);
+        };
+        let newest =
+            Point { log: engine.open(log, &self.label)?, state: engine.open(state, &self.label)? };
+        let marks = self.rising_marks(pairs.range(..=sequence).rev());
+        let is_kept = |found| found == sequence || marks.iter().any(|mark| mark.sequence == found);
+        let others = pairs.iter().filter(|&(&found, _)| !is_kept(found));
+        delete(engine, others.map(|(_, halves)| halves))?;
+        Ok(Some(Found { sequence, newest, marks }))
+    }
+
+    /// Opens a point's log.
+    ///
+    /// # Errors
+    /// As the engine says.
+    pub(crate) fn open_log(&self, engine: &dyn Engine, mark: Mark) -> Result<Box<dyn Table>> {
+        engine.open(&name(self.log, mark), &self.label)
+    }
+
+    /// Opens a point's state.
+    ///
+    /// # Errors
+    /// As the engine says.
+    pub(crate) fn open_state(&self, engine: &dyn Engine, mark: Mark) -> Result<Box<dyn Table>> {
+        engine.open(&name(self.state, mark), &self.label)
+    }
+
+    /// Makes both tables durable as a point, which must have a greater sequence than all others.
+    ///
+    /// # Errors
+    /// As the engine says; half of the point may be there then, which is none.
+    pub(crate) fn save(
+        &self,
+        engine: &dyn Engine,
+        mark: Mark,
+        (log, state): (&dyn Table, &dyn Table),
+    ) -> Result<()> {
+        log.save(&name(self.log, mark), &self.label)?;
+        state.save(&name(self.state, mark), &self.label)?;
+        engine.commit()
+    }
+
+    /// Deletes all points but `kept`, among which is the newest, and halves of points.
+    ///
+    /// # Errors
+    /// As the engine says; those of `kept` are all there then.
+    pub(crate) fn delete_others(&self, engine: &dyn Engine, kept: &[Mark]) -> Result<()> {
+        let is_kept = |sequence| kept.iter().any(|mark| mark.sequence == sequence);
+        let pairs = self.pairs(engine)?;
+        let others = pairs.iter().filter(|&(&sequence, _)| !is_kept(sequence));
+        delete(engine, others.map(|(_, halves)| halves))
+    }
+
+    /// Returns, ascending, the points of `pairs`, which descend, that have lower blocks than all
+    /// later ones: where a block is not below a later point's, it was gone back from.
+    fn rising_marks<'a>(&self, pairs: impl Iterator<Item = (&'a u64, &'a Halves)>) -> Vec<Mark> {
+        let mut marks: Vec<Mark> = Vec::new();
+        for (&sequence, halves) in pairs {
+            let Some(mark) = self.mark(sequence, halves) else { continue };
+            if marks.last().is_none_or(|later| mark.block.is_some() && mark.block < later.block) {
+                marks.push(mark);
+            }
+        }
+        marks.reverse();
+        marks
+    }
+
+    /// Returns what a pair is called by; `None` if a half is missing or they differ.
+    fn mark(&self, sequence: u64, halves: &Halves) -> Option<Mark> {
+        let (log, state) = (halves.log.as_deref()?, halves.state.as_deref()?);
+        let mark = Mark { sequence, block: log.rsplit('-').next()?.parse().ok() };
+        (log == name(self.log, mark) && state == name(self.state, mark)).then_some(mark)
+    }
+
+    fn pairs(&self, engine: &dyn Engine) -> Result<BTreeMap<u64, Halves>> {
+        let mut pairs: BTreeMap<u64, Halves> = BTreeMap::new();
+        for name in engine.snapshots()? {
+            let mut parts = name.splitn(3, '-');
+            let (role, sequence) = (parts.next(), parts.next().and_then(|text| text.parse().ok()));
+            match (role, sequence) {
+                (Some(role), Some(sequence)) if role == self.log => {
+                    pairs.entry(sequence).or_default().log = Some(name);
+                }
+                (Some(role), Some(sequence)) if role == self.state => {
+                    pairs.entry(sequence).or_default().state = Some(name);
+                }
+                _ => {
+                    let label = &self.label;
+                    let what =
+                        format!("the store has a snapshot {name:?}, so it is not \"{label}\"");
+                    return Err(EngineError::Refused(what.into()));
+                }
+            }
+        }
+        Ok(pairs)
+    }
+}
+
+/// Thins out `marks`, which ascend from block `oldest` up to below `newest`, to at most `count_max`:
+/// each time the one goes that leaves the smallest gap, so that the ways that are left stay short.
+pub(crate) fn thin(marks: &mut Vec<Mark>, oldest: u64, newest: u64, count_max: usize) {
+    let block = |mark: Option<&Mark>| mark.and_then(|mark| mark.block);
+    while marks.len() > count_max {
+        let gap = |&index: &usize| {
+            let below = index.checked_sub(1).and_then(|index| block(marks.get(index)));
+            let above = block(marks.get(index + 1));
+            above.unwrap_or(newest).saturating_sub(below.unwrap_or(oldest))
+        };
+        let Some(index) = (0..marks.len()).min_by_key(gap) else { break };
+        marks.remove(index);
+    }
+}
+
+fn name(role: &str, Mark { sequence, block }: Mark) -> String {
+    let block = block.map_or_else(|| "empty".to_owned(), |block| block.to_string());
+    format!("{role}-{sequence:010}-{block}")
+}
+
+/// Deletes pairs, oldest first; either half gone makes a pair void.
+fn delete<'a>(engine: &dyn Engine, pairs: impl Iterator<Item = &'a Halves>) -> Result<()> {
+    for halves in pairs {
+        for name in [&halves.state, &halves.log].into_iter().flatten() {
+            engine.delete(name)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinning_out_leaves_ways_back_of_like_length() {
+        for (window, every) in [(1000_u64, 1), (1000, 7), (2160, 50), (u64::MAX, 3)] {
+            let mut marks: Vec<Mark> = Vec::new();
+            for sequence in 1..=5000_u64 {
+                let newest = sequence * every;
+                let oldest = newest.saturating_sub(window - 1).max(1);
+                marks.retain(|mark| mark.block >= Some(oldest));
+                thin(&mut marks, oldest, newest, 15);
+                marks.push(Mark { sequence, block: Some(newest) });
+                let blocks: Vec<_> = marks.iter().filter_map(|mark| mark.block).collect();
+                assert!(blocks.is_sorted_by(|left, right| left < right));
+                let from = std::iter::once(&oldest).chain(&blocks);
+                let longest = from.zip(&blocks).map(|(from, to)| to - from).max();
+                let even = (newest - oldest) / 16;
+                assert!(longest <= Some(4 * even + every), "{blocks:?} from {oldest}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_point_goes_that_leaves_the_smallest_gap() {
+        let mark = |block| Mark { sequence: block, block: Some(block) };
+        let mut marks = [10, 11, 20, 30].map(mark).to_vec();
+        thin(&mut marks, 1, 40, 4);
+        assert_eq!(marks, [10, 11, 20, 30].map(mark));
+        thin(&mut marks, 1, 40, 3);
+        assert_eq!(marks, [11, 20, 30].map(mark));
+        thin(&mut marks, 11, 40, 2);
+        assert_eq!(marks, [20, 30].map(mark));
+    }
+}

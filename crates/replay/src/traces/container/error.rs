@@ -1,0 +1,129 @@
+//! Why a trace of a versioned tree cannot be read or written.
+
+use std::io;
+
+use super::container::Family;
+use crate::engines::context::NoCommitHash;
+use crate::error::Class;
+
+/// The result of reading or writing a trace.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A trace cannot be read or written. Rows are counted from 0, offsets in bytes from the start of the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The input cannot be read.
+    #[error("offset {offset}: {source}")]
+    Read {
+        /// Where it was to be read.
+        offset: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The output cannot be written.
+    #[error("row {row} cannot be written: {source}")]
+    Write {
+        /// The row that was to be written.
+        row: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is too short to be a trace.
+    #[error(
+        "{bytes} bytes are no trace: magic and version alone have {}",
+        super::container::PREAMBLE_BYTES
+    )]
+    TooShort {
+        /// Bytes of the file.
+        bytes: u64,
+    },
+    /// The file does not begin as a trace of the family does.
+    #[error("no trace of {expected}: it begins with {:?}", String::from_utf8_lossy(.found))]
+    Magic {
+        /// The family that was asked for.
+        expected: Family,
+        /// Its first bytes.
+        found: [u8; 8],
+    },
+    /// The version is another one than is known here.
+    #[error(
+        "version {found} of traces of {family} is not known, only {}",
+        super::container::VERSION
+    )]
+    UnknownVersion {
+        /// The family.
+        family: Family,
+        /// The version.
+        found: i32,
+    },
+    /// The header is damaged or cut.
+    #[error("header at offset {offset}: {what}")]
+    Header {
+        /// Where it begins.
+        offset: u64,
+        /// What is wrong with it.
+        what: Malformed,
+    },
+    /// The trace ends inside a row. Those before it are whole.
+    #[error("the trace ends inside row {row}, which begins at offset {offset}")]
+    TruncatedTrace {
+        /// The row.
+        row: u64,
+        /// Where it begins.
+        offset: u64,
+    },
+    /// A row cannot be decoded.
+    #[error("row {row} at offset {offset}: {what}")]
+    Malformed {
+        /// The row.
+        row: u64,
+        /// Where the bytes stand that are wrong.
+        offset: u64,
+        /// What is wrong with them.
+        what: Malformed,
+    },
+}
+
+/// What is wrong with a row or a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// It ends inside one of its parts.
+    #[error("it is too short for what is in it")]
+    Short,
+    /// It goes on behind its last part.
+    #[error("{0} bytes follow its last part")]
+    Excess(u64),
+    /// It is longer than any that was ever recorded.
+    #[error("{0} bytes are more than it can have")]
+    TooLong(u64),
+    /// A number does not end, or goes beyond its range.
+    #[error("a number is out of range")]
+    Number,
+    /// No row, event or variant has this tag.
+    #[error("no {kind} has tag {tag}")]
+    Tag {
+        /// Of what.
+        kind: &'static str,
+        /// The tag.
+        tag: u8,
+    },
+    /// Directories lie in each other deeper than in any context.
+    #[error("a tree is deeper than {} directories", super::events::DEPTH_MAX)]
+    Depth,
+    /// The hash of a commit is none.
+    #[error(transparent)]
+    Hash(#[from] NoCommitHash),
+}
+
+impl Error {
+    /// How to react to it.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Read { .. } | Self::Write { .. } => Class::Environment,
+            _ => Class::Input,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Why the replay of a trace of Octez has ended early.
+
+use std::fmt;
+
+use terrane::context;
+
+use crate::engines::context::CommitHash;
+use crate::engines::engine::EngineError;
+use crate::error::Class;
+use crate::traces::container;
+
+/// The outcome of a replay.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Where in a trace something is. Blocks and events are counted from 0, events in their block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The block.
+    pub block: u64,
+    /// Its level in the chain; none of traces that do not say.
+    pub level: Option<u64>,
+    /// The event.
+    pub event: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { block, level, event } = self;
+        match level {
+            Some(level) => write!(f, "block {block} (level {level}), event {event}"),
+            None => write!(f, "block {block}, event {event}"),
+        }
+    }
+}
+
+/// A replay has ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] container::Error),
+    /// The store failed.
+    #[error("{place}: {source}")]
+    Store {
+        /// Where.
+        place: Place,
+        /// What it says.
+        source: EngineError,
+    },
+    /// The store's answer is not the recorded one.
+    #[error("{place}: {question} {path:?}: recorded {expected}, found {found}")]
+    ResultMismatch {
+        /// Where.
+        place: Place,
+        /// What was asked.
+        question: &'static str,
+        /// Of which path.
+        path: String,
+        /// What the trace says.
+        expected: bool,
+        /// What the store says.
+        found: bool,
+    },
+    /// A fold visits more, or less, than when the trace was recorded.
+    #[error("{place}: a fold visits {} than when it was recorded", if *.is_more { "more" } else { "less" })]
+    FoldMismatch {
+        /// Where.
+        place: Place,
+        /// Whether it visits more.
+        is_more: bool,
+    },
+    /// The hash of a commit is not the recorded one.
+    #[error("{place}: commit {got}, recorded {expected}")]
+    HashMismatch {
+        /// Where.
+        place: Place,
+        /// The recorded hash.
+        expected: CommitHash,
+        /// The store's hash.
+        got: CommitHash,
+    },
+    /// A context or a tree is used that the trace has not made, or has forgotten.
+    #[error("{place}: the trace has no {kind} {number} here")]
+    Unknown {
+        /// Where.
+        place: Place,
+        /// `context` or `tree`.
+        kind: &'static str,
+        /// Its number.
+        number: u64,
+    },
+    /// A commit is used that is not in the store.
+    #[error(
+        "{place}: no commit {commit} in the store; a trace that begins in the middle of a chain needs what is before it, \
+         see `terrane context import`"
+    )]
+    UnknownCommit {
+        /// Where.
+        place: Place,
+        /// Its hash in the trace.
+        commit: String,
+    },
+    /// An event is where none of its kind can be.
+    #[error("{place}: {what}")]
+    Unexpected {
+        /// Where.
+        place: Place,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The monitor asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    /// How to react to it.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Trace(error) => error.class(),
+            Self::Store { source, .. } => source.class(),
+            Self::ResultMismatch { .. } | Self::HashMismatch { .. } | Self::FoldMismatch { .. } => {
+                Class::Check
+            }
+            Self::Unknown { .. } | Self::UnknownCommit { .. } | Self::Unexpected { .. } => {
+                Class::Input
+            }
+            Self::Interrupted => Class::Interrupted,
+        }
+    }
+}
+
+/// The place is set by who knows it.
+impl From<context::Error> for Error {
+    fn from(error: context::Error) -> Self {
+        Self::Store { place: Place::default(), source: error.into() }
+    }
+}
+
+impl Error {
+    /// The same, of an event: errors of the store do not know theirs.
+    pub(super) fn at(self, here: Place) -> Self {
+        match self {
+            Self::Store { place, source } if place == Place::default() => {
+                Self::Store { place: here, source }
+            }
+            other => other,
+        }
+    }
+}
