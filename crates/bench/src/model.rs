@@ -19,7 +19,7 @@
 //! the rest, and only once it fits, the filter of the last run gets something; what remains is cache.
 
 use serde::{Deserialize, Serialize};
-use terrane::MemoryGoal;
+use terrane::lsm::MemoryGoal;
 
 /// What a filter costs and gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

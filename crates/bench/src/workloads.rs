@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use terrane::io::{Disk, MemoryDisk, RealDisk};
-use terrane::{Session, SessionOptions};
+use terrane::lsm::{Session, SessionOptions};
 
 use terrane::state_dir;
 use terrane_replay::engines::engine::EngineError;
@@ -35,7 +35,7 @@ pub mod radix;
 pub enum Error {
     /// The engine failed.
     #[error(transparent)]
-    Engine(#[from] terrane::Error),
+    Engine(#[from] terrane::lsm::Error),
     /// The B+tree failed.
     #[error(transparent)]
     Index(#[from] terrane::btree::Error),

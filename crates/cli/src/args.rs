@@ -1,6 +1,6 @@
 //! Numbers and names as they are written on the command line.
 
-use terrane::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TableName};
+use terrane::lsm::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TableName};
 
 /// Reads a count: `100_000`, `10k`, `10M`, `2G`; the letters stand for powers of a thousand.
 ///

@@ -11,7 +11,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use terrane::io::files::create_dirs;
-use terrane::{BackupPlace, BackupReport, Error};
+use terrane::lsm::{BackupPlace, BackupReport, Error};
 
 use crate::exit::Failure;
 use crate::output::{self, bytes};

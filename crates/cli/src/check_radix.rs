@@ -8,7 +8,8 @@ use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
 use terrane::radix::{self, Loss, Repaired, Store};
 use terrane::state_dir::{self, BackEnd, Marker, damage_of_files, database_path};
-use terrane::{btree, verify};
+use terrane::btree;
+use terrane::lsm::verify;
 use terrane_bench::instruments::meter;
 use terrane_replay::error::Class;
 

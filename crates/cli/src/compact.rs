@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::Error;
+use terrane::lsm::Error;
 use terrane::io::RealDisk;
 use terrane::io::files::allocated_below;
 

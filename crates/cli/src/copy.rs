@@ -13,7 +13,7 @@ use clap::Args;
 use serde::Serialize;
 use terrane::btree::{self, Config, Index, Records};
 use terrane::io::{Disk, RealDisk};
-use terrane::{NamedTable, StateDigest, Store, TableConfig, TableName, Update};
+use terrane::lsm::{NamedTable, StateDigest, Store, TableConfig, TableName, Update};
 use terrane_replay::monitor::{Monitor as _, Phase};
 
 use crate::args;
@@ -217,7 +217,7 @@ pub(crate) fn to_table(
         let store = open_tables(dir, create)?;
         for taken in [name, &unfinished] {
             match store.table(taken) {
-                Err(terrane::Error::TableDoesNotExist { .. }) => {}
+                Err(terrane::lsm::Error::TableDoesNotExist { .. }) => {}
                 Ok(_) => {
                     let why = format!("table {taken} is there; `terrane table drop` removes it");
                     return Err(Failure::usage(why));

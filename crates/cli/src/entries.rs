@@ -26,10 +26,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use terrane::btree::{self, Index};
-use terrane::{
-    BLOB_BYTES_MAX, KEY_BYTES_MAX, NamedTable, Store, TableConfig, TableName, Update,
-    VALUE_BYTES_MAX,
-};
+use terrane::lsm::{BLOB_BYTES_MAX, KEY_BYTES_MAX, NamedTable, Store, TableConfig, TableName, Update, VALUE_BYTES_MAX};
 
 use crate::args;
 use crate::exit::Failure;
@@ -510,10 +507,10 @@ impl Put {
         let store = open_tables_with(store, self.create, self.reserve.bytes())?;
         let (table, created) = match store.table(name) {
             Ok(table) => (table, false),
-            Err(terrane::Error::TableDoesNotExist { .. }) if self.create => {
+            Err(terrane::lsm::Error::TableDoesNotExist { .. }) if self.create => {
                 (store.create_table(name, &TableConfig::default())?, true)
             }
-            Err(error @ terrane::Error::TableDoesNotExist { .. }) => {
+            Err(error @ terrane::lsm::Error::TableDoesNotExist { .. }) => {
                 return Err(Failure::usage(format!("{error}; --create makes it")));
             }
             Err(error) => return Err(error.into()),

@@ -95,8 +95,8 @@ impl Failure {
     }
 
     /// What an error of the library says; where it is about a canonical file, that is named.
-    pub(crate) fn with_file(error: terrane::Error, file: &Path) -> Self {
-        use terrane::Error;
+    pub(crate) fn with_file(error: terrane::lsm::Error, file: &Path) -> Self {
+        use terrane::lsm::Error;
         let is_about_file = matches!(
             error,
             Error::Stream { .. }
@@ -176,11 +176,11 @@ impl From<device::Error> for Failure {
     }
 }
 
-impl From<terrane::Error> for Failure {
-    fn from(error: terrane::Error) -> Self {
+impl From<terrane::lsm::Error> for Failure {
+    fn from(error: terrane::lsm::Error) -> Self {
         let failure = Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind());
         match error {
-            terrane::Error::ReserveTooLarge { .. } => failure.with_note("next: --reserve 0"),
+            terrane::lsm::Error::ReserveTooLarge { .. } => failure.with_note("next: --reserve 0"),
             error if error.is_no_space() => failure.with_note(NO_SPACE),
             _ => failure,
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::TableName;
+use terrane::lsm::TableName;
 use terrane::btree::{Config, Index, Update};
 use terrane::io::{Disk, RealDisk};
 

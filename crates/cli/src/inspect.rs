@@ -42,13 +42,13 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::inspect::{
+use terrane::lsm::inspect::{
     self, CanonicalInfo, Inspection, LevelInfo, ManifestInfo, MetadataInfo, PageInfo, ReserveInfo,
     RunInfo, SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
 };
 use terrane::io::{Disk, RealDisk};
 use terrane::state_dir;
-use terrane::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
+use terrane::lsm::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
 
 use crate::back_ends::RedisArgs;
 use crate::btree;
@@ -368,7 +368,7 @@ impl Inspect {
             })?;
             // Kept while all of the store is looked at: no link in it leads anywhere, and nobody can exchange a directory.
             let anchored = path.is_dir().then(|| looker.disk.anchor(&path)).transpose();
-            let _anchor = anchored.map_err(terrane::Error::from)?;
+            let _anchor = anchored.map_err(terrane::lsm::Error::from)?;
             self.look(&mut looker, &path)?
         };
         let damage = looker.damage;
@@ -621,7 +621,7 @@ impl Looker {
         let meta = &info.meta;
         let index = match inspect::inspect_index(&self.disk, &info.path) {
             Ok(index) => Some(index),
-            Err(error @ terrane::Error::Corrupt { .. }) => {
+            Err(error @ terrane::lsm::Error::Corrupt { .. }) => {
                 self.damage.push(error.to_string());
                 None
             }

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use terrane::{BLOB_BYTES_MAX, VALUE_BYTES_MAX};
+use terrane::lsm::{BLOB_BYTES_MAX, VALUE_BYTES_MAX};
 
 use crate::exit::Failure;
 use crate::text::hex;

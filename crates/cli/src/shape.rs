@@ -1,8 +1,8 @@
 //! What snapshots and named tables come to: their sums, and named tables in a list.
 
 use serde::Serialize;
-use terrane::inspect::{NamedTableInfo, SnapshotInfo};
-use terrane::{PAGE_SIZE, VersionInfo, WriteBuffer};
+use terrane::lsm::inspect::{NamedTableInfo, SnapshotInfo};
+use terrane::lsm::{PAGE_SIZE, VersionInfo, WriteBuffer};
 
 use crate::output::bytes;
 use crate::text::{count_of, grouped, table};

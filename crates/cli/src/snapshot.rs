@@ -22,10 +22,10 @@ use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::inspect::{self, Inspection, SessionInfo};
+use terrane::lsm::inspect::{self, Inspection, SessionInfo};
 use terrane::io::files::create_dirs;
 use terrane::io::{Disk, RealDisk};
-use terrane::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig, TableName};
+use terrane::lsm::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig, TableName};
 
 use crate::args;
 use crate::exit::Failure;

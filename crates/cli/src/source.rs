@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use terrane::btree::{self, IndexReader};
 use terrane::io::{Disk, RealDisk};
-use terrane::{BlobRef, Cursor, Lookup, Record, Session, StoreReader, Table, TableName};
+use terrane::lsm::{BlobRef, Cursor, Lookup, Record, Session, StoreReader, Table, TableName};
 
 use crate::btree::{Place, config_of};
 use crate::exit::Failure;

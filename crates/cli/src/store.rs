@@ -7,10 +7,7 @@ use std::sync::Arc;
 
 use terrane::io::files::create_dirs;
 use terrane::io::{Disk, RealDisk};
-use terrane::{
-    Durability, ReaderOptions, Session, SessionOptions, SnapshotName, Store, StoreOptions,
-    StoreReader, TableName,
-};
+use terrane::lsm::{Durability, ReaderOptions, Session, SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, TableName};
 use terrane_replay::store;
 
 use crate::btree::Place;
@@ -83,7 +80,7 @@ pub(crate) fn open_tables_with(
         return Err(no_store(dir));
     }
     if let (There::Nothing, Some(parent)) = (there, dir.parent()) {
-        create_dirs(disk().as_ref(), parent).map_err(terrane::Error::from)?;
+        create_dirs(disk().as_ref(), parent).map_err(terrane::lsm::Error::from)?;
     }
     let mut session = SessionOptions::default().create_dir();
     session.reserve_bytes = reserve_bytes;
@@ -100,10 +97,10 @@ pub(crate) fn check_table(dir: &Path, name: &TableName) -> Result<(), Failure> {
     if look(dir)? != There::Store {
         return Ok(());
     }
-    if terrane::inspect::table_names(disk().as_ref(), dir)?.contains(name) {
+    if terrane::lsm::inspect::table_names(disk().as_ref(), dir)?.contains(name) {
         return Ok(());
     }
-    Err(terrane::Error::TableDoesNotExist { name: name.to_string() }.into())
+    Err(terrane::lsm::Error::TableDoesNotExist { name: name.to_string() }.into())
 }
 
 /// Whether a store has a snapshot of a name; `None` if that cannot be told, as opening the store then says why. A command that
@@ -118,7 +115,7 @@ pub(crate) fn has_snapshot(dir: &Path, name: &SnapshotName) -> Option<bool> {
 /// [`Failure`].
 pub(crate) fn check_snapshot(dir: &Path, name: &SnapshotName) -> Result<(), Failure> {
     match has_snapshot(dir, name) {
-        Some(false) => Err(terrane::Error::SnapshotDoesNotExist { name: name.to_string() }.into()),
+        Some(false) => Err(terrane::lsm::Error::SnapshotDoesNotExist { name: name.to_string() }.into()),
         _ => Ok(()),
     }
 }
@@ -129,7 +126,7 @@ pub(crate) fn check_snapshot(dir: &Path, name: &SnapshotName) -> Result<(), Fail
 /// [`Failure`].
 pub(crate) fn check_snapshot_is_new(dir: &Path, name: &SnapshotName) -> Result<(), Failure> {
     match has_snapshot(dir, name) {
-        Some(true) => Err(terrane::Error::SnapshotExists { name: name.to_string() }.into()),
+        Some(true) => Err(terrane::lsm::Error::SnapshotExists { name: name.to_string() }.into()),
         _ => Ok(()),
     }
 }
@@ -191,7 +188,7 @@ fn look(dir: &Path) -> Result<There, Failure> {
         ErrorKind::NotADirectory => Failure::usage(format!("{shown} is no directory")),
         _ => Failure::environment(format!("{shown}: {error}")),
     })?;
-    if store::is_store_like(disk().as_ref(), dir).map_err(terrane::Error::from)? {
+    if store::is_store_like(disk().as_ref(), dir).map_err(terrane::lsm::Error::from)? {
         return Ok(There::Store);
     }
     Ok(if entries.next().is_none() { There::Nothing } else { There::Other })

@@ -78,7 +78,7 @@ impl ModeArgs {
     pub(crate) fn disk(self) -> Result<Arc<dyn Disk>, Failure> {
         let Some(mode) = self.mode else { return Ok(RealDisk::auto()) };
         let options = RealOptions { modes: FileModes::of_files(mode), ..RealOptions::default() };
-        Ok(RealDisk::new(options).map_err(terrane::Error::from)?)
+        Ok(RealDisk::new(options).map_err(terrane::lsm::Error::from)?)
     }
 }
 

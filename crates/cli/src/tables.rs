@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::inspect::{self, Inspection, StoreInfo};
+use terrane::lsm::inspect::{self, Inspection, StoreInfo};
 use terrane::io::{Disk, RealDisk};
-use terrane::{Resolve, TableConfig, TableName, WriteBuffer};
+use terrane::lsm::{Resolve, TableConfig, TableName, WriteBuffer};
 
 use crate::args;
 use crate::copy::{self, Copied, FromArgs};
@@ -342,7 +342,7 @@ impl DropArgs {
         }
         let store = open_tables(&self.common.store, false)?;
         let dropped = match store.drop_table(&self.name) {
-            Err(terrane::Error::TableDoesNotExist { .. }) if self.if_exists => false,
+            Err(terrane::lsm::Error::TableDoesNotExist { .. }) if self.if_exists => false,
             done => {
                 done?;
                 true

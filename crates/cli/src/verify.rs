@@ -61,7 +61,7 @@ use terrane::btree::Loss;
 use terrane::io::{Disk, RealDisk};
 use terrane::radix;
 use terrane::state_dir;
-use terrane::verify::{self, KeyGap, LostWhat, Report};
+use terrane::lsm::verify::{self, KeyGap, LostWhat, Report};
 
 use crate::back_ends::RedisArgs;
 use crate::btree;

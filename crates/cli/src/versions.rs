@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::{SnapshotName, StoreReader, Version, VersionInfo};
+use terrane::lsm::{SnapshotName, StoreReader, Version, VersionInfo};
 
 use crate::exit::Failure;
 use crate::output;
@@ -143,7 +143,7 @@ impl Which {
         };
         match versions.iter().find(is_it) {
             Some(version) => Ok(version.number),
-            None => Err(terrane::Error::VersionDoesNotExist { version: missing() }.into()),
+            None => Err(terrane::lsm::Error::VersionDoesNotExist { version: missing() }.into()),
         }
     }
 }
@@ -218,7 +218,7 @@ impl RetainArgs {
             // The version of the last commit may be retained again.
             Some(version) if version.number != reader.last_commit() => {
                 let (name, number) = (name.to_string(), version.number);
-                Err(terrane::Error::VersionExists { name, number }.into())
+                Err(terrane::lsm::Error::VersionExists { name, number }.into())
             }
             _ => Ok(()),
         }

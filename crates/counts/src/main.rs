@@ -11,10 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane::io::{Disk, MemoryDisk};
-use terrane::{
-    FilterPolicy, LevelFilter, MergeSchedule, Session, SessionOptions, Table, TableConfig, Update,
-    WriteBuffer,
-};
+use terrane::lsm::{FilterPolicy, LevelFilter, MergeSchedule, Session, SessionOptions, Table, TableConfig, Update, WriteBuffer};
 
 /// Entries of the table that lookups and updates work on.
 const ENTRIES: u64 = 1 << 16;

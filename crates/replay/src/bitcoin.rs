@@ -36,7 +36,7 @@ use bitcoin::constants::genesis_block;
 use bitcoin::hashes::Hash as _;
 use bitcoin::{Block, BlockHash, Work};
 use serde::Serialize;
-use terrane::StateDigest;
+use terrane::lsm::StateDigest;
 
 pub use bitcoin::Network;
 

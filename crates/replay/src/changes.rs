@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::StateDigest;
+use terrane::lsm::StateDigest;
 
 pub use self::error::Error;
 pub use self::input::{LINE_BYTES_MAX, Place};

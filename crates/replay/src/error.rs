@@ -6,7 +6,8 @@ use terrane::io::ErrorKind;
 use terrane::kv;
 use terrane::radix;
 use terrane::state_dir;
-use terrane::{Error, btree, context};
+use terrane::{btree, context};
+use terrane::lsm::Error;
 
 /// How to react to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrane::io::EntryKind;
 use terrane::io::files::create_dirs;
 use terrane::io::{self, Disk};
-use terrane::{Error, Result, Session, SessionOptions};
+use terrane::lsm::{Error, Result, Session, SessionOptions};
 
 /// Parts of a store, of which one suffices for it to be taken for one.
 const PARTS: [&str; 3] = ["metadata", "active", "snapshots"];

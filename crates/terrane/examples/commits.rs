@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use terrane::io::{Access, Disk, OpenMode, RealDisk};
-use terrane::{Durability, NamedTable, Store, StoreOptions, TableConfig, TableName, Update};
+use terrane::lsm::{Durability, NamedTable, Store, StoreOptions, TableConfig, TableName, Update};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 

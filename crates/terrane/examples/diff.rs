@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use terrane::io::{CountedDisk, RealDisk};
-use terrane::{Lookup, MergeSchedule, Session, SessionOptions, Table, TableConfig, Update};
+use terrane::lsm::{Lookup, MergeSchedule, Session, SessionOptions, Table, TableConfig, Update};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 

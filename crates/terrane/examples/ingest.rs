@@ -10,7 +10,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use terrane::{Session, SessionOptions, SnapshotName, TableConfig, Update};
+use terrane::lsm::{Session, SessionOptions, SnapshotName, TableConfig, Update};
 
 const BATCH: u64 = 500;
 

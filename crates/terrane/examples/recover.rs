@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use terrane::{Durability, NamedTable, Store, StoreOptions, TableConfig, TableName, Update};
+use terrane::lsm::{Durability, NamedTable, Store, StoreOptions, TableConfig, TableName, Update};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 

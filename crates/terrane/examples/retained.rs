@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use terrane::io::files::allocated_below;
 use terrane::io::{CountedDisk, Disk, RealDisk};
-use terrane::{Store, StoreOptions, TableConfig, TableName, Update};
+use terrane::lsm::{Store, StoreOptions, TableConfig, TableName, Update};
 
 /// Insertions of a block.
 const UPDATES: u64 = 512;

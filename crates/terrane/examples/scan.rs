@@ -17,10 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use terrane::io::{CountedDisk, RealDisk};
-use terrane::{
-    DiskCache, MergePolicy, MergeSchedule, Session, SessionOptions, SnapshotName, Table,
-    TableConfig, Update, WriteBuffer,
-};
+use terrane::lsm::{DiskCache, MergePolicy, MergeSchedule, Session, SessionOptions, SnapshotName, Table, TableConfig, Update, WriteBuffer};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 

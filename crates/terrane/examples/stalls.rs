@@ -15,10 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use terrane::io::{CountedDisk, Disk, RealDisk};
-use terrane::{
-    DiskCache, MergeSchedule, MergeThread, Session, SessionOptions, TableConfig, Update,
-    WriteBuffer,
-};
+use terrane::lsm::{DiskCache, MergeSchedule, MergeThread, Session, SessionOptions, TableConfig, Update, WriteBuffer};
 
 /// `SplitMix64` of a number.
 fn spread(number: u64) -> u64 {

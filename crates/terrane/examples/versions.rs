@@ -20,7 +20,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use terrane::{Session, SessionOptions, Table, TableConfig, Update};
+use terrane::lsm::{Session, SessionOptions, Table, TableConfig, Update};
 
 /// Keys that a block looks up and deletes, and as many that it inserts.
 const CHANGES: usize = 256;

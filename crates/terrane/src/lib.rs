@@ -1,6 +1,9 @@
 #![doc = include_str!("../../../README.md")]
 #![forbid(unsafe_code)]
 
+// Bottom-up: a module imports only from modules above it.
+pub mod state_dir;
+
 #[doc(inline)]
 pub use terrane_backends as backends;
 #[doc(inline)]
@@ -12,8 +15,13 @@ pub use terrane_io as io;
 #[doc(inline)]
 pub use terrane_kv as kv;
 #[doc(inline)]
-pub use terrane_lsm::*;
+pub use terrane_lsm as lsm;
 #[doc(inline)]
 pub use terrane_radix as radix;
 
-pub mod state_dir;
+/// The names that a program with named tables uses first.
+pub mod prelude {
+    pub use terrane_lsm::{
+        Durability, NamedTable, Store, StoreOptions, TableConfig, TableName, Update, Version,
+    };
+}

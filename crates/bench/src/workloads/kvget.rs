@@ -9,7 +9,7 @@
 //! A *hit* is a read of a key that is there, a *miss* of one that is not; a key that is not found and should be, or
 //! the other way round, ends the run.
 
-use terrane::SnapshotName;
+use terrane::lsm::SnapshotName;
 
 use super::{Result, utxo};
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::{DiskCache, Session, Table, TableConfig, Update, WriteBuffer};
+use terrane::lsm::{DiskCache, Session, Table, TableConfig, Update, WriteBuffer};
 
 use super::{Error, Result, bounded, median, open, seconds, splitmix};
 use terrane_replay::monitor::{Monitor, Phase};

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::{DiskCache, IndexKind, Resolve, Session, Table, TableConfig, Update, WriteBuffer};
+use terrane::lsm::{DiskCache, IndexKind, Resolve, Session, Table, TableConfig, Update, WriteBuffer};
 
 use super::{Error, Result, bounded, median, open, seconds, splitmix};
 use terrane_replay::monitor::{Monitor, Phase};

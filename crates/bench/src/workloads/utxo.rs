@@ -12,7 +12,7 @@
 //!
 //! [`draws`] decides which numbers are looked up, before anything is measured.
 
-use terrane::{DiskCache, MergePolicy, SnapshotName, TableConfig};
+use terrane::lsm::{DiskCache, MergePolicy, SnapshotName, TableConfig};
 
 use super::{Error, Result, splitmix};
 

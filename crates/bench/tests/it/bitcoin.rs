@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use terrane::io::RealDisk;
-use terrane::{Session, SessionOptions, SnapshotName, Table};
+use terrane::lsm::{Session, SessionOptions, SnapshotName, Table};
 use terrane_replay::bitcoin::{Options, replay};
 use terrane_replay::engines::lsm::Lsm;
 use terrane_replay::engines::memory::Memory;

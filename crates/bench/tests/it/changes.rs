@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use terrane::StateDigest;
+use terrane::lsm::StateDigest;
 use terrane::kv::Durability;
 use terrane::radix::{self, Address, Change, Root, Store};
 use terrane::state_dir::{BackEnd, Opened, Opening, open_database};

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use terrane::{Session, SessionOptions, SnapshotName, TableConfig};
+use terrane::lsm::{Session, SessionOptions, SnapshotName, TableConfig};
 use terrane_bench::model::Goal;
 use terrane_bench::workloads::Error;
 use terrane_bench::workloads::kvget::data::{Distribution, key, value};

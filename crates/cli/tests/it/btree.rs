@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use terrane::PAGE_SIZE;
+use terrane::lsm::PAGE_SIZE;
 use terrane::btree::{Config, Index};
 use terrane::io::{Disk, RealDisk};
 

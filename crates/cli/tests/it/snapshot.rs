@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use terrane::{Session, SessionOptions, SnapshotName};
+use terrane::lsm::{Session, SessionOptions, SnapshotName};
 
 use crate::program::{Answer, Place, command, text};
 use crate::store::{LABEL, NAMES, Store, edit, flip, inspect, reseal_manifest};

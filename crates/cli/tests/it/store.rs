@@ -8,12 +8,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use terrane::inspect::{Inspection, RunInfo};
+use terrane::lsm::inspect::{Inspection, RunInfo};
 use terrane::io::checksum::{crc32c, crc32c_append};
 use terrane::io::{Disk, RealDisk};
-use terrane::{
-    PAGE_SIZE, Purpose, Session, SessionOptions, SnapshotName, TableConfig, WriteBuffer,
-};
+use terrane::lsm::{PAGE_SIZE, Purpose, Session, SessionOptions, SnapshotName, TableConfig, WriteBuffer};
 
 use crate::program::{Answer, command};
 
@@ -133,7 +131,7 @@ pub(crate) fn inspect(path: &Path, arguments: &[&str]) -> Answer {
 
 pub(crate) fn run_info(path: &Path) -> RunInfo {
     let disk: std::sync::Arc<dyn Disk> = RealDisk::auto();
-    match terrane::inspect::inspect(&disk, path).unwrap() {
+    match terrane::lsm::inspect::inspect(&disk, path).unwrap() {
         Inspection::Run(run) => run,
         other => panic!("not a run: {other:?}"),
     }

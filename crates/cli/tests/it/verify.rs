@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use serde_json::Value;
-use terrane::PAGE_SIZE;
-use terrane::{Session, SessionOptions};
+use terrane::lsm::PAGE_SIZE;
+use terrane::lsm::{Session, SessionOptions};
 
 use crate::program::{Answer, command, text};
 use crate::store::{Store, edit, flip, reseal_manifest, reseal_page};

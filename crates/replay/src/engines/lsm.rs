@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane::io::{Disk, RealDisk};
-use terrane::{KEY_BYTES_MAX, Session, SnapshotName, TableConfig, Update, VALUE_BYTES_MAX};
+use terrane::lsm::{KEY_BYTES_MAX, Session, SnapshotName, TableConfig, Update, VALUE_BYTES_MAX};
 
 use crate::engines::engine::{
     Cause, Change, Cursor, Engine, EngineError, Entry, Result, State, Table,
@@ -84,7 +84,7 @@ impl Engine for Lsm {
 }
 
 #[derive(Debug)]
-struct LsmTable(terrane::Table);
+struct LsmTable(terrane::lsm::Table);
 
 impl State for LsmTable {
     fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
@@ -114,7 +114,7 @@ impl Table for LsmTable {
     }
 }
 
-struct LsmCursor(terrane::Cursor);
+struct LsmCursor(terrane::lsm::Cursor);
 
 impl Cursor for LsmCursor {
     fn next(&mut self) -> Result<Option<Entry>> {
@@ -123,8 +123,8 @@ impl Cursor for LsmCursor {
     }
 }
 
-impl From<terrane::Error> for EngineError {
-    fn from(error: terrane::Error) -> Self {
+impl From<terrane::lsm::Error> for EngineError {
+    fn from(error: terrane::lsm::Error) -> Self {
         let class: fn(Cause) -> Self = match Class::from(&error) {
             Class::Check => Self::Corrupt,
             Class::Input => Self::Refused,

@@ -21,7 +21,7 @@ use super::Result;
 fn counted_disk(dir: &Path) -> Result<Arc<CountedDisk>> {
     let disk = CountedDisk::new(RealDisk::auto());
     if let Some(parent) = dir.parent() {
-        create_dirs(disk.as_ref(), parent).map_err(terrane::Error::from)?;
+        create_dirs(disk.as_ref(), parent).map_err(terrane::lsm::Error::from)?;
     }
     Ok(disk)
 }

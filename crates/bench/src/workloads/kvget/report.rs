@@ -4,7 +4,7 @@
 //! absent and never 0. Bits, rates and bytes a page are those of the table as it was opened.
 
 use serde::Serialize;
-use terrane::TableStats;
+use terrane::lsm::TableStats;
 
 use super::data::{ENTRY_BYTES, KEY_BYTES, VALUE_BYTES};
 use super::run::{IoMode, Measured, Options, WarmedUp, Window};
@@ -24,7 +24,7 @@ const DIFFERENCE_RATIO_MAX: f64 = 0.005;
 const FOREIGN_RATIO_MAX: f64 = 0.05;
 
 /// Bytes of every read of a lookup.
-const PAGE_BYTES: u64 = terrane::PAGE_SIZE as u64;
+const PAGE_BYTES: u64 = terrane::lsm::PAGE_SIZE as u64;
 
 /// Everything a report is made of.
 #[derive(Debug)]
@@ -499,7 +499,7 @@ fn engine(facts: &Facts) -> Engine {
     let stats = &facts.stats;
     let logical_bytes = facts.prepared.logical_bytes();
     let disk_bytes = stats.levels.iter().map(|level| level.bytes).sum();
-    let level = |level: &terrane::LevelStats| Level {
+    let level = |level: &terrane::lsm::LevelStats| Level {
         runs: level.runs,
         entries: level.entries,
         disk_bytes: level.bytes,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Access, Disk, OpenMode, RealDisk};
-use terrane::{DiskCache, OpenOptions, Session, Table, TableStats};
+use terrane::lsm::{DiskCache, OpenOptions, Session, Table, TableStats};
 
 use super::data::{Distribution, KEY_BYTES, Operation, Operations, StreamHash, key, value};
 use super::report::{self, Report};
@@ -175,7 +175,7 @@ struct Place<'a> {
 fn is_direct(store: &Path) -> Result<bool> {
     let disk: Arc<dyn Disk> = RealDisk::auto();
     let probe = disk.open(&store.join("metadata"), OpenMode::Read, Access::Direct);
-    Ok(probe.map_err(terrane::Error::from)?.access() == Access::Direct)
+    Ok(probe.map_err(terrane::lsm::Error::from)?.access() == Access::Direct)
 }
 
 fn measure(
@@ -186,7 +186,7 @@ fn measure(
 ) -> Result<Report> {
     let snapshot = Prepared::snapshot()?;
     let label = match session.snapshot_info(&snapshot) {
-        Err(terrane::Error::SnapshotDoesNotExist { .. }) => None,
+        Err(terrane::lsm::Error::SnapshotDoesNotExist { .. }) => None,
         info => Some(info?.label),
     };
     let Some(prepared) = label.as_deref().and_then(Prepared::from_label) else {

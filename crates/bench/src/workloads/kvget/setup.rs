@@ -10,9 +10,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
-use terrane::{
-    FilterPolicy, LevelFilter, MergeSchedule, Session, Table, TableConfig, Update, WriteBuffer,
-};
+use terrane::lsm::{FilterPolicy, LevelFilter, MergeSchedule, Session, Table, TableConfig, Update, WriteBuffer};
 
 use super::data::{ENTRY_BYTES, StreamHash, key, value};
 use super::{Prepared, Shape, name_of};
@@ -103,7 +101,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     let disk: Arc<dyn Disk> = RealDisk::auto();
     let session = open(store)?;
     let needed = options.keys * ENTRY_BYTES * SPACE_AMPLIFICATION_MAX;
-    let free = disk.free_bytes(store).map_err(terrane::Error::from)?;
+    let free = disk.free_bytes(store).map_err(terrane::lsm::Error::from)?;
     if needed > free {
         return Err(Error::Space { needed, free });
     }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::{MergeThread, OpenOptions, Session, TableStats};
+use terrane::lsm::{MergeThread, OpenOptions, Session, TableStats};
 
 use super::draws::{Draws, Kind};
 use super::work::{Moment, Work};
@@ -186,7 +186,7 @@ fn measure(
 ) -> Result<Report> {
     let snapshot = Prepared::snapshot()?;
     let label = match session.snapshot_info(&snapshot) {
-        Err(terrane::Error::SnapshotDoesNotExist { .. }) => None,
+        Err(terrane::lsm::Error::SnapshotDoesNotExist { .. }) => None,
         info => Some(info?.label),
     };
     let Some(prepared) = label.as_deref().and_then(Prepared::from_label) else {

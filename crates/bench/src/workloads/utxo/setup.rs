@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
-use terrane::{MergeThread, Session, Table, TableConfig, Update};
+use terrane::lsm::{MergeThread, Session, Table, TableConfig, Update};
 
 use super::{BATCH_SIZE, ENTRY_SIZE, Key, Prepared, Shape, check_numbers, entry, table_config};
 use crate::instruments::meter::Usage;
@@ -89,7 +89,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     let disk: Arc<dyn Disk> = RealDisk::auto();
     let session = open(store)?;
     let needed = options.entries.saturating_mul(ENTRY_SIZE * SPACE_AMPLIFICATION_MAX);
-    let free = disk.free_bytes(store).map_err(terrane::Error::from)?;
+    let free = disk.free_bytes(store).map_err(terrane::lsm::Error::from)?;
     if needed > free {
         return Err(Error::Space { needed, free });
     }
@@ -168,7 +168,7 @@ fn insert(
     (seed, count): (u64, u64),
     all: u64,
     monitor: &mut dyn Monitor,
-    put: &mut dyn FnMut(&Batch<'_>) -> terrane::Result<()>,
+    put: &mut dyn FnMut(&Batch<'_>) -> terrane::lsm::Result<()>,
 ) -> Result<()> {
     for first in (0..count).step_by(2 * BATCH_SIZE as usize) {
         tell(first, all, monitor)?;

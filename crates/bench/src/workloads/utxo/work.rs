@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use terrane::{Lookup, PendingLookups, Table, TableStats, Update};
+use terrane::lsm::{Lookup, PendingLookups, Table, TableStats, Update};
 
 use super::draws::{DrawReader, Draws};
 use super::run::{Mode, Options, debt_bytes};

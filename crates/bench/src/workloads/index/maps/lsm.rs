@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane::io::{CountedDisk, Counts};
-use terrane::{Durability, NamedTable, SessionOptions, Store, StoreOptions, TableName, Update};
+use terrane::lsm::{Durability, NamedTable, SessionOptions, Store, StoreOptions, TableName, Update};
 
 use super::super::map::Map;
 use super::super::{Key, Result, Value};
