@@ -364,12 +364,12 @@ pub(crate) struct Views(pub(crate) Vec<Arc<terrane_lsm::Table>>);
 
 impl Snapshot for Views {
     fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let found = self.0[table].lookup(key).map_err(|failure| error("get", failure))?;
+        let found = self.0[table].get(key).map_err(|failure| error("get", failure))?;
         Ok(value_of(found))
     }
 
     fn get_many(&self, table: usize, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
-        let found = self.0[table].lookups(keys).map_err(|failure| error("get_many", failure))?;
+        let found = self.0[table].get_many(keys).map_err(|failure| error("get_many", failure))?;
         Ok(found.into_iter().map(value_of).collect())
     }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
+use terrane::btree;
 use terrane::io::{Disk, RealDisk};
+use terrane::lsm::verify;
 use terrane::radix::{self, Loss, Repaired, Store};
 use terrane::state_dir::{self, BackEnd, Marker, damage_of_files, database_path};
-use terrane::btree;
-use terrane::lsm::verify;
 use terrane_bench::instruments::meter;
 use terrane_replay::error::Class;
 

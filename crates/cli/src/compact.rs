@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::lsm::Error;
 use terrane::io::RealDisk;
 use terrane::io::files::allocated_below;
+use terrane::lsm::Error;
 
 use crate::exit::Failure;
 use crate::output::{self, bytes};

@@ -254,7 +254,7 @@ fn fill(table: &NamedTable, stream: &mut Stream<'_>) -> Result<(), Failure> {
         }
         if !batch.is_empty() && (!is_there || bytes >= BATCH_BYTES) {
             let updates: Vec<(&[u8], Update<'_>)> = batch.iter().map(update).collect();
-            table.updates(&updates)?;
+            table.write_batch(&updates)?;
             batch.clear();
             bytes = 0;
         }

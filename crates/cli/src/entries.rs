@@ -26,7 +26,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use terrane::btree::{self, Index};
-use terrane::lsm::{BLOB_BYTES_MAX, KEY_BYTES_MAX, NamedTable, Store, TableConfig, TableName, Update, VALUE_BYTES_MAX};
+use terrane::lsm::{
+    BLOB_BYTES_MAX, KEY_BYTES_MAX, NamedTable, Store, TableConfig, TableName, Update,
+    VALUE_BYTES_MAX,
+};
 
 use crate::args;
 use crate::exit::Failure;
@@ -326,7 +329,7 @@ impl Get {
         }
         let keys = arguments(&self.keys)?;
         let source = self.common.read(self.at.as_ref())?;
-        let found = source.lookups(&keys)?;
+        let found = source.get_many(&keys)?;
         let name = source.name(&self.common.table);
         let absent: Vec<String> = keys
             .iter()
@@ -515,7 +518,7 @@ impl Put {
             }
             Err(error) => return Err(error.into()),
         };
-        let commit = table.updates(&updates)?.commit();
+        let commit = table.write_batch(&updates)?.commit();
         close(&store)?;
         let (table, commit) = (Some(name.as_str()), Some(commit));
         let written = Written { table, created, entries: entries.len() as u64, commit };
@@ -547,12 +550,12 @@ impl Put {
 
 /// Deletes those of some keys that are there, and says how many and with which commit.
 fn delete(table: &NamedTable, keys: &[Vec<u8>]) -> Result<(u64, Option<u64>), Failure> {
-    let found = table.lookups(keys)?;
+    let found = table.get_many(keys)?;
     let present = keys.iter().zip(&found).filter(|(_, found)| found.is_found());
     let updates: Vec<_> = present.map(|(key, _)| (key, Update::Delete)).collect();
     match updates.as_slice() {
         [] => Ok((0, None)),
-        updates => Ok((updates.len() as u64, Some(table.updates(updates)?.commit()))),
+        updates => Ok((updates.len() as u64, Some(table.write_batch(updates)?.commit()))),
     }
 }
 

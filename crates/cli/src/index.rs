@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::lsm::TableName;
 use terrane::btree::{Config, Index, Update};
 use terrane::io::{Disk, RealDisk};
+use terrane::lsm::TableName;
 
 use crate::args;
 use crate::btree::{Place, config_of};

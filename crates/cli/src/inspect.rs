@@ -42,13 +42,15 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
+use terrane::io::{Disk, RealDisk};
 use terrane::lsm::inspect::{
     self, CanonicalInfo, Inspection, LevelInfo, ManifestInfo, MetadataInfo, PageInfo, ReserveInfo,
     RunInfo, SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
 };
-use terrane::io::{Disk, RealDisk};
+use terrane::lsm::{
+    CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer,
+};
 use terrane::state_dir;
-use terrane::lsm::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
 
 use crate::back_ends::RedisArgs;
 use crate::btree;

@@ -22,9 +22,9 @@ use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::lsm::inspect::{self, Inspection, SessionInfo};
 use terrane::io::files::create_dirs;
 use terrane::io::{Disk, RealDisk};
+use terrane::lsm::inspect::{self, Inspection, SessionInfo};
 use terrane::lsm::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig, TableName};
 
 use crate::args;

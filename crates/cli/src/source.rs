@@ -83,10 +83,10 @@ impl Source {
     }
 
     /// What belongs to each of some keys, in their order.
-    pub(crate) fn lookups(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Found>>, Failure> {
+    pub(crate) fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Found>>, Failure> {
         match self {
             Self::Table(reader, table) => {
-                let found = table.lookups(keys)?;
+                let found = table.get_many(keys)?;
                 let blobs = blobs(reader.session(), found.iter().map(Lookup::blob))?;
                 let entry = |(found, blob): (&Lookup, _)| {
                     found.value().map(|value| Found { value: value.to_vec(), blob })

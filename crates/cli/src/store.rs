@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use terrane::io::files::create_dirs;
 use terrane::io::{Disk, RealDisk};
-use terrane::lsm::{Durability, ReaderOptions, Session, SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, TableName};
+use terrane::lsm::{
+    Durability, ReaderOptions, Session, SessionOptions, SnapshotName, Store, StoreOptions,
+    StoreReader, TableName,
+};
 use terrane_replay::store;
 
 use crate::btree::Place;
@@ -115,7 +118,9 @@ pub(crate) fn has_snapshot(dir: &Path, name: &SnapshotName) -> Option<bool> {
 /// [`Failure`].
 pub(crate) fn check_snapshot(dir: &Path, name: &SnapshotName) -> Result<(), Failure> {
     match has_snapshot(dir, name) {
-        Some(false) => Err(terrane::lsm::Error::SnapshotDoesNotExist { name: name.to_string() }.into()),
+        Some(false) => {
+            Err(terrane::lsm::Error::SnapshotDoesNotExist { name: name.to_string() }.into())
+        }
         _ => Ok(()),
     }
 }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::lsm::inspect::{self, Inspection, StoreInfo};
 use terrane::io::{Disk, RealDisk};
+use terrane::lsm::inspect::{self, Inspection, StoreInfo};
 use terrane::lsm::{Resolve, TableConfig, TableName, WriteBuffer};
 
 use crate::args;

@@ -59,9 +59,9 @@ use clap::Args;
 use serde::Serialize;
 use terrane::btree::Loss;
 use terrane::io::{Disk, RealDisk};
+use terrane::lsm::verify::{self, KeyGap, LostWhat, Report};
 use terrane::radix;
 use terrane::state_dir;
-use terrane::lsm::verify::{self, KeyGap, LostWhat, Report};
 
 use crate::back_ends::RedisArgs;
 use crate::btree;

@@ -11,7 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane::io::{Disk, MemoryDisk};
-use terrane::lsm::{FilterPolicy, LevelFilter, MergeSchedule, Session, SessionOptions, Table, TableConfig, Update, WriteBuffer};
+use terrane::lsm::{
+    FilterPolicy, LevelFilter, MergeSchedule, Session, SessionOptions, Table, TableConfig, Update,
+    WriteBuffer,
+};
 
 /// Entries of the table that lookups and updates work on.
 const ENTRIES: u64 = 1 << 16;
@@ -96,7 +99,7 @@ fn config(merge_schedule: MergeSchedule) -> TableConfig {
 fn region_lookups(table: &Table, batches: &[Vec<Key>]) -> Outcome<u64> {
     let mut found = 0;
     for keys in batches {
-        let values = table.lookups(keys)?;
+        let values = table.get_many(keys)?;
         found += values.iter().filter(|lookup| lookup.value().is_some()).count() as u64;
     }
     Ok(found)
@@ -106,7 +109,7 @@ fn region_lookups(table: &Table, batches: &[Vec<Key>]) -> Outcome<u64> {
 #[inline(never)]
 fn region_updates(table: &mut Table, batches: &[Vec<(&Key, Update<'_>)>]) -> Outcome<()> {
     for batch in batches {
-        table.updates(batch)?;
+        table.write_batch(batch)?;
     }
     Ok(())
 }
@@ -128,7 +131,7 @@ fn lookups(table: &Table) -> Outcome<u64> {
 fn loaded(session: &Session, config: &TableConfig) -> Outcome<Table> {
     let mut table = session.new_table(config)?;
     for first in (0..ENTRIES).step_by(BATCH as usize) {
-        table.updates(&batch(&insertions(first)))?;
+        table.write_batch(&batch(&insertions(first)))?;
     }
     Ok(table)
 }

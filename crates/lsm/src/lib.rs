@@ -3,7 +3,7 @@
 //!
 //! A [`Session`] is a directory. It gives out [`Table`]s; a table takes [`Update`]s into a write buffer,
 //! writes that out as sorted *runs* when it is full, and merges runs level by level, in equal shares with
-//! the updates. A [`Table::duplicate`] shares everything with its original and evolves apart from it. A
+//! the updates. A [`Table::fork`] shares everything with its original and evolves apart from it. A
 //! snapshot ([`Table::save_snapshot`], [`Session::open_snapshot`]) is what survives closing and crashes.
 //!
 //! The engine does all its I/O through [`terrane_io::Disk`] and keeps no thread running unless a table's

@@ -369,7 +369,7 @@ impl Replay<'_> {
         };
         let plan = Plan::new(&block, height).map_err(faulty)?;
         let keys = plan.keys();
-        let values = self.history.state().lookup(&keys)?;
+        let values = self.history.state().get_many(&keys)?;
         self.lookups += keys.len() as u64;
         let before = match self.history.tip() {
             Some(tip) => Note::parse(&tip.note)?.counters,

@@ -119,7 +119,7 @@ pub fn replay(
     options: &Options,
     monitor: &mut dyn Monitor,
 ) -> Result<Report, Error> {
-    let versions_max = engine.duplicates_max();
+    let versions_max = engine.forks_max();
     let label = "terrane replay changes".to_owned();
     let names = Names { log: "blocks", state: "state", label };
     let history = History::open(engine, names, options.keep_versions, versions_max)?;

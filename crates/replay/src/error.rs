@@ -4,10 +4,10 @@
 
 use terrane::io::ErrorKind;
 use terrane::kv;
+use terrane::lsm::Error;
 use terrane::radix;
 use terrane::state_dir;
 use terrane::{btree, context};
-use terrane::lsm::Error;
 
 /// How to react to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -77,7 +77,7 @@ fn apply(table: &mut Table, changes: &[Change]) -> Outcome<()> {
             None => (key, Update::Delete),
         })
         .collect();
-    Ok(table.updates(&batch)?)
+    Ok(table.write_batch(&batch)?)
 }
 
 /// What a table has of a key before a step, and after it.
@@ -140,12 +140,12 @@ fn measure(
 fn versions(table: &mut Table, entries: u64, updates: u64, count: u64) -> Outcome<Vec<Pair>> {
     let mut pairs = Vec::new();
     for version in 0..count {
-        let (older, debt) = (table.duplicate()?, table.stats().merge_debt_pages);
+        let (older, debt) = (table.fork()?, table.stats().merge_debt_pages);
         apply(table, &step(entries, updates, version))?;
         // Within a filling of the write buffer it only falls.
         let is_flushed = table.stats().merge_debt_pages > debt;
         if is_flushed || version % count.div_ceil(FEW) == 0 {
-            let newer = table.duplicate()?;
+            let newer = table.fork()?;
             let (before, after) = (merges(&older), merges(&newer));
             let begun =
                 after.iter().enumerate().filter(|(at, pages)| before.get(*at) != Some(pages));
@@ -192,9 +192,9 @@ fn main() -> Outcome<()> {
         let made: Vec<_> = (first..entries.min(first + 1_000)).map(|n| (n, Some(0))).collect();
         apply(&mut table, &made)?;
     }
-    let first = table.duplicate()?;
+    let first = table.fork()?;
     let pairs = versions(&mut table, entries, updates, count)?;
-    let last = table.duplicate()?;
+    let last = table.fork()?;
     complete_merges(&mut table)?;
 
     let (mut at_flushes, mut others) = (Vec::new(), Vec::new());

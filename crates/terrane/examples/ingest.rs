@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     for batch in inserts.chunks(BATCH as usize) {
         let batch: Vec<_> = batch.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
-        table.updates(&batch)?;
+        table.write_batch(&batch)?;
     }
     let insert_s = start.elapsed().as_secs_f64();
 
@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     for batch in deletes.chunks(BATCH as usize) {
         let batch: Vec<_> = batch.iter().map(|key| (key, Update::Delete)).collect();
-        table.updates(&batch)?;
+        table.write_batch(&batch)?;
     }
     let delete_s = start.elapsed().as_secs_f64();
 
@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for first in (0..entries).step_by(256) {
         let numbers: Vec<u64> = (first..entries.min(first + 256)).collect();
         let keys: Vec<_> = numbers.iter().map(|&n| key(n)).collect();
-        for (n, lookup) in numbers.into_iter().zip(table.lookups(&keys)?) {
+        for (n, lookup) in numbers.into_iter().zip(table.get_many(&keys)?) {
             let expected = (n % 2 == 1).then(|| value(n));
             if lookup.value() != expected.as_ref().map(<[u8; 60]>::as_slice) {
                 return Err(format!("key {n}: a wrong answer").into());

@@ -41,7 +41,7 @@ fn filled<const LEN: usize>(n: u64) -> [u8; LEN] {
 fn commit(table: &NamedTable, numbers: std::ops::Range<u64>) -> Outcome<()> {
     let entries: Vec<([u8; 34], [u8; 60])> = numbers.map(|n| (filled(n), filled(!n))).collect();
     let batch: Vec<_> = entries.iter().map(|(key, value)| (*key, Update::Insert(value))).collect();
-    table.updates(&batch)?;
+    table.write_batch(&batch)?;
     Ok(())
 }
 
@@ -106,7 +106,7 @@ fn main() -> Outcome<()> {
         let took = start.elapsed();
         let table = opened.table(&TableName::default())?;
         let last: [u8; 34] = filled(expected - 1);
-        if table.lookup(&last)?.value() != Some(&filled::<60>(!(expected - 1))) {
+        if table.get(&last)?.value() != Some(&filled::<60>(!(expected - 1))) {
             return Err("the last commit is lost".into());
         }
         println!(

@@ -55,7 +55,7 @@ fn fill(dir: &Path, blocks: u64, is_retained: bool) -> Result<Cost, Box<dyn Erro
     for block in 0..blocks {
         let keys: Vec<_> = (block * UPDATES..(block + 1) * UPDATES).map(key).collect();
         let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(&[7; 60]))).collect();
-        table.updates(&batch)?.wait()?;
+        table.write_batch(&batch)?.wait()?;
         if is_retained {
             store.retain(None)?;
         }

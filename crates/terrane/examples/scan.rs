@@ -17,7 +17,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use terrane::io::{CountedDisk, RealDisk};
-use terrane::lsm::{DiskCache, MergePolicy, MergeSchedule, Session, SessionOptions, SnapshotName, Table, TableConfig, Update, WriteBuffer};
+use terrane::lsm::{
+    DiskCache, MergePolicy, MergeSchedule, Session, SessionOptions, SnapshotName, Table,
+    TableConfig, Update, WriteBuffer,
+};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -83,7 +86,7 @@ fn update(table: &mut Table, inserts: std::ops::Range<u64>, deletes: bool) -> Ou
         if deletes {
             batch.extend(numbers.map(|n| (key(n - inserts.start), Update::Delete)));
         }
-        table.updates(&batch)?;
+        table.write_batch(&batch)?;
     }
     Ok(())
 }

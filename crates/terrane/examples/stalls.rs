@@ -15,7 +15,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use terrane::io::{CountedDisk, Disk, RealDisk};
-use terrane::lsm::{DiskCache, MergeSchedule, MergeThread, Session, SessionOptions, TableConfig, Update, WriteBuffer};
+use terrane::lsm::{
+    DiskCache, MergeSchedule, MergeThread, Session, SessionOptions, TableConfig, Update,
+    WriteBuffer,
+};
 
 /// `SplitMix64` of a number.
 fn spread(number: u64) -> u64 {
@@ -53,7 +56,7 @@ fn run(dir: &Path, config: &TableConfig, updates: u64) -> Result<Outcome, Box<dy
         let key = key(if number % 4 == 3 { number / 2 } else { number });
         let update = if number % 4 == 3 { Update::Delete } else { Update::Insert(&[7; 60]) };
         let start = Instant::now();
-        table.updates(&[(key, update)])?;
+        table.write_batch(&[(key, update)])?;
         outcome.latencies.push(start.elapsed().as_nanos() as u64);
         let now = disk.counts();
         let spent = now - before;

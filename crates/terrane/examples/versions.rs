@@ -112,7 +112,7 @@ impl Store {
             let made: Vec<_> =
                 (first..entries.min(first + 1_000)).map(|n| (key(n), value(n))).collect();
             let batch: Vec<_> = made.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
-            table.updates(&batch)?;
+            table.write_batch(&batch)?;
         }
         let versions = VecDeque::from([(table, 0)]);
         Ok(Self { session, versions, kept_max, took: Duration::ZERO })
@@ -123,17 +123,17 @@ impl Store {
             return Err("no version".into());
         };
         let keys: Vec<_> = block.spent.iter().map(|(_, key)| key).collect();
-        for ((n, _), lookup) in block.spent.iter().zip(newest.lookups(&keys)?) {
+        for ((n, _), lookup) in block.spent.iter().zip(newest.get_many(&keys)?) {
             check(*n, lookup.value(), true)?;
         }
         let deletes = block.spent.iter().map(|(_, key)| (key, Update::Delete));
         let inserts = block.made.iter().map(|(_, key, value)| (key, Update::Insert(value)));
         let batch: Vec<_> = deletes.chain(inserts).collect();
         if self.kept_max == 0 {
-            newest.updates(&batch)?;
+            newest.write_batch(&batch)?;
         } else {
-            let mut next = newest.duplicate()?;
-            next.updates(&batch)?;
+            let mut next = newest.fork()?;
+            next.write_batch(&batch)?;
             *lost = block.spent[0].0;
             self.versions.push_back((next, 0));
             if self.versions.len() > self.kept_max {
@@ -156,8 +156,8 @@ impl Store {
         let mut checked = 0;
         for pair in (1..self.versions.len()).step_by(7) {
             let ((before, lost), (after, _)) = (&self.versions[pair - 1], &self.versions[pair]);
-            check(*lost, before.lookup(&key(*lost))?.value(), true)?;
-            check(*lost, after.lookup(&key(*lost))?.value(), false)?;
+            check(*lost, before.get(&key(*lost))?.value(), true)?;
+            check(*lost, after.get(&key(*lost))?.value(), false)?;
             checked += 1;
         }
         Ok(checked)

@@ -235,7 +235,7 @@ impl Forest {
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
-    pub fn lookup(&self, table: TableId, key: &[u8]) -> Result<Option<&Stored>, Refused> {
+    pub fn get(&self, table: TableId, key: &[u8]) -> Result<Option<&Stored>, Refused> {
         Ok(self.content(table)?.get(key))
     }
 
@@ -306,7 +306,7 @@ impl Forest {
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
-    pub fn duplicate(&mut self, table: TableId) -> Result<TableId, Refused> {
+    pub fn fork(&mut self, table: TableId) -> Result<TableId, Refused> {
         let copy = self.table(table)?.clone();
         Ok(self.add_table(copy))
     }
@@ -696,7 +696,7 @@ mod tests {
     }
 
     fn value<'a>(forest: &'a Forest, table: TableId, key: &[u8]) -> Option<&'a [u8]> {
-        forest.lookup(table, key).unwrap().map(|stored| stored.value.as_slice())
+        forest.get(table, key).unwrap().map(|stored| stored.value.as_slice())
     }
 
     fn keys(entries: &[Entry]) -> Vec<&[u8]> {
@@ -730,13 +730,10 @@ mod tests {
         let table = forest.new_table(Resolve::Concatenate);
         let change = Change::InsertWithBlob(b"a".to_vec(), b"blob".to_vec());
         forest.update(table, b"k", change).unwrap();
-        assert_eq!(
-            forest.lookup(table, b"k").unwrap().unwrap().blob.as_deref(),
-            Some(&b"blob"[..])
-        );
+        assert_eq!(forest.get(table, b"k").unwrap().unwrap().blob.as_deref(), Some(&b"blob"[..]));
         forest.update(table, b"k", Change::Upsert(b"b".to_vec())).unwrap();
         let stored = Stored { value: b"ab".to_vec(), blob: None };
-        assert_eq!(forest.lookup(table, b"k"), Ok(Some(&stored)));
+        assert_eq!(forest.get(table, b"k"), Ok(Some(&stored)));
         forest.update(table, b"k", Change::Delete).unwrap();
         forest.update(table, b"k", Change::Upsert(b"c".to_vec())).unwrap();
         assert_eq!(value(&forest, table, b"k"), Some(&b"c"[..]));
@@ -747,7 +744,7 @@ mod tests {
         let mut forest = Forest::default();
         let left = forest.new_table(Resolve::Newest);
         insert(&mut forest, left, b"a", b"1");
-        let right = forest.duplicate(left).unwrap();
+        let right = forest.fork(left).unwrap();
         let copy = forest.copy_content(left, Resolve::Max).unwrap();
         insert(&mut forest, left, b"b", b"2");
         assert_eq!(value(&forest, copy, b"a"), Some(&b"1"[..]));
@@ -758,8 +755,8 @@ mod tests {
         assert_eq!(forest.content(right).unwrap().len(), 0);
         forest.close_table(left);
         forest.close_table(left);
-        assert_eq!(forest.lookup(left, b"a"), Err(Refused::TableClosed));
-        assert_eq!(forest.lookup(right, b"a"), Ok(None));
+        assert_eq!(forest.get(left, b"a"), Err(Refused::TableClosed));
+        assert_eq!(forest.get(right, b"a"), Ok(None));
     }
 
     /// Every case of the table in the reference.
@@ -779,7 +776,7 @@ mod tests {
         insert(&mut forest, left, b"gone", b"L");
         let union = forest.union(&[left, middle, right]).unwrap();
         let found = |key: &[u8]| {
-            let stored = forest.lookup(union, key).unwrap().unwrap();
+            let stored = forest.get(union, key).unwrap().unwrap();
             (stored.value.as_slice(), stored.blob.is_some())
         };
         assert_eq!(found(b"blob"), (&b"RML"[..], true));

@@ -201,7 +201,7 @@ fn fill(
         let pairs: Vec<_> = part.iter().map(|&number| key(options, number)).collect();
         let pairs: Vec<_> = pairs.into_iter().map(|key| (key, value(&key))).collect();
         let batch: Vec<_> = pairs.iter().map(|(key, value)| (key, Update::Insert(value))).collect();
-        table.updates(&batch)?;
+        table.write_batch(&batch)?;
         *filled += part.len() as u64;
         monitor.progress(Phase::Fill, *filled, Some(total));
     }
@@ -231,7 +231,7 @@ impl Lookups<'_> {
                 .collect();
             let keys: Vec<_> = numbers.iter().map(|&number| key(self.options, number)).collect();
             let start = Instant::now();
-            let found = table.lookups(&keys)?;
+            let found = table.get_many(&keys)?;
             spent += seconds(start);
             for ((number, key), found) in numbers.iter().zip(&keys).zip(found) {
                 let expected = in_any(self.options, *number).then(|| value(key));

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::lsm::{DiskCache, IndexKind, Resolve, Session, Table, TableConfig, Update, WriteBuffer};
+use terrane::lsm::{
+    DiskCache, IndexKind, Resolve, Session, Table, TableConfig, Update, WriteBuffer,
+};
 
 use super::{Error, Result, bounded, median, open, seconds, splitmix};
 use terrane_replay::monitor::{Monitor, Phase};
@@ -88,7 +90,7 @@ impl<'a> Bench<'a> {
             let update =
                 |value| if is_insert { Update::Insert(value) } else { Update::Upsert(value) };
             let batch: Vec<_> = chunk.iter().map(|(key, value)| (key, update(value))).collect();
-            table.updates(&batch)?;
+            table.write_batch(&batch)?;
             self.tell(chunk.len())?;
         }
         Ok((seconds(start), table))
@@ -100,7 +102,7 @@ impl<'a> Bench<'a> {
         for _ in 0..UPSERTS_PER_KEY {
             for chunk in self.chunks() {
                 let batch: Vec<_> = chunk.iter().map(|(k, v)| (k, Update::Upsert(v))).collect();
-                table.updates(&batch)?;
+                table.write_batch(&batch)?;
                 self.tell(chunk.len())?;
             }
         }
@@ -113,7 +115,7 @@ impl<'a> Bench<'a> {
         for _ in 0..UPSERTS_PER_KEY {
             for chunk in self.chunks() {
                 let keys: Vec<_> = chunk.iter().map(|(key, _)| key).collect();
-                let found = table.lookups(&keys)?;
+                let found = table.get_many(&keys)?;
                 let sums = chunk.iter().zip(&found).map(|((_, value), found)| {
                     let old = found.value().and_then(<[u8]>::first_chunk).copied();
                     let old = u64::from_le_bytes(old.unwrap_or_default());
@@ -122,7 +124,7 @@ impl<'a> Bench<'a> {
                 let sums: Vec<_> = sums.collect();
                 let new = keys.into_iter().zip(&sums);
                 let batch: Vec<_> = new.map(|(key, sum)| (key, Update::Insert(sum))).collect();
-                table.updates(&batch)?;
+                table.write_batch(&batch)?;
                 self.tell(chunk.len())?;
             }
         }
@@ -208,7 +210,7 @@ fn compare(inserted: &Table, upserted: &Table, pairs: &[Pair], factor: u64) -> R
             return Err(Error::Wrong(format!("{name}: {count} entries, not {}", pairs.len())));
         }
         let keys: Vec<_> = pairs.iter().map(|(key, _)| key).collect();
-        for ((key, value), found) in pairs.iter().zip(table.lookups(&keys)?) {
+        for ((key, value), found) in pairs.iter().zip(table.get_many(&keys)?) {
             let expected = u64::from_le_bytes(*value).wrapping_mul(factor).to_le_bytes();
             if found.value() != Some(&expected) {
                 return Err(Error::Wrong(format!("{name}: key {key:02x?} has {found:?}")));

@@ -40,7 +40,7 @@ fn undo_key(block: u64) -> Vec<u8> {
 fn composed(log: &Table, from: u64, to: u64) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
     let mut old = BTreeMap::new();
     for block in (from..=to).rev() {
-        let record = log.lookup(&undo_key(block)).unwrap().value().unwrap().to_vec();
+        let record = log.get(&undo_key(block)).unwrap().value().unwrap().to_vec();
         let mut rest = record.as_slice();
         let sized = |rest: &mut &[u8]| {
             let (size, tail) = rest.split_first_chunk().unwrap();
@@ -83,7 +83,7 @@ fn undo_records_between_two_durable_points_compose_to_the_diff_of_their_states()
             [older, newer].map(|(number, height)| open(&format!("utxo-{number:010}-{height}")));
         let mut undo = composed(&log, older.1 + 1, newer.1);
         // Made and spent in between.
-        undo.retain(|key, old| after.lookup(key).unwrap().value().map(<[u8]>::to_vec) != *old);
+        undo.retain(|key, old| after.get(key).unwrap().value().map(<[u8]>::to_vec) != *old);
         let mut diff = before.diff(&after).unwrap();
         let mut spent = 0;
         let mut found = BTreeMap::new();

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use terrane::lsm::StateDigest;
 use terrane::kv::Durability;
+use terrane::lsm::StateDigest;
 use terrane::radix::{self, Address, Change, Root, Store};
 use terrane::state_dir::{BackEnd, Opened, Opening, open_database};
 use terrane_replay::changes::{Error, Options, Report, replay, replay_on};

@@ -5,9 +5,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use terrane::lsm::PAGE_SIZE;
 use terrane::btree::{Config, Index};
 use terrane::io::{Disk, RealDisk};
+use terrane::lsm::PAGE_SIZE;
 
 use crate::program::{Answer, Place, command, text};
 use crate::schema::{faults, schema};

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use terrane::lsm::PAGE_SIZE;
 use terrane::btree::{Config, Index};
 use terrane::io::RealDisk;
+use terrane::lsm::PAGE_SIZE;
 
 use crate::context;
 use crate::program::{Answer, Place, command, text};
@@ -144,7 +144,8 @@ fn constants_are_printed() {
 fn a_store_can_be_inspected_while_it_is_open() {
     let store = Store::new();
     let session =
-        terrane::lsm::Session::open_dir(store.dir(), &terrane::lsm::SessionOptions::default()).unwrap();
+        terrane::lsm::Session::open_dir(store.dir(), &terrane::lsm::SessionOptions::default())
+            .unwrap();
     inspect(&store.dir(), &["--json"]).done();
     session.close().unwrap();
 }

@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use terrane::lsm::inspect::{Inspection, RunInfo};
 use terrane::io::checksum::{crc32c, crc32c_append};
 use terrane::io::{Disk, RealDisk};
-use terrane::lsm::{PAGE_SIZE, Purpose, Session, SessionOptions, SnapshotName, TableConfig, WriteBuffer};
+use terrane::lsm::inspect::{Inspection, RunInfo};
+use terrane::lsm::{
+    PAGE_SIZE, Purpose, Session, SessionOptions, SnapshotName, TableConfig, WriteBuffer,
+};
 
 use crate::program::{Answer, command};
 
@@ -98,7 +100,7 @@ fn content(session: &Session, name: &str) -> Option<Content> {
     let mut content = Content { entries: 0, crc: 0 };
     while let Some(record) = cursor.next().ok()? {
         let value = record.value.into_vec();
-        if table.lookup(&record.key).ok()?.value() != Some(&value) {
+        if table.get(&record.key).ok()?.value() != Some(&value) {
             return None;
         }
         content.entries += 1;

@@ -109,22 +109,22 @@ mod tests {
         for _ in 0..2 {
             let batch: [(&[u8], _); 2] =
                 [(b"beside", Update::Insert(b"1")), (b"key", Update::Upsert(&[2; 6_000]))];
-            let refused = table.updates(&batch).unwrap_err();
+            let refused = table.write_batch(&batch).unwrap_err();
             let Error::UpsertTooLarge { key, stored_bytes, operand_bytes, bytes, limit } = refused
             else {
                 panic!("{refused:?}");
             };
             assert_eq!((key.as_slice(), stored_bytes, operand_bytes), (&b"key"[..], 6_000, 6_000));
             assert_eq!((bytes, limit), (12_000, LIMIT));
-            assert!(!table.lookup(b"beside").unwrap().is_found(), "all or nothing");
+            assert!(!table.get(b"beside").unwrap().is_found(), "all or nothing");
         }
         // What fits is taken, up to the last byte; also in several steps of one batch.
         let parts: [(&[u8], _); 2] =
             [(b"key", Update::Upsert(&[3; 2_000])), (b"key", Update::Upsert(&[4; 2_000]))];
-        table.updates(&parts).unwrap();
+        table.write_batch(&parts).unwrap();
         table.upsert(b"key", &[5]).unwrap_err();
         put_others(&mut table, 2);
-        let found = table.lookup(b"key").unwrap();
+        let found = table.get(b"key").unwrap();
         assert_eq!(found.value().map(<[u8]>::len), Some(LIMIT));
 
         // A deletion makes room, and so does another value.
@@ -137,7 +137,7 @@ mod tests {
         for seed in 4..20 {
             put_others(&mut table, seed);
         }
-        assert_eq!(table.lookup(b"key").unwrap().value().map(<[u8]>::len), Some(2_001));
+        assert_eq!(table.get(b"key").unwrap().value().map(<[u8]>::len), Some(2_001));
     }
 
     /// A table whose function makes values of the product of the lengths: longer than anybody looks for.
@@ -153,8 +153,7 @@ mod tests {
 
     /// Reading the key says that its value is too long, and names the key; other keys are read.
     fn check_too_large(table: &Table) {
-        let Error::UpsertTooLarge { key, bytes, limit, .. } = table.lookup(b"key").unwrap_err()
-        else {
+        let Error::UpsertTooLarge { key, bytes, limit, .. } = table.get(b"key").unwrap_err() else {
             panic!("another error");
         };
         // The place of a blob takes room of its value.
@@ -163,7 +162,7 @@ mod tests {
         assert!(matches!(pending, Err(Error::UpsertTooLarge { .. })));
         let read = table.cursor().unwrap().take(usize::MAX);
         assert!(matches!(read, Err(Error::UpsertTooLarge { key, .. }) if key == b"key"));
-        assert!(table.lookup(&1_000_u32.to_le_bytes()).unwrap().is_found());
+        assert!(table.get(&1_000_u32.to_le_bytes()).unwrap().is_found());
     }
 
     /// Each attempt of a merge failed that met upserts of too long a value, so the table took no more updates.
@@ -192,17 +191,17 @@ mod tests {
         let read = std::iter::from_fn(|| diff.next().transpose()).find_map(Result::err);
         assert!(matches!(read, Some(Error::UpsertTooLarge { .. })));
 
-        let mut copy = table.duplicate().unwrap();
+        let mut copy = table.fork().unwrap();
         copy.delete(b"key").unwrap();
-        assert!(!copy.lookup(b"key").unwrap().is_found());
+        assert!(!copy.get(b"key").unwrap().is_found());
         copy.upsert(b"key", &[1; 50]).unwrap();
         table.insert(b"key", b"1").unwrap();
         for seed in 7..12 {
             put_others(&mut copy, seed);
             put_others(&mut table, seed);
         }
-        assert_eq!(copy.lookup(b"key").unwrap().value().map(<[u8]>::len), Some(50));
-        assert_eq!(table.lookup(b"key").unwrap().value(), Some(&b"1"[..]));
+        assert_eq!(copy.get(b"key").unwrap().value().map(<[u8]>::len), Some(50));
+        assert_eq!(table.get(b"key").unwrap().value(), Some(&b"1"[..]));
         table.compact(&mut |_, _| {}).unwrap();
     }
 
@@ -226,7 +225,7 @@ mod tests {
         }
         union.delete(b"key").unwrap();
         union.compact(&mut |_, _| {}).unwrap();
-        assert!(!union.lookup(b"key").unwrap().is_found());
+        assert!(!union.get(b"key").unwrap().is_found());
     }
 
     /// Parts of a write buffer that are put together have nobody to refuse an upsert to.
@@ -244,11 +243,11 @@ mod tests {
                 table.upsert(b"key", &[1; 200]).unwrap();
             }
             table.insert(&number.to_le_bytes(), b"other").unwrap();
-            copies.push(table.duplicate().unwrap());
+            copies.push(table.fork().unwrap());
         }
         check_too_large(&table);
         table.delete(b"key").unwrap();
-        assert!(!table.lookup(b"key").unwrap().is_found());
+        assert!(!table.get(b"key").unwrap().is_found());
     }
 
     /// A function that makes no more than it is given is refused nothing, however long the values are.
@@ -264,9 +263,9 @@ mod tests {
         for seed in 0..5 {
             table.upsert(b"key", &[seed as u8; 9_000]).unwrap();
             put_others(&mut table, seed);
-            let mut copy = table.duplicate().unwrap();
+            let mut copy = table.fork().unwrap();
             copy.upsert(b"key", &[9; LIMIT]).unwrap();
         }
-        assert_eq!(table.lookup(b"key").unwrap().value(), Some(&[4; 9_000][..]));
+        assert_eq!(table.get(b"key").unwrap().value(), Some(&[4; 9_000][..]));
     }
 }

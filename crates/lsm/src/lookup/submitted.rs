@@ -108,11 +108,11 @@ impl PendingLookups {
         !matches!(*lock(&self.slot.state), State::UnderWay(_))
     }
 
-    /// Waits for the results: those that [`Table::lookups`](crate::Table::lookups) would have given when the
+    /// Waits for the results: those that [`Table::get_many`](crate::Table::get_many) would have given when the
     /// batch was submitted.
     ///
     /// # Errors
-    /// Those of [`Table::lookups`](crate::Table::lookups).
+    /// Those of [`Table::get_many`](crate::Table::get_many).
     pub fn wait(self) -> Result<Vec<Lookup>> {
         let mut state = lock(&self.slot.state);
         while let State::UnderWay(_) = *state {

@@ -242,7 +242,7 @@ impl State {
             let mut reading = lock(&named.slot.0);
             // Where nobody reads, nothing is duplicated. Where it fails, the next reader is told.
             let is_wanted = std::mem::take(&mut reading.is_wanted);
-            reading.view = is_wanted.then(|| named.table.duplicate().ok()).flatten().map(Arc::new);
+            reading.view = is_wanted.then(|| named.table.fork().ok()).flatten().map(Arc::new);
         }
     }
 }
@@ -681,7 +681,7 @@ impl State {
     /// Duplicates of the tables that have changed, with their last change.
     fn changed_copies(&self) -> Result<Vec<(u64, u64, Table)>> {
         let changed = self.tables.iter().filter(|(_, named)| named.changed > named.written);
-        changed.map(|(id, named)| Ok((*id, named.changed, named.table.duplicate()?))).collect()
+        changed.map(|(id, named)| Ok((*id, named.changed, named.table.fork()?))).collect()
     }
 }
 

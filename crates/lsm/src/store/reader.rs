@@ -463,7 +463,7 @@ impl Place {
         let mut tables = BTreeMap::new();
         for named in &self.manifest.tables {
             let table = match &self.tables[&named.id] {
-                Ok(table) => Ok(Arc::new(table.duplicate()?)),
+                Ok(table) => Ok(Arc::new(table.fork()?)),
                 Err(error) => Err(error.clone()),
             };
             tables.insert(named.name.clone(), table);

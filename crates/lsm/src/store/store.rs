@@ -324,11 +324,11 @@ impl Store {
     /// The same with a durability of its own. In a store without a log, what becomes durable does so by a
     /// checkpoint.
     ///
-    /// Cost: as [`Table::updates`]; one write to the log, as long as the batches, and what the durability
+    /// Cost: as [`Table::write_batch`]; one write to the log, as long as the batches, and what the durability
     /// asks for. Now and then a checkpoint, see [`StoreOptions::log_bytes_max`].
     ///
     /// # Errors
-    /// Those of [`Table::updates`]; [`Error::CommitTooLarge`]; [`Error::TableDoesNotExist`] for a table that
+    /// Those of [`Table::write_batch`]; [`Error::CommitTooLarge`]; [`Error::TableDoesNotExist`] for a table that
     /// was dropped or belongs to another store. Nothing was changed then. But if the waiting of
     /// [`Each`](Durability::Each) fails, the commit is seen and not durable: a failed fsync poisons the store; in
     /// a store without a log [`sync`](Self::sync) tries again.
@@ -491,7 +491,7 @@ impl NamedTable {
 
     /// The table as the last commit left it: later ones change nothing in it.
     ///
-    /// Cost: as [`Table::duplicate`], once for all that read between two commits.
+    /// Cost: as [`Table::fork`], once for all that read between two commits.
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`]; [`Error::Poisoned`] if a resolve
@@ -532,25 +532,27 @@ impl NamedTable {
         let mut reading = lock(&named.slot.0);
         reading.is_wanted = true;
         if reading.view.is_none() {
-            reading.view = Some(Arc::new(named.table.duplicate()?));
+            reading.view = Some(Arc::new(named.table.fork()?));
         }
         reading.view.clone().ok_or(Error::SessionClosed)
     }
 
-    /// As [`Table::lookup`] of the [`view`](Self::view).
+    /// As [`Table::get`] of the [`view`](Self::view).
     ///
     /// # Errors
-    /// As [`Table::lookups`] and [`view`](Self::view).
-    pub fn lookup(&self, key: &[u8]) -> Result<Lookup> {
-        self.view()?.lookup(key)
+    /// As [`Table::get_many`] and [`view`](Self::view).
+    #[doc(alias("lookup"))]
+    pub fn get(&self, key: &[u8]) -> Result<Lookup> {
+        self.view()?.get(key)
     }
 
-    /// As [`Table::lookups`] of the [`view`](Self::view).
+    /// As [`Table::get_many`] of the [`view`](Self::view).
     ///
     /// # Errors
-    /// As [`Table::lookups`] and [`view`](Self::view).
-    pub fn lookups<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
-        self.view()?.lookups(keys)
+    /// As [`Table::get_many`] and [`view`](Self::view).
+    #[doc(alias("multi_get", "lookups"))]
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
+        self.view()?.get_many(keys)
     }
 
     /// As [`Table::cursor`] of the [`view`](Self::view); other cursors are made from a view.
@@ -565,8 +567,9 @@ impl NamedTable {
     ///
     /// # Errors
     /// As [`view`](Self::view).
-    pub fn duplicate(&self) -> Result<Table> {
-        self.view()?.duplicate()
+    #[doc(alias("duplicate", "clone"))]
+    pub fn fork(&self) -> Result<Table> {
+        self.view()?.fork()
     }
 
     /// As [`Table::save_snapshot`] of the [`view`](Self::view).
@@ -590,7 +593,8 @@ impl NamedTable {
     ///
     /// # Errors
     /// As [`Store::commit_with`].
-    pub fn updates<K: AsRef<[u8]>>(&self, batch: &[(K, Update<'_>)]) -> Result<Ticket> {
+    #[doc(alias("updates", "put_many"))]
+    pub fn write_batch<K: AsRef<[u8]>>(&self, batch: &[(K, Update<'_>)]) -> Result<Ticket> {
         Store { shared: Arc::clone(&self.shared) }.commit(&[(self, batch)])
     }
 
@@ -599,7 +603,7 @@ impl NamedTable {
     /// # Errors
     /// As [`Store::commit_with`].
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<Ticket> {
-        self.updates(&[(key, Update::Insert(value))])
+        self.write_batch(&[(key, Update::Insert(value))])
     }
 
     /// Commits an upsert of one key.
@@ -607,7 +611,7 @@ impl NamedTable {
     /// # Errors
     /// As [`Store::commit_with`].
     pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Ticket> {
-        self.updates(&[(key, Update::Upsert(value))])
+        self.write_batch(&[(key, Update::Upsert(value))])
     }
 
     /// Changes the configuration, durably: see [`Table::set_config`].
@@ -643,7 +647,7 @@ impl NamedTable {
     /// # Errors
     /// As [`Store::commit_with`].
     pub fn delete(&self, key: &[u8]) -> Result<Ticket> {
-        self.updates(&[(key, Update::Delete)])
+        self.write_batch(&[(key, Update::Delete)])
     }
 }
 
@@ -673,7 +677,7 @@ impl NamedTable {
     fn delete_over(&self, range: &KeyRange) -> Result<Ticket> {
         // A range without keys is committed, too, so that the ticket is that of a commit.
         let span = Span::of(range).unwrap_or(Span { from: Vec::new(), end: Some(Vec::new()) });
-        self.updates(&[(&span.from, Update::DeleteRange(span.end.as_deref()))])
+        self.write_batch(&[(&span.from, Update::DeleteRange(span.end.as_deref()))])
     }
 }
 

@@ -71,15 +71,15 @@ impl BulkLoader {
     }
 
     /// Adds updates, whose keys may come in any order and more than once: what comes later counts as if it had
-    /// been given to [`Table::updates`] later.
+    /// been given to [`Table::write_batch`] later.
     ///
     /// Cost: no read; each entry is written once by this, in whole pages. Memory: an eighth of the table's
     /// memory budget or 64 MiB of keys, values and 40 bytes for each, twice, and what they take
     /// beside, whatever the size of a batch.
     ///
     /// # Errors
-    /// As [`Table::updates`]: after any error nothing of the batch has been added, so it can be given again.
-    pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+    /// As [`Table::write_batch`]: after any error nothing of the batch has been added, so it can be given again.
+    pub fn write_batch<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_writable()?;
         self.session.check_room_for(batch)?;
         let (room, blob_bytes) = check_batch(batch)?;
@@ -104,7 +104,7 @@ impl BulkLoader {
         let mut parts = batch.chunk_by(|one, other| is_range(&one.1) == is_range(&other.1));
         let added = parts.try_for_each(|part| {
             if !is_range(&part[0].1) {
-                return self.updates(part);
+                return self.write_batch(part);
             }
             self.settle()?;
             for (from, update) in part {
@@ -254,12 +254,12 @@ impl BulkLoader {
 
     /// The table with all that was added.
     ///
-    /// Cost: reads what was written by [`updates`](Self::updates) and writes it once more. Memory: the filter
+    /// Cost: reads what was written by [`write_batch`](Self::write_batch) and writes it once more. Memory: the filter
     /// and the index of the table, 128 KiB for each run, and half a megabyte if the table has its merges on the background
     /// thread, where one thread then merges and this one writes.
     ///
     /// # Errors
-    /// As [`Table::updates`]; [`Error::InvalidConfig`] if the memory budget is too small for a table of this size.
+    /// As [`Table::write_batch`]; [`Error::InvalidConfig`] if the memory budget is too small for a table of this size.
     pub fn finish(self) -> Result<Table> {
         let done = self.finish_watched(&mut |_, _| ControlFlow::<()>::Continue(()))?;
         match done {

@@ -101,7 +101,7 @@ impl<'a> Part<'a> {
     }
 
     /// What its table has of the key, if nothing older matters.
-    fn lookup(&self, key: &[u8]) -> Result<Option<Lookup>> {
+    fn get(&self, key: &[u8]) -> Result<Option<Lookup>> {
         let lookup = || Lookup::from_entry(key, (self.kind, self.value), self.blob.as_ref());
         self.kind.is_decisive().then(lookup).transpose()
     }
@@ -202,7 +202,7 @@ impl Diff {
     /// Each change is made in memory of its own anyway, so nothing is gained by borrowing it.
     ///
     /// # Errors
-    /// Those of [`Table::lookups`](crate::Table::lookups) and of [`Cursor::next`](crate::Cursor::next).
+    /// Those of [`Table::get_many`](crate::Table::get_many) and of [`Cursor::next`](crate::Cursor::next).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot fail once for good")]
     pub fn next(&mut self) -> Result<Option<Change>> {
         if let Some(error) = &self.failed {
@@ -264,7 +264,7 @@ impl Diff {
                 bytes +=
                     key.len() + [&old, &new].into_iter().flatten().map(part_bytes).sum::<usize>();
                 let known = |part: Option<Part<'_>>| match part {
-                    Some(part) => part.lookup(&key),
+                    Some(part) => part.get(&key),
                     None => Ok(is_everything.then_some(Lookup::NotFound)),
                 };
                 suspects.push(Suspect { key: key.clone(), old: known(old)?, new: known(new)? });

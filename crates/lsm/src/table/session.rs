@@ -473,7 +473,7 @@ impl Session {
     /// [`CanonicalMalformed`](crate::Error::CanonicalMalformed) with the place in the stream,
     /// [`CanonicalDigestMismatch`](crate::Error::CanonicalDigestMismatch),
     /// [`Stream`](crate::Error::Stream) if `input` fails; those of [`new_table`](Self::new_table) and
-    /// [`Table::updates`].
+    /// [`Table::write_batch`].
     pub fn import_canonical(
         &self,
         input: impl Read,
@@ -484,7 +484,7 @@ impl Session {
         let mut table = self.new_table(config)?;
         let summary = canonical::import(input, |entries| {
             let batch: Vec<_> = entries.iter().map(|entry| (&entry.key, entry.update())).collect();
-            table.updates(&batch)
+            table.write_batch(&batch)
         })?;
         event!(DEBUG, "session.canonical_imported", dir);
         Ok((table, summary))

@@ -252,35 +252,35 @@ impl Table {
     /// that this and later updates do their share of.
     ///
     /// # Errors
-    /// As [`updates`](Self::updates).
+    /// As [`write_batch`](Self::write_batch).
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.updates(&[(key, Update::Insert(value))])
+        self.write_batch(&[(key, Update::Insert(value))])
     }
 
     /// Sets the value of a key and its blob, which lookups refer to but do not read. Cost: as
     /// [`insert`](Self::insert) of a value as long as both.
     ///
     /// # Errors
-    /// As [`updates`](Self::updates).
+    /// As [`write_batch`](Self::write_batch).
     pub fn insert_with_blob(&mut self, key: &[u8], value: &[u8], blob: &[u8]) -> Result<()> {
-        self.updates(&[(key, Update::InsertWithBlob(value, blob))])
+        self.write_batch(&[(key, Update::InsertWithBlob(value, blob))])
     }
 
     /// Sets the value of a key that is absent; otherwise combines it with the old value by the table's
     /// resolve function, without reading. Removes the key's blob. Cost: as [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As [`updates`](Self::updates).
+    /// As [`write_batch`](Self::write_batch).
     pub fn upsert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.updates(&[(key, Update::Upsert(value))])
+        self.write_batch(&[(key, Update::Upsert(value))])
     }
 
     /// Removes a key; no effect if it is absent. Cost: as [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As [`updates`](Self::updates).
+    /// As [`write_batch`](Self::write_batch).
     pub fn delete(&mut self, key: &[u8]) -> Result<()> {
-        self.updates(&[(key, Update::Delete)])
+        self.write_batch(&[(key, Update::Delete)])
     }
 
     /// Removes all keys in a range.
@@ -292,7 +292,7 @@ impl Table {
     /// has fewer these are deleted one by one.
     ///
     /// # Errors
-    /// As [`updates`](Self::updates), and [`Cursor::next`] where keys are read. After any error the table is as it was before.
+    /// As [`write_batch`](Self::write_batch), and [`Cursor::next`] where keys are read. After any error the table is as it was before.
     pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
         &mut self,
         range: R,
@@ -311,7 +311,7 @@ impl Table {
     fn delete_over(&mut self, range: &KeyRange) -> Result<()> {
         match Span::of(range) {
             Some(Span { from, end }) => {
-                self.updates(&[(from, Update::DeleteRange(end.as_deref()))])
+                self.write_batch(&[(from, Update::DeleteRange(end.as_deref()))])
             }
             None => self.session.check_writable(),
         }
@@ -326,7 +326,8 @@ impl Table {
     /// [`Error::BlobTooLarge`], [`Error::TableTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
     /// again after making space), [`Error::OutOfSpace`] (of a session with a reserve, unless all are deletions), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
-    pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+    #[doc(alias("updates", "put_many"))]
+    pub fn write_batch<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_room_for(batch)?;
         self.apply_batch(batch).map(drop)
     }
@@ -334,7 +335,7 @@ impl Table {
     /// Applies a batch that may be taken back as long as nothing else is done to the table.
     ///
     /// # Errors
-    /// As [`updates`](Self::updates).
+    /// As [`write_batch`](Self::write_batch).
     pub(crate) fn apply_batch<K: AsRef<[u8]>>(
         &mut self,
         batch: &[(K, Update<'_>)],
@@ -390,7 +391,7 @@ impl Table {
     /// Cost: no I/O but that of a flush, and of reading a range that is deleted key by key.
     ///
     /// # Errors
-    /// As [`updates`](Self::updates). The batch may have been applied in part then.
+    /// As [`write_batch`](Self::write_batch). The batch may have been applied in part then.
     pub(crate) fn replay<K: AsRef<[u8]>>(
         &mut self,
         batch: &[(K, Update<'_>)],
@@ -451,7 +452,7 @@ impl Table {
 
     /// Refuses an upsert that makes too long a value of what its key has.
     fn try_upsert(&self, key: &[u8], operand: &[u8]) -> Result<()> {
-        let stored = self.lookup(key)?;
+        let stored = self.get(key)?;
         let Some(stored) = stored.value() else { return Ok(()) };
         let mut combined = operand.to_vec();
         match self.config.resolve.combine(&mut combined, stored) {
@@ -688,9 +689,10 @@ impl Table {
     /// Looks up one key. Cost: as for a batch of one.
     ///
     /// # Errors
-    /// As [`lookups`](Self::lookups).
-    pub fn lookup(&self, key: &[u8]) -> Result<Lookup> {
-        let mut results = self.lookups(&[key])?;
+    /// As [`get_many`](Self::get_many).
+    #[doc(alias("lookup"))]
+    pub fn get(&self, key: &[u8]) -> Result<Lookup> {
+        let mut results = self.get_many(&[key])?;
         Ok(results.pop().unwrap_or(Lookup::NotFound))
     }
 
@@ -704,7 +706,8 @@ impl Table {
     /// # Errors
     /// [`Error::Disk`] if a read fails, [`Error::Corrupt`] if a page fails its checks,
     /// [`Error::SessionClosed`]; no partial result.
-    pub fn lookups<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
+    #[doc(alias("multi_get", "lookups"))]
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
         self.session.check_open()?;
         let (start, id) = (self.clock(), self.session.id());
         event!(TRACE, "table.lookups", self.session.dir(), table = id, count = keys.len());
@@ -726,9 +729,9 @@ impl Table {
     /// Begins a batch of lookups whose results are taken later. Any number of threads may do so; up to
     /// [`SUBMITTED_MAX`](crate::SUBMITTED_MAX) batches of a session may be under way. The results are those of
     /// this moment, whatever is done to the table afterwards; references to blobs are valid as those of
-    /// [`lookups`](Self::lookups) at this moment.
+    /// [`get_many`](Self::get_many) at this moment.
     ///
-    /// Cost: as [`lookups`](Self::lookups). What needs no read is done here; the reads of all batches of a
+    /// Cost: as [`get_many`](Self::get_many). What needs no read is done here; the reads of all batches of a
     /// session are done by one thread, which is started when it is first needed, through one queue.
     ///
     /// # Errors
@@ -757,12 +760,12 @@ impl Table {
         self.session.lookup_thread().submit(self.session.files().disk(), submitted)
     }
 
-    /// Whether the keys are present, in their order. No blob is read. Cost: as [`lookups`](Self::lookups).
+    /// Whether the keys are present, in their order. No blob is read. Cost: as [`get_many`](Self::get_many).
     ///
     /// # Errors
-    /// As [`lookups`](Self::lookups).
+    /// As [`get_many`](Self::get_many).
     pub fn contains<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
-        Ok(self.lookups(keys)?.iter().map(Lookup::is_found).collect())
+        Ok(self.get_many(keys)?.iter().map(Lookup::is_found).collect())
     }
 
     /// The union of some tables of one session; see [`Session::incremental_union`](crate::Session).
@@ -784,7 +787,7 @@ impl Table {
             }
         }
         if let [table] = tables {
-            return table.duplicate();
+            return table.fork();
         }
         let trees: Vec<&Tree> = tables.iter().map(|table| &table.tree).collect();
         let registered = session.register(Holder::Table);
@@ -836,7 +839,8 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::SessionClosed`].
-    pub fn duplicate(&self) -> Result<Self> {
+    #[doc(alias("duplicate", "clone"))]
+    pub fn fork(&self) -> Result<Self> {
         self.session.check_open()?;
         let session = self.session.register(Holder::Table);
         let (id, original) = (session.id(), self.session.id());
@@ -1274,7 +1278,7 @@ mod tests {
             table.insert(key, &[7; 100]).unwrap();
         }
         for _ in 0..2 {
-            assert!(table.lookups(&keys).unwrap().iter().all(Lookup::is_found));
+            assert!(table.get_many(&keys).unwrap().iter().all(Lookup::is_found));
         }
         let cached = table.stats().cache_bytes;
         assert!(cached > BUDGET / 2, "{cached} bytes");

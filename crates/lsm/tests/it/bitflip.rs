@@ -158,7 +158,7 @@ impl Specimen {
             match self.model.snapshots.get(name.as_str()) {
                 Some(content) => check_table(&table, content, &self.keys).unwrap(),
                 None => {
-                    assert_eq!(table.lookup(b"key").unwrap().value(), Some(b"value".as_slice()));
+                    assert_eq!(table.get(b"key").unwrap().value(), Some(b"value".as_slice()));
                 }
             }
         }
@@ -270,7 +270,7 @@ fn every_bit_of_the_runs_is_guarded() {
                     let found = scan(&table);
                     assert!(matches!(found, Err(Error::Corrupt { .. })), "{found:?}");
                     let key = &specimen.keys[bit as usize % specimen.keys.len()];
-                    match table.lookup(key) {
+                    match table.get(key) {
                         Ok(found) => assert_eq!(found.value(), content.get(key).map(Vec::as_slice)),
                         Err(error) => assert!(matches!(error, Error::Corrupt { .. }), "{error:?}"),
                     }

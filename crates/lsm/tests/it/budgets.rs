@@ -54,10 +54,10 @@ fn reads_per_key(
 ) -> f64 {
     let keys: Vec<_> = numbers.map(key).collect();
     // One that has not been updated has no merge work to do while it waits.
-    let table = table.duplicate().unwrap();
+    let table = table.fork().unwrap();
     let (before, stats_before) = (disk.counts(), table.stats());
     for batch in keys.chunks(4_096) {
-        let results = table.lookups(batch).unwrap();
+        let results = table.get_many(batch).unwrap();
         assert!(results.iter().all(|result| result.is_found() == is_present));
     }
     let spent = disk.counts() - before;
@@ -128,9 +128,9 @@ fn keys_that_the_write_buffer_decides_cost_nothing() {
     clear(&mut table, 4_000..4_400);
     assert!(table.stats().buffer_entries >= 800);
     let before = disk.calls();
-    let found = table.lookups(&(0..400).map(key).collect::<Vec<_>>()).unwrap();
+    let found = table.get_many(&(0..400).map(key).collect::<Vec<_>>()).unwrap();
     assert!(found.iter().all(terrane_lsm::Lookup::is_found));
-    let gone = table.lookups(&(4_000..4_400).map(key).collect::<Vec<_>>()).unwrap();
+    let gone = table.get_many(&(4_000..4_400).map(key).collect::<Vec<_>>()).unwrap();
     assert!(!gone.iter().any(terrane_lsm::Lookup::is_found));
     assert_eq!(disk.calls(), before);
 }
@@ -141,7 +141,7 @@ fn a_duplicate_costs_no_call_of_any_kind() {
     fill(&mut table, 0..20_050);
     assert!(table.stats().merge_debt_pages > 0, "merges are under way");
     let before = disk.calls();
-    let copies: Vec<_> = (0..100).map(|_| table.duplicate().unwrap()).collect();
+    let copies: Vec<_> = (0..100).map(|_| table.fork().unwrap()).collect();
     drop(copies);
     assert_eq!(disk.calls(), before);
 }
@@ -229,7 +229,7 @@ fn worst_update(config: &TableConfig, count: u64) -> (u64, u64, usize) {
     for n in 0..count {
         let value = value(n, 60);
         let update = if n % 4 == 3 { Update::Delete } else { Update::Insert(&value) };
-        table.updates(&[(key(spread_over(n, count)), update)]).unwrap();
+        table.write_batch(&[(key(spread_over(n, count)), update)]).unwrap();
         let now = pages();
         worst = worst.max(now - before);
         before = now;
@@ -281,7 +281,7 @@ fn no_update_after_reopening_redoes_a_merge() {
     let mut table = session.new_table(&config).unwrap();
     let (mut worst, mut largest_merge, mut largest_done) = (0, 0, 0);
     for n in 0..50_000_u64 {
-        table.updates(&[(key(n), Update::Insert(&value(n, 60)))]).unwrap();
+        table.write_batch(&[(key(n), Update::Insert(&value(n, 60)))]).unwrap();
         // Just before each flush, and so before each moment at which a merge is due.
         if n % 200 != 198 {
             continue;
@@ -312,7 +312,7 @@ fn worst_of(disk: &SimDisk, table: &mut Table, updates: &[([u8; 34], Update<'_>)
     let mut worst = 0;
     for update in updates {
         let before = disk.counts();
-        table.updates(&[*update]).unwrap();
+        table.write_batch(&[*update]).unwrap();
         let spent = disk.counts() - before;
         worst = worst.max(spent.read_pages + spent.write_pages);
     }

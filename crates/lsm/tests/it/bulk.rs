@@ -33,7 +33,7 @@ fn load(loader: &mut BulkLoader, numbers: std::ops::Range<u64>) -> Result<(), Er
     numbers.chunks(20).try_for_each(|part| {
         let entries: Vec<_> = part.iter().map(|&n| (key(n), value(n, 60))).collect();
         let batch: Vec<_> = entries.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
-        loader.updates(&batch)
+        loader.write_batch(&batch)
     })
 }
 
@@ -59,7 +59,7 @@ fn a_loaded_table_is_what_updates_would_have_made() {
                     _ => (key, Update::Insert(value)),
                 });
                 let batch: Vec<_> = batch.collect();
-                loader.updates(&batch).unwrap();
+                loader.write_batch(&batch).unwrap();
                 for (key, update) in batch {
                     let old = model.remove(key.as_slice());
                     match update {
@@ -79,7 +79,7 @@ fn a_loaded_table_is_what_updates_would_have_made() {
             assert_eq!(content(&table), expected);
             assert_eq!(table.stats().runs(), 1);
             let keys: Vec<_> = (0..3_000).map(key).collect();
-            for (key, found) in keys.iter().zip(table.lookups(&keys).unwrap()) {
+            for (key, found) in keys.iter().zip(table.get_many(&keys).unwrap()) {
                 assert_eq!(found.value(), model.get(key.as_slice()).map(Vec::as_slice));
             }
             // It is a table as any other.
@@ -126,7 +126,7 @@ fn many_runs_are_merged_in_groups() {
             let value = [round];
             let value = &value[..usize::from(round)];
             let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(value))).collect();
-            loader.updates(&batch).unwrap();
+            loader.write_batch(&batch).unwrap();
         }
     }
     assert!(place.runs().len() < 400, "{} runs", place.runs().len());
@@ -240,7 +240,7 @@ fn a_batch_of_any_size_is_sorted_in_parts() {
         let mut loader = session.bulk_load(&config()).unwrap();
         let entries: Vec<_> = (0..10_000).map(|n| (key(n), value(n, 60))).collect();
         let batch: Vec<_> = entries.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
-        loader.updates(&batch).unwrap();
+        loader.write_batch(&batch).unwrap();
         let parts = batch.len() as u64 * 134 / SORTED_BYTES;
         assert!(place.runs().len() as u64 + 2 >= parts, "{} runs", place.runs().len());
         let table = loader.finish().unwrap();
@@ -272,8 +272,8 @@ fn a_batch_that_failed_is_given_again_and_counts_once() {
         let mut expected: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         for entries in &batches {
             let batch: Vec<_> = entries.iter().map(|(k, v)| (*k, Update::Upsert(v))).collect();
-            if loader.updates(&batch).is_err() {
-                loader.updates(&batch).unwrap();
+            if loader.write_batch(&batch).is_err() {
+                loader.write_batch(&batch).unwrap();
             }
             for (key, value) in entries {
                 let old = expected.entry(key.to_vec()).or_default();
@@ -301,7 +301,7 @@ fn a_budget_that_a_loaded_table_has_outgrown_is_refused_by_name() {
     for number in 0..2_000_u64 {
         let mut key = value(number / 2, 200);
         key.push(number as u8 % 2);
-        loader.updates(&[(&key, Update::Insert(&[1; 3_000]))]).unwrap();
+        loader.write_batch(&[(&key, Update::Insert(&[1; 3_000]))]).unwrap();
     }
     let error = loader.finish().map(drop).unwrap_err();
     let Error::InvalidConfig { option: "memory_budget", allowed, .. } = &error else {
@@ -327,7 +327,7 @@ fn merge_work_of_lookups_that_fails_is_done_again_by_updates() {
         let at_call = disk.calls();
         let fault = Fault { at_call, kind: FaultKind::Enospc, repeat: Repeat::Forever };
         disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
-        let found = table.lookups(&keys).unwrap();
+        let found = table.get_many(&keys).unwrap();
         assert!(found.iter().all(terrane_lsm::Lookup::is_found));
         failed += disk.faults();
         disk.set_plan(FaultPlan::default());

@@ -163,7 +163,7 @@ fn exports_may_be_larger_than_a_batch() {
     let (again, summary) = session.import_canonical(&bytes[..], &buffer_of(700)).unwrap();
     assert_eq!(summary.count, 3_003);
     assert!(export(&again) == bytes);
-    assert_eq!(again.lookup(&key(7)).unwrap().value(), Some(value(7, 60).as_slice()));
+    assert_eq!(again.get(&key(7)).unwrap().value(), Some(value(7, 60).as_slice()));
 }
 
 /// A small export with both kinds of entries.
@@ -310,6 +310,6 @@ fn golden_canonical_export() {
         (b"deed", Update::InsertWithBlob(b"house", b"a long paper")),
         (b"gone", Update::Delete),
     ];
-    table.updates(&batch).unwrap();
+    table.write_batch(&batch).unwrap();
     golden::check(concat!(env!("CARGO_MANIFEST_DIR"), "/.."), "canonical.small", &export(&table));
 }

@@ -39,7 +39,7 @@ fn main_table() -> TableName {
 fn insert(store: &Store, numbers: std::ops::Range<u64>) -> Result<(), Error> {
     let entries: Vec<_> = numbers.map(|n| (key(n), value(n, 60))).collect();
     let batch: Vec<_> = entries.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
-    store.table(&main_table())?.updates(&batch).map(drop)
+    store.table(&main_table())?.write_batch(&batch).map(drop)
 }
 
 fn compact(table: &mut Table) {
@@ -60,7 +60,7 @@ fn a_table_becomes_one_run_and_whatever_shares_its_runs_stays_as_it_is() {
             clear(&mut table, (0..2_000).filter(|n| n % 3 > 0));
             fill(&mut table, 1_990..2_020);
             let expected = content(&table);
-            let duplicate = table.duplicate().unwrap();
+            let duplicate = table.fork().unwrap();
             let mut cursor = table.cursor().unwrap();
             table.save_snapshot(&name("before"), "").unwrap();
 
@@ -119,7 +119,7 @@ fn what_nobody_needs_is_gone_from_the_disk() {
     let table = store.table(&main_table()).unwrap();
     let doomed: Vec<_> = (0..80_000).map(|n| (key(n), Update::Delete)).collect();
     for batch in doomed.chunks(1_000) {
-        table.updates(batch).unwrap();
+        table.write_batch(batch).unwrap();
     }
     let taken = || allocated_below(disk.as_ref(), Path::new(DIR)).unwrap();
     store.checkpoint().unwrap();

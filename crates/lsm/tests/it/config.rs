@@ -135,7 +135,8 @@ fn options_at_the_ends_of_their_ranges_work() {
         clear(&mut table, 100..200);
         assert_eq!(content(&table).len(), 200, "{config:?}");
         let keys: Vec<_> = (0..300).map(key).collect();
-        let found = table.lookups(&keys).unwrap().iter().filter(|result| result.is_found()).count();
+        let found =
+            table.get_many(&keys).unwrap().iter().filter(|result| result.is_found()).count();
         assert_eq!(found, 200, "{config:?}");
     }
 }
@@ -201,7 +202,7 @@ fn each_level_has_the_filters_that_the_list_gives_it() {
 fn reads(table: &Table, entries: u64) -> (f64, f64) {
     let per_key = |keys: Vec<[u8; 34]>| {
         let before = table.stats().lookup_reads;
-        table.lookups(&keys).unwrap();
+        table.get_many(&keys).unwrap();
         (table.stats().lookup_reads - before) as f64 / keys.len() as f64
     };
     let present = (0..4_000).map(|n| key(spread(n) % entries)).collect();
@@ -275,7 +276,7 @@ fn a_budget_given_to_a_live_table_is_kept_to_at_once_where_filters_can_shrink() 
     let config = TableConfig { filter: FilterPolicy::BitsPerEntry(20.0), ..buffer_of(500) };
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..100_000);
-    let duplicate = table.duplicate().unwrap();
+    let duplicate = table.fork().unwrap();
     let before = table.stats();
     assert!(before.filter_bytes > 240_000, "{before:?}");
     table.set_config(&with_budget(256 << 10)).unwrap();
@@ -290,7 +291,7 @@ fn a_budget_given_to_a_live_table_is_kept_to_at_once_where_filters_can_shrink() 
     assert!(duplicate.stats().filter_bytes < before.filter_bytes * 3 / 4);
     assert_eq!(content(&duplicate).len(), 100_000);
     let keys: Vec<_> = (0..100_000).step_by(7).map(key).collect();
-    assert!(duplicate.lookups(&keys).unwrap().iter().all(terrane_lsm::Lookup::is_found));
+    assert!(duplicate.get_many(&keys).unwrap().iter().all(terrane_lsm::Lookup::is_found));
 }
 
 /// Keys that agree in their first 1,000 bytes by threes, so that separators are long.
@@ -357,7 +358,7 @@ fn draw_config(rng: &mut impl Draw) -> TableConfig {
 
 fn compare(table: &Table, model: &BTreeMap<u64, Vec<u8>>, population: u64) {
     let keys: Vec<_> = (0..population).map(key).collect();
-    for (n, result) in (0..).zip(table.lookups(&keys).unwrap()) {
+    for (n, result) in (0..).zip(table.get_many(&keys).unwrap()) {
         assert_eq!(result.value(), model.get(&n).map(Vec::as_slice), "key {n}");
     }
     let expected: BTreeMap<_, _> =
@@ -394,7 +395,7 @@ fn change_and_update(place: &Place, rng: &mut impl Draw) {
                 (key, inserted.as_ref().map_or(Update::Delete, |value| Update::Insert(value)))
             })
             .collect();
-        table.updates(&updates).unwrap();
+        table.write_batch(&updates).unwrap();
         if rng.chance(1, 8) {
             compare(&table, &model, population);
         }
@@ -428,7 +429,7 @@ fn residents_of_a_level_that_becomes_levelling_stay_older_than_what_was_above_th
     for round in 0..200u64 {
         let batch: Vec<_> = (0..10).map(|n| (key(round * 7 % 30 + n), value(round, 20))).collect();
         let updates: Vec<_> = batch.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
-        table.updates(&updates).unwrap();
+        table.write_batch(&updates).unwrap();
         expected.extend(batch.into_iter().map(|(key, value)| (key.to_vec(), value)));
         // So small that the run on each level is too large for it.
         let buffer = if round % 20 < 10 { 10 } else { 1 };
@@ -588,7 +589,7 @@ fn small_ribbon_filters_are_reduced_to_no_more_than_they_were() {
     for first in (0..100_000).step_by(1_000) {
         let batch: Vec<_> = (first..first + 1_000).map(entry).collect();
         let batch: Vec<_> = batch.iter().map(|(key, _)| (key, Update::Insert(b"value"))).collect();
-        table.updates(&batch).unwrap();
+        table.write_batch(&batch).unwrap();
     }
     table.set_config(&small(3)).unwrap();
     for number in 100_000..100_009 {
@@ -599,6 +600,6 @@ fn small_ribbon_filters_are_reduced_to_no_more_than_they_were() {
     table.set_config(&budget).unwrap();
     assert!(table.stats().filter_bytes <= before);
     for number in (0..100_009).step_by(997) {
-        assert!(table.lookup(&entry(number).0).unwrap().is_found(), "{number}");
+        assert!(table.get(&entry(number).0).unwrap().is_found(), "{number}");
     }
 }

@@ -85,7 +85,7 @@ impl Version {
                 (key, update)
             })
             .collect();
-        self.table.updates(&updates).unwrap();
+        self.table.write_batch(&updates).unwrap();
         for (key, kind, value, blob) in &batch {
             let older = self.content.remove(key);
             let now = match (kind, older) {
@@ -98,8 +98,8 @@ impl Version {
         }
     }
 
-    fn duplicate(&self) -> Self {
-        Self { table: self.table.duplicate().unwrap(), content: self.content.clone() }
+    fn fork(&self) -> Self {
+        Self { table: self.table.fork().unwrap(), content: self.content.clone() }
     }
 }
 
@@ -126,7 +126,7 @@ fn step(
     let at = rng.index(versions.len());
     match rng.below(20) {
         0..=5 => {
-            let copy = versions[at].duplicate();
+            let copy = versions[at].fork();
             versions.push(copy);
         }
         6 if versions.len() > 2 => drop(versions.swap_remove(at)),
@@ -252,9 +252,9 @@ fn merges_between_two_versions_cost_a_diff_no_reads() {
         let mut pairs = Vec::new();
         for at in 0..steps {
             let is_flushed = STEP * at / BUFFER < STEP * (at + 1) / BUFFER;
-            let before = is_flushed.then(|| table.duplicate().unwrap());
+            let before = is_flushed.then(|| table.fork().unwrap());
             advance(&mut table, at);
-            pairs.extend(before.map(|before| (before, table.duplicate().unwrap())));
+            pairs.extend(before.map(|before| (before, table.fork().unwrap())));
         }
         let flushed = BUFFER / 40 + 1;
         for (at, (older, newer)) in pairs.iter().enumerate() {
@@ -274,7 +274,7 @@ fn merges_between_two_versions_cost_a_diff_no_reads() {
 fn versions_far_from_each_other_cost_their_runs_and_the_keys_that_differ() {
     let (disk, _session, mut table) = simulated(&buffer_of(1_000));
     (0..100).for_each(|at| advance(&mut table, at));
-    let older = table.duplicate().unwrap();
+    let older = table.fork().unwrap();
     (100..130).for_each(|at| advance(&mut table, at));
     let (pages, changes) = pages_of(&disk, &older, &table);
     assert_eq!(changes, 9_000);
@@ -292,7 +292,7 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
         for number in 0..20 {
             table.insert_with_blob(&key(number), b"old", &blob(number)).unwrap();
         }
-        let mut newer = table.duplicate().unwrap();
+        let mut newer = table.fork().unwrap();
         for number in 0..20 {
             // Half of them as they were, in other places.
             let other = number + 100 * (number % 2);
@@ -350,7 +350,7 @@ fn tables_with_different_functions_are_compared_by_what_they_hold() {
 fn a_diff_that_failed_gives_its_error_again() {
     let (disk, _session, mut table) = simulated(&buffer_of(10));
     fill(&mut table, 0..500);
-    let older = table.duplicate().unwrap();
+    let older = table.fork().unwrap();
     clear(&mut table, (0..500).step_by(5));
     let reads = |disk: &SimDisk| disk.counts().reads;
     let before = reads(&disk);

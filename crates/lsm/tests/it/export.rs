@@ -526,7 +526,7 @@ fn case_13_copies_open_in_a_session_of_another_salt() {
                 let mut table = importing.open_snapshot(&name(text), LABEL).unwrap();
                 assert_eq!(content(&table), saved);
                 let keys: Vec<_> = saved.iter().map(|(key, _)| key.clone()).collect();
-                for (lookup, (_, value)) in table.lookups(&keys).unwrap().iter().zip(&saved) {
+                for (lookup, (_, value)) in table.get_many(&keys).unwrap().iter().zip(&saved) {
                     assert_eq!(lookup.value(), Some(value.as_slice()));
                 }
                 // As few reads in vain as before, give or take chance.
@@ -553,7 +553,7 @@ fn case_13_copies_open_in_a_session_of_another_salt() {
 fn absent_reads(table: &Table) -> u64 {
     let keys: Vec<_> = (100_000..105_000).map(key).collect();
     let before = table.stats().lookup_reads;
-    assert!(table.lookups(&keys).unwrap().iter().all(|lookup| !lookup.is_found()));
+    assert!(table.get_many(&keys).unwrap().iter().all(|lookup| !lookup.is_found()));
     table.stats().lookup_reads - before
 }
 

@@ -45,7 +45,7 @@ struct Outcome {
 
 fn is_poisoned(table: &mut Table) -> bool {
     let nothing: [(&[u8], terrane_lsm::Update<'_>); 0] = [];
-    matches!(table.updates(&nothing), Err(Error::Poisoned { .. }))
+    matches!(table.write_batch(&nothing), Err(Error::Poisoned { .. }))
 }
 
 /// Whether a deletion took effect although it failed: the name is gone, a run was not removed.
@@ -156,7 +156,7 @@ fn check_poisoned(disk: &Arc<SimDisk>, mut runner: Runner<'_>, step: &Step, mut 
         let refused = table.save_snapshot(&snapshot_name("other"), LABEL);
         assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
         check_table(table, content, &script_keys).expect("reads go on");
-        check_table(&table.duplicate().unwrap(), content, &script_keys).expect("reads go on");
+        check_table(&table.fork().unwrap(), content, &script_keys).expect("reads go on");
     }
     // The name that the step was about may be there or not.
     let before = model.clone();

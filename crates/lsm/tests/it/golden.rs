@@ -82,7 +82,7 @@ fn updates() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
 fn apply(table: &mut Table) {
     for (key, value) in updates() {
         let update = value.as_deref().map_or(Update::Delete, Update::Insert);
-        table.updates(&[(key, update)]).unwrap();
+        table.write_batch(&[(key, update)]).unwrap();
     }
 }
 
@@ -156,7 +156,7 @@ fn golden_files_are_what_is_written_and_are_read() {
     assert_eq!(table.config(), &config());
     assert!(content(&table).into_iter().eq(saved()));
     let keys: Vec<_> = updates().into_iter().map(|(key, _)| key).collect();
-    for (key, result) in keys.iter().zip(table.lookups(&keys).unwrap()) {
+    for (key, result) in keys.iter().zip(table.get_many(&keys).unwrap()) {
         assert_eq!(result.value(), saved().get(key).map(Vec::as_slice));
     }
     // And it can be gone on with.
@@ -200,7 +200,7 @@ fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
                 1 => Update::Insert(&text),
                 _ => Update::Upsert(&text),
             };
-            table.updates(&[(key, update)]).unwrap();
+            table.write_batch(&[(key, update)]).unwrap();
         }
     }
     let mut union = session.incremental_union(&[&inputs[0], &inputs[1]]).unwrap();
@@ -273,7 +273,7 @@ fn golden_file_of_a_ribbon_is_what_is_written_and_is_read() {
     let table = session.open_snapshot(&name("ribbon"), "").unwrap();
     assert_eq!(content(&table), expected);
     let keys: Vec<_> = expected.iter().map(|(key, _)| key).collect();
-    for (found, (_, value)) in table.lookups(&keys).unwrap().iter().zip(&expected) {
+    for (found, (_, value)) in table.get_many(&keys).unwrap().iter().zip(&expected) {
         assert_eq!(found.value(), Some(value.as_slice()));
     }
 }
@@ -356,10 +356,10 @@ fn golden_files_of_a_store_are_what_is_written_and_are_read() {
     let main = store.table(&TableName::default()).unwrap();
     assert_eq!(store.tables().unwrap()[0].config, config());
     assert!(content(&main.view().unwrap()).into_iter().eq(content_of_main()));
-    let found = main.lookup(b"blob").unwrap();
+    let found = main.get(b"blob").unwrap();
     let blob = store.session().retrieve_blobs(&[found.blob().unwrap().clone()]).unwrap();
     assert_eq!(blob, [value(4, 20)]);
-    let sum = store.table(&names[1]).unwrap().lookup(b"sum").unwrap();
+    let sum = store.table(&names[1]).unwrap().get(b"sum").unwrap();
     assert_eq!(sum.value(), Some(&7_u64.to_le_bytes()[..]));
     let first = store.version_named(&name("first")).unwrap();
     let of_first = first.table(&TableName::default()).unwrap();

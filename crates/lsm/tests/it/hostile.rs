@@ -93,7 +93,7 @@ fn specimen() -> (Arc<SimDisk>, Content) {
             0 => Update::InsertWithBlob(b"value", &[7; 3_000]),
             _ => Update::Insert(b"value"),
         };
-        table.updates(&[([number], update)]).unwrap();
+        table.write_batch(&[([number], update)]).unwrap();
         match number {
             30 => drop(table.delete_range(&[20][..]..&[24][..]).unwrap()),
             90 => drop(table.delete_range(&[70][..]..&[72][..]).unwrap()),
@@ -332,7 +332,7 @@ fn runs_of_lost_snapshots_are_kept_in_lost_and_found_and_come_back_with_them() {
     let config = TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() };
     let mut table = session.new_table(&config).unwrap();
     for number in 0..100_u8 {
-        table.updates(&[([number], Update::InsertWithBlob(b"value", b"blob"))]).unwrap();
+        table.write_batch(&[([number], Update::InsertWithBlob(b"value", b"blob"))]).unwrap();
     }
     table.save_snapshot(&name("kept"), "").unwrap();
     let expected = content(&session, &table).unwrap();
@@ -604,7 +604,7 @@ fn links_in_a_real_store_lead_nothing_out_of_it() {
         std::fs::remove_file(&path).unwrap();
         std::fs::rename(&aside, &path).unwrap();
     }
-    let found = open().unwrap().table(&TableName::default()).unwrap().lookup(b"key").unwrap();
+    let found = open().unwrap().table(&TableName::default()).unwrap().get(b"key").unwrap();
     assert_eq!(found.value().map(AsRef::as_ref), Some(&b"another"[..]));
 
     // The salt is a secret of the store.

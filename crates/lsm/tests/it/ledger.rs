@@ -62,14 +62,14 @@ fn apply(table: &mut Table, batch: &Batch) {
     let values: Vec<_> = batch.made.iter().map(|&number| value(number, 60)).collect();
     let spent = batch.spent.iter().map(|&number| (key(number), Update::Delete));
     let made = batch.made.iter().zip(&values).map(|(&n, v)| (key(n), Update::Insert(v)));
-    table.updates(&spent.chain(made).collect::<Vec<_>>()).unwrap();
+    table.write_batch(&spent.chain(made).collect::<Vec<_>>()).unwrap();
 }
 
 type Answers = Vec<Option<Vec<u8>>>;
 
 fn look_up(table: &Table, numbers: &[u64]) -> Answers {
     let keys: Vec<_> = numbers.iter().map(|&number| key(number)).collect();
-    let found = table.lookups(&keys).unwrap();
+    let found = table.get_many(&keys).unwrap();
     found.into_iter().map(|found| found.value().map(<[u8]>::to_vec)).collect()
 }
 
@@ -113,10 +113,10 @@ fn every_other(
             }
         }
         answered.push((at, answers));
-        let mut next = table.duplicate().unwrap();
+        let mut next = table.fork().unwrap();
         drop(table);
         apply(&mut next, batch);
-        stale = Some(next.duplicate().unwrap());
+        stale = Some(next.fork().unwrap());
         // Nobody waits for what comes after the last batch.
         let _ = to_peer.send((next, Some(batch.clone())));
     }
@@ -127,7 +127,7 @@ fn pipelined(session: &Session, size: u64, batches: &[Batch]) -> Vec<Answers> {
     let table = new_table(session, size);
     let (to_odd, of_odd) = channel();
     let (to_even, of_even) = channel();
-    let behind = table.duplicate().unwrap();
+    let behind = table.fork().unwrap();
     to_even.send((table, None)).unwrap();
     thread::scope(|scope| {
         let even = scope.spawn(move || every_other(batches, 0, &of_even, &to_odd, None));
@@ -194,7 +194,7 @@ fn a_large_batch_of_updates_and_one_of_lookups_are_right() {
             _ => Update::Insert(&values[at]),
         };
         let batch: Vec<_> = pairs.iter().enumerate().map(|(at, key)| (key, update(at))).collect();
-        table.updates(&batch).unwrap();
+        table.write_batch(&batch).unwrap();
         let mut model: BTreeMap<u64, u64> = BTreeMap::new();
         for (at, &number) in numbers.iter().enumerate() {
             match at % 7 {
@@ -202,7 +202,7 @@ fn a_large_batch_of_updates_and_one_of_lookups_are_right() {
                 _ => model.insert(number, at as u64),
             };
         }
-        let found = table.lookups(&pairs).unwrap();
+        let found = table.get_many(&pairs).unwrap();
         assert_eq!(found.len(), numbers.len());
         for (number, found) in numbers.iter().zip(&found) {
             let expected = model.get(number).map(|at| at.to_le_bytes());

@@ -126,7 +126,7 @@ fn specimen() -> Specimen {
             (key.as_slice(), update)
         });
         let updates: Vec<_> = updates.collect();
-        table.updates(&updates).unwrap();
+        table.write_batch(&updates).unwrap();
         for (key, value, blob, kind) in &batch {
             let held = match kind {
                 0 => None,

@@ -198,7 +198,7 @@ fn fill(table: &mut Table, numbers: impl IntoIterator<Item = u64>) {
     for part in numbers.chunks(1000) {
         let entries: Vec<_> = part.iter().map(|&n| (key(n), value(n, 60))).collect();
         let batch: Vec<_> = entries.iter().map(|(k, v)| (*k, Update::Insert(v))).collect();
-        table.updates(&batch).unwrap();
+        table.write_batch(&batch).unwrap();
     }
 }
 
@@ -206,7 +206,7 @@ fn fill(table: &mut Table, numbers: impl IntoIterator<Item = u64>) {
 fn clear(table: &mut Table, numbers: impl IntoIterator<Item = u64>) {
     let batch: Vec<_> = numbers.into_iter().map(|n| (key(n), Update::Delete)).collect();
     for part in batch.chunks(1000) {
-        table.updates(part).unwrap();
+        table.write_batch(part).unwrap();
     }
 }
 

@@ -121,10 +121,10 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
         let mut table = session.open_snapshot_with(&name("a"), LABEL, &options).unwrap();
         let stats = table.stats();
         assert!(stats.memory_bytes() <= budget, "{stats:?}");
-        let found = table.lookups(&present).unwrap();
+        let found = table.get_many(&present).unwrap();
         assert!(found.iter().all(Lookup::is_found), "{budget}");
         let reads = table.stats().lookup_reads;
-        assert!(table.lookups(&absent).unwrap().iter().all(|result| !result.is_found()));
+        assert!(table.get_many(&absent).unwrap().iter().all(|result| !result.is_found()));
         let cost = (table.stats().lookup_reads - reads) as f64 / ABSENT as f64;
         let bits = stats.filter_bytes as f64 * 8.0 / ENTRIES as f64;
         // To be shared by runs of several levels costs a bit, by the entropy of their shares.
@@ -135,7 +135,7 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
             fill(&mut table, first..first + 10);
             assert!(table.stats().memory_bytes() <= budget, "{:?}", table.stats());
         }
-        let found = table.lookups(&present).unwrap();
+        let found = table.get_many(&present).unwrap();
         assert!(found.iter().all(Lookup::is_found), "{budget}");
     }
     assert!(before < 2e-4, "{before}");
@@ -166,7 +166,7 @@ fn a_ribbon_of_a_resumed_merge_has_all_keys() {
     fill(&mut table, number..number + 100_000);
     table.save_snapshot(&name("b"), LABEL).unwrap();
     let keys: Vec<_> = (0..number + 100_000).map(key).collect();
-    assert!(table.lookups(&keys).unwrap().iter().all(Lookup::is_found));
+    assert!(table.get_many(&keys).unwrap().iter().all(Lookup::is_found));
     drop(table);
     let full = OpenOptions::default().verify(Verify::Full);
     session.open_snapshot_with(&name("b"), LABEL, &full).unwrap();

@@ -38,9 +38,9 @@ fn look_up(table: &Table, seed: u64, count: u64, entries: u64) {
     for (at, numbers) in numbers.chunks(100).enumerate() {
         let keys: Vec<_> = numbers.iter().map(|&number| key(number)).collect();
         let found: Vec<Lookup> = match at % 3 {
-            0 => table.lookups(&keys).unwrap(),
+            0 => table.get_many(&keys).unwrap(),
             1 => table.submit(&keys).unwrap().wait().unwrap(),
-            _ => keys.iter().map(|key| table.lookup(key).unwrap()).collect(),
+            _ => keys.iter().map(|key| table.get(key).unwrap()).collect(),
         };
         for (number, found) in numbers.iter().zip(found) {
             assert_eq!(found.value(), Some(&*value(*number, 60)), "key {number}");
@@ -131,7 +131,7 @@ fn the_cache_gives_way_to_write_buffers_and_merges_at_once() {
             check(&table, "looked up");
             hits = hits.max(table.stats().cache_hits);
             if round % 40 == 20 {
-                let mut duplicate = table.duplicate().unwrap();
+                let mut duplicate = table.fork().unwrap();
                 look_up(&duplicate, round, 100, first + 200);
                 fill(&mut duplicate, 1 << 40..(1 << 40) + 2_000);
                 check(&duplicate, "duplicate");
@@ -178,7 +178,7 @@ fn what_is_damaged_does_not_come_into_the_cache() {
     let mut damaged = 0;
     for _ in 0..2 {
         for keys in keys.chunks(40) {
-            match table.lookups(keys) {
+            match table.get_many(keys) {
                 Err(Error::Corrupt { .. }) => damaged += 1,
                 other => drop(other.unwrap()),
             }

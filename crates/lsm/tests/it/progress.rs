@@ -90,7 +90,7 @@ fn update(table: &mut Table, batch: &Batch) -> Result<()> {
             (key, update)
         })
         .collect();
-    table.updates(&updates)
+    table.write_batch(&updates)
 }
 
 fn apply(entries: &mut Entries, batch: &Batch) {
@@ -115,7 +115,7 @@ fn resolve() -> Resolve {
 /// Reads all of a table in every way.
 fn check(session: &Session, table: &Table, entries: &Entries) -> Result<()> {
     let keys: Vec<&Vec<u8>> = entries.keys().collect();
-    let found = table.lookups(&keys)?;
+    let found = table.get_many(&keys)?;
     let blobs: Vec<_> = found.iter().filter_map(Lookup::blob).cloned().collect();
     let mut blobs = session.retrieve_blobs(&blobs)?.into_iter();
     for ((key, (value, blob)), found) in entries.iter().zip(&found) {
@@ -195,7 +195,7 @@ fn pages_to_complete(disk: &Arc<SimDisk>, entries: &Entries) -> (u64, u64) {
     let mut table = session.open_snapshot(&name("late"), "").unwrap();
     let updates = (0..2_000).map(|n| (key(n), Update::Insert(b"again")));
     for update in updates {
-        table.updates(&[update]).unwrap();
+        table.write_batch(&[update]).unwrap();
     }
     let spent = disk.counts() - before;
     let mut entries = entries.clone();
@@ -875,7 +875,7 @@ fn run_with_fault(
                 !session.snapshot_exists(&name(text)).unwrap()
             });
             let nothing: [(&[u8], Update<'_>); 0] = [];
-            let refused = runner.table.as_mut().map(|table| table.updates(&nothing));
+            let refused = runner.table.as_mut().map(|table| table.write_batch(&nothing));
             if let Some(Err(Error::Poisoned { .. })) = refused {
                 let before = model.clone();
                 model.apply(step);

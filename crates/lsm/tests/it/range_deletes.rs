@@ -63,7 +63,7 @@ fn draw_batch(rng: &mut impl RngCore) -> Vec<(Vec<u8>, Change)> {
 fn update(table: &mut Table, model: &mut Model, rng: &mut impl RngCore) {
     let batch = draw_batch(rng);
     let updates: Vec<_> = batch.iter().map(|(key, change)| (key, change.update())).collect();
-    table.updates(&updates).unwrap();
+    table.write_batch(&updates).unwrap();
     for (key, change) in &batch {
         change.apply(model, key);
     }
@@ -86,7 +86,7 @@ fn check(table: &Table, model: &Model, what: &str) {
     assert_eq!(back, expected, "backwards, {what}");
 
     let keys: Vec<_> = (0..KEYS + 20).map(|key| [key]).collect();
-    let lookups = table.duplicate().unwrap().lookups(&keys).unwrap();
+    let lookups = table.fork().unwrap().get_many(&keys).unwrap();
     for (key, found) in keys.iter().zip(&lookups) {
         let expected = model.get(&key[..]).map(Vec::as_slice);
         assert_eq!(found.value(), expected, "lookup of {key:?}, {what}");
@@ -125,7 +125,7 @@ fn histories_with_deleted_ranges_agree_with_a_model() {
             match rng.below(40) {
                 0 | 1 if tables.len() < 4 => {
                     let (table, model) = &tables[at];
-                    tables.push((table.duplicate().unwrap(), model.clone()));
+                    tables.push((table.fork().unwrap(), model.clone()));
                 }
                 2 if tables.len() > 1 => drop(tables.swap_remove(at)),
                 3 | 4 => {
@@ -224,10 +224,10 @@ fn a_batch_with_a_range_is_all_or_nothing() {
             ([12], Update::Upsert(b"panic")),
         ];
         let panicked =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| table.updates(&batch)));
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| table.write_batch(&batch)));
         assert!(panicked.is_err(), "no function was called");
         check(&table, &model, "taken back");
-        table.updates(&batch[..7]).unwrap();
+        table.write_batch(&batch[..7]).unwrap();
         model.retain(|key, _| key[0] < 2);
         for key in [1, 8, 9, 10] {
             model.insert(vec![key], b"torn".to_vec());
@@ -252,7 +252,7 @@ fn insert_all(table: &NamedTable, numbers: std::ops::Range<u64>, value: &[u8]) {
     for part in numbers.chunks(1_000) {
         let keys: Vec<_> = part.iter().map(|&number| key(number)).collect();
         let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(value))).collect();
-        table.updates(&batch).unwrap();
+        table.write_batch(&batch).unwrap();
     }
 }
 
@@ -300,7 +300,7 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
             assert!(pages <= 12 * runs, "{pages} pages of {runs} runs");
         }
         let before = counted.counts();
-        assert!(!table.lookup(&key(50_000)).unwrap().is_found());
+        assert!(!table.get(&key(50_000)).unwrap().is_found());
         assert_eq!(counted.counts().reads, before.reads, "a lookup of a deleted key");
     };
     first_steps();
@@ -474,7 +474,7 @@ fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
         }
         let before = model.clone();
         table.save_snapshot(&name("whole"), "").unwrap();
-        let mut masked = table.duplicate().unwrap();
+        let mut masked = table.fork().unwrap();
         masked.delete_range(&key(1_000)[..]..&key(9_000)[..]).unwrap();
         masked.save_snapshot(&name("masked"), "").unwrap();
         let (_, merges) = deleted_ranges(&counted, "snapshots/masked.snapshot");
@@ -522,13 +522,13 @@ fn blobs_and_old_values_under_a_range_are_gone() {
         let mut table = session.new_table(&config).unwrap();
         for number in 0..100 {
             let blob = [number as u8; 4_000];
-            table.updates(&[(key(number), Update::InsertWithBlob(b"old", &blob))]).unwrap();
+            table.write_batch(&[(key(number), Update::InsertWithBlob(b"old", &blob))]).unwrap();
         }
-        let (view, kept) = (table.duplicate().unwrap(), table.lookup(&key(50)).unwrap());
+        let (view, kept) = (table.fork().unwrap(), table.get(&key(50)).unwrap());
         table.delete_range(&key(10)[..]..&key(90)[..]).unwrap();
-        assert!(table.lookup(&key(50)).unwrap().blob().is_none());
-        table.updates(&[(key(60), Update::Upsert(b"new"))]).unwrap();
-        assert_eq!(table.lookup(&key(60)).unwrap().value(), Some(&b"new"[..]));
+        assert!(table.get(&key(50)).unwrap().blob().is_none());
+        table.write_batch(&[(key(60), Update::Upsert(b"new"))]).unwrap();
+        assert_eq!(table.get(&key(60)).unwrap().value(), Some(&b"new"[..]));
         assert_eq!(session.retrieve_blobs(&[kept.blob().unwrap().clone()]).unwrap(), [[50; 4_000]]);
         drop((view, kept));
         table.save_snapshot(&name("saved"), "").unwrap();
@@ -536,12 +536,12 @@ fn blobs_and_old_values_under_a_range_are_gone() {
 
         let mut table = session.open_snapshot(&name("saved"), "").unwrap();
         session.delete_snapshot(&name("saved")).unwrap();
-        table.updates(&[(key(61), Update::Upsert(b"new"))]).unwrap();
+        table.write_batch(&[(key(61), Update::Upsert(b"new"))]).unwrap();
         for _ in 0..2 {
             for number in 60..62 {
-                assert_eq!(table.lookup(&key(number)).unwrap().value(), Some(&b"new"[..]));
+                assert_eq!(table.get(&key(number)).unwrap().value(), Some(&b"new"[..]));
             }
-            let last = table.lookup(&key(95)).unwrap();
+            let last = table.get(&key(95)).unwrap();
             let blob = session.retrieve_blobs(&[last.blob().unwrap().clone()]).unwrap();
             assert_eq!(blob, [[95; 4_000]]);
             assert_eq!(table.count_exact().unwrap(), 22);
@@ -582,7 +582,7 @@ fn ranges_have_their_place_in_a_commit() {
     let none = two.delete_range(&[5][..]..&[5][..]).unwrap();
     assert_eq!(none.commit(), store.last_commit());
     let too_long = [1; KEY_BYTES_MAX + 2];
-    let refused = one.updates(&[(&too_long[..], Update::DeleteRange(None))]);
+    let refused = one.write_batch(&[(&too_long[..], Update::DeleteRange(None))]);
     assert!(matches!(refused, Err(Error::KeyTooLarge { .. })), "{refused:?}");
 
     let check = |store: &Store| {
@@ -593,7 +593,7 @@ fn ranges_have_their_place_in_a_commit() {
         };
         assert_eq!(keys("one"), [0, 2, 5, 6, 7]);
         assert_eq!(keys("two"), [0, 1, 2, 3, 4, 5, 6, 8]);
-        let two = store.table(&TableName::new("one").unwrap()).unwrap().lookup(&[2]).unwrap();
+        let two = store.table(&TableName::new("one").unwrap()).unwrap().get(&[2]).unwrap();
         assert_eq!(two.value(), Some(&b"kept"[..]));
     };
     check(&store);

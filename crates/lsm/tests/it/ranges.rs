@@ -80,7 +80,7 @@ fn grow(table: &mut Table, content: &mut Content, rng: &mut impl Draw, updates: 
             3 => Update::InsertWithBlob(&value, b"of the key"),
             _ => Update::Insert(&value),
         };
-        table.updates(&[(&key, update)]).unwrap();
+        table.write_batch(&[(&key, update)]).unwrap();
         content.apply(&key, update);
     }
 }
@@ -229,7 +229,7 @@ fn a_cursor_moves_through_many_pages() {
         for number in 0..20_000 {
             let (key, value) = (key(rng.below(15_000)), value(number, 60));
             let update = if number % 5 == 0 { Update::Delete } else { Update::Insert(&value) };
-            table.updates(&[(&key, update)]).unwrap();
+            table.write_batch(&[(&key, update)]).unwrap();
             content.apply(&key, update);
         }
         let expected = content.between(&Bound::Unbounded, &Bound::Unbounded);
@@ -331,7 +331,7 @@ fn a_prefix_gives_the_keys_that_begin_with_it() {
 fn looked_up(table: &Table, range: &impl RangeBounds<u64>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut keys: Vec<_> = (0..2_000).filter(|n| range.contains(n)).map(numbered).collect();
     keys.sort_unstable();
-    let found = table.lookups(&keys).unwrap();
+    let found = table.get_many(&keys).unwrap();
     let entries = keys.into_iter().zip(found);
     entries.filter_map(|(key, found)| Some((key.to_vec(), found.value()?.to_vec()))).collect()
 }
@@ -367,7 +367,7 @@ fn case_8_ranges() {
             check(keys(table.range("ab"..="ab")), &[]);
             check(keys(table.range("b".."a")), &[]);
             check(keys(table.range("".."a")), &[""]);
-            assert_eq!(table.lookup(b"aa").unwrap().value(), Some(b"again".as_slice()));
+            assert_eq!(table.get(b"aa").unwrap().value(), Some(b"again".as_slice()));
         }
     }
 }
@@ -387,7 +387,7 @@ fn case_8_ranges_of_500_501_and_1000_entries_equal_point_lookups() {
                     _ => Update::Insert(&updates[n].1),
                 };
                 let batch: Vec<_> = (0..2_000).map(|n| (updates[n].0, update(n))).collect();
-                table.updates(&batch).unwrap();
+                table.write_batch(&batch).unwrap();
             }
             for (count, last) in [(500, 666), (501, 668), (1_000, 1_333)] {
                 let range = 0..last;

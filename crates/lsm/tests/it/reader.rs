@@ -81,7 +81,7 @@ fn put(table: &NamedTable, rng: &mut ChaCha8Rng, model: &mut Content) {
         batch.push((key, value));
     }
     let updates = updates(&batch);
-    table.updates(&updates).unwrap();
+    table.write_batch(&updates).unwrap();
 }
 
 #[test]
@@ -235,9 +235,9 @@ fn snapshots_are_read_beside_a_writer_that_deletes_them() {
         assert!(matches!(error, Error::SnapshotDoesNotExist { .. }), "{error}");
         // Of which nothing was in memory.
         for number in 0..100_u64 {
-            assert!(opened.lookup(&number.to_le_bytes()).unwrap().is_found());
+            assert!(opened.get(&number.to_le_bytes()).unwrap().is_found());
         }
-        let Lookup::FoundWithBlob(_, blob) = opened.lookup(b"k").unwrap() else { panic!() };
+        let Lookup::FoundWithBlob(_, blob) = opened.get(b"k").unwrap() else { panic!() };
         assert_eq!(reader.session().retrieve_blobs(&[blob]).unwrap(), [b"blob"]);
         drop(opened);
         session.close().unwrap();
@@ -254,7 +254,7 @@ fn a_reader_changes_nothing() {
     table.insert(b"k", b"v").unwrap();
     let reader = reader(&place);
     let table = reader.table(&name("main")).unwrap();
-    let mut copy = table.duplicate().unwrap();
+    let mut copy = table.fork().unwrap();
     let saved = SnapshotName::new("saved").unwrap();
     let session = reader.session();
     for refused in [
@@ -270,9 +270,9 @@ fn a_reader_changes_nothing() {
     ] {
         assert!(matches!(refused, Err(Error::ReadOnly { .. })), "{refused:?}");
     }
-    assert_eq!(copy.lookup(b"k").unwrap().value(), Some(&b"v"[..]));
+    assert_eq!(copy.get(b"k").unwrap().value(), Some(&b"v"[..]));
     session.close().unwrap();
-    assert!(matches!(table.lookup(b"k"), Err(Error::SessionClosed)));
+    assert!(matches!(table.get(b"k"), Err(Error::SessionClosed)));
     assert_send(&reader);
 }
 
@@ -310,7 +310,7 @@ fn tables_are_refused_one_by_one() {
     assert!(matches!(error, Error::ResolveNotCompatible { .. }), "{error}");
     let options = ReaderOptions::default().resolve(resolve);
     let with = StoreReader::open(place.disk(), &place.dir(), &options).unwrap();
-    let value = with.table(&name("own")).unwrap().lookup(&[3]).unwrap();
+    let value = with.table(&name("own")).unwrap().get(&[3]).unwrap();
     assert_eq!(value.value(), Some(&[3, 8, 13, 18, 23, 28, 33, 38, 43, 48][..]));
 }
 
@@ -453,7 +453,7 @@ fn read_until_killed(dir: &Path) {
             let last = match reader.table(&name) {
                 Err(Error::TableDoesNotExist { .. }) if name.as_str() == "extra" => None,
                 table => {
-                    let last = table.unwrap().lookup(b"last").unwrap();
+                    let last = table.unwrap().get(b"last").unwrap();
                     last.value().map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
                 }
             };

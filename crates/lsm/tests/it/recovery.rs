@@ -72,7 +72,7 @@ fn commit(table: &NamedTable, model: &mut Model, rng: &mut ChaCha8Rng, len: usiz
             }
         });
     }
-    table.updates(&batch).unwrap();
+    table.write_batch(&batch).unwrap();
 }
 
 /// A store of several levels with merges under way, whose process has died with a long log.

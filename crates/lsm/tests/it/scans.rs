@@ -207,7 +207,7 @@ fn in_order(session: &Session, entries: u64, size_ratio: u32) -> Table {
     let mut table = session.new_table(&tiering).unwrap();
     for number in 0..entries {
         let value = value(number, 60);
-        table.updates(&[(numbered(number), Update::InsertWithBlob(&value, b"blob"))]).unwrap();
+        table.write_batch(&[(numbered(number), Update::InsertWithBlob(&value, b"blob"))]).unwrap();
     }
     table
 }

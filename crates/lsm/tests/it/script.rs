@@ -139,7 +139,7 @@ pub(crate) fn updates(batch: &Batch) -> Vec<(&[u8], Update<'_>)> {
 
 pub(crate) fn update(table: &mut Table, batch: &Batch) -> Result<()> {
     let updates = updates(batch);
-    table.updates(&updates)
+    table.write_batch(&updates)
 }
 
 /// Everything in a table, in the order of a scan.
@@ -164,12 +164,12 @@ pub(crate) fn check_table(table: &Table, content: &Content, keys: &[Vec<u8>]) ->
         assert_eq!(lookup.value(), content.get(key).map(Vec::as_slice), "lookup of {key:02x?}");
     };
     // Of a duplicate, which does no merge work while it waits: a check changes nothing.
-    let reader = table.duplicate()?;
-    let lookups = reader.lookups(keys)?;
+    let reader = table.fork()?;
+    let lookups = reader.get_many(keys)?;
     assert_eq!(lookups.len(), keys.len());
     keys.iter().zip(&lookups).for_each(|(key, lookup)| check(key, lookup));
     if let Some(key) = keys.first() {
-        check(key, &reader.lookup(key)?);
+        check(key, &reader.get(key)?);
     }
     let expected: Vec<_> =
         content.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -199,7 +199,7 @@ impl<'a> Runner<'a> {
                 let table = self.session()?.new_table(&self.script.config)?;
                 self.tables.push(table);
             }
-            Step::Duplicate(table) => self.tables.push(self.tables[*table].duplicate()?),
+            Step::Duplicate(table) => self.tables.push(self.tables[*table].fork()?),
             Step::Updates(table, batch) => update(&mut self.tables[*table], batch)?,
             Step::DeleteRange(table, from, end) => {
                 self.tables[*table].delete_range(&from[..]..&end[..])?;

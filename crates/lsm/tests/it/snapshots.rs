@@ -35,7 +35,7 @@ fn case_1_open_creates_and_the_stored_salt_wins() {
         let reads = |table: &Table| {
             let absent: Vec<_> = (100_000..120_000).map(key).collect();
             let before = table.stats().lookup_reads;
-            assert!(table.lookups(&absent).unwrap().iter().all(|result| !result.is_found()));
+            assert!(table.get_many(&absent).unwrap().iter().all(|result| !result.is_found()));
             table.stats().lookup_reads - before
         };
         let reads_before = reads(&table);
@@ -45,7 +45,7 @@ fn case_1_open_creates_and_the_stored_salt_wins() {
         assert_eq!(session.salt(), SALT);
         let table = session.open_snapshot(&name("kept"), "label").unwrap();
         let keys: Vec<_> = (0..20_000).map(key).collect();
-        for (n, result) in (0..).zip(table.lookups(&keys).unwrap()) {
+        for (n, result) in (0..).zip(table.get_many(&keys).unwrap()) {
             assert_eq!(result.value(), Some(value(n, 60).as_slice()));
         }
         // The same filters, and a flush that was under way is now a run with one of its own.
@@ -193,7 +193,7 @@ fn case_4_closing_ends_everything_and_is_idempotent() {
         let mut table = session.new_table(&buffer_of(2)).unwrap();
         fill(&mut table, 0..20);
         // A cursor outlives its table.
-        let doomed = table.duplicate().unwrap();
+        let doomed = table.fork().unwrap();
         let mut cursor = doomed.cursor().unwrap();
         drop(doomed);
         assert!(cursor.next().unwrap().is_some());
@@ -205,18 +205,18 @@ fn case_4_closing_ends_everything_and_is_idempotent() {
         let (late, later, options) = (name("late"), name("later"), OpenOptions::default());
         let new = TableConfig::default();
         let closed: Vec<Error> = vec![
-            table.lookup(&key).unwrap_err(),
-            table.lookups(&[key]).unwrap_err(),
+            table.get(&key).unwrap_err(),
+            table.get_many(&[key]).unwrap_err(),
             table.insert(&key, b"").unwrap_err(),
             table.delete(&key).unwrap_err(),
-            table.updates(&[(key, Update::Delete)]).unwrap_err(),
+            table.write_batch(&[(key, Update::Delete)]).unwrap_err(),
             table.contains(&[key]).unwrap_err(),
             table.count_exact().unwrap_err(),
             table.insert_with_blob(&key, b"", b"").unwrap_err(),
             table.upsert(&key, b"").unwrap_err(),
             table.set_config(&buffer_of(3)).unwrap_err(),
             table.supply_union_credits(1).unwrap_err(),
-            table.duplicate().unwrap_err(),
+            table.fork().unwrap_err(),
             table.cursor().unwrap_err(),
             table.cursor_at(&key).unwrap_err(),
             table.range(key..).unwrap_err(),
@@ -277,7 +277,7 @@ fn case_10_duplicates_diverge_and_files_go_with_their_last_holder() {
                 // Duplicates of duplicates, of whatever age.
                 while family.len() < 50 {
                     let (table, model) = rng.pick(&family);
-                    let copy = (table.duplicate().unwrap(), model.clone());
+                    let copy = (table.fork().unwrap(), model.clone());
                     family.push(copy);
                     advance(&mut family, rng, 3);
                 }
@@ -286,7 +286,7 @@ fn case_10_duplicates_diverge_and_files_go_with_their_last_holder() {
                 while !family.is_empty() {
                     for (table, model) in family.iter().take(3) {
                         assert!(content(table).into_iter().eq(model.clone()));
-                        for (key, result) in all.iter().zip(table.lookups(&all).unwrap()) {
+                        for (key, result) in all.iter().zip(table.get_many(&all).unwrap()) {
                             assert_eq!(result.value(), model.get(&key[..]).map(Vec::as_slice));
                         }
                     }
@@ -583,7 +583,7 @@ fn a_snapshot_file_too_large_to_read_leaves_the_others_usable() {
     let error = session.open_snapshot(&name("huge"), "").unwrap_err();
     assert!(matches!(error, Error::SnapshotCorrupted { .. }), "{error}");
     let table = session.open_snapshot(&name("whole"), "").unwrap();
-    assert_eq!(table.lookup(b"key").unwrap().value(), Some(b"value".as_slice()));
+    assert_eq!(table.get(b"key").unwrap().value(), Some(b"value".as_slice()));
     session.delete_snapshot(&name("huge")).unwrap();
 }
 

@@ -71,12 +71,12 @@ fn batch_of(first: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
 fn insert(table: &NamedTable, first: u64) -> Result<()> {
     let entries = batch_of(first);
     let batch: Vec<_> = entries.iter().map(|(key, value)| (key, Update::Insert(value))).collect();
-    table.updates(&batch).map(drop)
+    table.write_batch(&batch).map(drop)
 }
 
 fn delete(table: &NamedTable, first: u64) -> Result<()> {
     let batch: Vec<_> = (first..first + BATCH).map(|n| (key(n), Update::Delete)).collect();
-    table.updates(&batch).map(drop)
+    table.write_batch(&batch).map(drop)
 }
 
 fn content(table: &Table) -> Result<Content> {

@@ -49,19 +49,19 @@ fn lookups_are_counted_by_what_became_of_them() {
     let before = table.stats();
     assert_eq!((before.lookups, before.found, before.read_amplification()), (0, 0, None));
     // Decided by the write buffer or by the one that is being flushed: present and deleted.
-    table.lookups(&keys(10_000..10_500)).unwrap();
+    table.get_many(&keys(10_000..10_500)).unwrap();
     let stats = table.stats();
     assert_eq!((stats.lookups, stats.found, stats.memory_hits), (500, 450, 500));
     assert_eq!(stats.lookup_reads, 0);
-    table.lookups(&keys(0..1_000)).unwrap();
-    table.lookups(&keys(1 << 40..(1 << 40) + 1_000)).unwrap();
+    table.get_many(&keys(0..1_000)).unwrap();
+    table.get_many(&keys(1 << 40..(1 << 40) + 1_000)).unwrap();
     let stats = table.stats();
     assert_eq!((stats.lookups, stats.found, stats.memory_hits), (2_500, 1_450, 500));
     let expected = stats.lookup_reads as f64 / 1_450.0;
     assert!((stats.read_amplification().unwrap() - expected).abs() < 1e-9);
     assert_eq!(stats.lookup_times.count(), 3);
     // A duplicate begins to count anew.
-    assert_eq!(table.duplicate().unwrap().stats().lookups, 0);
+    assert_eq!(table.fork().unwrap().stats().lookups, 0);
 }
 
 /// The rate measured is the rate configured, level by level; and no question is forgotten: each key asks
@@ -81,7 +81,7 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
     let shape = table.stats();
     assert!(shape.levels.len() >= 3 && shape.runs() >= 5, "{shape:?}");
     let absent = 40_000;
-    table.lookups(&keys(1 << 40..(1 << 40) + absent)).unwrap();
+    table.get_many(&keys(1 << 40..(1 << 40) + absent)).unwrap();
     let stats = table.stats();
     let mut false_positives = 0;
     for (level, rate) in stats.levels.iter().zip(rates) {
@@ -106,7 +106,7 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
     let mut has_met_newest = false;
     for flush in (0..60).rev() {
         let hits = table.stats().memory_hits;
-        table.lookups(&keys(500 * flush..500 * (flush + 1))).unwrap();
+        table.get_many(&keys(500 * flush..500 * (flush + 1))).unwrap();
         let after = table.stats();
         assert_eq!(after.filter.found, after.found - after.memory_hits);
         if after.memory_hits == hits && !has_met_newest {
@@ -158,7 +158,7 @@ fn a_merge_that_tables_share_is_written_and_counted_once() {
         let mut table = session.new_table(&buffer_of(200)).unwrap();
         fill(&mut table, 0..200 * 40);
         let alone = session.stats().written_bytes;
-        let mut copies: Vec<Table> = (0..copies).map(|_| table.duplicate().unwrap()).collect();
+        let mut copies: Vec<Table> = (0..copies).map(|_| table.fork().unwrap()).collect();
         for copy in &mut copies {
             fill(copy, 200 * 40..200 * 42);
         }
@@ -188,7 +188,7 @@ fn a_session_counts_what_is_open_and_each_run_once() {
     assert_eq!(alone.bytes, levels.iter().map(|level| level.bytes).sum::<u64>());
     assert_eq!(alone.filter_bytes, table.stats().filter_bytes);
     assert_eq!(alone.index_bytes, table.stats().index_bytes);
-    let copies: Vec<Table> = (0..5).map(|_| table.duplicate().unwrap()).collect();
+    let copies: Vec<Table> = (0..5).map(|_| table.fork().unwrap()).collect();
     let cursor = table.cursor().unwrap();
     let with_copies = session.stats();
     assert_eq!((with_copies.tables, with_copies.cursors), (6, 1));
@@ -225,8 +225,8 @@ fn times_are_those_of_the_disks_clock_and_the_same_in_every_run() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(100)).unwrap();
         fill(&mut table, 0..5_000);
-        table.lookups(&keys(0..500)).unwrap();
-        table.lookup(&key(3)).unwrap();
+        table.get_many(&keys(0..500)).unwrap();
+        table.get(&key(3)).unwrap();
         table.save_snapshot(&name("one"), "").unwrap();
         (table.stats(), session.stats())
     };
@@ -249,10 +249,10 @@ fn many_threads_count_into_the_same_sums() {
     let table = Arc::new(table);
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (table, mut copy) = (Arc::clone(&table), table.duplicate().unwrap());
+            let (table, mut copy) = (Arc::clone(&table), table.fork().unwrap());
             scope.spawn(move || {
                 fill(&mut copy, thread * 2_000..(thread + 1) * 2_000);
-                table.lookups(&keys(0..1_000)).unwrap();
+                table.get_many(&keys(0..1_000)).unwrap();
             });
         }
     });

@@ -104,7 +104,7 @@ fn nobody_waits_for_a_sync_that_does_not_come() {
         let store = Store::open(place.disk(), &place.dir(), &options).unwrap();
         let table = store.table(&name("main")).unwrap();
         for (thread, durable) in (0_u64..).zip(durable) {
-            let found = table.lookup(&thread.to_le_bytes()).unwrap();
+            let found = table.get(&thread.to_le_bytes()).unwrap();
             let number = found.value().map_or(0, |v| u64::from_le_bytes(v.try_into().unwrap()));
             assert!(number >= durable, "thread {thread}: {number}, not {durable}");
         }
@@ -142,7 +142,7 @@ fn commits_of_several_threads_survive_in_the_order_of_their_numbers() {
         let (a, b) = (store.table(&name("a")).unwrap(), store.table(&name("b")).unwrap());
         for (thread, (commits, durable)) in (0..4_u8).zip(&done) {
             let newest = |table: &NamedTable| {
-                let value = table.lookup(&[thread]).unwrap();
+                let value = table.get(&[thread]).unwrap();
                 value.value().map_or(0, |value| u64::from_le_bytes(value.try_into().unwrap()))
             };
             let found = newest(&a);
@@ -240,7 +240,7 @@ fn a_view_is_one_commits_whatever_comes_after() {
     for (number, view) in views {
         for key in 0..7_u64 {
             let newest = (0..=number).rev().find(|n| n % 7 == key);
-            let found = view.lookup(&key.to_le_bytes()).unwrap();
+            let found = view.get(&key.to_le_bytes()).unwrap();
             assert_eq!(found.value(), newest.map(u64::to_le_bytes).as_ref().map(|v| &v[..]));
         }
     }
@@ -281,9 +281,9 @@ fn a_store_asks_for_the_resolve_functions_of_its_tables() {
     let refused = open_with(&options(Durability::Group));
     assert!(matches!(refused, Err(Error::ResolveNotCompatible { name, .. }) if name == "own"));
     let store = open_with(&with()).unwrap();
-    let found = store.table(&name("own")).unwrap().lookup(b"key").unwrap();
+    let found = store.table(&name("own")).unwrap().get(b"key").unwrap();
     assert_eq!(found.value(), Some(&[29, 28][..]));
-    let found = store.table(&name("sum")).unwrap().lookup(b"sum").unwrap();
+    let found = store.table(&name("sum")).unwrap().get(b"sum").unwrap();
     assert_eq!(found.value(), Some(&30_u64.to_le_bytes()[..]));
     store.close().unwrap();
 }

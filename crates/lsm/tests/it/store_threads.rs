@@ -66,11 +66,11 @@ fn a_failed_fsync_is_told_to_all_who_wait_for_it() {
     assert!(matches!(store.sync(), Err(Error::Poisoned { .. })));
     assert!(matches!(table.insert(b"key", b"9"), Err(Error::Poisoned { .. })));
     assert_eq!(store.durable_commit(), durable);
-    assert_eq!(table.lookup(b"key").unwrap().value(), Some(&[5][..]), "reads go on");
+    assert_eq!(table.get(b"key").unwrap().value(), Some(&[5][..]), "reads go on");
     drop((store, table));
     let store = open(&disk.after_crash(Survival::Nothing), Durability::Group).unwrap();
     assert!(store.last_commit() >= durable);
-    let found = store.table(&name("main")).unwrap().lookup(b"first").unwrap();
+    let found = store.table(&name("main")).unwrap().get(b"first").unwrap();
     assert_eq!(found.value(), Some(&b"durable"[..]));
     store.close().unwrap();
 }
@@ -140,15 +140,15 @@ fn a_panic_of_a_resolve_function_in_a_commit_poisons_the_store() {
     assert!(message.contains("panicked") && !message.contains("fsync"), "{message}");
     assert!(matches!(store.checkpoint(), Err(Error::Panicked { .. })));
     // What was read before goes on; nobody reads a part of the commit.
-    assert_eq!(seen.lookup(b"key").unwrap().value(), Some(&b"11"[..]));
-    assert_eq!(undo.lookup(b"key").unwrap().value(), Some(&b"11"[..]));
-    assert!(matches!(main.lookup(b"key"), Err(Error::Panicked { .. })));
+    assert_eq!(seen.get(b"key").unwrap().value(), Some(&b"11"[..]));
+    assert_eq!(undo.get(b"key").unwrap().value(), Some(&b"11"[..]));
+    assert!(matches!(main.get(b"key"), Err(Error::Panicked { .. })));
     assert!(matches!(store.close(), Ok(()) | Err(Error::Panicked { .. })));
     drop((store, main, undo, seen));
     for disk in [disk.after_crash(Survival::Nothing), disk] {
         let store = open_on(&disk, &options(Durability::Group).resolve(mine.resolve())).unwrap();
         for (table, value) in [("main", &b"1"[..]), ("undo", b"11")] {
-            let found = store.table(&name(table)).unwrap().lookup(b"key").unwrap();
+            let found = store.table(&name(table)).unwrap().get(b"key").unwrap();
             assert_eq!(found.value(), Some(value), "{table}");
         }
         store.close().unwrap();
@@ -170,7 +170,7 @@ fn a_panic_in_the_checkpoint_thread_gives_its_turn_back() {
             }
             expected.extend([7; 20]);
             expected.truncate(20);
-            main.updates(&[
+            main.write_batch(&[
                 (&b"key"[..], Update::Insert(&[7; 20])),
                 (b"filler", Update::Insert(&[1; 900])),
             ])
@@ -188,11 +188,11 @@ fn a_panic_in_the_checkpoint_thread_gives_its_turn_back() {
     // The thread begins another one.
     commit_until(&|| mine.checkpoint_calls.load(Ordering::Acquire) > 0);
     store.checkpoint().unwrap();
-    assert_eq!(main.lookup(b"key").unwrap().value(), Some(&expected[..]));
+    assert_eq!(main.get(b"key").unwrap().value(), Some(&expected[..]));
     store.close().unwrap();
     drop((store, main));
     let store = open_on(&disk.after_crash(Survival::Nothing), &options.resolve(mine.resolve()));
-    let found = store.unwrap().table(&name("main")).unwrap().lookup(b"key").unwrap();
+    let found = store.unwrap().table(&name("main")).unwrap().get(b"key").unwrap();
     assert_eq!(found.value(), Some(&expected[..]));
 }
 
@@ -216,7 +216,7 @@ fn a_commit_that_is_being_written_is_there_after_closing() {
     assert!(matches!(table.insert(b"key", b"later"), Err(Error::SessionClosed)));
     drop((store, table));
     let store = open(&disk.after_crash(Survival::Nothing), Durability::Group).unwrap();
-    let found = store.table(&name("main")).unwrap().lookup(b"key").unwrap();
+    let found = store.table(&name("main")).unwrap().get(b"key").unwrap();
     assert_eq!(found.value(), Some(&b"value"[..]));
     store.close().unwrap();
 }
@@ -246,7 +246,7 @@ fn a_checkpoint_that_is_being_made_ends_before_closing_does() {
     let calls = disk.calls();
     drop((store, table));
     let next = open(&disk, Durability::Group).unwrap();
-    let found = next.table(&name("main")).unwrap().lookup(b"key").unwrap();
+    let found = next.table(&name("main")).unwrap().get(b"key").unwrap();
     assert_eq!(found.value(), Some(&[last.to_le_bytes(); 110].concat()[..]));
     assert!(disk.calls() > calls);
     next.close().unwrap();
@@ -317,7 +317,7 @@ fn views_of_several_tables_are_of_one_commit() {
         let mut last = None;
         while !is_done.load(Ordering::Acquire) {
             let views = store.views(&[&left, &right]).unwrap();
-            let [left, right] = [0, 1].map(|at: usize| views[at].lookup(b"key").unwrap());
+            let [left, right] = [0, 1].map(|at: usize| views[at].get(b"key").unwrap());
             assert_eq!(left.value(), right.value());
             let number = left.value().map(|value| u32::from_le_bytes(value.try_into().unwrap()));
             assert!(number >= last, "{number:?} after {last:?}");

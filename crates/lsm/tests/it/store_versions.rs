@@ -95,7 +95,7 @@ fn put(store: &Store, rng: &mut ChaCha8Rng, model: &mut State) {
         batch.push((key, value));
     }
     let updates = updates(&batch);
-    store.table(&name(table)).unwrap().updates(&updates).unwrap();
+    store.table(&name(table)).unwrap().write_batch(&updates).unwrap();
 }
 
 fn config() -> TableConfig {
@@ -399,7 +399,7 @@ fn snapshots_saved_again_or_renamed_are_whole_in_the_backup() {
         assert_eq!(names.len(), 1);
         let copied = copy.session().open_snapshot(&names[0], "").unwrap();
         assert!(content(&copied) == content(table));
-        let found = copied.lookups(&(150..160_u8).map(|key| [key]).collect::<Vec<_>>()).unwrap();
+        let found = copied.get_many(&(150..160_u8).map(|key| [key]).collect::<Vec<_>>()).unwrap();
         let refs: Vec<_> = found.iter().map(|found| found.blob().unwrap().clone()).collect();
         let blobs = copy.session().retrieve_blobs(&refs).unwrap();
         assert!(blobs.iter().zip(150..).all(|(blob, key)| *blob == [key; 300]));
@@ -476,7 +476,7 @@ fn a_version_of_each_block_costs_little_more_than_its_updates() {
             let entries: Vec<_> = (0..UPDATES).map(|_| keys.bytes(34)).collect();
             let batch: Vec<_> = entries.iter().map(|key| (key, Update::Insert(&value))).collect();
             bytes += UPDATES * (34 + 60);
-            table.updates(&batch).unwrap().wait().unwrap();
+            table.write_batch(&batch).unwrap().wait().unwrap();
             if is_retained {
                 numbers.push(store.retain(None).unwrap());
             }

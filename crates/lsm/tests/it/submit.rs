@@ -159,7 +159,7 @@ fn filled(session: &Session) -> Table {
     let mut table = session.new_table(&config()).unwrap();
     let entries: Vec<_> = (0..500).map(|number| (key(number), key(!number))).collect();
     let batch: Vec<_> = entries.iter().map(|(key, value)| (key, Update::Insert(value))).collect();
-    table.updates(&batch).unwrap();
+    table.write_batch(&batch).unwrap();
     table
 }
 

@@ -42,7 +42,7 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
             };
             let updates = (0..values.len()).map(update);
             let batch: Vec<_> = keys.iter().copied().zip(updates).collect();
-            batched.updates(&batch).unwrap();
+            batched.write_batch(&batch).unwrap();
             for (key, update) in &batch {
                 match *update {
                     Update::Insert(value) => single.insert(key, value),
@@ -57,7 +57,7 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
             assert_eq!(content(&batched), content(&single), "{config:?}");
             // The values, and the blobs of those that have one.
             let found = |table: &Table| {
-                let found = table.lookups(&keys).unwrap();
+                let found = table.get_many(&keys).unwrap();
                 let values: Vec<_> =
                     found.iter().map(|one| one.value().map(<[u8]>::to_vec)).collect();
                 let refs: Vec<_> = found.iter().map(|one| one.blob().cloned()).collect();
@@ -81,7 +81,7 @@ fn a_batch_of_lookups_may_be_any_size() {
         // Present, deleted and absent keys, and each of them several times in the large batches.
         let numbers: Vec<u64> = (0..size).map(|n| n * 7_919 % 40_000).collect();
         let keys: Vec<_> = numbers.iter().map(|&n| key(n)).collect();
-        let results = table.lookups(&keys).unwrap();
+        let results = table.get_many(&keys).unwrap();
         assert_eq!(results.len(), keys.len());
         for (&n, result) in numbers.iter().zip(&results) {
             let is_present = n < 10_000 || (15_000..30_000).contains(&n);
@@ -111,8 +111,8 @@ fn a_batch_of_lookups_is_the_same_as_its_keys_one_by_one_at_every_run_count() {
                 run_counts.insert(table.stats().runs());
                 let mut keys: Vec<_> = (0..500).step_by(7).map(key).collect();
                 keys.extend_from_within(..20);
-                let batch = table.lookups(&keys).unwrap();
-                let singles: Vec<_> = keys.iter().map(|key| table.lookup(key).unwrap()).collect();
+                let batch = table.get_many(&keys).unwrap();
+                let singles: Vec<_> = keys.iter().map(|key| table.get(key).unwrap()).collect();
                 assert_eq!(batch, singles, "{policy:?}, round {round}");
             }
             assert!(run_counts.len() >= 3, "{policy:?}: only {run_counts:?} runs were seen");
@@ -127,9 +127,9 @@ fn keys_that_share_their_first_eight_bytes_are_told_apart() {
         let shared = |n: u32| [b"eight by".as_slice(), &n.to_le_bytes()].concat();
         let entries: Vec<_> = (0..10_000).map(|n| (shared(n), value(n.into(), 40))).collect();
         let batch: Vec<_> = entries.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
-        table.updates(&batch).unwrap();
+        table.write_batch(&batch).unwrap();
         let keys: Vec<_> = (0..20_000).map(shared).collect();
-        let results = table.lookups(&keys).unwrap();
+        let results = table.get_many(&keys).unwrap();
         for (n, result) in results.iter().enumerate() {
             let expected = entries.get(n).map(|(_, value)| value.as_slice());
             assert_eq!(result.value(), expected, "key {n}, {index:?}");
@@ -161,7 +161,7 @@ fn values_of_every_size_survive_flush_merge_and_snapshot() {
             }
             let check = |table: &Table| {
                 let keys: Vec<_> = entries.iter().map(|(key, _)| key).collect();
-                for (result, (_, value)) in table.lookups(&keys).unwrap().iter().zip(&entries) {
+                for (result, (_, value)) in table.get_many(&keys).unwrap().iter().zip(&entries) {
                     assert!(result.value() == Some(value), "a value of {} bytes", value.len());
                 }
                 assert!(content(table) == entries);
@@ -189,7 +189,7 @@ fn keys_of_every_length_are_kept_and_longer_ones_change_nothing() {
     keys.push(too_long.clone());
     let batch: Vec<_> = keys.iter().map(|key| (key, Update::Delete)).collect();
     for error in [
-        table.updates(&batch).unwrap_err(),
+        table.write_batch(&batch).unwrap_err(),
         table.insert(&too_long, b"").unwrap_err(),
         table.delete(&too_long).unwrap_err(),
     ] {
@@ -198,7 +198,7 @@ fn keys_of_every_length_are_kept_and_longer_ones_change_nothing() {
         assert_eq!(text, "a key of 4001 bytes; the limit is 4000");
     }
     assert_eq!(content(&table), before);
-    assert_eq!(table.lookup(&too_long).unwrap(), Lookup::NotFound);
+    assert_eq!(table.get(&too_long).unwrap(), Lookup::NotFound);
     assert_eq!(table.cursor_at(&too_long).unwrap().next().unwrap(), None);
 }
 
@@ -209,11 +209,11 @@ fn a_lookup_finds_the_newest_of_many_versions() {
         for round in 0..500 {
             table.insert(b"hot", &value(round, 30)).unwrap();
             table.insert(&key(round % 37), &value(round, 30)).unwrap();
-            let found = table.lookup(b"hot").unwrap();
+            let found = table.get(b"hot").unwrap();
             assert_eq!(found.value(), Some(value(round, 30).as_slice()));
         }
         table.delete(b"hot").unwrap();
-        assert!(!table.lookup(b"hot").unwrap().is_found());
+        assert!(!table.get(b"hot").unwrap().is_found());
         assert_eq!(content(&table).len(), 37);
     }
 }
@@ -268,7 +268,7 @@ fn the_background_thread_changes_no_result() {
                     clear(table, round * 90..round * 90 + 60);
                 }
                 let keys: Vec<_> = (0..9_200).step_by(23).map(key).collect();
-                assert_eq!(caller.lookups(&keys).unwrap(), background.lookups(&keys).unwrap());
+                assert_eq!(caller.get_many(&keys).unwrap(), background.get_many(&keys).unwrap());
             }
             assert_eq!(content(&caller), content(&background));
         }
@@ -281,7 +281,7 @@ fn case_19_many_threads_read_one_table_and_its_duplicate_is_updated() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(500)).unwrap();
         fill(&mut table, 0..10_000);
-        let mut writer = table.duplicate().unwrap();
+        let mut writer = table.fork().unwrap();
         thread::scope(|scope| {
             for reader in 0..8 {
                 let table = &table;
@@ -290,7 +290,7 @@ fn case_19_many_threads_read_one_table_and_its_duplicate_is_updated() {
                         let numbers = (0..3_000).map(|n| (n * 7 + reader * 31 + round) % 12_000);
                         let numbers: Vec<u64> = numbers.collect();
                         let keys: Vec<_> = numbers.iter().map(|&n| key(n)).collect();
-                        for (&n, result) in numbers.iter().zip(table.lookups(&keys).unwrap()) {
+                        for (&n, result) in numbers.iter().zip(table.get_many(&keys).unwrap()) {
                             let expected = (n < 10_000).then(|| value(n, 60));
                             assert_eq!(result.value(), expected.as_deref());
                         }
@@ -400,7 +400,7 @@ fn a_merge_under_way_when_its_session_closes_writes_no_more() {
             let kept: Vec<Table> = (10_000..13_000)
                 .map(|number| {
                     fill(&mut table, [number]);
-                    table.duplicate().unwrap()
+                    table.fork().unwrap()
                 })
                 .collect();
             let new = place.runs();
@@ -440,7 +440,7 @@ fn the_background_thread_outlives_a_panic_of_a_resolve_function() {
     let mut updates = 0;
     while calls.load(Ordering::Relaxed) < 50 {
         let number = updates % 1_000;
-        table.updates(&[(key(number), Update::Upsert(&value(updates, 60)))]).unwrap();
+        table.write_batch(&[(key(number), Update::Upsert(&value(updates, 60)))]).unwrap();
         updates += 1;
         assert!(updates < 500_000, "nobody merges in the background any more");
     }

@@ -125,12 +125,12 @@ fn updates_and_reads(session: &Session) {
     let mut table = session.new_table(&config()).unwrap();
     insert(&mut table, 0..21);
     let batch = [([1], Update::Delete), ([2], Update::Upsert(b"newer"))];
-    table.updates(&batch).unwrap();
+    table.write_batch(&batch).unwrap();
     // Refused: it begins and does not end.
     table.insert(&[0; 5_000], b"").unwrap_err();
-    table.lookup(&[3]).unwrap();
+    table.get(&[3]).unwrap();
     table.contains(&[[3], [99]]).unwrap();
-    let copy = table.duplicate().unwrap();
+    let copy = table.fork().unwrap();
     drop(table);
     let mut cursor = copy.range([5].as_slice()..[9].as_slice()).unwrap();
     cursor.next().unwrap();
@@ -151,7 +151,7 @@ fn unions_and_options(session: &Session) {
     union.supply_union_credits(1_000).unwrap();
     union.set_config(&TableConfig { merge_schedule: MergeSchedule::OneShot, ..config() }).unwrap();
     insert(&mut union, 10..20);
-    let found = union.lookup(&[1]).unwrap();
+    let found = union.get(&[1]).unwrap();
     session.retrieve_blobs(&[found.blob().unwrap().clone()]).unwrap();
     assert_eq!(union.count_exact().unwrap(), 16);
 }

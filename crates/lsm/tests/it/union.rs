@@ -61,7 +61,7 @@ pub(crate) fn update(
             3 => Update::Delete,
             _ => Update::Upsert(&value),
         };
-        table.updates(&[(key, update)]).unwrap();
+        table.write_batch(&[(key, update)]).unwrap();
         match update {
             Update::Delete => {
                 model.remove(key.as_slice());
@@ -93,7 +93,7 @@ pub(crate) fn assert_holds(session: &Session, table: &Table, model: &Entries, co
     let mut keys: Vec<Vec<u8>> = model.keys().cloned().collect();
     let absent: Vec<Vec<u8>> = keys.iter().map(|key| [key, b"!".as_slice()].concat()).collect();
     keys.extend(absent);
-    for (key, found) in keys.iter().zip(table.lookups(&keys).unwrap()) {
+    for (key, found) in keys.iter().zip(table.get_many(&keys).unwrap()) {
         let found = match found {
             Lookup::FoundWithBlob(value, blob) => {
                 let blob = session.retrieve_blobs(&[blob]).unwrap().remove(0);
@@ -246,8 +246,8 @@ fn case_15_the_rules_of_combination() {
         for (l, of_left) in states.iter().enumerate() {
             for (r, of_right) in states.iter().enumerate() {
                 let key = [l as u8, r as u8];
-                of_left.iter().for_each(|update| left.updates(&[(key, *update)]).unwrap());
-                of_right.iter().for_each(|update| right.updates(&[(key, *update)]).unwrap());
+                of_left.iter().for_each(|update| left.write_batch(&[(key, *update)]).unwrap());
+                of_right.iter().for_each(|update| right.write_batch(&[(key, *update)]).unwrap());
                 let both = match (content[l], content[r]) {
                     (None, None) => continue,
                     (None, Some((value, has_blob))) | (Some((value, has_blob)), None) => {
@@ -303,9 +303,9 @@ fn case_15_unions_that_are_refused_and_unions_of_nothing() {
     assert!(matches!(refused, Err(Error::UnionTooDeep { limit: 32 })));
     outer.save_snapshot(&name("deep"), "").unwrap();
     let mut opened = session.open_snapshot(&name("deep"), "").unwrap();
-    assert_eq!(opened.lookup(b"k").unwrap().value(), Some([b'v'; 33].as_slice()));
+    assert_eq!(opened.get(b"k").unwrap().value(), Some([b'v'; 33].as_slice()));
     opened.supply_union_credits(u64::MAX).unwrap();
-    assert_eq!(opened.lookup(b"k").unwrap().value(), Some([b'v'; 33].as_slice()));
+    assert_eq!(opened.get(b"k").unwrap().value(), Some([b'v'; 33].as_slice()));
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn case_11_references_from_a_union_outlive_its_inputs() {
         let mut right = session.new_table(&config(4)).unwrap();
         right.insert(&[200], b"other").unwrap();
         let union = session.incremental_union(&[&left, &right]).unwrap();
-        let found = union.lookups(&keys).unwrap();
+        let found = union.get_many(&keys).unwrap();
         let refs: Vec<_> = found.iter().map(|found| found.blob().cloned().unwrap()).collect();
         for number in 0..1_001_u32 {
             left.insert(&[&[201], number.to_le_bytes().as_slice()].concat(), b"").unwrap();
@@ -396,12 +396,12 @@ fn case_11_references_outlive_the_slices_of_a_union_that_others_pay() {
         }
         let mut union = session.incremental_union(&tables.each_ref()).unwrap();
         drop(tables);
-        let mut payer = union.duplicate().unwrap();
-        let bystander = union.duplicate().unwrap();
+        let mut payer = union.fork().unwrap();
+        let bystander = union.fork().unwrap();
         let mut stages = Vec::new();
         let debt = payer.remaining_union_debt();
         for share in [1, 3, 5, 6] {
-            let found = union.lookups(&keys).unwrap();
+            let found = union.get_many(&keys).unwrap();
             stages.push(found.iter().map(|found| found.blob().cloned().unwrap()).collect());
             let left = debt - debt / 6 * share;
             let left = if share == 6 { 0 } else { left };
@@ -438,7 +438,7 @@ fn an_instalment_paid_through_one_table_counts_for_all_that_share_the_union() {
     }
     let inputs: Vec<&Table> = tables.iter().collect();
     let mut first = session.incremental_union(&inputs).unwrap();
-    let mut second = first.duplicate().unwrap();
+    let mut second = first.fork().unwrap();
     let debt = first.remaining_union_debt();
     first.supply_union_credits(debt / 3).unwrap();
     assert_eq!(first.remaining_union_debt(), second.remaining_union_debt());
@@ -516,7 +516,7 @@ fn every_quarter_of_the_debt_paid_saves_reads() {
         let now = union.remaining_union_debt();
         union.supply_union_credits(now.saturating_sub(target)).unwrap();
         let before = union.stats().lookup_reads;
-        for (at, found) in union.lookups(&keys).unwrap().iter().enumerate() {
+        for (at, found) in union.get_many(&keys).unwrap().iter().enumerate() {
             let number = at as u64 * 3;
             let is_there =
                 (0..10).any(|table| crate::spread(number * 16 + table).is_multiple_of(2));

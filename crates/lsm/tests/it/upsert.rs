@@ -33,7 +33,7 @@ fn config(entries: u64, resolve: Resolve) -> TableConfig {
 
 /// The value of a key, and its blob.
 fn read(session: &Session, table: &Table, key: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-    match table.lookup(key).unwrap() {
+    match table.get(key).unwrap() {
         Lookup::FoundWithBlob(value, blob) => {
             let blob = session.retrieve_blobs(&[blob]).unwrap().pop();
             Some((value.into_vec(), blob))
@@ -58,19 +58,19 @@ fn a_batch_whose_resolve_function_panics_leaves_nothing_behind() {
         let mut table = session.new_table(&config).unwrap();
         for number in 0..20_u8 {
             table
-                .updates(&[(b"key", Update::Upsert(&[number])), (b"key", Update::Upsert(b"x"))])
+                .write_batch(&[(b"key", Update::Upsert(&[number])), (b"key", Update::Upsert(b"x"))])
                 .unwrap();
-            let found = table.lookup(b"key").unwrap();
+            let found = table.get(b"key").unwrap();
             let batch = [
                 (b"new", Update::Insert(b"1")),
                 (b"key", Update::Upsert(b"2")),
                 (b"key", Update::Upsert(b"panic")),
             ];
-            let update = || table.updates(&batch);
+            let update = || table.write_batch(&batch);
             let panicked = catch_unwind(AssertUnwindSafe(update));
             assert!(panicked.is_err(), "no function was called");
-            assert_eq!(table.lookup(b"key").unwrap(), found);
-            assert_eq!(table.lookup(b"new").unwrap(), Lookup::NotFound);
+            assert_eq!(table.get(b"key").unwrap(), found);
+            assert_eq!(table.get(b"new").unwrap(), Lookup::NotFound);
         }
         table.save_snapshot(&name(&format!("saved-{entries}")), "test").unwrap();
     }
@@ -89,7 +89,7 @@ fn case_5_overwrite_replaces_value_and_blob() {
             assert_eq!(read(&session, &table, b"0"), Some((b"Goodbye".to_vec(), None)));
             table.delete(b"1").unwrap();
             assert_eq!(read(&session, &table, b"0"), Some((b"Goodbye".to_vec(), None)));
-            assert_eq!(table.lookup(b"1").unwrap(), Lookup::NotFound);
+            assert_eq!(table.get(b"1").unwrap(), Lookup::NotFound);
         }
     }
 }
@@ -173,10 +173,10 @@ fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
                 let mut table = session.new_table(&config).unwrap();
                 let mut state: State = None;
                 for (step, operation) in operations.into_iter().enumerate() {
-                    table.updates(&[(b"key", operation)]).unwrap();
+                    table.write_batch(&[(b"key", operation)]).unwrap();
                     state = applied(state, operation, &resolve);
                     // A duplicate freezes the segment.
-                    let copy = table.duplicate().unwrap();
+                    let copy = table.fork().unwrap();
                     for other in 0..gap {
                         let other = [b'z', step as u8, other];
                         table.insert(&other, b"").unwrap();
@@ -219,7 +219,7 @@ fn an_upsert_is_a_lookup_and_an_insert_in_all_configurations() {
                     continue;
                 }
                 upserted.upsert(&key, &value).unwrap();
-                let old = inserted.lookup(&key).unwrap();
+                let old = inserted.get(&key).unwrap();
                 let new =
                     old.value().map_or_else(|| value.clone(), |old| resolve.apply(&value, old));
                 inserted.insert(&key, &new).unwrap();
@@ -229,7 +229,7 @@ fn an_upsert_is_a_lookup_and_an_insert_in_all_configurations() {
             assert_eq!(crate::content(&upserted), expected, "{resolve:?}");
             assert_eq!(crate::content(&inserted), expected, "{resolve:?}");
             for (key, value) in &expected {
-                assert_eq!(upserted.lookup(key).unwrap().value(), Some(value.as_slice()));
+                assert_eq!(upserted.get(key).unwrap().value(), Some(value.as_slice()));
             }
         }
     });
@@ -258,7 +258,7 @@ fn a_table_is_opened_with_its_own_resolve_function_only() {
         let given = OpenOptions::default().resolve(words());
         let mut opened = session.open_snapshot_with(&name("own"), "", &given).unwrap();
         opened.upsert(b"k", b"b").unwrap();
-        assert_eq!(opened.lookup(b"k").unwrap().value(), Some(b"b a".as_slice()));
+        assert_eq!(opened.get(b"k").unwrap().value(), Some(b"b a".as_slice()));
     }
 }
 
@@ -279,7 +279,7 @@ fn case_11_a_blob_reference_gives_its_blob_or_says_that_it_is_gone() {
         let session = place.open();
         let (mut table, keys, blobs) = with_blobs(&session);
         let references = |table: &Table| -> Vec<_> {
-            let found = table.lookups(&keys).unwrap();
+            let found = table.get_many(&keys).unwrap();
             found.into_iter().map(|found| found.blob().cloned().unwrap()).collect()
         };
         assert_eq!(session.retrieve_blobs(&references(&table)).unwrap(), blobs);
@@ -316,10 +316,10 @@ fn case_11_a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
         let session = place.open();
         let (mut table, keys, blobs) = with_blobs(&session);
         for updates in [0, 1, 7, 1_001] {
-            let copy = table.duplicate().unwrap();
-            let found = copy.lookups(&keys).unwrap();
+            let copy = table.fork().unwrap();
+            let found = copy.get_many(&keys).unwrap();
             let refs: Vec<_> = found.iter().map(|found| found.blob().cloned().unwrap()).collect();
-            let before = table.lookups(&keys).unwrap();
+            let before = table.get_many(&keys).unwrap();
             let before: Vec<_> =
                 before.iter().map(|found| found.blob().cloned().unwrap()).collect();
             let mut cursor = table.cursor().unwrap();
@@ -352,8 +352,8 @@ fn a_duplicate_keeps_references_to_empty_blobs_valid() {
         table.insert_with_blob(b"key", b"value", b"").unwrap();
         for number in 0..40u8 {
             table.insert(&[number], b"").unwrap();
-            let copy = table.duplicate().unwrap();
-            let found = copy.lookup(b"key").unwrap();
+            let copy = table.fork().unwrap();
+            let found = copy.get(b"key").unwrap();
             for other in 0..40u8 {
                 table.insert(&[100, number, other], b"").unwrap();
             }

@@ -50,7 +50,7 @@ fn damaged_later() -> Arc<SimDisk> {
     for number in 0..1_550_u32 {
         let key = crc32c(&number.to_le_bytes()).to_le_bytes();
         let len = if number % 97 == 0 { 9_000 } else { 60 };
-        table.updates(&[(key, Update::Insert(&vec![number as u8; len]))]).unwrap();
+        table.write_batch(&[(key, Update::Insert(&vec![number as u8; len]))]).unwrap();
         if number % 5 == 0 {
             let earlier = crc32c(&(number / 2).to_le_bytes()).to_le_bytes();
             table.delete(&earlier).unwrap();
@@ -78,7 +78,7 @@ fn content(disk: &Arc<SimDisk>, name: &str) -> Option<Content> {
     }
     // Filter and index as well.
     let keys: Vec<&[u8]> = content.iter().map(|(key, _)| key.as_slice()).collect();
-    let found = table.lookups(&keys).ok()?;
+    let found = table.get_many(&keys).ok()?;
     let agree = found.iter().zip(&content).all(|(found, (_, value))| found.value() == Some(value));
     agree.then_some(content)
 }

@@ -49,7 +49,7 @@ fn apply(table: &mut Table, changes: &[Change]) -> Result<(), Error> {
         .iter()
         .map(|(key, value)| (key, value.as_deref().map_or(Update::Delete, Update::Insert)))
         .collect();
-    table.updates(&batch)
+    table.write_batch(&batch)
 }
 
 /// What a table holds after the first `blocks` blocks of the chain.
@@ -87,7 +87,7 @@ impl Versions {
 
     /// Adds a block, and drops what is too old.
     fn push(&mut self) {
-        let mut next = self.newest().duplicate().unwrap();
+        let mut next = self.newest().fork().unwrap();
         apply(&mut next, &changes(self.blocks, 0)).unwrap();
         self.tables.push_back(next);
         self.blocks += 1;
@@ -127,7 +127,7 @@ fn each_of_thousands_of_versions_can_be_extended_and_their_files_go_with_them() 
             let drawn: Vec<usize> = (0..16).map(|_| rng.index(VERSIONS)).collect();
             let mut branches = Vec::new();
             for (branch, &at) in (1..).zip(&drawn) {
-                let mut table = versions.tables[at].duplicate().unwrap();
+                let mut table = versions.tables[at].fork().unwrap();
                 let mut model = model(versions.blocks_of(at));
                 for block in 0..=rng.below(40) {
                     apply(&mut table, &changes(block, branch)).unwrap();
@@ -171,7 +171,7 @@ fn few_files_are_open_whatever_the_number_of_versions() {
             versions.push();
             check();
             let at = rng.index(versions.tables.len());
-            versions.tables[at].lookup(&key(rng.below(KEYS))).unwrap();
+            versions.tables[at].get(&key(rng.below(KEYS))).unwrap();
             check();
             most = most.max(disk.open_files());
         }
@@ -181,7 +181,7 @@ fn few_files_are_open_whatever_the_number_of_versions() {
         // A crowd that grows apart: each has a flush and merges of its own under way, and readers.
         let mut crowd = Vec::new();
         for at in (0..VERSIONS).step_by(36) {
-            crowd.push((versions.tables[at].duplicate().unwrap(), model(versions.blocks_of(at))));
+            crowd.push((versions.tables[at].fork().unwrap(), model(versions.blocks_of(at))));
         }
         let cursors: Vec<_> = crowd.iter().map(|(table, _)| table.cursor().unwrap()).collect();
         for block in 0..24 {
@@ -231,10 +231,10 @@ fn where_descriptors_run_out_closed_files_make_room() {
     // With none to spare it is an error, and nothing is lost.
     disk.set_plan(FaultPlan { open_files_max: Some(0), ..FaultPlan::default() });
     let keys: Vec<_> = (0..KEYS).map(key).collect();
-    let refused = table.lookups(&keys).unwrap_err();
+    let refused = table.get_many(&keys).unwrap_err();
     assert!(matches!(&refused, Error::Disk(error) if error.is_too_many_files()), "{refused}");
     disk.set_plan(FaultPlan::default());
-    let found = table.lookups(&keys).unwrap();
+    let found = table.get_many(&keys).unwrap();
     assert_eq!(found.iter().filter(|found| found.is_found()).count(), model(28).len());
 }
 
@@ -265,7 +265,7 @@ fn progress_of_merges_is_shared() {
     let disk = CountedDisk::new(SimDisk::new(1));
     let session = session_on(&disk);
     let original = prepared(&session);
-    let mut duplicates: Vec<_> = (0..100).map(|_| original.duplicate().unwrap()).collect();
+    let mut duplicates: Vec<_> = (0..100).map(|_| original.fork().unwrap()).collect();
     assert_eq!(debt(&original), debt_before);
     let before = pages(&disk);
     // One goes ahead, and the others find that done.
@@ -299,7 +299,7 @@ fn work_with_few_descriptors(options: &SessionOptions) {
     (0..100).for_each(|_| versions.push());
     // Each with runs of its own.
     let branch = |at: usize| {
-        let mut table = versions.tables[at].duplicate().unwrap();
+        let mut table = versions.tables[at].fork().unwrap();
         let mut model = model(versions.blocks_of(at));
         for block in 0..8 {
             apply(&mut table, &changes(block, 1 + at as u64)).unwrap();
@@ -315,7 +315,7 @@ fn work_with_few_descriptors(options: &SessionOptions) {
             scope.spawn(move || {
                 let keys: Vec<_> = (0..KEYS).map(key).collect();
                 for (table, model) in part {
-                    for (key, found) in keys.iter().zip(table.lookups(&keys).unwrap()) {
+                    for (key, found) in keys.iter().zip(table.get_many(&keys).unwrap()) {
                         let expected = model.get(key.as_slice()).map(Vec::as_slice);
                         assert_eq!(found.value(), expected);
                     }

@@ -104,7 +104,7 @@ impl OpenBlock {
         let mut keys: Vec<&[u8]> = self.changes.keys().chain(asked).map(Vec::as_slice).collect();
         keys.sort_unstable();
         keys.dedup();
-        let values = state.lookup(&keys)?;
+        let values = state.get_many(&keys)?;
         let mut before: BTreeMap<Vec<u8>, Option<Vec<u8>>> =
             keys.into_iter().map(<[u8]>::to_vec).zip(values).collect();
 

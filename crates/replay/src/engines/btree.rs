@@ -311,7 +311,7 @@ impl Engine for Btree {
         true
     }
 
-    fn duplicates_max(&self) -> usize {
+    fn forks_max(&self) -> usize {
         0
     }
 
@@ -403,7 +403,7 @@ fn change_bytes((key, value): (&Vec<u8>, &Option<Vec<u8>>)) -> usize {
 }
 
 impl State for BtreeTable {
-    fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let changes = locked(&self.changes);
         let mut found: Vec<Option<Vec<u8>>> =
             keys.iter().map(|&key| changes.get(key).cloned().flatten()).collect();
@@ -447,7 +447,7 @@ impl Table for BtreeTable {
         Ok(())
     }
 
-    fn duplicate(&self) -> Result<Box<dyn Table>> {
+    fn fork(&self) -> Result<Box<dyn Table>> {
         Err(EngineError::Refused("a B+tree has one state and makes no duplicates".into()))
     }
 

@@ -218,7 +218,7 @@ pub trait ContextEngine: fmt::Debug {
 /// A tree of values, changed in memory.
 pub trait Context: fmt::Debug {
     /// An independent context of the same tree.
-    fn duplicate(&self) -> Box<dyn Context>;
+    fn fork(&self) -> Box<dyn Context>;
 
     /// Says that these paths are asked for or changed next, so that the engine can read what it needs for it, if it can.
     /// Changes nothing.

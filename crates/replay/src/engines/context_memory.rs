@@ -94,7 +94,7 @@ impl MemoryContext {
 }
 
 impl Context for MemoryContext {
-    fn duplicate(&self) -> Box<dyn Context> {
+    fn fork(&self) -> Box<dyn Context> {
         Box::new(Self { commits: Arc::clone(&self.commits), tree: Arc::clone(&self.tree) })
     }
 
@@ -208,7 +208,7 @@ mod tests {
     fn copies_and_duplicates_are_independent_and_an_absent_source_changes_nothing() {
         let engine = MemoryContexts::new();
         let mut context = with(&engine, &["a/b", "a/c/d", "to/old"]);
-        let mut before = context.duplicate();
+        let mut before = context.fork();
         assert!(!context.copy(path("q").steps(), path("to").steps()).unwrap());
         assert_eq!(look(&mut *context, "to/old"), "to/old=to/old");
         assert!(context.copy(path("a").steps(), path("to").steps()).unwrap());

@@ -192,7 +192,7 @@ fn with_steps<T>(path: Steps<'_>, work: impl FnOnce(&[&[u8]]) -> T) -> T {
 }
 
 impl Context for StoredContext {
-    fn duplicate(&self) -> Box<dyn Context> {
+    fn fork(&self) -> Box<dyn Context> {
         Box::new(Self { store: Arc::clone(&self.store), context: self.context.clone() })
     }
 

@@ -103,7 +103,7 @@ impl Engine for ContextTables {
         true
     }
 
-    fn duplicates_max(&self) -> usize {
+    fn forks_max(&self) -> usize {
         DUPLICATES_MAX
     }
 
@@ -182,7 +182,7 @@ fn corrupt(message: &'static str) -> EngineError {
 }
 
 impl State for ContextTable {
-    fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let context = self.context();
         let find = |key: &&[u8]| Ok(at(key, |path| context.find(path))?);
         keys.iter().map(find).collect()
@@ -233,7 +233,7 @@ impl Table for ContextTable {
         Ok(())
     }
 
-    fn duplicate(&self) -> Result<Box<dyn Table>> {
+    fn fork(&self) -> Result<Box<dyn Table>> {
         let (store, unsaved) = (Arc::clone(&self.store), Arc::clone(&self.unsaved));
         let context = Mutex::new(self.context().clone());
         Ok(Box::new(Self { store, context, unsaved }))

@@ -68,7 +68,7 @@ pub trait Engine: Debug + Send {
     fn is_durable(&self) -> bool;
 
     /// How many duplicates of a table may be alive at once at little cost; 0 if each is a full copy.
-    fn duplicates_max(&self) -> usize;
+    fn forks_max(&self) -> usize;
 
     /// Whether a snapshot stays as it is when its table is saved again; if not, only the last one of a table is there.
     fn keeps_snapshots(&self) -> bool {
@@ -125,7 +125,7 @@ pub trait State: Debug + Send {
     ///
     /// # Errors
     /// As the engine says.
-    fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>>;
+    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>>;
 
     /// Returns a cursor over the live entries with keys `>= from`, in key order.
     ///
@@ -155,7 +155,7 @@ pub trait Table: State {
     ///
     /// # Errors
     /// As the engine says.
-    fn duplicate(&self) -> Result<Box<dyn Table>>;
+    fn fork(&self) -> Result<Box<dyn Table>>;
 
     /// Makes the content durable under a free name. A label is checked when the snapshot is opened.
     ///

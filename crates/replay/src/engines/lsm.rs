@@ -52,7 +52,7 @@ impl Engine for Lsm {
         true
     }
 
-    fn duplicates_max(&self) -> usize {
+    fn forks_max(&self) -> usize {
         DUPLICATES_MAX
     }
 
@@ -87,8 +87,8 @@ impl Engine for Lsm {
 struct LsmTable(terrane::lsm::Table);
 
 impl State for LsmTable {
-    fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
-        let found = self.0.lookups(keys)?.into_iter();
+    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        let found = self.0.get_many(keys)?.into_iter();
         Ok(found.map(|lookup| lookup.value().map(<[u8]>::to_vec)).collect())
     }
 
@@ -102,11 +102,11 @@ impl Table for LsmTable {
         let update = |value: Option<_>| value.map_or(Update::Delete, Update::Insert);
         let batch: Vec<_> =
             changes.iter().map(|change| (change.key, update(change.value))).collect();
-        Ok(self.0.updates(&batch)?)
+        Ok(self.0.write_batch(&batch)?)
     }
 
-    fn duplicate(&self) -> Result<Box<dyn Table>> {
-        Ok(Box::new(Self(self.0.duplicate()?)))
+    fn fork(&self) -> Result<Box<dyn Table>> {
+        Ok(Box::new(Self(self.0.fork()?)))
     }
 
     fn save(&self, snapshot: &str, label: &str) -> Result<()> {

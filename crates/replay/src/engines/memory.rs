@@ -30,7 +30,7 @@ impl Engine for Memory {
         false
     }
 
-    fn duplicates_max(&self) -> usize {
+    fn forks_max(&self) -> usize {
         0
     }
 
@@ -60,7 +60,7 @@ impl Engine for Memory {
 }
 
 impl State for MemoryTable {
-    fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         Ok(keys.iter().map(|&key| self.entries.get(key).cloned()).collect())
     }
 
@@ -81,7 +81,7 @@ impl Table for MemoryTable {
         Ok(())
     }
 
-    fn duplicate(&self) -> Result<Box<dyn Table>> {
+    fn fork(&self) -> Result<Box<dyn Table>> {
         Ok(Box::new(MemoryTable { entries: self.entries.clone() }))
     }
 

@@ -217,7 +217,7 @@ impl History {
     /// # Errors
     /// [`Error::Unknown`] if it is not kept, or what the engine says.
     pub fn note(&self, block: u64) -> Result<Vec<u8>> {
-        let value = self.log.lookup(&[&record(NOTE, block)])?.pop().flatten();
+        let value = self.log.get_many(&[&record(NOTE, block)])?.pop().flatten();
         Ok(decode_note(&value.ok_or(Error::Unknown { block })?)?.1.to_vec())
     }
 
@@ -402,7 +402,7 @@ impl History {
         let Some(version) = self.versions.back().filter(|_| held.is_some()) else {
             return Ok(None);
         };
-        let (state, log) = (version.state.duplicate()?, version.log.duplicate()?);
+        let (state, log) = (version.state.fork()?, version.log.fork()?);
         Ok(Some(Version { block: version.block, state, log }))
     }
 
@@ -431,7 +431,7 @@ impl History {
     /// Reverts the newest block and removes its records.
     fn undo(&mut self, block: u64) -> Result<()> {
         let (note_key, undo_key) = (record(NOTE, block), record(UNDO, block));
-        let undo = self.log.lookup(&[&undo_key])?.pop().flatten();
+        let undo = self.log.get_many(&[&undo_key])?.pop().flatten();
         let undo = undo.ok_or(Error::Corrupt("a block has a note but no undo record"))?;
         let batch = decode_undo(&undo).ok_or(Error::Corrupt("an undo record cannot be read"))?;
         let records =
@@ -467,7 +467,7 @@ impl History {
             return Ok(());
         }
         self.since_version = 0;
-        let (state, log) = (self.state.duplicate()?, self.log.duplicate()?);
+        let (state, log) = (self.state.fork()?, self.log.fork()?);
         self.versions.push_back(Version { block, state, log });
         let oldest = self.oldest();
         while self.versions.len() > self.versions_max
@@ -487,7 +487,7 @@ fn empty_log(engine: &dyn Engine) -> Result<Box<dyn Table>> {
 
 /// Reads the numbers of the blocks kept, and the newest one's note.
 fn read_log(log: &dyn Table) -> Result<(VecDeque<u64>, Option<Tip>)> {
-    match log.lookup(&[VERSION_KEY])?.pop().flatten().as_deref() {
+    match log.get_many(&[VERSION_KEY])?.pop().flatten().as_deref() {
         Some([VERSION]) => {}
         Some([found]) => return Err(Error::Version { found: *found }),
         _ => return Err(Error::Corrupt("its version is missing")),

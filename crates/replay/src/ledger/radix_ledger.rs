@@ -345,7 +345,7 @@ impl Ledger for RadixLedger {
 }
 
 impl State for RadixState {
-    fn lookup(&self, keys: &[&[u8]]) -> crate::engines::engine::Result<Vec<Option<Vec<u8>>>> {
+    fn get_many(&self, keys: &[&[u8]]) -> crate::engines::engine::Result<Vec<Option<Vec<u8>>>> {
         let addresses: crate::engines::engine::Result<Vec<Address>> =
             keys.iter().map(|key| address(key)).collect();
         Ok(self.tree.get(&self.root, &addresses?)?)

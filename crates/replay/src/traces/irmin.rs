@@ -302,7 +302,7 @@ impl<'e> Replay<'e> {
     fn take(&mut self, from: Scoped<ContextId>) -> Result<Box<dyn Context>> {
         let context = self.context(from.value)?;
         if !from.is_last {
-            return Ok(context.duplicate());
+            return Ok(context.fork());
         }
         Ok(self.contexts.remove(&from.value).expect("it is there"))
     }

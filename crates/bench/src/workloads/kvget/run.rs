@@ -463,8 +463,8 @@ fn read(table: &Table, drawn: &Drawn, batch: usize, latency: &mut Latency) -> Re
         let keys = &keys[..batch.min(keys.len())];
         let start = Instant::now();
         let results = match keys {
-            [key] => vec![table.lookup(key)?],
-            keys => table.lookups(keys)?,
+            [key] => vec![table.get(key)?],
+            keys => table.get_many(keys)?,
         };
         latency.record(start.elapsed());
         for (operation, result) in drawn.operations[first..].iter().zip(&results) {

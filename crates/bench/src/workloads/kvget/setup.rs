@@ -10,7 +10,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
-use terrane::lsm::{FilterPolicy, LevelFilter, MergeSchedule, Session, Table, TableConfig, Update, WriteBuffer};
+use terrane::lsm::{
+    FilterPolicy, LevelFilter, MergeSchedule, Session, Table, TableConfig, Update, WriteBuffer,
+};
 
 use super::data::{ENTRY_BYTES, StreamHash, key, value};
 use super::{Prepared, Shape, name_of};
@@ -189,7 +191,7 @@ fn load(table: &mut Table, prepared: Prepared, monitor: &mut dyn Monitor) -> Res
             hash.put(key, value);
         }
         let batch: Vec<_> = pairs.iter().map(|(key, value)| (key, Update::Insert(value))).collect();
-        table.updates(&batch)?;
+        table.write_batch(&batch)?;
         first = end;
     }
     Ok(hash.finish())

@@ -124,7 +124,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
         Loading::Bulk => bulk_load(session, &config, (seed, entries), all, monitor)?,
         Loading::Updates => {
             let mut table = session.new_table(&config)?;
-            insert((seed, entries), all, monitor, &mut |batch| table.updates(batch))?;
+            insert((seed, entries), all, monitor, &mut |batch| table.write_batch(batch))?;
             table
         }
     };
@@ -188,7 +188,7 @@ fn bulk_load(
     monitor: &mut dyn Monitor,
 ) -> Result<Table> {
     let mut loader = session.bulk_load(config)?;
-    insert((seed, count), all, monitor, &mut |batch| loader.updates(batch))?;
+    insert((seed, count), all, monitor, &mut |batch| loader.write_batch(batch))?;
     let mut watch = |done, of| {
         monitor.progress(Phase::Merge, done, Some(of));
         if monitor.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -213,7 +213,7 @@ fn replace(
         let deletes = old.iter().map(|key| (key, Update::Delete));
         let inserts = new.iter().map(|(key, value)| (key, Update::Insert(value)));
         let batch: Vec<_> = deletes.chain(inserts).collect();
-        table.updates(&batch)?;
+        table.write_batch(&batch)?;
     }
     Ok(())
 }

@@ -175,7 +175,7 @@ impl<'a> Work<'a> {
         for batch in 0..self.options.batches {
             self.next_batch()?;
             let start = Instant::now();
-            let found = self.table.lookups(&self.keys)?;
+            let found = self.table.get_many(&self.keys)?;
             self.lookups.record(start.elapsed());
             self.verify(batch, &found)?;
             if has_updates {
@@ -291,7 +291,7 @@ impl<'a> Work<'a> {
         let inserts = self.inserted.iter().map(|(key, value)| (key, Update::Insert(value)));
         let updates: Vec<_> = deletes.chain(inserts).collect();
         let start = Instant::now();
-        self.table.updates(&updates)?;
+        self.table.write_batch(&updates)?;
         self.updates.record(start.elapsed());
         Ok(())
     }
@@ -339,7 +339,7 @@ impl<'a> Work<'a> {
                 break;
             }
         }
-        match self.table.lookups(&keys)?.iter().position(Lookup::is_found) {
+        match self.table.get_many(&keys)?.iter().position(Lookup::is_found) {
             Some(at) => Err(Error::Wrong(format!("deleted key {:02x?} is found", keys[at]))),
             None => Ok(()),
         }

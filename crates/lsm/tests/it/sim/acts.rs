@@ -37,7 +37,7 @@ fn updates(batch: &[(Vec<u8>, Change)]) -> Vec<(&[u8], Update<'_>)> {
 
 /// All of a table, and some of its keys besides.
 fn read_all(table: &Table, keys: &[Vec<u8>]) -> Result<(Vec<Lookup>, Vec<Record>)> {
-    let lookups = table.lookups(keys)?;
+    let lookups = table.get_many(keys)?;
     let records = table.cursor()?.take(usize::MAX)?;
     Ok((lookups, records))
 }
@@ -50,7 +50,7 @@ impl World {
     pub(crate) fn act(&mut self, action: &Action) -> Result<bool> {
         match action {
             Action::NewTable { to, config } => self.new_table(*to, *config),
-            Action::Duplicate { from, to } => self.duplicate(*from, *to),
+            Action::Duplicate { from, to } => self.fork(*from, *to),
             Action::DropTable { table } => {
                 let is_open = self.tables[*table].is_some();
                 self.drop_table(*table);
@@ -151,11 +151,11 @@ impl World {
         Ok(true)
     }
 
-    fn duplicate(&mut self, from: Slot, to: Slot) -> Result<bool> {
+    fn fork(&mut self, from: Slot, to: Slot) -> Result<bool> {
         let Some(held) = &self.tables[from] else { return Ok(false) };
-        let (table, version) = (held.table.duplicate()?, held.version);
+        let (table, version) = (held.table.fork()?, held.version);
         assert_eq!(table.remaining_union_debt(), held.table.remaining_union_debt());
-        let id = self.forest.duplicate(held.id).unwrap();
+        let id = self.forest.fork(held.id).unwrap();
         self.put_table(to, table, id, version);
         Ok(true)
     }
@@ -184,7 +184,7 @@ impl World {
         let batch = self.batch(id, seed, len);
         let Some(held) = &mut self.tables[slot] else { return Ok(false) };
         held.version = version;
-        held.table.updates(&updates(&batch))?;
+        held.table.write_batch(&updates(&batch))?;
         self.apply(id, batch);
         Ok(true)
     }
@@ -235,7 +235,7 @@ impl World {
         let key = vec![7; KEY_BYTES_MAX + 1];
         let mut updates = updates(&batch);
         updates.insert(seed as usize % (len + 1), (&key, Update::Delete));
-        match held.table.updates(&updates) {
+        match held.table.write_batch(&updates) {
             Err(Error::KeyTooLarge { bytes, limit }) if bytes == limit + 1 => Ok(true),
             Err(error) if is_of_disk(&error) => Err(error),
             other => panic!("a key of {} bytes gave {other:?}", key.len()),
@@ -396,7 +396,7 @@ impl World {
     }
 
     fn read_beside(&mut self, at: Slot, writer: &mut Held, seed: u64, len: usize) -> Result<bool> {
-        let duplicate = writer.table.duplicate()?;
+        let duplicate = writer.table.fork()?;
         let (reader, content) = match &self.tables[at] {
             Some(held) => (&held.table, self.forest.content(held.id).unwrap()),
             None => (&duplicate, self.forest.content(writer.id).unwrap()),
@@ -408,7 +408,7 @@ impl World {
         let (read, written) = thread::scope(|scope| {
             let reading = scope.spawn(|| read_all(reader, &keys));
             let written = batches.iter().try_for_each(|batch| {
-                writer.table.updates(&updates(batch))?;
+                writer.table.write_batch(&updates(batch))?;
                 done += 1;
                 Ok(())
             });

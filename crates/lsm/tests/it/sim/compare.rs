@@ -108,7 +108,7 @@ pub(super) fn check_lookups(
     content: &Entries,
     keys: &[Vec<u8>],
 ) -> Result<()> {
-    let results = table.lookups(keys)?;
+    let results = table.get_many(keys)?;
     match_lookups(&results, keys, content).check(session)
 }
 

@@ -38,10 +38,10 @@ impl World {
         let keys = self.swarm.any_keys(seed, 3);
         let found = held.table.contains(&keys)?;
         for (key, is_found) in keys.iter().zip(found) {
-            let expected = self.forest.lookup(held.id, key).unwrap().is_some();
+            let expected = self.forest.get(held.id, key).unwrap().is_some();
             assert_eq!(is_found, expected, "key {}", excerpt(key));
         }
-        assert_eq!(held.table.lookup(&keys[0])?.is_found(), held.table.contains(&keys[..1])?[0]);
+        assert_eq!(held.table.get(&keys[0])?.is_found(), held.table.contains(&keys[..1])?[0]);
         Ok(true)
     }
 
@@ -225,7 +225,7 @@ impl World {
     ) -> Result<bool> {
         let Some(held) = &self.tables[table] else { return Ok(false) };
         let keys = self.swarm.any_keys(seed, len);
-        let results = held.table.lookups(&keys)?;
+        let results = held.table.get_many(&keys)?;
         let blobs = match_lookups(&results, &keys, self.forest.content(held.id).unwrap());
         self.kept[to] = KeptRefs { refs: blobs.refs, blobs: blobs.expected, version: held.version };
         Ok(true)

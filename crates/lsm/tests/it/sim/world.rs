@@ -423,7 +423,7 @@ impl World {
             Err(error) => panic!("closing gave {error:?}"),
         }
         for held in self.tables.iter_mut().flatten() {
-            assert!(matches!(held.table.lookup(b"k"), Err(Error::SessionClosed)));
+            assert!(matches!(held.table.get(b"k"), Err(Error::SessionClosed)));
             assert!(matches!(held.table.delete(b"k"), Err(Error::SessionClosed)));
         }
         for held in self.cursors.iter_mut().flatten() {

@@ -60,7 +60,7 @@ fn values_of_any_length_are_found_before_and_after_they_are_stored() {
         assert_eq!(content(table.as_ref(), b"b"), from);
         let keys = [&b"a"[..], b"absent", b"c"];
         let expected: Vec<_> = keys.iter().map(|key| model.get(*key).cloned()).collect();
-        assert_eq!(table.lookup(&keys).unwrap(), expected);
+        assert_eq!(table.get_many(&keys).unwrap(), expected);
         assert_eq!(engine.snapshots().unwrap(), [name], "only the last one of a table is there");
     }
     drop((table, engine));

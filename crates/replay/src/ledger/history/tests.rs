@@ -431,7 +431,7 @@ fn fork(disk: &Arc<SimDisk>) -> Result<()> {
             if branch == 2 && block == 4 {
                 history.rollback(Some(3), |_, _| true)?;
             }
-            let old = history.state().lookup(&[&[0]])?.remove(0);
+            let old = history.state().get_many(&[&[0]])?.remove(0);
             let new = Some(fork_value(branch, block));
             let changes = [NetChange { key: vec![0], old, new }];
             history.append(block.into(), fork_value(branch, block), &changes)?;

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane::io::{CountedDisk, Counts};
-use terrane::lsm::{Durability, NamedTable, SessionOptions, Store, StoreOptions, TableName, Update};
+use terrane::lsm::{
+    Durability, NamedTable, SessionOptions, Store, StoreOptions, TableName, Update,
+};
 
 use super::super::map::Map;
 use super::super::{Key, Result, Value};
@@ -40,13 +42,13 @@ impl LsmMap {
 
 impl Map for LsmMap {
     fn find(&self, key: &Key) -> Result<Option<Vec<u8>>> {
-        Ok(self.table.lookup(key)?.value().map(<[u8]>::to_vec))
+        Ok(self.table.get(key)?.value().map(<[u8]>::to_vec))
     }
 
     fn replace_many(&mut self, entries: &[(Key, Value)]) -> Result<()> {
         let batch: Vec<_> =
             entries.iter().map(|(key, value)| (key, Update::Insert(value))).collect();
-        self.table.updates(&batch)?;
+        self.table.write_batch(&batch)?;
         Ok(())
     }
 
