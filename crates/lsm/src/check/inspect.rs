@@ -1,7 +1,8 @@
-//! What a file or directory of the engine is, for people and tools that look at it from outside.
+//! Inspection of a file or directory of the engine, for people and tools that look at it from
+//! outside.
 //!
-//! Inspecting takes no lock and changes nothing, so it also works beside a process that has the session
-//! open; what it then says of files that come and go is as good as the moment it looked.
+//! Inspecting takes no lock and changes nothing, so it also works beside a process that has the
+//! session open; what it then says of files that come and go is as good as the moment it looked.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,7 +55,7 @@ use crate::table::canonical::{
     TAG_ENTRY_WITH_BLOB,
 };
 
-/// What something is.
+/// Description of a file or directory.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Inspection {
@@ -76,7 +77,7 @@ pub enum Inspection {
     Canonical(CanonicalInfo),
 }
 
-/// What a canonical export says of itself; its entries have not been looked at.
+/// Header and trailer of a canonical export; its entries have not been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CanonicalInfo {
@@ -122,8 +123,8 @@ pub struct SessionInfo {
     pub reserve: Option<ReserveInfo>,
     /// Run files in the directory.
     pub run_files: u64,
-    /// How many of them no snapshot and no named table refers to: they belong to open tables, or go at the next
-    /// opening.
+    /// How many of them no snapshot and no named table refers to: they belong to open tables, or go
+    /// at the next opening.
     pub run_files_unreferenced: u64,
     /// Bytes of all run files and of their blobs.
     pub run_bytes: u64,
@@ -137,7 +138,7 @@ pub struct StoreInfo {
     pub manifest: Option<ManifestInfo>,
     /// All segments of the log, by number.
     pub segments: Vec<SegmentInfo>,
-    /// What is wrong with the copies of the manifest, and with the log.
+    /// Damage of the copies of the manifest, and of the WAL.
     pub damage: Vec<String>,
 }
 
@@ -203,11 +204,11 @@ pub struct LevelInfo {
     pub runs: Vec<RunInfo>,
     /// The merge under way, if any.
     pub merge: Option<MergeInfo>,
-    /// What that merge had written, if anything.
+    /// Finished pages of that compaction, if any.
     pub output: Option<OutputInfo>,
 }
 
-/// What a merge had written when a snapshot was saved.
+/// Finished pages of a compaction at the time a snapshot was saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutputInfo {
@@ -248,7 +249,8 @@ impl SnapshotInfo {
         self.flushed.iter().chain(levels).chain(&self.union)
     }
 
-    /// Pages of merge work not yet done: those of the inputs of all merges that they had not passed.
+    /// Pages of merge work not yet done: those of the inputs of all merges that they had not
+    /// passed.
     #[must_use]
     pub fn merge_debt_pages(&self) -> u64 {
         let merges = self.levels.iter().filter_map(|level| level.merge);
@@ -268,11 +270,12 @@ pub struct RunInfo {
     pub meta: RunMeta,
     /// Bytes of the file, and of that of its blobs.
     pub bytes: u64,
-    /// Ranges of keys that the table has deleted and that the run still has; 0 of a run file by itself.
+    /// Ranges of keys that the table has deleted and that the run still has; 0 of a run file by
+    /// itself.
     pub deleted_ranges: u64,
 }
 
-/// What a page of a run file is.
+/// Kind and content of a page of a run file.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PageInfo {
@@ -282,8 +285,8 @@ pub struct PageInfo {
     pub kind: &'static str,
     /// Its checksum, which is right.
     pub crc: u32,
-    /// Entries of a key page: key, whether it is a deletion, length of the value, the value as far as it
-    /// stands in the page.
+    /// Entries of a key page: key, whether it is a deletion, length of the value, the value as far
+    /// as it stands in the page.
     pub entries: Vec<EntryInfo>,
     /// Content of any other page.
     pub content: Vec<u8>,
@@ -311,7 +314,7 @@ fn foreign<T>(path: &Path, found: String) -> Result<T> {
     Err(Error::NotTerrane { path: path.to_owned(), expected, found })
 }
 
-/// What a file is by its length and its first bytes.
+/// Tells the kind of a file by its length and its first bytes.
 fn describe(len: u64, start: [u8; 8]) -> String {
     match len {
         0 => "an empty file".to_owned(),
@@ -323,7 +326,7 @@ fn describe(len: u64, start: [u8; 8]) -> String {
     }
 }
 
-/// What a file of a session is for.
+/// Role of a file of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Metadata,
@@ -334,7 +337,8 @@ enum Role {
     Reserve,
 }
 
-/// What a file is for by its place and name: with damaged bytes it is a damaged file, not a foreign one.
+/// Tells the role of a file by its place and name: with damaged bytes it is a damaged file, not a
+/// foreign one.
 fn role(disk: &dyn Disk, path: &Path) -> Option<Role> {
     let name = path.file_name()?.to_str()?;
     let parent = path.parent()?;
@@ -381,8 +385,8 @@ fn refused(path: &Path, refused: Refused) -> Error {
 /// Cost: reads metadata and footers.
 ///
 /// # Errors
-/// [`Error::Disk`]; [`Error::NotTerrane`] for anything foreign; [`Error::Corrupt`] and its like for what is
-/// damaged, [`Error::UnknownVersion`] for another format version.
+/// [`Error::Disk`]; [`Error::NotTerrane`] for anything foreign; [`Error::Corrupt`] and its like for
+/// what is damaged, [`Error::UnknownVersion`] for another format version.
 pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
     match disk.kind(path)? {
         Some(EntryKind::Directory) => return Ok(Inspection::Session(inspect_session(disk, path)?)),
@@ -535,14 +539,15 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     })
 }
 
-/// Names of the named tables of the store in `dir`, sorted, as its manifest has them. Changes nothing and takes no lock: a
-/// command that must be refused finds out here, before it opens the store.
+/// Names of the named tables of the store in `dir`, sorted, as its manifest has them. Changes
+/// nothing and takes no lock: a command that must be refused finds out here, before it opens the
+/// store.
 ///
 /// Cost: reads both copies of the manifest.
 ///
 /// # Errors
-/// [`Error::SessionDirDoesNotExist`], [`Error::StoreCorrupted`] if no copy is whole, [`Error::UnknownVersion`],
-/// [`Error::Disk`].
+/// [`Error::SessionDirDoesNotExist`], [`Error::StoreCorrupted`] if no copy is whole,
+/// [`Error::UnknownVersion`], [`Error::Disk`].
 pub fn table_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<TableName>> {
     let _anchor = anchor_dir(disk, dir)?;
     let manifest = manifest::read(disk, dir)?.manifest.unwrap_or_default();
@@ -553,7 +558,7 @@ pub fn table_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<TableName>> {
     Ok(names)
 }
 
-/// What a fault is in words.
+/// Describes a fault in words.
 fn text_of(fault: &Fault) -> String {
     format!("{}: offset {}: {}", fault.path.display(), fault.offset, fault.rule)
 }
@@ -642,7 +647,8 @@ fn inspect_snapshot(disk: &Arc<dyn Disk>, dir: &Path, path: &Path) -> Result<Sna
     shape(disk, dir, &meta, &|reason| refused(path, Refused::Damaged(reason.to_owned())))
 }
 
-/// The runs of a snapshot or a named table, of a session in `dir`; `damaged` makes an error of a reason.
+/// The runs of a snapshot or a named table, of a session in `dir`; `damaged` makes an error of a
+/// reason.
 fn shape(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -727,7 +733,7 @@ pub struct IndexInfo {
 /// Cost: reads filter and index.
 ///
 /// # Errors
-/// As [`inspect`].
+/// The errors of [`inspect`].
 pub fn inspect_index(disk: &Arc<dyn Disk>, path: &Path) -> Result<IndexInfo> {
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
     let (_, _, section) = read_sections(path, file.as_ref())?;
@@ -741,7 +747,7 @@ pub fn inspect_index(disk: &Arc<dyn Disk>, path: &Path) -> Result<IndexInfo> {
 /// Cost: two page reads.
 ///
 /// # Errors
-/// As [`inspect`]; [`Error::Corrupt`] also for a page beyond the end.
+/// The errors of [`inspect`]; [`Error::Corrupt`] also for a page beyond the end.
 pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<PageInfo> {
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
     let meta = read_meta(path, file.as_ref())?;

@@ -1,8 +1,8 @@
-//! Looks at the manifest and the log of a store from outside, for `inspect` and `verify`: what is there, and what
-//! of it is not as the formats say. Nothing is changed.
+//! Looks at the manifest and the log of a store from outside, for `inspect` and `verify`: what is
+//! there, and what of it is not as the formats say. Nothing is changed.
 //!
-//! The rules are those that opening a store follows. What no opening would mind is no fault: segments that are not
-//! needed any more, one that was being made, the torn end of the log.
+//! The rules are those that opening a store follows. What no opening would mind is no fault:
+//! segments that are not needed any more, one that was being made, the torn end of the log.
 
 use std::path::{Path, PathBuf};
 
@@ -72,8 +72,8 @@ impl ManifestCopies {
         self.manifests().max_by_key(|manifest| manifest.age())
     }
 
-    /// Whether a copy lacks edits of the other one that no crash takes away: they are appended to the first copy, and
-    /// are durable there before they go to the second.
+    /// Whether a copy lacks edits of the other one that no crash takes away: they are appended to
+    /// the first copy, and are durable there before they go to the second.
     pub(crate) fn has_lost_edits(&self, at: usize) -> bool {
         let [first, second] = [0, 1].map(|at: usize| self.0[at].1.manifest());
         let (Some(first), Some(second)) = (first, second) else { return false };
@@ -126,7 +126,8 @@ pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<ManifestCopy> {
     Ok(damaged("changes whenever it is read"))
 }
 
-/// Where there is no copy of the manifest: what tells that there must have been one, if anything does.
+/// Where there is no copy of the manifest: what tells that there must have been one, if anything
+/// does.
 ///
 /// # Errors
 /// [`Error::Disk`].
@@ -141,7 +142,7 @@ pub(crate) fn lost_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<Fault>
     }
 }
 
-/// What a segment of the log is there for.
+/// Purpose of a WAL segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SegmentUse {
@@ -165,9 +166,9 @@ pub struct SegmentInfo {
     pub number: u64,
     /// Bytes of the file.
     pub bytes: u64,
-    /// What it is there for.
+    /// Purpose of the segment.
     pub usage: SegmentUse,
-    /// What it holds; `None` if that was not read, since nobody needs it, or cannot be.
+    /// Records of the segment; `None` if the segment is not needed or cannot be read.
     pub records: Option<RecordsInfo>,
 }
 
@@ -251,7 +252,8 @@ pub(crate) fn walk_log(
 }
 
 impl LogWalk {
-    /// Reads a segment that follows on some commit, unless that has been done; `None` if it cannot be read.
+    /// Reads a segment that follows on some commit, unless that has been done; `None` if it cannot
+    /// be read.
     fn needed_segment(
         &mut self,
         disk: &dyn Disk,
@@ -331,7 +333,8 @@ impl LogWalk {
         }
     }
 
-    /// Reads the segments that lead from a base to its versions; tables have numbers below the one given.
+    /// Reads the segments that lead from a base to its versions; tables have numbers below the one
+    /// given.
     fn needed_by_versions(
         &mut self,
         disk: &dyn Disk,
@@ -362,7 +365,8 @@ impl LogWalk {
     }
 }
 
-/// A segment before its first record; `None` if it was never finished. One of another version is a fault.
+/// A segment before its first record; `None` if it was never finished. One of another version is a
+/// fault.
 fn open_segment(
     disk: &dyn Disk,
     (dir, salt): (&Path, u64),
@@ -460,7 +464,7 @@ pub(crate) fn read_segment(
     Ok((SegmentInfo { path, number, bytes, usage, records: Some(records) }, faults))
 }
 
-/// What a segment says of itself that stands in no store.
+/// Describes a segment outside a store by its own header.
 ///
 /// # Errors
 /// [`Error::Disk`]; [`Error::StoreCorrupted`] if it is none; [`Error::UnknownVersion`].

@@ -1,21 +1,22 @@
 //! Checks everything of a session directory, and repairs what can be repaired without loss.
 //!
-//! What is checked: the session's metadata; each snapshot's metadata, and both copies of the manifest of the named
-//! tables; that each run they name is there, with
-//! the identity and length that they say; the log, as far as opening the store needs it; and of each run every page's checksum and place, the
-//! order and number of the keys, that the filter contains every key, that the index leads to every key,
-//! that the footer's sums are right, and
-//! that the blobs it refers to are there. Of what an unfinished merge has written: every page's checksum and
-//! place, and the order of the keys. Damage there is no loss, since the merge can begin anew, and is not
-//! repaired.
+//! Checked are the session's metadata; each snapshot's metadata, and both copies of the manifest of
+//! the named tables; that each run they name is there, with the identity and length that they say;
+//! the log, as far as opening the store needs it; and of each run every page's checksum and place,
+//! the order and number of the keys, that the filter contains every key, that the index leads to
+//! every key, that the footer's sums are right, and that the blobs it refers to are there. Of what
+//! an unfinished merge has written: every page's checksum and place, and the order of the keys.
+//! Damage there is no loss, since the merge can begin anew, and is not repaired.
 //!
-//! What is repaired: a run whose data pages are all whole is written anew if its filter, index or footer is
-//! not; `metadata` is written anew from the salt in the runs, a copy of the manifest from the other one. All go into a new file, which is checked and
-//! made durable before it takes the place of the damaged one by a rename; nothing else is touched. So
-//! after a crash in the middle of a repair every file is as it was or repaired, and what is left over is
-//! removed when the session is opened. What a newer program wrote is reported and left alone.
+//! Repairs: a run whose data pages are all whole is written anew if its filter, index or footer is
+//! not; `metadata` is written anew from the salt in the runs, a copy of the manifest from the other
+//! one. All go into a new file, which is checked and made durable before it takes the place of the
+//! damaged one by a rename; nothing else is touched. So after a crash in the middle of a repair
+//! every file is as it was or repaired, and what is left over is removed when the session is
+//! opened. What a newer program wrote is reported and left alone.
 //!
-//! What cannot be repaired without loss is dropped if that is accepted: see [`Loss`] and [`LostWhat`].
+//! With accepted loss, `verify` drops the damage that no repair can mend: see [`Loss`] and
+//! [`LostWhat`].
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -69,7 +70,7 @@ pub struct Problem {
     pub path: PathBuf,
     /// Where in the file, in bytes; a multiple of 4096 for run files.
     pub offset: u64,
-    /// What is wrong.
+    /// Damage, in words.
     pub rule: String,
     /// The snapshots that need the file, by name; empty, as `tables`, if all do.
     pub snapshots: Vec<String>,
@@ -81,7 +82,8 @@ pub struct Problem {
     pub repairable: bool,
     /// Whether it has been repaired.
     pub repaired: bool,
-    /// Whether a repair with [`Loss::Accepted`] lets go of what is damaged, or has, so that it is no problem any more.
+    /// Whether a repair with [`Loss::Accepted`] lets go of what is damaged, or has, so that it is
+    /// no problem any more.
     pub droppable: bool,
     /// Whether it has let go of that: [`Report::lost`] says what is lost, if anything is.
     pub dropped: bool,
@@ -111,7 +113,8 @@ impl Problem {
         format!("{}: expected {}, found {}", what.rule, what.expected, what.found)
     }
 
-    /// An error as a finding; an error of the disk is none, unless bytes are missing or cannot be read.
+    /// An error as a finding; an error of the disk is none, unless bytes are missing or cannot be
+    /// read.
     fn of(error: Error) -> Result<Self> {
         use std::io::ErrorKind;
         match error {
@@ -149,15 +152,15 @@ impl Problem {
     }
 }
 
-/// What a check found.
+/// Report of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// In the order of the check; empty if all is well.
     pub problems: Vec<Problem>,
-    /// What is worth knowing but wrong in no way.
+    /// Notes: worth knowing, and no damage.
     pub notes: Vec<String>,
-    /// What a repair with [`Loss::Accepted`] has let go of.
+    /// Data that a repair with [`Loss::Accepted`] dropped.
     pub lost: Vec<Lost>,
     /// Snapshots checked.
     pub snapshots: u64,
@@ -185,28 +188,30 @@ impl Report {
     }
 }
 
-/// Checks the session in `dir`, which nobody may hold for writing. Changes nothing in it, but leaves a file `lock`; where
-/// nothing can be written, on a read-only medium, on a full disk or in somebody else's directory, not even that.
+/// Checks the session in `dir`, which nobody may hold for writing. Changes nothing in it, but
+/// leaves a file `lock`; where nothing can be written, on a read-only medium, on a full disk or in
+/// somebody else's directory, not even that.
 ///
-/// What cannot be read is a problem like any other damage, and the check goes on.
+/// An unreadable sector is a problem like any other damage; the check goes on.
 ///
 /// Cost: reads every page of every run that a snapshot refers to, once.
 ///
 /// # Errors
-/// [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`], [`Error::SessionDirLocked`], [`Error::Disk`].
-/// Damage is no error but part of the report.
+/// [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`], [`Error::SessionDirLocked`],
+/// [`Error::Disk`]. Damage is no error but part of the report.
 pub fn verify(disk: &Arc<dyn Disk>, dir: &Path, progress: Progress<'_>) -> Result<Report> {
     Check::new(disk, dir, None, progress)?.run()
 }
 
-/// Checks the session in `dir` and repairs what can be repaired without loss; with [`Loss::Accepted`] also the rest, by
-/// letting go of what is damaged. [`Report::lost`] names all of that. The session can be opened and written then, and a
-/// check finds no problem.
+/// Checks the session in `dir` and repairs what can be repaired without loss; with
+/// [`Loss::Accepted`] also the rest, by letting go of what is damaged. [`Report::lost`] names all
+/// of that. The session can be opened and written then, and a check finds no problem.
 ///
 /// Cost: that of [`verify`]; and, for each run that is repaired, writing it and reading it twice.
 ///
 /// # Errors
-/// As [`verify`]. What had been repaired before the error stays so, and the repair can be made again.
+/// The errors of [`verify`]. What had been repaired before the error stays so, and the repair can
+/// be made again.
 pub fn repair(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -216,7 +221,7 @@ pub fn repair(
     Check::new(disk, dir, Some(loss), progress)?.run()
 }
 
-/// Who refers to a run.
+/// Snapshots and tables that refer to a run.
 #[derive(Debug, Clone, Default)]
 struct Users {
     snapshots: Vec<String>,
@@ -256,7 +261,7 @@ struct Wanted {
     has_older: bool,
 }
 
-/// What an unfinished merge has written, as far as somebody refers to it.
+/// Finished pages of an unfinished compaction, as far as a snapshot or a table refers to them.
 struct WantedPartial {
     partial: Partial,
     users: Users,
@@ -264,7 +269,7 @@ struct WantedPartial {
     path: PathBuf,
 }
 
-/// What snapshots and named tables refer to, by number.
+/// Runs that snapshots and named tables refer to, by number.
 #[derive(Default)]
 struct AllWanted {
     runs: BTreeMap<u64, Wanted>,
@@ -302,7 +307,7 @@ struct Check<'a> {
     _anchor: Box<dyn terrane_io::Anchor>,
 }
 
-/// What was found in a run file.
+/// Findings in a run file.
 struct Findings {
     problems: Vec<Problem>,
     /// The sums of its entries if all of its data pages are whole and are those of the run wanted.
@@ -419,8 +424,8 @@ impl<'a> Check<'a> {
         Ok(self.report)
     }
 
-    /// Finds links and special files in the place of directories of which no snapshot and no table needs a
-    /// byte. A repair removes them; the next writer makes the directories anew.
+    /// Finds links and special files in the place of directories of which no snapshot and no table
+    /// needs a byte. A repair removes them; the next writer makes the directories anew.
     fn check_kinds(&mut self) -> Result<()> {
         for name in [READERS, LOST_FOUND] {
             let path = self.dir.join(name);
@@ -439,7 +444,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// What is in a directory of the session; nothing if it is missing.
+    /// Lists a directory of the session; a missing one is empty.
     fn list(&self, name: &str) -> Result<Vec<terrane_io::Entry>> {
         if self.damaged.dirs.contains(&name) {
             return Ok(Vec::new());
@@ -531,7 +536,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What somebody refers to as a whole run is checked as such.
+    /// Checks a run that a snapshot or a table refers to as whole.
     fn settle_partials(&mut self, wanted: &mut AllWanted) {
         for (number, run) in &wanted.runs {
             if let Some(partial) = wanted.partials.remove(number)
@@ -720,7 +725,8 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Finds a reserve that holds room for nobody. One without a byte behind its header was only begun.
+    /// Finds a reserve that holds room for nobody. One without a byte behind its header was only
+    /// begun.
     fn check_reserve(&mut self) -> Result<()> {
         let path = self.dir.join(RESERVE);
         let read = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
@@ -762,7 +768,8 @@ impl<'a> Check<'a> {
         self.dir.join(ACTIVE).join(file_name(number))
     }
 
-    /// Takes back from `lost+found` what a snapshot or a table names and `active` lacks; says whether there was any.
+    /// Takes back from `lost+found` what a snapshot or a table names and `active` lacks; says
+    /// whether there was any.
     fn take_back_lost(&mut self, listed: &[terrane_io::Entry], wanted: &AllWanted) -> Result<bool> {
         let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
         let mut names = lost_found::names(self.disk.as_ref(), self.dir)?;
@@ -780,8 +787,8 @@ impl<'a> Check<'a> {
         Ok(!names.is_empty())
     }
 
-    /// Runs that nobody refers to: worth a note beside others, and a problem where there is no snapshot and no manifest,
-    /// since these may have been lost.
+    /// Runs that nobody refers to: worth a note beside others, and a problem where there is no
+    /// snapshot and no manifest, since these may have been lost.
     fn check_strays(
         &mut self,
         listed: &[terrane_io::Entry],
@@ -958,8 +965,8 @@ impl<'a> Check<'a> {
         Ok(Findings { problems: found.problems, whole: (is_whole && whole).then_some(sums) })
     }
 
-    /// Checks so many pages of a run's blobs, and whether those are all; returns whether all is well. Damage
-    /// there cannot be repaired.
+    /// Checks so many pages of a run's blobs, and whether those are all; returns whether all is
+    /// well. Damage there cannot be repaired.
     fn check_blobs(
         &mut self,
         (number, identity): (u64, u64),
@@ -997,8 +1004,8 @@ impl<'a> Check<'a> {
         Ok(is_whole)
     }
 
-    /// Writes a run anew from its data pages, which are whole, and puts it in the place of the damaged one
-    /// if it then passes every check. Returns whether it did.
+    /// Writes a run anew from its data pages, which are whole, and puts it in the place of the
+    /// damaged one if it then passes every check. Returns whether it did.
     fn rebuild(
         &mut self,
         files: &Arc<FileSet>,
@@ -1028,7 +1035,8 @@ impl<'a> Check<'a> {
         let again = self.examine(files, run.number(), wanted, Some(salt))?;
         (self.report.pages, self.report.entries) = counted;
         if !again.problems.is_empty() {
-            // Pages that this version would fill otherwise, for one: the snapshot would not know it.
+            // Pages that this version would fill otherwise, for one: the snapshot would not know
+            // it.
             let why = "what was rebuilt from it is not as it should be: left as it was";
             self.report.notes.push(format!("{}: {why}", path.display()));
             return Ok(false);
@@ -1040,8 +1048,8 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Compares the footer with what the snapshot and the session say; `false` if this is another run, of
-/// which nothing can be expected.
+/// Compares the footer with what the snapshot and the session say; `false` if this is another run,
+/// of which nothing can be expected.
 fn check_footer(run: &Run, wanted: &Wanted, salt: Option<u64>, found: &mut Report) -> bool {
     let meta = run.meta();
     let offset = footer_offset(run);
@@ -1070,7 +1078,8 @@ fn data_bytes(run: &RunRef) -> u64 {
     page_offset(run.data_pages)
 }
 
-/// Collects what is wrong with the data pages of a run, the first [`DAMAGE_LISTED_MAX`] of it one by one.
+/// Collects what is wrong with the data pages of a run, the first [`DAMAGE_LISTED_MAX`] of it one
+/// by one.
 struct Damage<'a> {
     path: &'a Path,
     problems: Vec<Problem>,

@@ -1,15 +1,17 @@
-//! Leases: what readers in other processes still need of a store, so that its writer does not remove it.
+//! Leases: what readers in other processes still need of a store, so that its writer does not
+//! remove it.
 //!
-//! A reader has one of the files `readers/<n>.lease`, whose lock it holds for as long as it lives; the system gives
-//! the lock back however the process ends, and the lease ends with it. Nobody removes these files, so that a
-//! name never stands for another file while somebody looks at it; there are about as many as there ever were readers
-//! at a time.
+//! A reader has one of the files `readers/<n>.lease`, whose lock it holds for as long as it lives;
+//! the system gives the lock back however the process ends, and the lease ends with it. Nobody
+//! removes these files, so that a name never stands for another file while somebody looks at it;
+//! there are about as many as there ever were readers at a time.
 //!
-//! **No waiting.** A reader first reads what it wants to use (a manifest, a snapshot), then writes that into its
-//! lease, over what was there, and then looks whether what it has read is still there; if not, it begins anew. A
-//! writer first takes away what leads to a file, and then looks whether a lease names it. So either the writer sees the
-//! lease, or the reader sees that it came too late. A lease in which a writer finds nothing whole is being written
-//! at that moment, or by a newer program: it may need everything, and whatever could go stays until the next time.
+//! **No waiting.** A reader first reads what it wants to use (a manifest, a snapshot), then writes
+//! that into its lease, over what was there, and then looks whether what it has read is still
+//! there; if not, it begins anew. A writer first takes away what leads to a file, and then looks
+//! whether a lease names it. So either the writer sees the lease, or the reader sees that it came
+//! too late. A lease in which a writer finds nothing whole is being written at that moment, or by a
+//! newer program: it may need everything, and whatever could go stays until the next time.
 //!
 //! Leases are never synced: after a loss of power there are no readers.
 
@@ -49,7 +51,7 @@ const REFUSALS_MAX: usize = 64;
 /// Longest lease that is read, in bytes.
 const LEASE_BYTES_MAX: u64 = 64 << 20;
 
-/// What readers need.
+/// Files that readers need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// Numbers of run files, ascending; `None` for all of them.
@@ -86,7 +88,7 @@ impl Needs {
         self.segment = self.segment.min(other.segment);
     }
 
-    /// What stands in the file of a lease; everything, if that is nothing whole.
+    /// Decodes the file of a lease. A file that is not whole pins everything.
     fn decode(file: &[u8]) -> Self {
         let content = file.get(LEASE_OFFSET as usize..).unwrap_or_default();
         Self::decode_content(content).ok().flatten().unwrap_or(Self::EVERYTHING)
@@ -159,9 +161,8 @@ impl Lease {
         Err(Error::TooManyReaders { path: dir.to_owned(), limit: LEASES_MAX })
     }
 
-    /// Says what is needed from now on: these runs, ascending, and the log from a segment on; on a full disk, that
-    /// everything is. Whether that was still
-    /// there must be looked at afterwards.
+    /// Says what is needed from now on: these runs, ascending, and the log from a segment on; on a
+    /// full disk, that everything is. Whether that was still there must be looked at afterwards.
     ///
     /// # Errors
     /// [`Error::Disk`]: then everything may be needed.
@@ -188,7 +189,7 @@ impl Lease {
     }
 }
 
-/// What the readers that are alive need of the store in `dir`, together.
+/// Returns the union of the files that live readers of the store in `dir` need.
 ///
 /// Cost: one call if there never was a reader; else a few for each lease that there ever was.
 ///
@@ -208,7 +209,7 @@ pub(crate) fn needs(disk: &dyn Disk, dir: &Path) -> Result<Needs> {
     Ok(needs)
 }
 
-/// What one of them needs, if it is alive.
+/// Returns the files that one reader needs, if the reader is alive.
 fn needs_of(disk: &dyn Disk, path: &Path) -> Result<Needs> {
     let read = || {
         if disk.is_locked(path)? {

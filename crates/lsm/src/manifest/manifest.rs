@@ -1,18 +1,21 @@
-//! The manifest of a store: its named tables, the files that they need, and where the log goes on from there.
+//! The manifest of a store: its named tables, the files that they need, and where the log goes on
+//! from there.
 //!
-//! There are two copies, each whole when it gets its name. So a copy that is damaged later costs nothing: it is
-//! written again when the store is opened. A store that never had a named table has none.
+//! There are two copies, each whole when it gets its name. So a copy that is damaged later costs
+//! nothing: it is written again when the store is opened. A store that never had a named table has
+//! none.
 //!
-//! Nothing is committed before a manifest is durable, and none is ever removed. So where both copies are missing and the
-//! log has been written to, or has had more than one segment, they were lost. (A store without a log cannot be told from
-//! a session that has no named tables then.)
+//! Nothing is committed before a manifest is durable, and none is ever removed. So where both
+//! copies are missing and the log has been written to, or has had more than one segment, they were
+//! lost. (A store without a log cannot be told from a session that has no named tables then.)
 //!
-//! **Edits.** Retaining and releasing a version do not write the manifest anew: they append a few bytes, an *edit*,
-//! to both copies, one after the other. So their cost does not grow with the number of versions. A copy is written
-//! anew, without edits, by everything else, and when its edits are longer than the rest.
+//! **Edits.** Retaining and releasing a version do not write the manifest anew: they append a few
+//! bytes, an *edit*, to both copies, one after the other. So their cost does not grow with the
+//! number of versions. A copy is written anew, without edits, by everything else, and when its
+//! edits are longer than the rest.
 //!
-//! Invariant: what a manifest names is durable before the manifest is written, and stays until both copies
-//! name it no more.
+//! Invariant: what a manifest names is durable before the manifest is written, and stays until both
+//! copies name it no more.
 
 #![doc = include_str!("../../../../docs/format/store.md")]
 
@@ -75,7 +78,8 @@ pub(crate) struct VersionBase {
     pub(crate) tables: Vec<NamedMeta>,
 }
 
-/// The state of all named tables after a commit, kept: those of its base, with the log applied up to that commit.
+/// The state of all named tables after a commit, kept: those of its base, with the log applied up
+/// to that commit.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct VersionMeta {
     /// That commit.
@@ -84,7 +88,8 @@ pub(crate) struct VersionMeta {
     pub(crate) name: String,
     /// Shared by neighbouring versions.
     pub(crate) base: Arc<VersionBase>,
-    /// The last segment of the log that the version needs, from that of its base on; 0 if it needs none.
+    /// The last segment of the log that the version needs, from that of its base on; 0 if it needs
+    /// none.
     pub(crate) until: u64,
 }
 
@@ -312,7 +317,8 @@ impl StoreManifest {
 
     /// The manifest that a file holds, its edits applied.
     ///
-    /// The bytes that follow the last whole edit are ignored: an edit is acknowledged when both copies have it.
+    /// The bytes that follow the last whole edit are ignored: an edit is acknowledged when both
+    /// copies have it.
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
         let (body, mut edits) = bytes.split_at(body_len(bytes)?);
         let mut manifest = Self::decode_body(body)?;
@@ -372,7 +378,8 @@ impl StoreManifest {
         Ok(Self { is_backup, sequence, edits, commit, segment, next_table, tables, versions })
     }
 
-    /// The edit at the beginning of some bytes, if a whole one follows on this manifest there, and its length.
+    /// The edit at the beginning of some bytes, if a whole one follows on this manifest there, and
+    /// its length.
     fn next_edit(&self, bytes: &[u8]) -> Option<(Edit, usize)> {
         let mut input = Reader::new(bytes);
         let len = input.u32().ok()? as usize;
@@ -489,23 +496,24 @@ fn take_tables(
     Ok(tables)
 }
 
-/// What the copies of a manifest say.
+/// Both copies of a manifest, as read.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// The newest; `None` if there never was one.
     pub(crate) manifest: Option<StoreManifest>,
     /// The bytes of that one and of its edits.
     pub(crate) bytes: Vec<u8>,
-    /// The other one, if it is whole and older. What it names must stay until it is written anew: the newest may
-    /// be seen and yet not be durable.
+    /// The other one, if it is whole and older. What it names must stay until it is written anew:
+    /// the newest may be seen and yet not be durable.
     pub(crate) older: Option<StoreManifest>,
     /// Copies that are missing or not whole.
     pub(crate) stale: Vec<PathBuf>,
-    /// What is wrong with those that are there and not whole.
+    /// Damage of the copies that exist and are not whole.
     pub(crate) damage: Vec<(PathBuf, String)>,
 }
 
-/// Why a copy of the manifest that cannot be read is as a damaged one, if it is: the other copy may be whole.
+/// Why a copy of the manifest that cannot be read is as a damaged one, if it is: the other copy may
+/// be whole.
 pub(crate) fn read_fault(error: &terrane_io::Error) -> Option<String> {
     match error.kind() {
         Some(ErrorKind::FileTooLarge) => Some("larger than any manifest".to_owned()),
@@ -580,7 +588,8 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     Ok(found)
 }
 
-/// Where there is no copy of the manifest: whether there must have been one; the path of a copy and the reason.
+/// Where there is no copy of the manifest: whether there must have been one; the path of a copy and
+/// the reason.
 ///
 /// # Errors
 /// [`Error::UnknownVersion`], [`Error::Disk`].

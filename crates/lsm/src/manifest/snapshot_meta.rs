@@ -1,6 +1,7 @@
 //! The metadata files of a session: what they say and how they are checked.
 //!
-//! Invariant: a file is decoded only after its checksum was found right, and decoding is total all the same.
+//! Invariant: a file is decoded only after its checksum was found right, and decoding is total all
+//! the same.
 
 #![doc = include_str!("../../../../docs/format/session.md")]
 
@@ -133,7 +134,7 @@ pub(crate) struct MergeRef {
     pub(crate) inputs: Vec<MaskedRef>,
     /// The keys that the table has deleted since the merge began: what it writes may have them.
     pub(crate) mask: Mask,
-    /// What it had written. The snapshot can do without.
+    /// Finished pages of the output. The snapshot is complete without them.
     pub(crate) output: Option<Partial>,
 }
 
@@ -184,7 +185,8 @@ pub(crate) struct SnapshotMeta {
     pub(crate) union: Option<UnionRef>,
 }
 
-/// The distinct masks of a snapshot, in order. References name them by their places, counted from 1; 0 is no mask.
+/// The distinct masks of a snapshot, in order. References name them by their places, counted from
+/// 1; 0 is no mask.
 struct MaskList<'a>(Vec<&'a Mask>);
 
 impl<'a> MaskList<'a> {
@@ -339,8 +341,8 @@ impl UnionRef {
         runs
     }
 
-    /// As [`SnapshotMeta::replace_runs`]; returns whether anything is left. As long as the tables are there, slices can be
-    /// made of them again.
+    /// Like [`SnapshotMeta::replace_runs`]; returns whether anything is left. As long as the tables
+    /// are there, slices can be made of them again.
     fn replace_runs(&mut self, replace: &dyn Fn(&RunRef) -> Option<RunRef>) -> bool {
         if replace_all(&mut self.slices, replace) && !self.tables.is_empty() {
             self.slices.clear();
@@ -371,7 +373,8 @@ impl MaskedRef {
     }
 }
 
-/// Puts other runs in the place of some, as far as there are any; returns whether there is a change.
+/// Puts other runs in the place of some, as far as there are any; returns whether there is a
+/// change.
 fn replace_all(runs: &mut Vec<MaskedRef>, replace: &dyn Fn(&RunRef) -> Option<RunRef>) -> bool {
     let replaced: Vec<_> = runs.iter().filter_map(|run| run.replaced(replace)).collect();
     let is_changed = replaced != *runs;
@@ -401,7 +404,7 @@ impl LevelRef {
 }
 
 impl SnapshotMeta {
-    /// What merges under way had written.
+    /// Finished pages of compactions under way.
     pub(crate) fn partials(&self) -> impl Iterator<Item = &Partial> {
         self.levels.iter().filter_map(|level| match &level.incoming {
             IncomingRef::Compaction(merge) => merge.output.as_ref(),
@@ -454,9 +457,9 @@ impl SnapshotMeta {
         sources.map(|source| &mut source.run)
     }
 
-    /// Puts other runs in the place of its runs; those that `replace` gives none for are no longer part of it. The merges
-    /// whose inputs change begin anew, as do those whose output `is_lost`, and unions whose slices change. A
-    /// union that has nothing left is gone.
+    /// Puts other runs in the place of its runs; those that `replace` gives none for are no longer
+    /// part of it. The merges whose inputs change begin anew, as do those whose output `is_lost`,
+    /// and unions whose slices change. A union that has nothing left is gone.
     pub(crate) fn replace_runs(
         &mut self,
         replace: &dyn Fn(&RunRef) -> Option<RunRef>,
@@ -650,8 +653,8 @@ mod tests {
         }
     }
 
-    /// Masks stand with the runs and merges that they belong to, each once; and whatever a byte is, if the
-    /// checksum is right, it is refused or another snapshot.
+    /// Masks stand with the runs and merges that they belong to, each once; and whatever a byte is,
+    /// if the checksum is right, it is refused or another snapshot.
     #[test]
     fn masks_are_decoded_or_refused() {
         let meta = meta();

@@ -1,19 +1,22 @@
 //! The log of a store: its commits in their order, so that what no checkpoint holds yet survives.
 //!
-//! The log is a series of *segments*, files that get their size when they are made and are written from front to back. A segment is
-//! made durable, its name included, before the first record goes into it, and synced before the next one is
-//! begun; so of all segments only the last can have a torn end. What a checkpoint holds is not needed any
-//! more: its segments are written again under a new number, which costs no allocation.
+//! The log is a series of *segments*, files that get their size when they are made and are written
+//! from front to back. A segment is made durable, its name included, before the first record goes
+//! into it, and synced before the next one is begun; so of all segments only the last can have a
+//! torn end. What a checkpoint holds is not needed any more: its segments are written again under a
+//! new number, which costs no allocation.
 //!
-//! Reading stops at the first record that is not whole. That is the torn end of the log, unless a whole
-//! record behind it, or the segment's *mark*, says that what is missing had been durable: then it is damage, and
-//! is reported.
+//! Reading stops at the first record that is not whole. That is the torn end of the log, unless a
+//! whole record behind it, or the segment's *mark*, says that what is missing had been durable:
+//! then it is damage, and is reported.
 //!
-//! **Mark.** A caller that has synced the log writes into a sector of its own up to which commit the log is durable,
-//! before any commit of that sync is acknowledged. The mark itself is not synced: it survives the end of the process
-//! at once, and a loss of power from the next sync of the segment on, or when the system has written it back. So
-//! whatever subset of the sectors survives, a mark never says more than what was durable. What cannot be told from a
-//! torn end is damage in records of which only the last sync knew, when the power went before its mark was on disk.
+//! **Mark.** A caller that has synced the log writes into a sector of its own up to which commit
+//! the log is durable, before any commit of that sync is acknowledged. The mark itself is not
+//! synced: it survives the end of the process at once, and a loss of power from the next sync of
+//! the segment on, or when the system has written it back. So whatever subset of the sectors
+//! survives, a mark never says more than what was durable. What cannot be told from a torn end is
+//! damage in records of which only the last sync knew, when the power went before its mark was on
+//! disk.
 //!
 //! Invariant: a record is visible to a reader only if all records before it are.
 
@@ -53,7 +56,8 @@ pub(crate) const SEAL_OFFSET: u64 = 512;
 /// First bytes of a segment's mark.
 pub(crate) const MARK_MAGIC: [u8; 8] = *b"TerraDur";
 
-/// Where the mark of a segment stands: in a sector of its own, so that writing it tears nothing else.
+/// Where the mark of a segment stands: in a sector of its own, so that writing it tears nothing
+/// else.
 pub(crate) const MARK_OFFSET: u64 = 1024;
 
 /// Bytes before the first record of a segment.
@@ -71,7 +75,7 @@ pub(crate) const RECORD_ALIGN: usize = 8;
 /// Largest record, in bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
 
-/// What an update takes in a record besides its key, value and blob, at most.
+/// Upper bound of the bytes of an update in a record, without its key, value and blob.
 pub(crate) const UPDATE_BYTES: usize = 16;
 
 /// The kind of the deletion of a range, whose value is the key behind it.
@@ -89,7 +93,8 @@ const SEGMENT_CRC_END: usize = 32;
 /// Bytes of the shortest update in a record: its kind and two lengths.
 const UPDATE_BYTES_MIN: usize = 9;
 
-/// What a record takes beside its header and updates as a rule, so that it is made in one piece of memory.
+/// Bytes that most records take beside header and updates. The builder reserves them, so that a
+/// record is allocated once.
 const RECORD_ROOM: usize = 28;
 
 /// Bytes that are read at once.
@@ -112,13 +117,13 @@ pub(crate) fn segment_number(name: &str) -> Option<u64> {
     (number <= SEGMENT_NUMBER_MAX && segment_name(number) == name).then_some(number)
 }
 
-/// The checksum of a record. The salt of the session is in it, so that nobody can put bytes into a value that
-/// look like a record.
+/// The checksum of a record. The salt of the session is in it, so that nobody can put bytes into a
+/// value that look like a record.
 fn seal(salt: u64, bytes: &[u8]) -> u32 {
     crc32c(bytes) ^ (salt >> 32) as u32 ^ salt as u32
 }
 
-/// What a segment says of itself.
+/// Header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) number: u64,
@@ -135,7 +140,8 @@ impl SegmentHeader {
         out.into_bytes()
     }
 
-    /// The header that stands at the beginning of these bytes. What was never finished is damaged, too.
+    /// The header that stands at the beginning of these bytes. What was never finished is damaged,
+    /// too.
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
         let header = bytes.get(..SEGMENT_CRC_END).unwrap_or(bytes);
         let mut input = snapshot_meta::open(header, SEGMENT_MAGIC, SEGMENT_VERSION)?;
@@ -143,7 +149,8 @@ impl SegmentHeader {
     }
 }
 
-/// What is noted of a segment behind its header, in a sector of its own: a commit, under this magic.
+/// Magic of a note behind the header of a segment. A note is a commit number in a sector of its
+/// own.
 fn note_bytes(magic: [u8; 8], number: u64, commit: u64) -> Vec<u8> {
     let mut out = Writer::new();
     out.put(&magic).u64(number).u64(commit);
@@ -171,7 +178,7 @@ fn decode_note(bytes: &[u8], magic: [u8; 8], number: u64) -> Option<u64> {
     bytes.starts_with(&note_bytes(magic, number, commit)).then_some(commit)
 }
 
-/// What is noted of a segment beside its header.
+/// Notes of a segment: the sectors behind its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Notes {
     /// The seal: the commit of the last record, written once the next segment is there.
@@ -259,7 +266,7 @@ impl RecordBuilder {
     }
 }
 
-/// What a record says of itself.
+/// Header of a record.
 #[derive(Debug, Clone, Copy)]
 struct RecordHead {
     len: usize,
@@ -406,8 +413,9 @@ impl SegmentScan {
         header.map(|header| Self::new(file, salt, header, notes)).transpose()
     }
 
-    /// A segment whose header is lost, before its first record; `None` if it is too short for one. Every record says
-    /// of which segment and commit it is, so that nothing but these is taken for one.
+    /// A segment whose header is lost, before its first record; `None` if it is too short for one.
+    /// Every record says of which segment and commit it is, so that nothing but these is taken for
+    /// one.
     ///
     /// # Errors
     /// [`Error::Disk`].
@@ -483,8 +491,8 @@ impl SegmentScan {
         Ok(())
     }
 
-    /// Whether the record that was read last still stands there: one that could not be written in full is
-    /// taken back.
+    /// Whether the record that was read last still stands there: one that could not be written in
+    /// full is taken back.
     pub(crate) fn is_last_there(&self) -> Result<bool> {
         let Some(last) = &self.last else { return Ok(true) };
         let mut bytes = [0; RECORD_HEADER_SIZE];
@@ -502,7 +510,8 @@ impl SegmentScan {
         self.at
     }
 
-    /// At least `len` bytes from `at` on, as many as are in memory; `None` if the file does not have them.
+    /// At least `len` bytes from `at` on, as many as are in memory; `None` if the file does not
+    /// have them.
     fn bytes(&mut self, at: u64, len: usize) -> Result<Option<&[u8]>> {
         if self.len.saturating_sub(at) < len as u64 {
             return Ok(None);
@@ -524,7 +533,7 @@ impl SegmentScan {
         Ok(Some(&self.window[(at - self.window_at) as usize..]))
     }
 
-    /// What stands before the tables of the record at `at`, if there is a whole one; it is in the window then.
+    /// Header of the record at `at`, if the record is whole; the window then holds all of it.
     fn whole_at(&mut self, at: u64) -> Result<Option<RecordHead>> {
         let (number, salt) = (self.header.number, self.salt);
         let Some(head) = self.bytes(at, RECORD_HEADER_SIZE)? else { return Ok(None) };
@@ -579,7 +588,8 @@ impl SegmentScan {
         Ok(if self.advance()? { self.record() } else { None })
     }
 
-    /// The first place from `at` on where a record of this segment may stand: where its number does.
+    /// The first place from `at` on where a record of this segment may stand: where its number
+    /// does.
     fn next_candidate(&mut self, mut at: u64) -> Result<Option<u64>> {
         let number = self.header.number.to_le_bytes();
         loop {
@@ -601,9 +611,10 @@ impl SegmentScan {
         }
     }
 
-    /// After the last whole record, whose commit is `last`: compares it with the seal. Without one, compares it with
-    /// the mark, and looks for a record behind it that says that more had been durable. Values that somebody has made
-    /// to look like records, in what the segment held before, can make this long; then it ends.
+    /// After the last whole record, whose commit is `last`: compares it with the seal. Without one,
+    /// compares it with the mark, and looks for a record behind it that says that more had been
+    /// durable. Values that somebody has made to look like records, in what the segment held
+    /// before, can make this long; then it ends.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if something is missing; [`Error::Disk`].
@@ -643,8 +654,8 @@ pub(crate) fn segments(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// The first segment that tells of a manifest, if the store has any: commits were written to it, or it is not the first
-/// of all. The second one is begun by a checkpoint, or behind one.
+/// The first segment that tells of a manifest, if the store has any: commits were written to it, or
+/// it is not the first of all. The second one is begun by a checkpoint, or behind one.
 ///
 /// Cost: reads the beginning of each segment up to that one.
 ///
@@ -693,7 +704,7 @@ pub(crate) struct WalEnd {
     is_found: bool,
 }
 
-/// What a segment is made of.
+/// Sizes and identity of a new segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Made {
     /// An old one of this number.
@@ -722,8 +733,8 @@ impl WalDir {
         self.dir.join(segment_name(number))
     }
 
-    /// Makes a segment for a record of `record` bytes; its header is durable, its name is not. An old
-    /// segment that cannot be written again is removed, and a new file takes its place.
+    /// Makes a segment for a record of `record` bytes; its header is durable, its name is not. An
+    /// old segment that cannot be written again is removed, and a new file takes its place.
     ///
     /// # Errors
     /// Those of the disk; nothing is in the way of another attempt then.
@@ -796,7 +807,8 @@ impl WalDir {
         Ok(WalEnd { files, log, end: SEGMENT_HEADER_SIZE, size, is_found: false })
     }
 
-    /// Gives a segment a size; where there is no room for that, one that is smaller and no smaller than `needed`. Returns it.
+    /// Gives a segment a size; where there is no room for that, one that is smaller and no smaller
+    /// than `needed`. Returns it.
     fn make_room(&self, file: &dyn DiskFile, size: u64, needed: u64) -> io::Result<u64> {
         let len = file.len()?;
         let give = |size| {
@@ -820,8 +832,8 @@ impl WalDir {
 }
 
 impl WalEnd {
-    /// The end of a log that another process has written, whose records end at byte `end`. It has room for none, so the
-    /// next record goes to another segment.
+    /// The end of a log that another process has written, whose records end at byte `end`. It has
+    /// room for none, so the next record goes to another segment.
     pub(crate) fn found(
         files: &Arc<FileHandles>,
         file: Arc<dyn DiskFile>,

@@ -1,7 +1,8 @@
-//! A walk through the records of a log, from one segment to the next, while a writer may go on with it.
+//! A walk through the records of a log, from one segment to the next, while a writer may go on with
+//! it.
 //!
-//! Invariant: records are given in the order of their commits, without a gap. The end that the walk comes to is that
-//! of the log as far as it was written then; from there the walk can go on later.
+//! Invariant: records are given in the order of their commits, without a gap. The end that the walk
+//! comes to is that of the log as far as it was written then; from there the walk can go on later.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,10 +1,11 @@
-//! What can be saved of a damaged log: its beginning, up to the last whole commit before the damage.
+//! Salvage of a damaged WAL: keeps its beginning, up to the last whole commit before the damage.
 //!
-//! Commits build on each other, so none behind the damage is applied: what is left is a state that the store had. A
-//! header and a seal say nothing that the segments around do not say too; to lose these loses no commit.
+//! Commits build on each other, so none behind the damage is applied: what is left is a state that
+//! the store had. A header and a seal say nothing that the segments around do not say too; to lose
+//! these loses no commit.
 //!
-//! Invariants: a segment is written anew under a temporary name and takes its place when it is durable; its records
-//! keep their bytes. Nothing is removed here.
+//! Invariants: a segment is written anew under a temporary name and takes its place when it is
+//! durable; its records keep their bytes. Nothing is removed here.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,7 +71,8 @@ impl DamagedWal<'_> {
         segments(self.disk, self.dir)
     }
 
-    /// Follows the log from a segment on, which follows on `commit`, to its end or to segment `until`.
+    /// Follows the log from a segment on, which follows on `commit`, to its end or to segment
+    /// `until`.
     ///
     /// # Errors
     /// [`Error::UnknownVersion`]; [`Error::Disk`] for more than unreadable places.
@@ -123,7 +125,8 @@ impl DamagedWal<'_> {
         }
     }
 
-    /// Passes whole records that follow on `commit`; returns whether it came to their end and not to damage.
+    /// Passes whole records that follow on `commit`; returns whether it came to their end and not
+    /// to damage.
     fn pass_records(&self, scan: &mut SegmentScan, commit: &mut u64) -> Result<bool> {
         loop {
             let record = match scan.next() {
@@ -140,7 +143,8 @@ impl DamagedWal<'_> {
         }
     }
 
-    /// What the segment behind `number` tells of its end, which `commit` may be.
+    /// Last commit of segment `number` as the header of the segment behind it records it; `commit`
+    /// is a candidate.
     fn next(&self, number: u64, commit: u64) -> Result<Next> {
         let Some(salt) = self.salt else { return Ok(Next::Nothing) };
         let found = match SegmentScan::open(self.disk, self.dir, salt, number + 1) {
@@ -212,7 +216,7 @@ impl DamagedWal<'_> {
     }
 }
 
-/// What a segment says of the one before it.
+/// Statement of a segment about the segment before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// It is not there, or not written to: the one before is the last.
@@ -223,7 +227,7 @@ enum Next {
     Written,
 }
 
-/// What becomes of a segment.
+/// Fate of a segment in a salvage.
 #[derive(Debug, Clone, Copy)]
 struct State {
     /// Whether commits are lost behind its last whole record.
@@ -238,7 +242,7 @@ impl State {
     const CUT: Self = Self { is_cut: true, is_changed: true, sealed: None };
 }
 
-/// What becomes of a segment whose records are whole up to `commit`.
+/// Returns the fate of a segment whose records are whole up to `commit`.
 fn state_of(scan: &mut SegmentScan, commit: u64, next: Next) -> Result<State> {
     Ok(match (scan.sealed(), next) {
         (Some(last), _) if last == commit => {

@@ -18,10 +18,11 @@ const EDIT_BYTES_MIN: u64 = 16 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct CurrentManifest {
     pub(crate) manifest: StoreManifest,
-    /// Files that an older copy names, which may be the one that survives; pinned until both are new.
+    /// Files that an older copy names, which may be the one that survives; pinned until both are
+    /// new.
     pub(crate) older: Vec<u64>,
-    /// How long both copies are, without and with their edits, if this process has written them. Nothing is appended
-    /// to others: nobody knows what stands behind their last edit.
+    /// How long both copies are, without and with their edits, if this process has written them.
+    /// Nothing is appended to others: nobody knows what stands behind their last edit.
     len: Option<(u64, u64)>,
     /// The base that the versions to come share with the last one.
     pub(crate) chain: Option<Chain>,
@@ -48,8 +49,8 @@ impl CurrentManifest {
         Self { manifest, older, ..Self::default() }
     }
 
-    /// Notes a checkpoint: a chain ends with the first one before which no version was retained, so that one version keeps
-    /// little of the log.
+    /// Notes a checkpoint: a chain ends with the first one before which no version was retained, so
+    /// that one version keeps little of the log.
     pub(crate) fn age_chain(&mut self) {
         self.chain = self.chain.take().filter(|chain| chain.is_used);
         if let Some(chain) = &mut self.chain {
@@ -116,8 +117,8 @@ impl CurrentManifest {
 
     /// Changes the list of versions, durably. Says whether both copies have that.
     ///
-    /// Cost: appends the edit to both copies and syncs them; writes both anew if their edits are longer than the rest,
-    /// or if another process has written them.
+    /// Cost: appends the edit to both copies and syncs them; writes both anew if their edits are
+    /// longer than the rest, or if another process has written them.
     pub(crate) fn amend(&mut self, inner: &SessionInner, edit: Edit) -> Result<bool> {
         let bytes = self.manifest.encode_edit(&edit);
         let mut next = self.manifest.clone();
@@ -157,7 +158,8 @@ impl CurrentManifest {
     }
 }
 
-/// Makes edits durable that a process has left which may have died before they were: from here on they are relied on.
+/// Makes edits durable that a process has left which may have died before they were: from here on
+/// they are relied on.
 ///
 /// # Errors
 /// [`Error::Disk`], [`Error::Poisoned`].
@@ -187,10 +189,11 @@ fn changed_bases(old: &StoreManifest, new: &StoreManifest) -> (Vec<u64>, Vec<u64
     (only_in(new, old), only_in(old, new))
 }
 
-/// Appends an edit to a copy of `len` bytes, and syncs it. After a failed write the copy is as it was.
+/// Appends an edit to a copy of `len` bytes, and syncs it. After a failed write the copy is as it
+/// was.
 ///
-/// One copy is durable before the other one is touched: what a loss of power does to a sector that is being
-/// written, it does to one copy.
+/// One copy is durable before the other one is touched: what a loss of power does to a sector that
+/// is being written, it does to one copy.
 fn append(inner: &SessionInner, path: &Path, bytes: &[u8], len: u64) -> Result<()> {
     let files = inner.files().open_files();
     let open = || inner.disk().open(path, OpenMode::ReadWrite, Access::Buffered);

@@ -1,9 +1,10 @@
-//! What the handles of one session share: directory, lock, files, snapshots, background thread.
+//! State that the handles of one session share: directory, lock, files, snapshots, background
+//! thread.
 //!
 //! The directory is described in `docs/format/session.md`, which the module `manifest` includes.
 //!
-//! Invariant: `metadata`, each `.snapshot` file, and every run that one refers to, are durable before
-//! their name is visible under its final form.
+//! Invariant: `metadata`, each `.snapshot` file, and every run that one refers to, are durable
+//! before their name is visible under its final form.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -66,11 +67,11 @@ pub(crate) struct SessionInner {
     lock: Mutex<Option<Box<dyn LockGuard>>>,
     /// Keeps every call in the directory, whatever links are put into it.
     _anchor: Box<dyn Anchor>,
-    /// Of a reader.
+    /// Lease of a reader.
     lease: Mutex<Option<Lease>>,
     /// Files that are pinned, once, for readers only.
     leased: Mutex<BTreeSet<u64>>,
-    /// Of a reader: the first segment of the log that it needs; `u64::MAX` for none.
+    /// First WAL segment that a reader needs; `u64::MAX` for none.
     log_from: AtomicU64,
     /// Calls of a writer that read the log: the first segment that each of them needs.
     logs_kept: Mutex<Vec<u64>>,
@@ -83,7 +84,7 @@ pub(crate) struct SessionInner {
     calls: AtomicU64,
 }
 
-/// What may hold runs.
+/// Owner of run files.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Holder {
     Table,
@@ -91,7 +92,8 @@ pub(crate) enum Holder {
     Call,
 }
 
-/// A place among the open tables, cursors and calls of a session, and the session itself; given up on drop.
+/// A place among the open tables, cursors and calls of a session, and the session itself; given up
+/// on drop.
 #[derive(Debug)]
 pub(crate) struct Registered {
     inner: Arc<SessionInner>,
@@ -145,7 +147,7 @@ fn corrupted<T>(dir: &Path, reason: impl Into<String>) -> Result<T> {
     Err(Error::SessionDirCorrupted { path: dir.to_owned(), reason: reason.into() })
 }
 
-/// What the directory of a session holds.
+/// Entries found in the directory of a session.
 enum Found {
     Nothing,
     Session,
@@ -204,7 +206,7 @@ pub(crate) fn make_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a session is called where something else is found.
+/// Name of a session in errors about something else in its place.
 pub(crate) const STORE: &str = "a store (a directory of `metadata`, `active` and `snapshots`)";
 
 /// Whether the directory holds so many parts of a session that it is one, whole or damaged.
@@ -235,8 +237,9 @@ fn create(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
     take_back(disk, dir)?;
     let created = create_parts(disk, dir, meta);
     if created.is_err() {
-        // No later sync can be trusted with names whose sync has failed, so the next attempt makes new
-        // ones. What cannot be removed now it removes first; the error to report is the earlier one.
+        // No later sync can be trusted with names whose sync has failed, so the next attempt makes
+        // new ones. What cannot be removed now it removes first; the error to report is the earlier
+        // one.
         if let Err(error) = take_back(disk, dir) {
             event!(WARN, "cleanup.failed", dir, %error);
         }
@@ -244,8 +247,8 @@ fn create(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
     created
 }
 
-/// Removes what [`create_parts`] makes, as far as it is there: backwards, so that a crash on the way
-/// leaves an unfinished creation again.
+/// Removes what [`create_parts`] makes, as far as it is there: backwards, so that a crash on the
+/// way leaves an unfinished creation again.
 fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
     let entries = disk.list(dir)?;
     let has = |name: &str| entries.iter().any(|entry| entry.name == name);
@@ -312,8 +315,9 @@ pub(crate) fn lock_dir(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>
     })
 }
 
-/// Keeps writers out of the session in `dir` where nothing can be written: by a shared lock, which needs no right but to
-/// read. `None` if there is nothing to lock, as on a medium that a copy was made on.
+/// Keeps writers out of the session in `dir` where nothing can be written: by a shared lock, which
+/// needs no right but to read. `None` if there is nothing to lock, as on a medium that a copy was
+/// made on.
 ///
 /// # Errors
 /// [`Error::SessionDirLocked`] if somebody holds the session for writing.
@@ -380,8 +384,9 @@ pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>>
     Ok(names.filter_map(|entry| snapshot_name(&entry.name).map(str::to_owned)).collect())
 }
 
-/// Moves runs that nothing names to `lost+found`, in place of those that stand there if it `is_known` what snapshots
-/// and tables need. On a full disk they stay where they are, and go with those when room is needed.
+/// Moves runs that nothing names to `lost+found`, in place of those that stand there if it
+/// `is_known` what snapshots and tables need. On a full disk they stay where they are, and go with
+/// those when room is needed.
 fn keep_orphans(
     files: &FileSet,
     dir: &Path,
@@ -416,8 +421,9 @@ fn keep_orphans(
 }
 
 impl SessionInner {
-    /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only; up to
-    /// `open_files_max` run files will be kept open; `reserve` says which reserve it is to have.
+    /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation
+    /// only; up to `open_files_max` run files will be kept open; `reserve` says which reserve it is
+    /// to have.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         dir: &Path,
@@ -437,8 +443,9 @@ impl SessionInner {
             create(disk.as_ref(), dir, SessionMeta { salt, created_ns })?;
         } else {
             event!(DEBUG, "session.restore", dir);
-            // A process that died may have left names that are seen but not durable yet. From here on they
-            // are relied on: nothing is removed, and nothing new built, on what a loss of power would undo.
+            // A process that died may have left names that are seen but not durable yet. From here
+            // on they are relied on: nothing is removed, and nothing new built, on what a loss of
+            // power would undo.
             disk.sync_dir(dir)?;
             disk.sync_dir(&dir.join(SNAPSHOTS))?;
         }
@@ -508,7 +515,8 @@ impl SessionInner {
             }
         }
         if damaged {
-            // Nobody knows which of them it needs; no deletion of another snapshot may take them away.
+            // Nobody knows which of them it needs; no deletion of another snapshot may take them
+            // away.
             files.pin(active.iter().filter_map(|entry| file_number(&entry.name)));
         }
         let blobs = active.iter().filter_map(|entry| blobs_number(&entry.name));
@@ -549,7 +557,8 @@ impl SessionInner {
         Ok(Arc::new(Self::new(files, dir, meta.salt, anchor)))
     }
 
-    /// Takes back from `lost+found` what a snapshot or a table names again. Returns the names of the files that stay.
+    /// Takes back from `lost+found` what a snapshot or a table names again. Returns the names of
+    /// the files that stay.
     fn take_back_lost(disk: &dyn Disk, dir: &Path, pins: &[u64]) -> Result<Vec<String>> {
         let lost = lost_found::names(disk, dir)?;
         let is_wanted = |name: &String| {
@@ -600,8 +609,9 @@ impl SessionInner {
         self.log_from.store(from, Ordering::Release);
     }
 
-    /// Leases all files that somebody here has a handle on, and the log that is needed, and nothing else any more. Where no
-    /// lease can be written, keeps writers out by a shared lock instead. Whether they were there then must be looked at afterwards.
+    /// Leases all files that somebody here has a handle on, and the log that is needed, and nothing
+    /// else any more. Where no lease can be written, keeps writers out by a shared lock instead.
+    /// Whether they were there then must be looked at afterwards.
     pub(crate) fn lease(&self) -> Result<()> {
         // While it is held, so that nothing is leased by who knows less.
         let mut lease = lock(&self.lease);
@@ -628,14 +638,15 @@ impl SessionInner {
     /// Handles on files of another process, leased.
     ///
     /// # Errors
-    /// As [`lease`](Self::lease).
+    /// The errors of [`lease`](Self::lease).
     pub(crate) fn hold(&self, numbers: impl Iterator<Item = u64>) -> Result<Vec<FileHandle>> {
         let held = numbers.map(|number| self.files.attach(number)).collect();
         self.lease()?;
         Ok(held)
     }
 
-    /// The first segment of the log that a reader needs, or a call that reads the log here; `u64::MAX` for none.
+    /// The first segment of the log that a reader needs, or a call that reads the log here;
+    /// `u64::MAX` for none.
     pub(crate) fn leased_segment(&self) -> Result<u64> {
         let kept = lock(&self.logs_kept).iter().copied().min().unwrap_or(u64::MAX);
         Ok(lease::needs(self.disk(), &self.dir)?.segment.min(kept))
@@ -647,8 +658,8 @@ impl SessionInner {
         KeptLog { inner: self, from }
     }
 
-    /// Takes a pin off each of these files, which nothing on disk leads to any more, as soon as no reader needs
-    /// it.
+    /// Takes a pin off each of these files, which nothing on disk leads to any more, as soon as no
+    /// reader needs it.
     pub(crate) fn let_go(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
         let mut leased = lock(&self.leased);
         // One pin is enough.
@@ -685,7 +696,7 @@ impl SessionInner {
         &self.counters
     }
 
-    /// What the session holds, and what its handles have counted.
+    /// Statistics of the session and of its handles.
     pub(crate) fn stats(&self) -> SessionStats {
         let read = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
         let (sums, activity) = (self.files.sums(), self.counters.activity());
@@ -769,7 +780,8 @@ impl SessionInner {
     /// Before a call that may make the session larger: takes the reserve back, if it was let go.
     ///
     /// # Errors
-    /// [`Error::OutOfSpace`] if there is not enough room for it, [`Error::Disk`], [`Error::SessionClosed`].
+    /// [`Error::OutOfSpace`] if there is not enough room for it, [`Error::Disk`],
+    /// [`Error::SessionClosed`].
     pub(crate) fn check_room(&self) -> Result<()> {
         let open = self.files.open_files();
         if !open.disk_reserve().is_full() {
@@ -782,7 +794,7 @@ impl SessionInner {
     /// The same for a batch of updates: deletions go on.
     ///
     /// # Errors
-    /// As [`check_room`](Self::check_room).
+    /// The errors of [`check_room`](Self::check_room).
     pub(crate) fn check_room_for<K>(&self, batch: &[(K, Update<'_>)]) -> Result<()> {
         let is_growing = |(_, update): &(K, Update<'_>)| {
             !matches!(update, Update::Delete | Update::DeleteRange(_))
@@ -804,8 +816,8 @@ impl SessionInner {
         &self.snapshots
     }
 
-    /// Ends the session for all of its handles and releases the lock. Operations on snapshots that are under
-    /// way end first; the long ones ask [`check_open`](Self::check_open) now and then.
+    /// Ends the session for all of its handles and releases the lock. Operations on snapshots that
+    /// are under way end first; the long ones ask [`check_open`](Self::check_open) now and then.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -837,8 +849,8 @@ impl SessionInner {
         self.run_opened(number, access, Run::open_without_filter)
     }
 
-    /// The turn of who reads filters of runs that were opened without them. Others that share these runs wait for it,
-    /// and so know what is there when they decide what they have room for.
+    /// The turn of who reads filters of runs that were opened without them. Others that share these
+    /// runs wait for it, and so know what is there when they decide what they have room for.
     pub(crate) fn reading_filters(&self) -> MutexGuard<'_, ()> {
         lock(&self.filters)
     }
@@ -870,8 +882,8 @@ impl SessionInner {
         Ok(run)
     }
 
-    /// The merge that `spec` describes, which had written `output`: shared with whoever has it under way, or
-    /// resumed; `None` if neither can be. Cost: no I/O.
+    /// The merge that `spec` describes, which had written `output`: shared with whoever has it
+    /// under way, or resumed; `None` if neither can be. Cost: no I/O.
     pub(crate) fn merging(
         &self,
         spec: &CompactionSpec,
@@ -891,7 +903,8 @@ impl SessionInner {
         Some(merging)
     }
 
-    /// Lets tables that are opened from a snapshot share these merges, each with the number of its output.
+    /// Lets tables that are opened from a snapshot share these merges, each with the number of its
+    /// output.
     pub(crate) fn share_merges<'a>(
         &self,
         shared: impl Iterator<Item = (u64, &'a Arc<Compaction>)>,
@@ -990,8 +1003,9 @@ mod tests {
 
     use super::*;
 
-    /// A handle that nobody answers for is found when the session is closed; one that belongs to a table,
-    /// a cursor or a call is none of its business. (Without debug assertions nothing is looked for.)
+    /// A handle that nobody answers for is found when the session is closed; one that belongs to a
+    /// table, a cursor or a call is none of its business. (Without debug assertions nothing is
+    /// looked for.)
     #[test]
     fn a_run_that_is_held_without_a_holder_is_a_leak() {
         for (holder, is_leak) in [

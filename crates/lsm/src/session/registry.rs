@@ -1,11 +1,12 @@
 //! The snapshots of an open session by name, and the operations on them that are under way.
 //!
-//! While a snapshot is being made its name is *reserved*: nobody sees it, and nobody else can take it. The
-//! lock is held for looking names up and for single calls that read, remove or rename a snapshot's small
-//! file, never while runs are written, synced or read; so nobody waits for somebody else's saving.
+//! While a snapshot is being made its name is *reserved*: nobody sees it, and nobody else can take
+//! it. The lock is held for looking names up and for single calls that read, remove or rename a
+//! snapshot's small file, never while runs are written, synced or read; so nobody waits for
+//! somebody else's saving.
 //!
-//! Invariant: a name that is seen stands for a file that is whole. Closing refuses new operations and
-//! waits for those under way.
+//! Invariant: a name that is seen stands for a file that is whole. Closing refuses new operations
+//! and waits for those under way.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::files::file_set::{RunRef, lock};
 use crate::manifest::snapshot_meta::SnapshotMeta;
 
-/// What a name stands for.
+/// Meaning of a snapshot name.
 #[derive(Debug)]
 pub(crate) enum Stored {
     /// A snapshot.
@@ -175,7 +176,8 @@ impl Registry {
         pins.flatten().copied().collect()
     }
 
-    /// Takes a name away once `remove` has succeeded; returns the numbers of the files that the snapshot pins.
+    /// Takes a name away once `remove` has succeeded; returns the numbers of the files that the
+    /// snapshot pins.
     pub(crate) fn remove(
         &self,
         name: &str,

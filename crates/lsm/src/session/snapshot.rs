@@ -1,21 +1,21 @@
 //! Durable copies of tables: save, open, rename, delete.
 //!
-//! **Save** writes the segments of the write buffer as runs, its *images*, each once for all snapshots that have the
-//! segment; writes what unfinished merges have ready, syncs all of that and
-//! the runs that are not durable yet, syncs their directory, and only then writes the snapshot's metadata
-//! under a temporary name, syncs it and renames it. **Delete** removes the metadata, syncs the directory, and
-//! only then removes runs. **Rename** renames the metadata, which does not know its name, and syncs the
-//! directory. So after a crash at any point a snapshot is either absent or whole, and runs that nobody refers
-//! to are removed when the session is opened.
+//! **Save** writes the segments of the write buffer as runs, its *images*, each once for all
+//! snapshots that have the segment; writes what unfinished merges have ready, syncs all of that and
+//! the runs that are not durable yet, syncs their directory, and only then writes the snapshot's
+//! metadata under a temporary name, syncs it and renames it. **Delete** removes the metadata, syncs
+//! the directory, and only then removes runs. **Rename** renames the metadata, which does not know
+//! its name, and syncs the directory. So after a crash at any point a snapshot is either absent or
+//! whole, and runs that nobody refers to are removed when the session is opened.
 //!
 //! Operations on different names run side by side; see the module `registry`.
 //!
-//! A merge under way is kept with what it has written: see [`crate::compaction::compaction`] for how it is gone on with.
-//! That part of its output is never needed, since the inputs are there too.
+//! A merge under way is kept with what it has written: see [`crate::compaction::compaction`] for
+//! how it is gone on with. That part of its output is never needed, since the inputs are there too.
 //!
-//! Cost of saving: one file for what came into the write buffer since it was last saved, one for the metadata, a write and a sync for each merge
-//! under way, a sync for each run that no earlier snapshot has synced; nothing that grows with the number of
-//! entries.
+//! Cost of saving: one file for what came into the write buffer since it was last saved, one for
+//! the metadata, a write and a sync for each merge under way, a sync for each run that no earlier
+//! snapshot has synced; nothing that grows with the number of entries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,8 +59,8 @@ use crate::session::inner::{
 use crate::session::registry::{Operation, Reservation};
 use crate::trace::event;
 
-/// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
-/// of Windows, so that it is a file name everywhere.
+/// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a
+/// device of Windows, so that it is a file name everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotName(String);
 
@@ -128,8 +128,8 @@ pub(crate) fn save(
     Ok(())
 }
 
-/// All that a table needs on disk: bytes that are durable, under names that may not be yet. Its files stay as
-/// long as this does.
+/// All that a table needs on disk: bytes that are durable, under names that may not be yet. Its
+/// files stay as long as this does.
 pub(crate) struct WrittenOut {
     pub(crate) meta: SnapshotMeta,
     held: Vec<Arc<Run>>,
@@ -209,8 +209,8 @@ pub(crate) fn publish(
     inner.files().pin(meta.numbers());
     let path = snapshot_path(inner.dir(), reservation.name());
     if let Err(error) = inner.write_snapshot(&path, &bytes) {
-        // After a failed sync of the directory the name may be there or not: the pins stay, so that its
-        // runs do, and the next opening sees which it is.
+        // After a failed sync of the directory the name may be there or not: the pins stay, so that
+        // its runs do, and the next opening sees which it is.
         if inner.files().check_poisoned().is_ok() {
             let unpinned = inner.files().unpin(meta.numbers());
             // The first error is the one to report; closing tries again.
@@ -347,9 +347,10 @@ pub enum Verify {
     /// Footers, filters and indexes; pages of entries are checked whenever they are read.
     #[default]
     Lazy,
-    /// Every page of every run, the order and the number of keys, and that filters, as they are stored, and indexes
-    /// lead to every key. While a run is checked its whole filter is in memory, beside any memory budget: at
-    /// most those of as many runs at once as threads read, which is one for each core.
+    /// Every page of every run, the order and the number of keys, and that filters, as they are
+    /// stored, and indexes lead to every key. While a run is checked its whole filter is in memory,
+    /// beside any memory budget: at most those of as many runs at once as threads read, which is
+    /// one for each core.
     Full,
 }
 
@@ -357,15 +358,15 @@ pub enum Verify {
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// The resolve function that the table was saved with, unless it is a ready-made one. A snapshot knows
-    /// only its name.
+    /// The resolve function that the table was saved with, unless it is a ready-made one. A
+    /// snapshot knows only its name.
     pub resolve: Option<MergeOperator>,
     /// Another [`TableConfig::disk_cache`].
     pub disk_cache: Option<DiskCache>,
-    /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and `filter`. It must have
-    /// room for the table as it is read: its indexes, and the write buffer that was saved with it. To stay within
-    /// it while the table is updated takes eight times the indexes, or eleven times if the
-    /// goal is hits.
+    /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and
+    /// `filter`. It must have room for the table as it is read: its indexes, and the write buffer
+    /// that was saved with it. To stay within it while the table is updated takes eight times the
+    /// indexes, or eleven times if the goal is hits.
     pub memory_budget: Option<u64>,
     /// Another [`TableConfig::memory_goal`].
     pub memory_goal: Option<MemoryGoal>,
@@ -457,7 +458,8 @@ pub(crate) struct Reading<'a> {
     _operation: Option<Operation<'a>>,
 }
 
-/// Begins to read a snapshot that another process may delete: leases what it needs. Cost: reads its metadata twice.
+/// Begins to read a snapshot that another process may delete: leases what it needs. Cost: reads its
+/// metadata twice.
 fn read_leased<'a>(inner: &SessionInner, name: &SnapshotName) -> Result<Reading<'a>> {
     let read = || match inner.read_snapshot(name.as_str()) {
         Err(Error::Disk(error)) if error.is_not_found() => {
@@ -525,7 +527,8 @@ pub(crate) fn open(
     Ok((tree, meta.config))
 }
 
-/// The table that `meta`, whose files stay, describes; of the options those that are not in its configuration.
+/// The table that `meta`, whose files stay, describes; of the options those that are not in its
+/// configuration.
 pub(crate) fn open_tree(
     inner: &Registered,
     name: &str,
@@ -546,9 +549,9 @@ pub(crate) fn open_tree(
     Ok(tree)
 }
 
-/// Brings as much of each filter into memory as serves the goal and the budget has room for: of runs whose filters
-/// nobody has read any part, of the others, which are in somebody's budget, no more than is there. Without a
-/// budget, all that nobody has read.
+/// Brings as much of each filter into memory as serves the goal and the budget has room for: of
+/// runs whose filters nobody has read any part, of the others, which are in somebody's budget, no
+/// more than is there. Without a budget, all that nobody has read.
 fn read_filters(inner: &SessionInner, tree: &Levels, config: &TableConfig) -> Result<()> {
     let _turn = inner.reading_filters();
     let mut held = Held::default();
@@ -759,7 +762,8 @@ fn read_image(run: &Arc<Run>, resolve: &MergeOperator) -> Result<Chunk> {
     Ok(chunk)
 }
 
-/// The merge that a snapshot found under way. `time` is that of the snapshot, and how long such a merge takes.
+/// The merge that a snapshot found under way. `time` is that of the snapshot, and how long such a
+/// merge takes.
 fn restore_merge(
     inner: &SessionInner,
     merge: &MergeRef,
@@ -805,9 +809,9 @@ fn clamped(due: u64, now: u64) -> u64 {
 /// How much faster than at first a merge may go after its snapshot was opened.
 const PACE_MAX: u64 = 4;
 
-/// Goes on with a merge, part of whose work may have been lost. What is left of its time is used for what is
-/// left of its work, at up to [`PACE_MAX`] times its first pace, so that no later update has to do much at
-/// once; what does not fit is done here.
+/// Goes on with a merge, part of whose work may have been lost. What is left of its time is used
+/// for what is left of its work, at up to [`PACE_MAX`] times its first pace, so that no later
+/// update has to do much at once; what does not fit is done here.
 fn resume(
     merging: Arc<Compaction>,
     due: u64,
@@ -848,7 +852,7 @@ pub(crate) fn delete(inner: &SessionInner, name: &SnapshotName) -> Result<()> {
     inner.let_go(pins)
 }
 
-/// What a stored snapshot says of itself.
+/// Metadata of a stored snapshot.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SnapshotInfo {
@@ -868,7 +872,7 @@ pub struct SnapshotInfo {
     pub data_bytes: u64,
 }
 
-/// What a snapshot says of itself.
+/// Metadata of a snapshot.
 pub(crate) fn info(inner: &SessionInner, name: &SnapshotName) -> Result<SnapshotInfo> {
     let Reading { mut meta, .. } = read(inner, name)?;
     meta.config.resolve = MergeOperator::by_name(&meta.resolve).unwrap_or_default();
@@ -912,8 +916,8 @@ mod tests {
     use crate::filter::filter::Kept;
     use crate::table::session::{Session, SessionOptions};
 
-    /// Runs that were opened without their filters by somebody who gave up: whoever is next reads them, with a budget
-    /// or without, and so does whoever comes after one that failed.
+    /// Runs that were opened without their filters by somebody who gave up: whoever is next reads
+    /// them, with a budget or without, and so does whoever comes after one that failed.
     #[test]
     fn filters_that_nobody_has_read_are_read_by_the_next_who_opens_the_table() {
         let disk = SimDisk::new(1);

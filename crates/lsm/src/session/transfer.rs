@@ -1,18 +1,19 @@
 //! Snapshots on their way to the directory of another session and back: export and import.
 //!
-//! What is exported to is itself the directory of a session, so whatever opens, inspects or verifies one
-//! works on it, and a second export into it copies only the runs that are not there yet. Copies are
-//! independent: no file is ever linked.
+//! The target of an export is the directory of a session, so whatever opens, inspects or verifies
+//! one works on it, and a second export into it copies only the runs that are not there yet. Copies
+//! are independent: no file is ever linked.
 //!
-//! **A copy** takes new numbers for the runs in the directory that it goes to, where the old ones may be taken,
-//! writes and syncs their files, and only then the snapshot's metadata, as saving does. So after a crash at
-//! any point the snapshot is absent there or whole, and what was copied in vain is removed when that session is
-//! opened. A run goes byte by byte if both sessions hash with the same salt, and keeps its identity then; else
-//! it is written anew from its entries, with filter and index for the other salt, and gets an identity of its
-//! own.
+//! **A copy** takes new numbers for the runs in the directory that it goes to, where the old ones
+//! may be taken, writes and syncs their files, and only then the snapshot's metadata, as saving
+//! does. So after a crash at any point the snapshot is absent there or whole, and what was copied
+//! in vain is removed when that session is opened. A run goes byte by byte if both sessions hash
+//! with the same salt, and keeps its identity then; else it is written anew from its entries, with
+//! filter and index for the other salt, and gets an identity of its own.
 //!
-//! **Checks.** No page is copied whose checksum is wrong. An import checks besides, on the same way through the
-//! run, all that [`run_check`](crate::run::check) knows of: it takes in files that anybody may have made.
+//! **Checks.** No page is copied whose checksum is wrong. An import checks besides, on the same way
+//! through the run, all that [`run_check`](crate::run::check) knows of: it takes in files that
+//! anybody may have made.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -68,7 +69,7 @@ impl SnapshotPlace {
     }
 }
 
-/// What an export has written.
+/// Report of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ExportReport {
@@ -84,7 +85,7 @@ pub struct ExportReport {
     pub files_rebuilt: u64,
 }
 
-/// What an import has written.
+/// Report of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ImportReport {
@@ -121,8 +122,8 @@ pub(crate) fn export(
     exported.and_then(|report| target.close().map(|()| report))
 }
 
-/// Makes a call that opens files; if the system has too many open, once more after those have been closed
-/// that nobody uses in any of the sessions.
+/// Makes a call that opens files; if the system has too many open, once more after those have been
+/// closed that nobody uses in any of the sessions.
 pub(crate) fn with_room<T>(
     sessions: &[&Arc<FileHandles>],
     call: impl Fn() -> Result<T>,
@@ -255,7 +256,8 @@ impl<'a> Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Copies all runs of a snapshot, and makes their bytes durable; returns the snapshot as it is there.
+    /// Copies all runs of a snapshot, and makes their bytes durable; returns the snapshot as it is
+    /// there.
     pub(crate) fn copy(&mut self, meta: &SnapshotMeta) -> Result<SnapshotMeta> {
         let mut items = BTreeMap::new();
         let mut there = BTreeMap::new();
@@ -448,7 +450,8 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Goes through the entries of a run and checks everything of its file; `take` is given the data pages.
+    /// Goes through the entries of a run and checks everything of its file; `take` is given the
+    /// data pages.
     fn check_entries(
         &mut self,
         item: &Item<'_>,

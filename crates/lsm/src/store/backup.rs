@@ -1,13 +1,15 @@
-//! Backups: a copy of a whole store in another directory, made while the store is in use, and made newer by
-//! bringing only what is not there yet.
+//! Backups: a copy of a whole store in another directory, made while the store is in use, and made
+//! newer by bringing only what is not there yet.
 //!
-//! A backup is a store itself, all tables as of one commit, the retained versions, the snapshots, and of the log what
-//! versions need. It can be read, inspected and verified; opening it as a store and committing to it makes it a store of its own,
-//! which no later backup overwrites. (Snapshots that somebody saves in it without a commit go with the next one.)
+//! A backup is a store itself, all tables as of one commit, the retained versions, the snapshots,
+//! and of the log what versions need. It can be read, inspected and verified; opening it as a store
+//! and committing to it makes it a store of its own, which no later backup overwrites. (Snapshots
+//! that somebody saves in it without a commit go with the next one.)
 //!
-//! **Order.** Runs are copied, every page checked, and synced, and so are segments of the log; then the manifest is
-//! written, which moves all tables to the newer commit at once; then snapshots, one by one. So after a crash at any point the tables are those of the
-//! earlier backup or of this one, and each snapshot is whole.
+//! **Order.** Runs are copied, every page checked, and synced, and so are segments of the log; then
+//! the manifest is written, which moves all tables to the newer commit at once; then snapshots, one
+//! by one. So after a crash at any point the tables are those of the earlier backup or of this one,
+//! and each snapshot is whole.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,7 +53,7 @@ impl BackupPlace {
     }
 }
 
-/// What a backup has brought.
+/// Report of a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct BackupReport {
@@ -67,14 +69,14 @@ pub struct BackupReport {
     pub files_copied: u64,
     /// Bytes of these.
     pub bytes_copied: u64,
-    /// Files of runs that were there already; a file counts for each table, version and snapshot that
-    /// has it.
+    /// Files of runs that were there already; a file counts for each table, version and snapshot
+    /// that has it.
     pub files_shared: u64,
     /// Bytes of these.
     pub bytes_shared: u64,
 }
 
-/// What is to be copied. Its files stay meanwhile.
+/// Source of a backup. Its files stay meanwhile.
 pub(crate) struct Source<'a> {
     pub(crate) inner: &'a SessionInner,
     pub(crate) manifest: &'a StoreManifest,
@@ -204,8 +206,8 @@ fn renew(
 
 /// Copies the segments of the log that versions need, unless they are there.
 ///
-/// Each is whole under its name. A store that a loss of power has thrown back uses a number again, so only equal bytes
-/// count as the same segment.
+/// Each is whole under its name. A store that a loss of power has thrown back uses a number again,
+/// so only equal bytes count as the same segment.
 fn copy_log(
     source: &SessionInner,
     target: &SessionInner,
@@ -322,8 +324,8 @@ fn remove_log(target: &SessionInner, manifest: &StoreManifest) -> Result<()> {
     Ok(())
 }
 
-/// Brings the snapshots that are new or others now, and removes those that the store has no more. Returns
-/// how many there are. One that cannot be read keeps the others from nothing.
+/// Brings the snapshots that are new or others now, and removes those that the store has no more.
+/// Returns how many there are. One that cannot be read keeps the others from nothing.
 fn renew_snapshots(
     inner: &SessionInner,
     target: &SessionInner,

@@ -1,7 +1,9 @@
-//! What the handles of one store share: its tables, the end of its log, its manifest; see [`crate::store::store`].
+//! State that the handles of one store share: tables, end of the WAL, manifest; see
+//! [`crate::store::store`].
 //!
-//! Invariants: commits have numbers without gaps, and after a crash the tables hold all commits up to some number
-//! that is not below the last durable one. Locks are taken in the order `published`, `state`, `slot`, `durable`.
+//! Invariants: commits have numbers without gaps, and after a crash the tables hold all commits up
+//! to some number that is not below the last durable one. Locks are taken in the order `published`,
+//! `state`, `slot`, `durable`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,14 +36,14 @@ pub(crate) const SEGMENTS: u64 = 4;
 /// Bytes of a found log that are written again at once.
 const SECURED_BYTES: usize = 1 << 20;
 
-/// Segments of a found log that make no checkpoint due: those of a log of full length. Each process that ends without a
-/// checkpoint leaves one more, and each opening reads all of them.
+/// Segments of a found log that make no checkpoint due: those of a log of full length. Each process
+/// that ends without a checkpoint leaves one more, and each opening reads all of them.
 const FOUND_SEGMENTS_MAX: u64 = SEGMENTS + 1;
 
 /// Old segments that are kept to be written again.
 const SPARES_MAX: usize = SEGMENTS as usize;
 
-/// What of the log a checkpoint leaves.
+/// Part of the WAL that a checkpoint leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogRoom {
     /// Segments for the commits that follow.
@@ -76,12 +78,14 @@ pub(crate) struct State {
     pub(crate) tables: BTreeMap<u64, Named>,
     /// The number of the last commit.
     pub(crate) commit: u64,
-    /// The end of the log. A process never goes on in a segment that it has found, as nobody knows what stands behind its
-    /// last record: it seals that one and begins the next.
+    /// The end of the log. A process never goes on in a segment that it has found, as nobody knows
+    /// what stands behind its last record: it seals that one and begins the next.
     pub(crate) log: Option<WalEnd>,
-    /// Whether the manifest on disk leads there: nothing is committed to a segment that recovery would not find.
+    /// Whether the manifest on disk leads there: nothing is committed to a segment that recovery
+    /// would not find.
     pub(crate) is_linked: bool,
-    /// Whether a commit has not ended, as the store is to be poisoned then: tables may hold a part of it.
+    /// Whether a commit has not ended, as the store is to be poisoned then: tables may hold a part
+    /// of it.
     pub(crate) is_torn: bool,
     /// Counts what was done to tables.
     pub(crate) changes: u64,
@@ -89,8 +93,8 @@ pub(crate) struct State {
     pub(crate) segment: u64,
     /// Segments that no manifest needs, to be written again.
     pub(crate) spares: Vec<u64>,
-    /// Where the records of sealed segments end, by number. What is behind is given back if a segment stays for the
-    /// sake of a version.
+    /// Where the records of sealed segments end, by number. What is behind is given back if a
+    /// segment stays for the sake of a version.
     pub(crate) ends: BTreeMap<u64, u64>,
     /// The log that another process has left, until this one goes on behind it.
     pub(crate) found: Option<FoundLog>,
@@ -122,9 +126,10 @@ impl FoundLog {
 
     /// Makes all of it durable. Returns its end, for the next segment to follow on.
     ///
-    /// Bytes of a process that died, or whose sync failed, can be seen and not be durable, and the system may take
-    /// them for written. So every byte is written again where it stands, which takes no room, and synced then. What stands
-    /// behind the last record counts for nothing once the segment is sealed.
+    /// Bytes of a process that died, or whose sync failed, can be seen and not be durable, and the
+    /// system may take them for written. So every byte is written again where it stands, which
+    /// takes no room, and synced then. What stands behind the last record counts for nothing once
+    /// the segment is sealed.
     ///
     /// # Errors
     /// Those of the disk. Nothing has changed then.
@@ -159,7 +164,7 @@ pub(crate) struct TableKey {
     pub(crate) name: TableName,
 }
 
-/// What a commit does to one table.
+/// Changes of one commit to one table.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     pub(crate) key: &'a TableKey,
@@ -177,7 +182,7 @@ impl Batch<'_> {
     }
 }
 
-/// What readers of a table have in common.
+/// State that the readers of a table share.
 #[derive(Debug, Default)]
 pub(crate) struct Slot(pub(crate) Mutex<Reading>);
 
@@ -214,7 +219,8 @@ impl State {
         table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_string() })
     }
 
-    /// Applies batches of different tables; what was done of them is in `applied`, also after an error.
+    /// Applies batches of different tables; what was done of them is in `applied`, also after an
+    /// error.
     fn apply(&mut self, batches: &[Batch<'_>], applied: &mut Vec<(u64, Applied)>) -> Result<()> {
         for Batch { key, updates } in batches {
             self.table(key.id, &key.name)?;
@@ -252,9 +258,9 @@ impl Shared {
         self.options.durability > Durability::SnapshotOnly
     }
 
-    /// The state, ready for a commit. Before the first one the log is begun, behind what was found of it. Makes a
-    /// checkpoint if one is due, here or on the thread; an error only if the log is too long. Even then a commit that
-    /// `frees` room goes on if the disk is full.
+    /// The state, ready for a commit. Before the first one the log is begun, behind what was found
+    /// of it. Makes a checkpoint if one is due, here or on the thread; an error only if the log is
+    /// too long. Even then a commit that `frees` room goes on if the disk is full.
     pub(crate) fn state_to_commit(self: &Arc<Self>, frees: bool) -> Result<MutexGuard<'_, State>> {
         let state = lock(&self.state);
         let is_begun = !self.is_logged() || state.is_linked;
@@ -291,7 +297,8 @@ impl Shared {
         }
     }
 
-    /// Makes the log that was found durable, for commits to go on behind it; says whether there is one.
+    /// Makes the log that was found durable, for commits to go on behind it; says whether there is
+    /// one.
     fn take_up_log(&self) -> Result<bool> {
         self.inner.check_writable()?;
         let mut state = lock(&self.state);
@@ -328,8 +335,8 @@ impl Shared {
         synced
     }
 
-    /// Begins another segment of the log, for a record of so many bytes. If the manifest leads to the old one,
-    /// what is in that is durable then.
+    /// Begins another segment of the log, for a record of so many bytes. If the manifest leads to
+    /// the old one, what is in that is durable then.
     fn begin_segment(&self, state: &mut State, record: usize, room: LogRoom) -> Result<()> {
         let files = self.inner.files();
         files.check_poisoned()?;
@@ -358,7 +365,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What a commit of these batches writes to the log, if there is one.
+    /// Record that a commit of these batches appends to the WAL; `None` without a WAL.
     ///
     /// # Errors
     /// [`Error::CommitTooLarge`].
@@ -445,7 +452,8 @@ impl Shared {
         if self.durable.wait_for(last)? { Ok(()) } else { self.checkpoint_over(published) }
     }
 
-    /// A checkpoint, here or on the thread, if the log is long enough. An error only if it is too long.
+    /// A checkpoint, here or on the thread, if the log is long enough. An error only if it is too
+    /// long.
     fn make_checkpoint_if_due(self: &Arc<Self>) -> Result<()> {
         if !self.is_due() {
             return Ok(());
@@ -470,8 +478,8 @@ impl Shared {
         self.is_logged() && bytes >= self.due_at.load(Ordering::Relaxed).min(self.log_bytes_max)
     }
 
-    /// A checkpoint, unless somebody else has made it meanwhile. After a failure the next one is due an eighth
-    /// of the log later.
+    /// A checkpoint, unless somebody else has made it meanwhile. After a failure the next one is
+    /// due an eighth of the log later.
     fn checkpoint_if_due(&self) -> Result<()> {
         let mut published = lock(&self.published);
         if !self.is_due() {
@@ -565,11 +573,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets the log, if there is one, go on in a new segment, unless the present one has no record; the number of that
-    /// segment is for a manifest.
+    /// Lets the log, if there is one, go on in a new segment, unless the present one has no record;
+    /// the number of that segment is for a manifest.
     fn cut_log(&self, state: &mut State, room: LogRoom) -> Result<u64> {
-        // Nothing is committed to a segment that is not linked: if there is an empty one, it follows on the last
-        // commit.
+        // Nothing is committed to a segment that is not linked: if there is an empty one, it
+        // follows on the last commit.
         let is_enough =
             |log: &WalEnd| log.is_empty() && (room == LogRoom::Ordinary || log.is_least());
         if state.log.as_ref().is_some_and(is_enough) {
@@ -587,8 +595,8 @@ impl Shared {
         Ok(state.segment)
     }
 
-    /// Notes that the manifest on disk leads to the present segment and has all up to `commit`, which so many bytes
-    /// of the log were for.
+    /// Notes that the manifest on disk leads to the present segment and has all up to `commit`,
+    /// which so many bytes of the log were for.
     pub(crate) fn link(&self, state: &mut State, commit: u64, log_bytes: u64) {
         self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
         self.due_at.store(self.log_bytes_max / 2, Ordering::Relaxed);
@@ -598,7 +606,8 @@ impl Shared {
         self.durable.reach(commit, end.map(|log| (&log.log, state.commit)));
     }
 
-    /// Keeps some of the segments that a manifest, which both copies hold, does not need, and removes the others.
+    /// Keeps some of the segments that a manifest, which both copies hold, does not need, and
+    /// removes the others.
     pub(crate) fn recycle(&self, published: &CurrentManifest, room: LogRoom) {
         let mut state = lock(&self.state);
         if let Err(error) = self.recycle_from(&mut state, published, room) {
@@ -645,8 +654,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives the room behind the records of a sealed segment back. Only of one that this process has sealed: of others it
-    /// does not know where they end.
+    /// Gives the room behind the records of a sealed segment back. Only of one that this process
+    /// has sealed: of others it does not know where they end.
     fn trim(&self, state: &State, number: u64) -> Result<()> {
         let Some(&end) = state.ends.get(&number) else { return Ok(()) };
         let files = self.inner.files().open_files();

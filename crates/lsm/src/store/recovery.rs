@@ -13,8 +13,8 @@ use crate::session::snapshot::{self, OpenOptions};
 use crate::store::inner::{FoundLog, Named, State, corrupted, damaged};
 use crate::table::table::Table;
 
-/// What the log is applied to stays in memory up to this weight in each table: 64 MiB of log with entries of
-/// ordinary size and a half more. What is longer than that is written out as a run.
+/// Weight of a memtable in each table up to which recovery does not flush: 64 MiB of WAL with
+/// entries of ordinary size and a half more. What is longer than that is written out as a run.
 const REPLAYED_BYTES_MAX: u64 = 128 << 20;
 
 /// Opens all named tables.
@@ -47,8 +47,8 @@ pub(crate) fn open_table(
     Ok(Table::new(session, tree, meta.config))
 }
 
-/// Applies the log from where the manifest says; `older` is what its other copy says, if that is older. Returns how
-/// long that part is.
+/// Applies the log from where the manifest says; `older` is what its other copy says, if that is
+/// older. Returns how long that part is.
 pub(crate) fn recover(
     inner: &SessionInner,
     manifest: &StoreManifest,
@@ -66,8 +66,9 @@ pub(crate) fn recover(
     };
     state.spares = numbers.iter().copied().filter(spares).collect();
     if manifest.sequence == 0 {
-        // Before the first manifest nothing is committed: these are of an attempt to make it that has failed. The next
-        // one begins with the first number again, so that a greater one tells of a manifest.
+        // Before the first manifest nothing is committed: these are of an attempt to make it that
+        // has failed. The next one begins with the first number again, so that a greater one tells
+        // of a manifest.
         for number in state.spares.drain(..) {
             disk.remove(&dir.join(LOG).join(segment_name(number)))?;
         }
@@ -113,8 +114,8 @@ pub(crate) fn ends_before(version: u64, last: u64) -> String {
     format!("the log ends with commit {last}, and version {version} was retained")
 }
 
-/// Applies the log to tables that were opened as the base of a version has them, up to the commit of the version;
-/// `next_table` is a number that no table has.
+/// Applies the log to tables that were opened as the base of a version has them, up to the commit
+/// of the version; `next_table` is a number that no table has.
 pub(crate) fn apply_log_of_version(
     inner: &SessionInner,
     version: &VersionMeta,

@@ -1,15 +1,17 @@
 //! Loading a table from entries in any order, faster than updates can: an external merge sort.
 //!
-//! Entries are collected in memory; what has come together is sorted and written as a run without a filter,
-//! on the session's background thread if the table has its merges there. At the end all these runs are merged
-//! into one, which is the table's last level, by one thread that merges and one that writes, if the table has its merges
-//! on the background thread. So each entry is written twice, whatever the size of the table;
-//! with more than [`FAN_IN`] runs, groups of as many are merged first, and it is written once more.
+//! Entries are collected in memory; what has come together is sorted and written as a run without a
+//! filter, on the session's background thread if the table has its merges there. At the end all
+//! these runs are merged into one, which is the table's last level, by one thread that merges and
+//! one that writes, if the table has its merges on the background thread. So each entry is written
+//! twice, whatever the size of the table; with more than [`FAN_IN`] runs, groups of as many are
+//! merged first, and it is written once more.
 //!
-//! Invariant: runs are kept in the order of their entries' arrival, so that the last update of a key counts,
-//! and upserts combine as they would in a table. A batch is added as a whole or not at all: what was there is
-//! written before any of a batch is added that does not fit beside it, and a batch that is larger than what is sorted
-//! at once begins with an empty buffer, so that its own runs can be let go.
+//! Invariant: runs are kept in the order of their entries' arrival, so that the last update of a
+//! key counts, and upserts combine as they would in a table. A batch is added as a whole or not at
+//! all: what was there is written before any of a batch is added that does not fit beside it, and a
+//! batch that is larger than what is sorted at once begins with an empty buffer, so that its own
+//! runs can be let go.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -34,8 +36,8 @@ use crate::table::table::{Table, check_batch};
 /// Weight of the entries that are sorted in memory, without a memory budget.
 const SORTED_BYTES: u64 = 64 << 20;
 
-/// The share of a memory budget that they may weigh: two sets of them exist at once, and a set takes up to
-/// about twice its weight.
+/// The share of a memory budget that they may weigh: two sets of them exist at once, and a set
+/// takes up to about twice its weight.
 const BUDGET_SHARE: u64 = 8;
 
 /// Runs that are merged at once.
@@ -48,9 +50,10 @@ fn is_range(update: &Update<'_>) -> bool {
     matches!(update, Update::DeleteRange(_))
 }
 
-/// Loads entries in any order into a new table: see [`Session::bulk_load`](crate::Session::bulk_load).
+/// Loads entries in any order into a new table: see
+/// [`Session::bulk_load`](crate::Session::bulk_load).
 ///
-/// What was loaded is lost if this is dropped before [`finish`](Self::finish).
+/// Dropping the loader before [`finish`](Self::finish) discards the loaded entries.
 #[derive(Debug)]
 pub struct BulkLoader {
     // Fields drop in order: the files of runs go while the session still holds the lock.
@@ -70,15 +73,16 @@ impl BulkLoader {
         Self { session, config, buffer, flushing: None, tiers, written_bytes: 0 }
     }
 
-    /// Adds updates, whose keys may come in any order and more than once: what comes later counts as if it had
-    /// been given to [`Table::write_batch`] later.
+    /// Adds updates, whose keys may come in any order and more than once: what comes later counts
+    /// as if it had been given to [`Table::write_batch`] later.
     ///
-    /// Cost: no read; each entry is written once by this, in whole pages. Memory: an eighth of the table's
-    /// memory budget or 64 MiB of keys, values and 40 bytes for each, twice, and what they take
-    /// beside, whatever the size of a batch.
+    /// Cost: no read; each entry is written once by this, in whole pages. Memory: an eighth of the
+    /// table's memory budget or 64 MiB of keys, values and 40 bytes for each, twice, and what they
+    /// take beside, whatever the size of a batch.
     ///
     /// # Errors
-    /// As [`Table::write_batch`]: after any error nothing of the batch has been added, so it can be given again.
+    /// The errors of [`Table::write_batch`]: after any error nothing of the batch has been added,
+    /// so it can be given again.
     pub fn write_batch<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_writable()?;
         self.session.check_room_for(batch)?;
@@ -139,8 +143,8 @@ impl BulkLoader {
         Ok(())
     }
 
-    /// Adds a batch that is larger than what is sorted at once, or nothing of it. Nothing else is in memory but what
-    /// is on its way to becoming a run.
+    /// Adds a batch that is larger than what is sorted at once, or nothing of it. Nothing else is
+    /// in memory but what is on its way to becoming a run.
     fn add_in_parts<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.settle()?;
         let (runs, written_bytes) = (self.tiers.first().map_or(0, Vec::len), self.written_bytes);
@@ -197,8 +201,8 @@ impl BulkLoader {
         Arc::new(Compaction::new(self.session.files(), spec))
     }
 
-    /// Whether a merge may have a second thread: where the configuration gives merges one, but on a simulated disk,
-    /// whose calls are to come in one order.
+    /// Whether a merge may have a second thread: where the configuration gives merges one, but on a
+    /// simulated disk, whose calls are to come in one order.
     fn has_two_threads(&self) -> bool {
         self.config.merge_thread == CompactionThread::Background
             && self.session.disk().queue_kind() != QueueKind::Simulated
@@ -254,12 +258,14 @@ impl BulkLoader {
 
     /// The table with all that was added.
     ///
-    /// Cost: reads what was written by [`write_batch`](Self::write_batch) and writes it once more. Memory: the filter
-    /// and the index of the table, 128 KiB for each run, and half a megabyte if the table has its merges on the background
-    /// thread, where one thread then merges and this one writes.
+    /// Cost: reads what was written by [`write_batch`](Self::write_batch) and writes it once more.
+    /// Memory: the filter and the index of the table, 128 KiB for each run, and half a megabyte if
+    /// the table has its merges on the background thread, where one thread then merges and this one
+    /// writes.
     ///
     /// # Errors
-    /// As [`Table::write_batch`]; [`Error::InvalidConfig`] if the memory budget is too small for a table of this size.
+    /// The errors of [`Table::write_batch`]; [`Error::InvalidConfig`] if the memory budget is too
+    /// small for a table of this size.
     pub fn finish(self) -> Result<Table> {
         let done = self.finish_watched(&mut |_, _| ControlFlow::<()>::Continue(()))?;
         match done {
@@ -268,11 +274,11 @@ impl BulkLoader {
         }
     }
 
-    /// As [`finish`](Self::finish), telling `watch` from time to time how many pages of how many have been
-    /// merged; what it breaks off with is returned, and what was loaded is lost then.
+    /// Like [`finish`](Self::finish), telling `watch` from time to time how many pages of how many
+    /// have been merged; what it breaks off with is returned, and what was loaded is lost then.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish).
+    /// The errors of [`finish`](Self::finish).
     pub fn finish_watched<B>(
         mut self,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,

@@ -1,8 +1,8 @@
 //! The logical content of a table as one stream of bytes: equal contents give equal bytes.
 //!
-//! Writing goes through a cursor, so that nothing of runs, levels or salts can show. Reading trusts nothing:
-//! it takes no length for true before as many bytes have come, and gives a table only when order, number
-//! and digest of the entries are right.
+//! Writing goes through a cursor, so that nothing of runs, levels or salts can show. Reading trusts
+//! nothing: it takes no length for true before as many bytes have come, and gives a table only when
+//! order, number and digest of the entries are right.
 
 #![doc = include_str!("../../../../docs/format/canonical.md")]
 
@@ -46,7 +46,7 @@ const END_BYTES: u64 = 41;
 /// Bytes of blobs, or of entries, after which a batch is full.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// What a canonical export holds.
+/// Totals of a canonical export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CanonicalSummary {
@@ -189,8 +189,8 @@ impl Entry {
     }
 }
 
-/// Reads an export; `take` is given its entries in order, many at a time. Only a success says that they are
-/// those of the export.
+/// Reads an export; `take` is given its entries in order, many at a time. Only a success says that
+/// they are those of the export.
 pub(crate) fn import(
     input: impl Read,
     mut take: impl FnMut(&[Entry]) -> Result<()>,
@@ -218,7 +218,7 @@ pub(crate) fn import(
     check_end(input, digest)
 }
 
-/// What the ends of an export say of it; its entries are not read.
+/// Reads the header and the trailer of an export, not its entries.
 pub(crate) fn summary(file: &dyn DiskFile) -> Result<CanonicalSummary> {
     let bytes = file.len()?;
     let malformed =
@@ -252,7 +252,8 @@ fn check_head(input: &mut Input<impl Read>) -> Result<()> {
     Ok(())
 }
 
-/// The next entry, whose key must be above the `last` one; `None` once the tag of the end has been read.
+/// The next entry, whose key must be above the `last` one; `None` once the tag of the end has been
+/// read.
 fn next_entry(input: &mut Input<impl Read>, last: Option<&[u8]>) -> Result<Option<Entry>> {
     let [tag] = input.array()?;
     if tag == TAG_END {

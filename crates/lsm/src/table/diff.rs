@@ -1,9 +1,10 @@
 //! The keys whose content differs between two tables, in key order.
 //!
-//! Only layers that are newer than all that the tables share are read ([`crate::table::divergence`]): merged for each
-//! table on its own, and both merges followed in key order side by side. A key of which they amount to the same is
-//! passed over; where one is decisive it is what the table has, where not the key is looked up there. Such
-//! *suspects* are gathered by the thousand, so that these lookups, and the reads of blobs to be compared, go side
+//! Only layers that are newer than all that the tables share are read
+//! ([`crate::table::divergence`]): merged for each table on its own, and both merges followed in
+//! key order side by side. A key of which they amount to the same is passed over; where one is
+//! decisive it is what the table has, where not the key is looked up there. Such *suspects* are
+//! gathered by the thousand, so that these lookups, and the reads of blobs to be compared, go side
 //! by side.
 
 use std::collections::VecDeque;
@@ -39,9 +40,9 @@ const BLOB_BYTES_MAX: usize = 4 << 20;
 pub struct Change {
     /// The key.
     pub key: Vec<u8>,
-    /// What the older table has.
+    /// Entry of the older table.
     pub old: Lookup,
-    /// What the newer table has; never the same as `old`.
+    /// Entry of the newer table; never equal to `old`.
     pub new: Lookup,
 }
 
@@ -80,7 +81,7 @@ impl View {
     }
 }
 
-/// What the layers that are read of a table amount to for one key.
+/// Result of the sources that a diff reads of one table, for one key.
 struct Part<'a> {
     kind: Kind,
     value: &'a [u8],
@@ -88,7 +89,7 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Of a key at which a merge may stand; `is_all` says that nothing is older.
+    /// Makes the result for the current key of a merge; `is_all` says that no source is older.
     fn of(merge: &'a MergeIterator, key: &[u8], is_all: bool) -> Option<Self> {
         let entry = merge.current().filter(|entry| entry.key == key)?;
         let kind = match entry.kind {
@@ -100,7 +101,7 @@ impl<'a> Part<'a> {
         Some(Self { kind, value: entry.value, blob })
     }
 
-    /// What its table has of the key, if nothing older matters.
+    /// Entry of the table, if older sources cannot change it.
     fn get(&self, key: &[u8]) -> Result<Option<Lookup>> {
         let lookup = || Lookup::from_entry(key, (self.kind, self.value), self.blob.as_ref());
         self.kind.is_decisive().then(lookup).transpose()
@@ -134,9 +135,9 @@ struct Suspect {
 /// The keys whose content differs between two tables of a session, in key order; see
 /// [`Table::diff`](crate::Table::diff).
 ///
-/// Later updates of the tables, and dropping them, do not disturb it: it keeps their files and write buffers. So
-/// references to blobs that it gives are valid for as long as it is there. After an error it gives that error
-/// again. Dropping it early costs nothing.
+/// Later updates of the tables, and dropping them, do not disturb it: it keeps their files and
+/// write buffers. So references to blobs that it gives are valid for as long as it is there. After
+/// an error it gives that error again. Dropping it early costs nothing.
 #[derive(Debug)]
 pub struct Diff {
     // Fields drop in order: readers before what keeps the session's lock.
@@ -202,7 +203,8 @@ impl Diff {
     /// Each change is made in memory of its own anyway, so nothing is gained by borrowing it.
     ///
     /// # Errors
-    /// Those of [`Table::get_many`](crate::Table::get_many) and of [`Cursor::next`](crate::Cursor::next).
+    /// Those of [`Table::get_many`](crate::Table::get_many) and of
+    /// [`Cursor::next`](crate::Cursor::next).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot fail once for good")]
     pub fn next(&mut self) -> Result<Option<Change>> {
         if let Some(error) = &self.failed {
@@ -223,7 +225,8 @@ impl Diff {
         Ok(self.ready.pop_front())
     }
 
-    /// Gathers suspects and makes changes ready of those that differ; false if there are no more suspects.
+    /// Gathers suspects and makes changes ready of those that differ; false if there are no more
+    /// suspects.
     fn gather(&mut self) -> Result<bool> {
         let mut suspects = self.suspects()?;
         if suspects.is_empty() {
@@ -298,7 +301,7 @@ impl Change {
     }
 }
 
-/// Of each change whether only its blobs may differ, and do not.
+/// For each change, whether only blobs could differ and these are equal.
 fn same_blobs(session: &SessionInner, changes: &[Change]) -> Result<Vec<bool>> {
     let mut are_same = vec![false; changes.len()];
     let mut open = changes.iter().enumerate().peekable();

@@ -38,11 +38,12 @@ use crate::trace::event;
 /// How far a background thread may fall behind before updates help, in batches of merge work.
 const LAG_BATCHES_MAX: u64 = 64;
 
-/// So many times that far, and updates wait for the thread.
+/// Multiple of the allowed lag of the background thread beyond which updates wait for the thread.
 const LAG_MAX_FACTOR: u64 = 4;
 
-/// Fewer keys than this are deleted one by one where masks have no [room](crate::entry::mask::Mask::has_room_for) for another
-/// span. So each further span removes as many keys.
+/// Fewer keys than this are deleted one by one where masks have no
+/// [room](crate::entry::mask::Mask::has_room_for) for another span. So each further span removes as
+/// many keys.
 const MASKED_KEYS_MIN: usize = 4_096;
 
 /// A handle on a table.
@@ -66,14 +67,14 @@ pub struct Table {
     has_room_to_write: bool,
     /// Pages that lookups have read, as far as the memory budget has room for them.
     cache: Option<CacheShare>,
-    /// What references to blobs point into that were given out since the last update; shared with the
+    /// Blob files of the references given out since the last update; shared with the
     /// duplicates made since then, which the references are as valid for.
     anchor: Arc<Mutex<Anchor>>,
     session: Registered,
 }
 
-/// Sources that are kept although the table may no longer need them: a merge or a union that another holder
-/// completes lets go of its inputs.
+/// Sources that are kept although the table may no longer need them: a merge or a union that
+/// another holder completes lets go of its inputs.
 #[derive(Debug, Default)]
 struct Anchor {
     buffers: Vec<Memtable>,
@@ -82,7 +83,8 @@ struct Anchor {
 }
 
 impl Anchor {
-    /// Keeps what these results of a lookup refer to. Nothing but an update brings other write buffers.
+    /// Keeps what these results of a lookup refer to. Nothing but an update brings other write
+    /// buffers.
     fn keep(&mut self, results: &[Lookup], buffers: &[Memtable]) {
         for blob in results.iter().filter_map(Lookup::blob).filter(|blob| !blob.is_empty()) {
             match blob.run() {
@@ -174,7 +176,8 @@ impl Table {
         &self.config
     }
 
-    /// Before the first update of a table with a memory budget: until then other things have all of it.
+    /// Before the first update of a table with a memory budget: until then other things have all of
+    /// it.
     fn make_room_to_write(&mut self) {
         if self.has_room_to_write {
             return;
@@ -186,7 +189,8 @@ impl Table {
         }
     }
 
-    /// Leaves to the cache of pages what a tree, which is the table's or is about to be, does not need.
+    /// Leaves to the cache of pages what a tree, which is the table's or is about to be, does not
+    /// need.
     fn limit_cache(&self, tree: &Levels) {
         if let (Some(cache), Some(budget)) = (&self.cache, self.config.memory_budget) {
             let context = self.context();
@@ -197,19 +201,20 @@ impl Table {
 
     /// Changes the configuration. The content stays the same, whatever is changed.
     ///
-    /// In force with the next update: `merge_schedule`, `merge_thread`, `merge_batch_pages` and the write
-    /// buffer, which is flushed earlier or later than it would have been; with the next lookup:
-    /// `queue_depth`. With the next flush: `merge_policy` and `size_ratio`, level by level as runs arrive
-    /// there; a merge that is wanted earlier than it had been planned for is completed at once. For runs
-    /// written from then on: `filter`, `index`, `disk_cache`; a lower `memory_budget` also folds filters that
-    /// are there, for all tables that share the runs. `resolve` stays as it is. Duplicates and snapshots
-    /// made before keep theirs.
+    /// In force with the next update: `merge_schedule`, `merge_thread`, `merge_batch_pages` and the
+    /// write buffer, which is flushed earlier or later than it would have been; with the next
+    /// lookup: `queue_depth`. With the next flush: `merge_policy` and `size_ratio`, level by level
+    /// as runs arrive there; a merge that is wanted earlier than it had been planned for is
+    /// completed at once. For runs written from then on: `filter`, `index`, `disk_cache`; a lower
+    /// `memory_budget` also folds filters that are there, for all tables that share the runs.
+    /// `resolve` stays as it is. Duplicates and snapshots made before keep theirs.
     ///
     /// Cost: no I/O.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`], also for another resolve function and for a memory budget that the
-    /// indexes of this table would not leave room in; [`Error::SessionClosed`]. Nothing has changed then.
+    /// indexes of this table would not leave room in; [`Error::SessionClosed`]. Nothing has changed
+    /// then.
     pub fn set_config(&mut self, config: &TableConfig) -> Result<()> {
         self.session.check_open()?;
         event!(DEBUG, "table.set_config", self.session.dir(), table = self.session.id());
@@ -248,11 +253,11 @@ impl Table {
 
     /// Sets the value of a key.
     ///
-    /// Cost: no read. Written about `size_ratio · levels / 2` times in the end, in whole pages, by merges
-    /// that this and later updates do their share of.
+    /// Cost: no read. Written about `size_ratio · levels / 2` times in the end, in whole pages, by
+    /// merges that this and later updates do their share of.
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch).
+    /// The errors of [`write_batch`](Self::write_batch).
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write_batch(&[(key, Update::Insert(value))])
     }
@@ -261,16 +266,17 @@ impl Table {
     /// [`insert`](Self::insert) of a value as long as both.
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch).
+    /// The errors of [`write_batch`](Self::write_batch).
     pub fn insert_with_blob(&mut self, key: &[u8], value: &[u8], blob: &[u8]) -> Result<()> {
         self.write_batch(&[(key, Update::InsertWithBlob(value, blob))])
     }
 
-    /// Sets the value of a key that is absent; otherwise combines it with the old value by the table's
-    /// resolve function, without reading. Removes the key's blob. Cost: as [`insert`](Self::insert).
+    /// Sets the value of a key that is absent; otherwise combines it with the old value by the
+    /// table's resolve function, without reading. Removes the key's blob. Cost: as
+    /// [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch).
+    /// The errors of [`write_batch`](Self::write_batch).
     pub fn upsert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write_batch(&[(key, Update::Upsert(value))])
     }
@@ -278,21 +284,23 @@ impl Table {
     /// Removes a key; no effect if it is absent. Cost: as [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch).
+    /// The errors of [`write_batch`](Self::write_batch).
     pub fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.write_batch(&[(key, Update::Delete)])
     }
 
     /// Removes all keys in a range.
     ///
-    /// Cost: no read and no write, whatever the range holds: a reference for each run and each segment of the write
-    /// buffer, which the table sees without the range from then on. Merges leave out what is deleted, and files go when
-    /// nobody needs them; what a merge does not come to stays on the disk until [`compact`](Self::compact). Where a run has
-    /// 1,000 ranges to be left out already that do not touch this one, up to 4,096 keys of the range are read, and if it
-    /// has fewer these are deleted one by one.
+    /// Cost: no read and no write, whatever the range holds: a reference for each run and each
+    /// segment of the write buffer, which the table sees without the range from then on. Merges
+    /// leave out what is deleted, and files go when nobody needs them; what a merge does not come
+    /// to stays on the disk until [`compact`](Self::compact). Where a run has 1,000 ranges to be
+    /// left out already that do not touch this one, up to 4,096 keys of the range are read, and if
+    /// it has fewer these are deleted one by one.
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch), and [`Cursor::next`] where keys are read. After any error the table is as it was before.
+    /// The errors of [`write_batch`](Self::write_batch), and [`Cursor::next`] where keys are read.
+    /// After any error the table is as it was before.
     pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
         &mut self,
         range: R,
@@ -303,7 +311,7 @@ impl Table {
     /// Removes all keys that begin with `prefix`: as [`delete_range`](Self::delete_range).
     ///
     /// # Errors
-    /// As [`delete_range`](Self::delete_range).
+    /// The errors of [`delete_range`](Self::delete_range).
     pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<()> {
         self.delete_over(&KeyRange::prefix(prefix))
     }
@@ -322,10 +330,12 @@ impl Table {
     /// Cost: that of each of its updates, as [`insert`](Self::insert) says.
     ///
     /// # Errors
-    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::UpsertTooLarge`] (upserts grow to such a value),
-    /// [`Error::BlobTooLarge`], [`Error::TableTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
-    /// again after making space), [`Error::OutOfSpace`] (of a session with a reserve, unless all are deletions), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
-    /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
+    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::UpsertTooLarge`] (upserts grow to
+    /// such a value), [`Error::BlobTooLarge`], [`Error::TableTooLarge`], [`Error::Disk`] (a merge
+    /// or a flush failed; call again after making space), [`Error::OutOfSpace`] (of a session with
+    /// a reserve, unless all are deletions), [`Error::Corrupt`] (a merge met a damaged page),
+    /// [`Error::Poisoned`], [`Error::SessionClosed`]. After any error the table is as it was before
+    /// the call.
     #[doc(alias("updates", "put_many"))]
     pub fn write_batch<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_room_for(batch)?;
@@ -335,7 +345,7 @@ impl Table {
     /// Applies a batch that may be taken back as long as nothing else is done to the table.
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch).
+    /// The errors of [`write_batch`](Self::write_batch).
     pub(crate) fn apply_batch<K: AsRef<[u8]>>(
         &mut self,
         batch: &[(K, Update<'_>)],
@@ -358,8 +368,8 @@ impl Table {
         let undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         let mut applied = Applied { undo, before: None };
         let ticks = self.tree.now(&self.context());
-        // A resolve function that panics leaves a part of the batch behind. A merge that it was called by
-        // begins anew by itself.
+        // A resolve function that panics leaves a part of the batch behind. A merge that it was
+        // called by begins anew by itself.
         let done =
             catch_unwind(AssertUnwindSafe(|| self.apply(batch, &mut applied, tries_upserts)));
         match done {
@@ -383,15 +393,17 @@ impl Table {
         Ok(applied)
     }
 
-    /// Applies a batch out of the log. No merge is due for it, since time stands still for what comes this way:
-    /// the write buffer grows beyond its capacity. If it weighs `flush_at` bytes or more after that, and is full,
-    /// it is flushed, with all that its flush makes due; it never is without that bound. But a table with a memory
-    /// budget keeps it, unless there is no bound: the batch is then applied as any other.
+    /// Applies a batch out of the log. No merge is due for it, since time stands still for what
+    /// comes this way: the write buffer grows beyond its capacity. If it weighs `flush_at` bytes or
+    /// more after that, and is full, it is flushed, with all that its flush makes due; it never is
+    /// without that bound. But a table with a memory budget keeps it, unless there is no bound: the
+    /// batch is then applied as any other.
     ///
     /// Cost: no I/O but that of a flush, and of reading a range that is deleted key by key.
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch). The batch may have been applied in part then.
+    /// The errors of [`write_batch`](Self::write_batch). The batch may have been applied in part
+    /// then.
     pub(crate) fn replay<K: AsRef<[u8]>>(
         &mut self,
         batch: &[(K, Update<'_>)],
@@ -431,8 +443,8 @@ impl Table {
         Ok(())
     }
 
-    /// Notes a batch of so many bytes; says whether its upserts must be tried, since they may make values that are too
-    /// long.
+    /// Notes a batch of so many bytes; says whether its upserts must be tried, since they may make
+    /// values that are too long.
     fn tries_upserts<K>(&mut self, batch: &[(K, Update<'_>)], bytes: u64) -> bool {
         let limit = self.config.resolve.value_bytes_max() as u64;
         let mut has_room = self.value_room.has_room(bytes, limit);
@@ -503,7 +515,8 @@ impl Table {
             match *update {
                 Update::DeleteRange(end) => {
                     if self.delete_span(key.as_ref(), end, applied)? {
-                        // Time has not passed; if the write buffer has gone, with all there was, it begins anew.
+                        // Time has not passed; if the write buffer has gone, with all there was, it
+                        // begins anew.
                         next_size = 0;
                         continue;
                     }
@@ -526,7 +539,8 @@ impl Table {
         Ok(())
     }
 
-    /// Deletes a range as an update of a batch: true if masks do it, false if its keys were deleted one by one.
+    /// Deletes a range as an update of a batch: true if masks do it, false if its keys were deleted
+    /// one by one.
     #[cold]
     fn delete_span(
         &mut self,
@@ -549,7 +563,8 @@ impl Table {
         Ok(true)
     }
 
-    /// Goes over to another tree within a batch. What it was before is kept, if it may be asked for.
+    /// Goes over to another tree within a batch. What it was before is kept, if it may be asked
+    /// for.
     fn replace_tree(&mut self, next: Levels, Applied { undo, before }: &mut Applied) {
         let old = std::mem::replace(&mut self.tree, next);
         *before = before.take().or(undo.take().map(|undo| (old, undo)));
@@ -562,8 +577,8 @@ impl Table {
             && self.config.merge_schedule == CompactionSchedule::Incremental
     }
 
-    /// Does a page of merge work that the next batch of updates will ask for, and says whether it could be done
-    /// now; `None` if there is none.
+    /// Does a page of merge work that the next batch of updates will ask for, and says whether it
+    /// could be done now; `None` if there is none.
     fn merge_ahead(&self) -> Result<Option<bool>> {
         let soon = self.tree.now(&self.context()) + self.batch_ticks;
         let mut done = None;
@@ -622,7 +637,8 @@ impl Table {
             return Ok(());
         }
         match self.config.merge_thread {
-            // Who is at it, for another handle or to compact, goes on with it; what is due is waited for.
+            // Who is at it, for another handle or to compact, goes on with it; what is due is
+            // waited for.
             CompactionThread::Caller if required < merging.total() => {
                 merging.advance_unless_busy(required)
             }
@@ -630,8 +646,8 @@ impl Table {
             CompactionThread::Background => {
                 merging.requested.fetch_max(required, Ordering::AcqRel);
                 self.session.worker().advance(merging);
-                // Credit: what the thread may owe. Beyond it this call pays, or another merge's call does if
-                // the thread is at this one; far beyond it, this call waits its turn.
+                // Credit: what the thread may owe. Beyond it this call pays, or another merge's
+                // call does if the thread is at this one; far beyond it, this call waits its turn.
                 let lag = LAG_BATCHES_MAX * batch;
                 if merging.done() < required.saturating_sub(LAG_MAX_FACTOR * lag) {
                     return merging.advance_to(required.saturating_sub(lag));
@@ -648,7 +664,8 @@ impl Table {
         pending.map(|merge| (Arc::clone(&merge.merging), merge.required(moment))).collect()
     }
 
-    /// Begins the flush of the write buffer, unless it is empty; returns the flush that is under way then, if there is one.
+    /// Begins the flush of the write buffer, unless it is empty; returns the flush that is under
+    /// way then, if there is one.
     ///
     /// Cost: what is left of [`work_ahead`](Self::work_ahead).
     pub(crate) fn begin_flush(&mut self) -> Result<Option<Arc<Compaction>>> {
@@ -689,7 +706,7 @@ impl Table {
     /// Looks up one key. Cost: as for a batch of one.
     ///
     /// # Errors
-    /// As [`get_many`](Self::get_many).
+    /// The errors of [`get_many`](Self::get_many).
     #[doc(alias("lookup"))]
     pub fn get(&self, key: &[u8]) -> Result<Lookup> {
         let mut results = self.get_many(&[key])?;
@@ -698,10 +715,10 @@ impl Table {
 
     /// Looks up a batch of any size; results in the order of the keys, which may repeat.
     ///
-    /// Cost: a key decided by the write buffer, none; a page that the table's cache has, none; a key that is present, 1 page read and for each
-    /// newer run as many as its filter's false-positive rate; an absent key only the latter: at the
-    /// default configuration together at most 0.01. Reads of a batch run side by side. Held by the test
-    /// `budgets`.
+    /// Cost: a key decided by the write buffer, none; a page that the table's cache has, none; a
+    /// key that is present, 1 page read and for each newer run as many as its filter's
+    /// false-positive rate; an absent key only the latter: at the default configuration together at
+    /// most 0.01. Reads of a batch run side by side. Held by the test `budgets`.
     ///
     /// # Errors
     /// [`Error::Disk`] if a read fails, [`Error::Corrupt`] if a page fails its checks,
@@ -726,17 +743,18 @@ impl Table {
         Ok(results)
     }
 
-    /// Begins a batch of lookups whose results are taken later. Any number of threads may do so; up to
-    /// [`SUBMITTED_MAX`](crate::SUBMITTED_MAX) batches of a session may be under way. The results are those of
-    /// this moment, whatever is done to the table afterwards; references to blobs are valid as those of
-    /// [`get_many`](Self::get_many) at this moment.
+    /// Begins a batch of lookups whose results are taken later. Any number of threads may do so; up
+    /// to [`SUBMITTED_MAX`](crate::SUBMITTED_MAX) batches of a session may be under way. The
+    /// results are those of this moment, whatever is done to the table afterwards; references to
+    /// blobs are valid as those of [`get_many`](Self::get_many) at this moment.
     ///
-    /// Cost: as [`get_many`](Self::get_many). What needs no read is done here; the reads of all batches of a
-    /// session are done by one thread, which is started when it is first needed, through one queue.
+    /// Cost: as [`get_many`](Self::get_many). What needs no read is done here; the reads of all
+    /// batches of a session are done by one thread, which is started when it is first needed,
+    /// through one queue.
     ///
     /// # Errors
-    /// [`Error::TooManyLookups`], [`Error::SessionClosed`], [`Error::UpsertTooLarge`]; the others come with the
-    /// results.
+    /// [`Error::TooManyLookups`], [`Error::SessionClosed`], [`Error::UpsertTooLarge`]; the others
+    /// come with the results.
     pub fn submit<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PendingLookups> {
         self.session.check_open()?;
         let (start, id) = (self.clock(), self.session.id());
@@ -760,10 +778,11 @@ impl Table {
         self.session.lookup_thread().submit(self.session.files().disk(), submitted)
     }
 
-    /// Whether the keys are present, in their order. No blob is read. Cost: as [`get_many`](Self::get_many).
+    /// Whether the keys are present, in their order. No blob is read. Cost: as
+    /// [`get_many`](Self::get_many).
     ///
     /// # Errors
-    /// As [`get_many`](Self::get_many).
+    /// The errors of [`get_many`](Self::get_many).
     pub fn contains<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
         Ok(self.get_many(keys)?.iter().map(Lookup::is_found).collect())
     }
@@ -798,20 +817,20 @@ impl Table {
         Ok(Self::new(registered, tree, last.config.clone()))
     }
 
-    /// What is left to do until the table's union is one run: an upper bound, in entries to merge. 0 for a
-    /// table that is no union, or no more. It never rises. Cost: no I/O.
+    /// Upper bound of the work left until the union of the table is one run, in entries to merge. 0
+    /// for a table that is no union, or no more. It never rises. Cost: no I/O.
     #[must_use]
     pub fn remaining_union_debt(&self) -> u64 {
         event!(TRACE, "table.union_debt", self.session.dir(), table = self.session.id());
         self.tree.union.as_ref().map_or(0, |union| union.debt().max(1))
     }
 
-    /// Does at least `credits` entries' worth of the work of the table's union, or all that is left, and
-    /// returns the credits that were not needed: if any, the union is complete. The debt falls by at least
-    /// `credits`, for all tables that share the union.
+    /// Does at least `credits` entries' worth of the work of the table's union, or all that is
+    /// left, and returns the credits that were not needed: if any, the union is complete. The debt
+    /// falls by at least `credits`, for all tables that share the union.
     ///
-    /// Cost: pages of the entries merged, read once and written once; what is merged is read with one page
-    /// for each key from then on.
+    /// Cost: pages of the entries merged, read once and written once; what is merged is read with
+    /// one page for each key from then on.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Corrupt`], [`Error::TableTooLarge`],
@@ -853,24 +872,25 @@ impl Table {
         copy.has_room_to_write = self.has_room_to_write;
         copy.anchor = Arc::clone(&self.anchor);
         if !self.has_room_to_write {
-            // Either may now advance the merges of both; who is updated has set memory aside for that.
+            // Either may now advance the merges of both; who is updated has set memory aside for
+            // that.
             self.limit_cache(&self.tree);
             copy.limit_cache(&copy.tree);
         }
         Ok(copy)
     }
 
-    /// Saves the table as it is now under a name; durable when this returns. The table stays usable.
-    /// `label` is checked on opening; it is meant to say what the table holds.
+    /// Saves the table as it is now under a name; durable when this returns. The table stays
+    /// usable. `label` is checked on opening; it is meant to say what the table holds.
     ///
-    /// Cost: finishes the flush under way, writes the write buffer, at most 130 pages of each merge under way and
-    /// one small file, and syncs these merges and the runs that no earlier snapshot has synced: O(runs) file
-    /// operations.
+    /// Cost: finishes the flush under way, writes the write buffer, at most 130 pages of each merge
+    /// under way and one small file, and syncs these merges and the runs that no earlier snapshot
+    /// has synced: O(runs) file operations.
     ///
     /// # Errors
-    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::SnapshotTooLarge`], [`Error::Disk`],
-    /// [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash, there is no snapshot of
-    /// that name, or a whole one.
+    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::SnapshotTooLarge`],
+    /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash,
+    /// there is no snapshot of that name, or a whole one.
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
         let (start, id) = (self.clock(), self.session.id());
         event!(DEBUG, "table.save_snapshot", self.session.dir(), table = id, snapshot = %name);
@@ -886,15 +906,15 @@ impl Table {
         snapshot::write_out(&self.session, &self.context(), &self.tree, "")
     }
 
-    /// The same with the write buffer written to another session of the same salt. Nothing else may be in memory
-    /// only: of a reader's table nothing is.
+    /// The same with the write buffer written to another session of the same salt. Nothing else may
+    /// be in memory only: of a reader's table nothing is.
     pub(crate) fn write_out_to(&self, target: &SessionInner) -> Result<WrittenOut> {
         let context = CompactionEnv { set: target.files(), ..self.context() };
         snapshot::write_out(target, &context, &self.tree, "")
     }
 
-    /// Writes what the table holds now as a stream of bytes that is the same for equal contents, whatever
-    /// their history: see `docs/format/canonical.md`. `out` is flushed, not synced.
+    /// Writes what the table holds now as a stream of bytes that is the same for equal contents,
+    /// whatever their history: see `docs/format/canonical.md`. `out` is flushed, not synced.
     ///
     /// Cost: that of a scan, and of reading the blobs.
     ///
@@ -926,8 +946,8 @@ impl Table {
         self.range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
     }
 
-    /// A cursor over the entries whose keys are in `range`, before the first of them: all kinds of bounds;
-    /// empty if the lower one is above the upper one. It can be read in both directions.
+    /// A cursor over the entries whose keys are in `range`, before the first of them: all kinds of
+    /// bounds; empty if the lower one is above the upper one. It can be read in both directions.
     ///
     /// Cost: reads nothing. Sorts the entries of the write buffer, as the first read would.
     ///
@@ -956,21 +976,23 @@ impl Table {
         Ok(Cursor::new(session, &self.tree, range, self.config.resolve.clone()))
     }
 
-    /// What a newer version of the table has changed: the keys whose value or blob differs between the two, in key
-    /// order, each with what both have. Both stay as they are. Any two tables of a session can be compared, in
-    /// either order; what they have in common is what makes it cheap.
+    /// Changes of a newer version of the table: the keys whose value or blob differs between the
+    /// two, in key order, each with what both have. Both stay as they are. Any two tables of a
+    /// session can be compared, in either order; what they have in common is what makes it cheap.
     ///
-    /// Two entries are the same if their values are equal and their blobs are, byte for byte, or neither has
-    /// one. Blobs that both tables have in the same place are not read for that; two others are only if value and
-    /// length are equal, which reads both: those of up to 1,000 keys side by side, fewer once they come to 4 MiB.
+    /// Two entries are the same if their values are equal and their blobs are, byte for byte, or
+    /// neither has one. Blobs that both tables have in the same place are not read for that; two
+    /// others are only if value and length are equal, which reads both: those of up to 1,000 keys
+    /// side by side, fewer once they come to 4 MiB.
     ///
-    /// Cost: reads nothing yet. Going through it reads, once and in key order, the runs of each table that are newer
-    /// than the newest run or write buffer that both have. Keys of which these say the same in both cost
-    /// nothing more. The others are looked up in each table whose newer runs do not decide them, one page
-    /// for a key that is there, 1,000 keys at a time side by side. A run that was merged from runs of the other
-    /// table since the session was opened counts as these, if all of them are still held by some table or cursor;
-    /// so of versions that follow each other at most the last flush of the write buffer is read. For versions
-    /// so far apart that most keys differ, two cursors read less. Held by the test `diff`.
+    /// Cost: reads nothing yet. Going through it reads, once and in key order, the runs of each
+    /// table that are newer than the newest run or write buffer that both have. Keys of which these
+    /// say the same in both cost nothing more. The others are looked up in each table whose newer
+    /// runs do not decide them, one page for a key that is there, 1,000 keys at a time side by
+    /// side. A run that was merged from runs of the other table since the session was opened counts
+    /// as these, if all of them are still held by some table or cursor; so of versions that follow
+    /// each other at most the last flush of the write buffer is read. For versions so far apart
+    /// that most keys differ, two cursors read less. Held by the test `diff`.
     ///
     /// # Errors
     /// [`Error::TablesOfDifferentSessions`], [`Error::SessionClosed`].
@@ -990,7 +1012,7 @@ impl Table {
     /// Cost: a scan of the whole table.
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// The errors of [`Cursor::next`].
     pub fn count_exact(&self) -> Result<u64> {
         let mut cursor = self.cursor()?;
         let mut count = 0;
@@ -1077,7 +1099,7 @@ fn new_cache(config: &TableConfig) -> Option<CacheShare> {
     Some(CacheShare::new(budget))
 }
 
-/// What merges of a table have in common.
+/// Settings that all compactions of a table share.
 fn context<'a>(session: &'a Registered, config: &'a TableConfig) -> CompactionEnv<'a> {
     CompactionEnv { set: session.files(), config, salt: session.salt(), table: session.id() }
 }
@@ -1140,8 +1162,8 @@ fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     }
 }
 
-/// Refuses a batch in which anything is longer than the formats can hold; returns what it takes, and the bytes of its
-/// blobs.
+/// Refuses a batch in which anything is longer than the formats can hold; returns what it takes,
+/// and the bytes of its blobs.
 pub(crate) fn check_batch<K: AsRef<[u8]>>(batch: &[(K, Update<'_>)]) -> Result<(Room, usize)> {
     let mut room = Room { entries: batch.len(), bytes: 0 };
     let mut blob_bytes = 0;
@@ -1172,8 +1194,9 @@ mod tests {
     use crate::config::{CompactionPolicy, WriteBuffer as BufferSize};
     use crate::table::session::{Session, SessionOptions};
 
-    /// Runs on levels up to `cached` are read through the page cache and the others past it: whether they
-    /// were written there, came down alone, or were opened from a snapshot. Returns the levels seen.
+    /// Runs on levels up to `cached` are read through the page cache and the others past it:
+    /// whether they were written there, came down alone, or were opened from a snapshot. Returns
+    /// the levels seen.
     fn check_access(table: &Table, cached: usize) -> usize {
         for (number, level) in (1..).zip(&table.tree.levels) {
             let wanted = if number <= cached { Access::Buffered } else { Access::Direct };
@@ -1267,7 +1290,8 @@ mod tests {
         }
     }
 
-    /// A reader's write buffer grows beyond what a budget gives to it; the cache of pages gives way.
+    /// A reader's write buffer grows beyond what a budget gives to it; the cache of pages gives
+    /// way.
     #[test]
     fn cached_pages_make_room_for_what_is_replayed() {
         const BUDGET: u64 = 1 << 20;
@@ -1292,7 +1316,8 @@ mod tests {
         assert!(stats.buffer_bytes > BUDGET / 2 && stats.cache_bytes < cached / 2, "{stats:?}");
     }
 
-    /// With and without what was replayed the same merges are due with the same update, also after a snapshot.
+    /// With and without what was replayed the same merges are due with the same update, also after
+    /// a snapshot.
     #[test]
     fn time_stands_still_while_a_log_is_replayed() {
         let session = session();

@@ -1,8 +1,9 @@
 //! Deleted ranges: what tables hold against a model of few keys, and what they cost.
 //!
-//! Goal: a deleted range is gone in every way of reading, whatever is done to the table before and after, and newer
-//! entries of its keys are there. Method: random histories over a dense space of 64 keys with tiny buffers, so that
-//! each range meets segments, flushes, merges under way, runs and unions; counted calls of the disk.
+//! Goal: a deleted range is gone in every way of reading, whatever is done to the table before and
+//! after, and newer entries of its keys are there. Method: random histories over a dense space of
+//! 64 keys with tiny buffers, so that each range meets segments, flushes, merges under way, runs
+//! and unions; counted calls of the disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -108,7 +109,8 @@ fn check_diff(older: (&Table, &Model), newer: (&Table, &Model)) {
     assert_eq!(found, expected);
 }
 
-/// Tables, duplicates, snapshots, diffs, compactions and unions, with ranges in a sixth of all updates.
+/// Tables, duplicates, snapshots, diffs, compactions and unions, with ranges in a sixth of all
+/// updates.
 #[test]
 fn histories_with_deleted_ranges_agree_with_a_model() {
     for_each_seed("range_deletes", by_effort(25, 60), |rng, seed| {
@@ -256,8 +258,9 @@ fn insert_all(table: &NamedTable, numbers: std::ops::Range<u64>, value: &[u8]) {
     }
 }
 
-/// To delete a range used to read all of its keys and to write a deletion for each, under the lock of the store.
-/// Whatever the range holds, nothing is read now, and what is written is one record, like that of one key.
+/// To delete a range used to read all of its keys and to write a deletion for each, under the lock
+/// of the store. Whatever the range holds, nothing is read now, and what is written is one record,
+/// like that of one key.
 #[test]
 fn deleting_a_range_costs_the_same_whatever_it_holds() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
@@ -278,7 +281,8 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
     assert_eq!((of_range.writes, of_range.syncs), (of_one.writes, of_one.syncs));
     assert!(of_range.write_bytes <= of_one.write_bytes + 64, "{of_range:?}");
 
-    // The first step over the gap reads no more than a few pages of each run, forwards and backwards.
+    // The first step over the gap reads no more than a few pages of each run, forwards and
+    // backwards.
     let first_steps = || {
         let view = table.view().unwrap();
         let runs = view.stats().runs().max(1);
@@ -319,8 +323,8 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
     store.close().unwrap();
 }
 
-/// From a thousand ranges on, those of few keys are deleted key by key, and those of many are added: so masks are
-/// small, and no call reads more than a few thousand keys.
+/// From a thousand ranges on, those of few keys are deleted key by key, and those of many are
+/// added: so masks are small, and no call reads more than a few thousand keys.
 #[test]
 fn masks_are_bounded() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
@@ -363,7 +367,8 @@ fn masks_are_bounded() {
     check(&store_on(&counted));
 }
 
-/// The numbers of ranges that the runs of a manifest or a snapshot are seen without; the merges among its levels.
+/// The numbers of ranges that the runs of a manifest or a snapshot are seen without; the merges
+/// among its levels.
 fn deleted_ranges(disk: &Arc<CountedDisk>, file: &str) -> (Vec<u64>, Vec<MergeInfo>) {
     let path = Path::new("/store").join(file);
     let shape = match inspect(&(Arc::clone(disk) as Arc<dyn Disk>), &path).unwrap() {
@@ -377,8 +382,9 @@ fn deleted_ranges(disk: &Arc<CountedDisk>, file: &str) -> (Vec<u64>, Vec<MergeIn
     (runs.map(|run| run.deleted_ranges).collect(), merges)
 }
 
-/// The images of a write buffer are shared by the versions before and after a deleted range, which only those
-/// after it have. A table that was opened from a masked image and saved once more used to refer to it unmasked.
+/// The images of a write buffer are shared by the versions before and after a deleted range, which
+/// only those after it have. A table that was opened from a masked image and saved once more used
+/// to refer to it unmasked.
 #[test]
 fn versions_share_images_and_not_what_was_deleted() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
@@ -444,8 +450,8 @@ fn versions_share_images_and_not_what_was_deleted() {
     assert_eq!(count(&backup), 40);
 }
 
-/// A merge is under way when a range is deleted: it goes on, here and where it is opened again, and the table sees
-/// neither its inputs nor its output with the range.
+/// A merge is under way when a range is deleted: it goes on, here and where it is opened again, and
+/// the table sees neither its inputs nor its output with the range.
 #[test]
 fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
@@ -508,8 +514,8 @@ fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
     }
 }
 
-/// Blobs of deleted entries go with the files when a merge has left them out; a reference that is held keeps its own.
-/// And an upsert combines with nothing that a range has deleted.
+/// Blobs of deleted entries go with the files when a merge has left them out; a reference that is
+/// held keeps its own. And an upsert combines with nothing that a range has deleted.
 #[test]
 fn blobs_and_old_values_under_a_range_are_gone() {
     let disk = SimDisk::new(1);
@@ -555,8 +561,8 @@ fn blobs_and_old_values_under_a_range_are_gone() {
     }
 }
 
-/// A range is an update among others: in a commit of two tables it comes after what stands before it, and before what
-/// follows, and a bound may be longer than a key.
+/// A range is an update among others: in a commit of two tables it comes after what stands before
+/// it, and before what follows, and a bound may be longer than a key.
 #[test]
 fn ranges_have_their_place_in_a_commit() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);

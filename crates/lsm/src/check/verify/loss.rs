@@ -1,21 +1,25 @@
 //! Lets go of what is damaged, where that is accepted, so that the rest can be used again.
 //!
-//! What goes, and nothing else:
-//! - of a run, the entries on its damaged pages; of damaged blobs, these blobs, while the values stay;
+//! Dropped is this, and nothing else:
+//! - of a run, the entries on its damaged pages; of damaged blobs, these blobs, while the values
+//!   stay;
 //! - of the log, all commits from the damaged one on, and the versions that need them;
 //! - damaged snapshots; both copies of the manifest, if neither is whole: then the named tables;
 //! - what an unfinished merge or union has written, which loses nothing: it begins anew.
 //!
-//! **Older values.** Where an entry is gone, an older one of its key shows, if an older run has one: a value that was
-//! replaced, or a key that was deleted. It stays, since the damaged page may have held one key of the thousands that
-//! an older run has in the same range. [`LostWhat::Entries`] says whether there is anything older.
+//! **Older values.** Where an entry is gone, an older one of its key shows, if an older run has
+//! one: a value that was replaced, or a key that was deleted. It stays, since the damaged page may
+//! have held one key of the thousands that an older run has in the same range.
+//! [`LostWhat::Entries`] says whether there is anything older.
 //!
-//! **Order.** New runs first, under new numbers; then the manifest, then snapshots, then the log. Each file is replaced by
-//! a rename, and what refers to a run is durable after the run. So a crash leaves a part of the damage where it was,
-//! to be repaired again, and perhaps files that nothing names. Damaged runs stay in their place, and opening
-//! moves them to `lost+found`; snapshots, manifests and segments of the log go there at once.
+//! **Order.** New runs first, under new numbers; then the manifest, then snapshots, then the log.
+//! Each file is replaced by a rename, and what refers to a run is durable after the run. So a crash
+//! leaves a part of the damage where it was, to be repaired again, and perhaps files that nothing
+//! names. Damaged runs stay in their place, and opening moves them to `lost+found`; snapshots,
+//! manifests and segments of the log go there at once.
 //!
-//! Nothing is done where a newer program has written something, or where neither a manifest nor a snapshot is whole.
+//! Nothing is done where a newer program has written something, or where neither a manifest nor a
+//! snapshot is whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -41,9 +45,9 @@ use crate::session::snapshot::run_ref;
 /// Whether a repair may lose something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// What cannot be repaired without loss stays as it is.
+    /// Damage that cannot be repaired without loss stays.
     Refused,
-    /// What is damaged is dropped, and named.
+    /// Damaged data are dropped, and named.
     Accepted,
 }
 
@@ -53,7 +57,7 @@ pub enum Loss {
 pub struct Lost {
     /// The damaged file, or the directory that was missing.
     pub path: PathBuf,
-    /// What of it is lost.
+    /// Lost part of the file.
     pub what: LostWhat,
     /// The snapshots that had it, by name.
     pub snapshots: Vec<String>,
@@ -61,19 +65,21 @@ pub struct Lost {
     pub tables: Vec<String>,
 }
 
-/// What a repair has let go of.
+/// Data that a repair dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostWhat {
     /// The entries of some keys, which were on damaged pages of a run.
     Entries {
-        /// Where the keys are, ascending. Entries of keys between these that are there were on other pages.
+        /// Where the keys are, ascending. Entries of keys between these that are there were on
+        /// other pages.
         keys: Vec<KeyGap>,
         /// How many, if the footer of the run tells.
         entries: Option<u64>,
         /// How many pages they were on.
         pages: u64,
-        /// Whether there are older runs: values and keys that had been replaced or deleted may show again.
+        /// Whether there are older runs: values and keys that had been replaced or deleted may show
+        /// again.
         shows_older: bool,
     },
     /// The blobs of some keys, whose values are there.
@@ -105,7 +111,7 @@ pub enum LostWhat {
     Directory,
 }
 
-/// What is damaged and is not repaired without loss.
+/// Damage that cannot be repaired without loss.
 #[derive(Debug, Default)]
 pub(super) struct Damaged {
     /// Runs and outputs of merges, by number.
@@ -238,7 +244,8 @@ impl Check<'_> {
         self.report.lost.push(Lost { path, what, snapshots, tables });
     }
 
-    /// Writes what is whole of each damaged run as another one. Returns what takes the place of what, by number.
+    /// Writes what is whole of each damaged run as another one. Returns what takes the place of
+    /// what, by number.
     fn salvage_runs(
         &mut self,
         files: &Arc<FileSet>,
@@ -336,7 +343,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What becomes of the log and of the versions that it leads to.
+    /// Fate of the WAL and of the versions that it leads to.
     fn plan_log(&self, manifest: &StoreManifest, salt: Option<u64>) -> Result<LogPlan> {
         let (disk, dir, next_table) = (self.disk.as_ref(), self.dir, manifest.next_table);
         let log = DamagedWal { disk, dir, salt, next_table };
