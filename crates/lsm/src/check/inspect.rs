@@ -357,6 +357,7 @@ fn role(disk: &dyn Disk, path: &Path) -> Option<Role> {
     } else {
         return None;
     };
+
     is_session_like(disk, dir).is_ok_and(|is| is).then_some(role)
 }
 
@@ -396,12 +397,15 @@ pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
         }
         Some(EntryKind::File) | None => {}
     }
+
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
+
     let len = file.len()?;
     let mut magic = [0; 8];
     if len >= 8 {
         file.read_at(&mut magic, 0)?;
     }
+
     let standing = role(disk.as_ref(), path);
     match magic {
         SESSION_MAGIC => Ok(Inspection::Metadata(inspect_metadata(disk.as_ref(), path)?)),
@@ -471,19 +475,23 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     if !is_session_like(disk.as_ref(), dir)? {
         return foreign_dir(disk.as_ref(), dir);
     }
+
     for name in [METADATA, ACTIVE, SNAPSHOTS] {
         if disk.kind(&dir.join(name))?.is_none() {
             let reason = format!("missing {name}");
             return Err(Error::SessionDirCorrupted { path: dir.to_owned(), reason });
         }
     }
+
     for name in DIRECTORIES {
         let path = dir.join(name);
         if let Some(found @ (EntryKind::Link | EntryKind::Other)) = disk.kind(&path)? {
             return Err(terrane_io::Error::WrongKind { path, found }.into());
         }
     }
+
     let metadata = inspect_metadata(disk.as_ref(), &dir.join(METADATA))?;
+
     let mut snapshots = Vec::new();
     let mut referenced = std::collections::BTreeSet::new();
     for name in snapshot_names(disk.as_ref(), dir)? {
@@ -496,10 +504,12 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         }
         snapshots.push((name, info));
     }
+
     let copies = ManifestCopies::read(disk.as_ref(), dir)?;
     let named = copies.manifests().flat_map(StoreManifest::numbers);
     referenced.extend(named.map(|number| dir.join(ACTIVE).join(file_name(number))));
     let store = inspect_store(disk, dir, &copies)?;
+
     let reserve = match disk.open(&dir.join(RESERVE), OpenMode::Read, Access::Buffered) {
         Err(error) if error.is_not_found() => None,
         opened => {
@@ -511,6 +521,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
             }
         }
     };
+
     let active = dir.join(ACTIVE);
     let (mut run_files, mut run_files_unreferenced, mut run_bytes) = (0, 0, 0);
     for entry in disk.list(&active)? {
@@ -528,6 +539,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         run_files += 1;
         run_files_unreferenced += u64::from(!referenced.contains(&path));
     }
+
     Ok(SessionInfo {
         metadata,
         snapshots,
@@ -575,11 +587,13 @@ fn inspect_store(
             None => return Ok(None),
         }
     }
+
     for (path, copy) in &copies.0 {
         if let ManifestCopy::Refused(refused) = copy {
             damage.push(format!("{}: {refused}", path.display()));
         }
     }
+
     let meta = read_metadata(disk.as_ref(), &dir.join(METADATA))?;
     let newest = copies.newest();
     let walk = store::walk_log(disk.as_ref(), dir, meta.salt, newest)?;
@@ -602,6 +616,7 @@ fn manifest_info(disk: &Arc<dyn Disk>, dir: &Path, manifest: &StoreManifest) -> 
             shape: shape(disk, dir, &table.meta, &damaged).map_err(|error| error.to_string()),
         }
     };
+
     ManifestInfo {
         version: STORE_VERSION,
         sequence: manifest.sequence,
@@ -671,6 +686,7 @@ fn shape(
         }
         Ok(RunInfo { deleted_ranges: mask.spans().len() as u64, ..info })
     };
+
     let mut levels = Vec::new();
     for level in &meta.levels {
         let runs: Vec<RunInfo> = level.sources().map(open).collect::<Result<_>>()?;
@@ -678,11 +694,13 @@ fn shape(
             IncomingRef::Compaction(merge) => Some(merge),
             IncomingRef::Nothing | IncomingRef::Single(_) => None,
         };
+
         let output = merge.and_then(|merge| merge.output).map(|output| OutputInfo {
             path: run_path(output.number),
             pages: u64::from(output.data_pages),
             blob_bytes: output.blob_bytes,
         });
+
         let merge = merge.map(|merge| {
             let inputs = runs[..merge.inputs.len()].iter().map(|run| run.meta);
             let input_pages = inputs.map(|run| u64::from(run.data_pages) + run.blob_pages()).sum();
@@ -695,8 +713,10 @@ fn shape(
                 deleted_ranges: merge.mask.spans().len() as u64,
             }
         });
+
         levels.push(LevelInfo { runs, merge, output });
     }
+
     Ok(SnapshotInfo {
         version: SNAPSHOT_VERSION,
         label: meta.label.clone(),
@@ -750,27 +770,32 @@ pub fn inspect_index(disk: &Arc<dyn Disk>, path: &Path) -> Result<IndexInfo> {
 /// The errors of [`inspect`]; [`Error::Corrupt`] also for a page beyond the end.
 pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<PageInfo> {
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
+
     let meta = read_meta(path, file.as_ref())?;
     let corrupt = |what| Error::corrupt(path, what);
     if u64::from(page) >= meta.pages() {
         let (expected, found) = (meta.pages() - 1, u64::from(page));
         return Err(corrupt(Corrupt { page, rule: "page number", expected, found }));
     }
+
     let bytes = crate::run::run::read_pages(file.as_ref(), page, 1)?;
     let place = Place { identity: meta.identity, page };
     let crc = bytes.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
     let mut info = PageInfo { page, kind: "key", crc, entries: Vec::new(), content: Vec::new() };
+
     let kinds = [
         (PageKind::Overflow, "overflow"),
         (PageKind::Filter, "filter"),
         (PageKind::Index, "index"),
         (PageKind::Footer, "footer"),
     ];
+
     if let Some((_, kind)) = kinds.iter().find(|(kind, _)| check(&bytes, place, *kind).is_ok()) {
         info.kind = kind;
         info.content = bytes[HEADER_SIZE..].to_vec();
         return Ok(info);
     }
+
     let layout = PageLayout::parse(&bytes, place).map_err(corrupt)?;
     for index in 0..layout.count() {
         let value = layout.stored_value(&bytes, index);
@@ -787,6 +812,7 @@ pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<Page
             value: value.to_vec(),
         });
     }
+
     Ok(info)
 }
 

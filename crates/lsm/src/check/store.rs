@@ -115,6 +115,7 @@ pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<ManifestCopy> {
                 return Ok(damaged(&manifest::read_fault(&error).ok_or(error)?));
             }
         };
+
         match StoreManifest::decode(&bytes) {
             Ok(manifest) => return Ok(ManifestCopy::Whole(manifest)),
             Err(refused) if before.as_ref() == Some(&bytes) => {
@@ -123,6 +124,7 @@ pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<ManifestCopy> {
             Err(_) => before = Some(bytes),
         }
     }
+
     Ok(damaged("changes whenever it is read"))
 }
 
@@ -218,18 +220,22 @@ pub(crate) fn walk_log(
     let has_log = disk.kind(&dir.join(LOG))? == Some(EntryKind::Directory);
     let numbers = if has_log { segments(disk, dir)? } else { Vec::new() };
     let needed_from = manifest.map_or(0, |manifest| manifest.segment);
+
     let mut needed_to = needed_from;
     if let Some(manifest) = manifest.filter(|manifest| manifest.segment > 0) {
         needed_to = walk.needed(disk, (dir, salt), &numbers, manifest)?;
     }
+
     for group in manifest.iter().flat_map(|manifest| manifest.groups()) {
         let next_table = manifest.map_or(0, |manifest| manifest.next_table);
         walk.needed_by_versions(disk, (dir, salt), &numbers, (group, next_table))?;
     }
+
     for number in numbers {
         if walk.segments.iter().any(|segment| segment.number == number) {
             continue;
         }
+
         // What stands behind damage may be needed and cannot be judged.
         let is_sound = walk.faults.is_empty();
         let usage = if manifest.is_none() {
@@ -241,12 +247,14 @@ pub(crate) fn walk_log(
         } else {
             SegmentUse::Unknown
         };
+
         let path = dir.join(LOG).join(segment_name(number));
         // Beside a process that has the store open it may go meanwhile.
         let Ok(file) = disk.open(&path, OpenMode::Read, Access::Buffered) else { continue };
         let bytes = file.len()?;
         walk.segments.push(SegmentInfo { path, number, bytes, usage, records: None });
     }
+
     walk.segments.sort_by_key(|segment| segment.number);
     Ok(walk)
 }
@@ -265,12 +273,14 @@ impl LogWalk {
             return Ok(known.records);
         }
         let path = dir.join(LOG).join(segment_name(number));
+
         let fault =
             |offset, rule: &str| Fault { path: path.clone(), offset, rule: rule.to_owned() };
         if !numbers.contains(&number) {
             self.faults.push(fault(0, "the file is missing"));
             return Ok(None);
         }
+
         let not_one = || fault(0, "not a segment of the log");
         let opened = open_segment(disk, (dir, salt), number)?;
         let scan = match opened.and_then(|scan| scan.ok_or_else(not_one)) {
@@ -280,12 +290,14 @@ impl LogWalk {
                 return Ok(None);
             }
         };
+
         let first = scan.header.first;
         if first != next_commit {
             let what = "first commit of the segment";
             let rule = format!("{what}: expected {next_commit}, found {first}");
             self.faults.push(fault(0, &rule));
         }
+
         let bytes = scan.file_bytes();
         let records = walk_segment(scan, &path, Some(next_table), &mut self.faults)?;
         let usage = SegmentUse::Needed;
@@ -308,6 +320,7 @@ impl LogWalk {
             let Some(records) = self.needed_segment(disk, (dir, salt), numbers, wanted)? else {
                 return Ok(number);
             };
+
             let following = number.saturating_add(1);
             if !records.is_sealed {
                 // Records are written to a segment only when the one before is sealed.
@@ -326,8 +339,10 @@ impl LogWalk {
                         Err(fault) => self.faults.push(fault),
                     }
                 }
+
                 return Ok(number);
             }
+
             next_commit = records.next_commit();
             number = following;
         }
@@ -351,6 +366,7 @@ impl LogWalk {
             };
             next_commit = records.next_commit();
             let is_last = number == group.until();
+
             let last = group.0.last().map_or(0, |version| version.number);
             let is_short = if is_last { next_commit <= last } else { !records.is_sealed };
             if is_short {
@@ -359,8 +375,10 @@ impl LogWalk {
                 self.faults.push(Fault { path, offset: records.end, rule });
                 return Ok(());
             }
+
             number += 1;
         }
+
         Ok(())
     }
 }
@@ -401,6 +419,7 @@ fn walk_segment(
         end: SEGMENT_HEADER_SIZE,
         is_sealed: scan.sealed().is_some(),
     };
+
     let mut fault = |offset, rule| faults.push(Fault { path: path.to_owned(), offset, rule });
     loop {
         let at = scan.position();
@@ -411,11 +430,13 @@ fn walk_segment(
             }
             record => record?,
         };
+
         let Some(record) = record else { break };
         let (expected, found) = (records.next_commit(), record.commit);
         if found != expected {
             fault(at, format!("number of the commit: expected {expected}, found {found}"));
         }
+
         match record.parts() {
             Err(overrun) => fault(at, format!("updates of commit {found}: {overrun}")),
             Ok(parts) => {
@@ -428,9 +449,11 @@ fn walk_segment(
                 }
             }
         }
+
         records.commits += 1;
         records.end = scan.position();
     }
+
     let last = records.next_commit().saturating_sub(1);
     match scan.check_end(last) {
         Err(Error::Corrupt { what, .. }) => {
@@ -439,6 +462,7 @@ fn walk_segment(
         }
         checked => checked?,
     }
+
     Ok(records)
 }
 
@@ -473,6 +497,7 @@ pub(crate) fn read_header(disk: &dyn Disk, path: &Path) -> Result<SegmentInfo> {
     let bytes = file.len()?;
     let mut start = vec![0; bytes.min(SEGMENT_HEADER_SIZE) as usize];
     file.read_at(&mut start, 0)?;
+
     let header = SegmentHeader::decode(&start).map_err(|refused| match refused {
         Refused::Damaged(_) => {
             let reason = "damaged header of a segment of the log".to_owned();
@@ -482,6 +507,7 @@ pub(crate) fn read_header(disk: &dyn Disk, path: &Path) -> Result<SegmentInfo> {
             Error::UnknownVersion { path: path.to_owned(), found, newest }
         }
     })?;
+
     let (number, usage) = (header.number, SegmentUse::Unknown);
     Ok(SegmentInfo { path: path.to_owned(), number, bytes, usage, records: None })
 }

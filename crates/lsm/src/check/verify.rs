@@ -328,11 +328,14 @@ impl<'a> Check<'a> {
                 return Err(Error::NotTerrane { path: dir.to_owned(), expected: STORE, found });
             }
         }
+
         let anchor = anchor_dir(disk.as_ref(), dir)?;
+
         // The lock file would be created in any directory: a foreign one is to be left as it is.
         if !is_session_like(disk.as_ref(), dir)? {
             return foreign_dir(disk.as_ref(), dir);
         }
+
         let repair = loss.is_some();
         let lock = match lock_dir(disk.as_ref(), dir) {
             Err(Error::Disk(error)) if error.cannot_write() && !repair => {
@@ -340,6 +343,7 @@ impl<'a> Check<'a> {
             }
             lock => Some(lock?),
         };
+
         let report = Report::default();
         let (done_bytes, total_bytes) = (0, 0);
         Ok(Self {
@@ -365,9 +369,11 @@ impl<'a> Check<'a> {
                 self.report.problems.push(problem.droppable());
             }
         }
+
         let mut wanted = AllWanted::default();
         self.check_snapshots(&mut wanted)?;
         let manifest = self.check_manifest()?;
+
         // A damaged copy of the manifest takes nothing away as long as the other one is whole.
         let damaged = self.report.problems.iter().any(|problem| !problem.repairable);
         if let Some((path, manifest)) = &manifest {
@@ -381,6 +387,7 @@ impl<'a> Check<'a> {
                 self.want(&mut wanted, path, &table.meta, &users);
             }
         }
+
         self.settle_partials(&mut wanted);
         let manifest = manifest.map(|(_, manifest)| manifest);
         let has_log = manifest.as_ref().is_some_and(|manifest| {
@@ -392,6 +399,7 @@ impl<'a> Check<'a> {
         self.check_kinds()?;
         let mut next_number = wanted.numbers().max().map_or(0, |number| number + 1);
         let active = self.dir.join(ACTIVE);
+
         let mut listed = self.list(ACTIVE)?;
         let has_active = !self.damaged.dirs.contains(&ACTIVE);
         if self.repair && has_active && self.take_back_lost(&listed, &wanted)? {
@@ -403,6 +411,7 @@ impl<'a> Check<'a> {
         let numbers = listed.iter().filter_map(|entry| file_number(&entry.name)).chain(lost);
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
         let open = FileHandles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
+
         let files = Arc::new(FileSet::new(open, active, next_number));
         // Pinned, so that no handle removes a file when it goes.
         files.pin(wanted.numbers());
@@ -411,11 +420,13 @@ impl<'a> Check<'a> {
             self.check_run(&files, run, salt)?;
             self.done_bytes = self.done_bytes.saturating_add(data_bytes(&run.run));
         }
+
         for wanted in wanted.partials.values() {
             self.check_partial(wanted)?;
             let bytes = page_offset(wanted.partial.data_pages);
             self.done_bytes = self.done_bytes.saturating_add(bytes);
         }
+
         (self.progress)(self.done_bytes, self.total_bytes);
         self.settle_droppable(manifest.is_some());
         if self.accepts_loss {
@@ -441,6 +452,7 @@ impl<'a> Check<'a> {
             }
             self.report.problems.push(problem);
         }
+
         Ok(())
     }
 
@@ -469,11 +481,14 @@ impl<'a> Check<'a> {
                 self.damaged.snapshots.push((entry.name, entry.kind));
             }
         }
+
         if self.damaged.dirs.contains(&SNAPSHOTS) {
             return Ok(());
         }
+
         for name in snapshot_names(self.disk.as_ref(), self.dir)? {
             self.report.snapshots += 1;
+
             let path = snapshot_path(self.dir, &name);
             let users = Users { snapshots: vec![name.clone()], ..Users::default() };
             match read_snapshot(self.disk.as_ref(), self.dir, &name) {
@@ -492,6 +507,7 @@ impl<'a> Check<'a> {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -514,6 +530,7 @@ impl<'a> Check<'a> {
                 known.partial = *partial;
             }
         }
+
         for (run, level) in meta.leveled_runs() {
             let (purpose, filter) = meta.role(level);
             let known = runs.entry(run.number).or_insert_with(|| Wanted {
@@ -525,6 +542,7 @@ impl<'a> Check<'a> {
                 consistent: true,
                 has_older: false,
             });
+
             known.users.add(users);
             known.has_older |= meta.oldest() != Some(run);
             if (known.run, known.purpose) != (*run, purpose) {
@@ -560,6 +578,7 @@ impl<'a> Check<'a> {
             }
             return Ok(None);
         }
+
         let newest = copies.newest();
         for (at, (path, copy)) in copies.0.iter().enumerate() {
             let reason = match copy {
@@ -582,12 +601,14 @@ impl<'a> Check<'a> {
                 ManifestCopy::Missing => "the file is missing".to_owned(),
                 ManifestCopy::Refused(refused) => refused.to_string(),
             };
+
             // What a newer program wrote is whole, and not for this one to replace.
             let is_newer = matches!(copy, ManifestCopy::Refused(Refused::Version { .. }));
             self.damaged.is_newer |= is_newer;
             self.damaged.manifest |= newest.is_none();
             let mut problem = Problem::new(path, 0, &reason);
             problem.droppable = newest.is_none();
+
             if newest.is_some() && !is_newer {
                 problem.repairable = true;
                 if self.repair {
@@ -596,8 +617,10 @@ impl<'a> Check<'a> {
                     problem.repaired = true;
                 }
             }
+
             self.report.problems.push(problem);
         }
+
         let whole = copies.0.iter().filter_map(|(path, copy)| Some((path, copy.manifest()?)));
         let counts = whole.max_by_key(|(_, manifest)| manifest.age());
         Ok(counts.map(|(path, manifest)| (path.clone(), manifest.clone())))
@@ -615,11 +638,13 @@ impl<'a> Check<'a> {
         }) {
             return Ok(());
         }
+
         let Some(salt) = salt else {
             self.report.notes.push("the log was not checked: no salt is known".to_owned());
             self.damaged.log = true;
             return Ok(());
         };
+
         let walk = walk_log(self.disk.as_ref(), self.dir, salt, manifest)?;
         self.damaged.log |= !walk.faults.is_empty();
         for Fault { path, offset, rule } in walk.faults {
@@ -633,6 +658,7 @@ impl<'a> Check<'a> {
     /// Checks what an unfinished merge has written, as far as somebody refers to it.
     fn check_partial(&mut self, wanted: &WantedPartial) -> Result<()> {
         let Partial { number, identity, data_pages, blob_bytes, .. } = wanted.partial;
+
         let mut found = Report::default();
         let path = self.run_path(number);
         match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
@@ -660,6 +686,7 @@ impl<'a> Check<'a> {
                 found.problems.append(&mut damage.finish());
             }
         }
+
         let blob_pages = blob_bytes.div_ceil(PAYLOAD_SIZE as u64);
         self.check_blobs((number, identity), (blob_pages, false), &mut found)?;
         for problem in &mut found.problems {
@@ -669,6 +696,7 @@ impl<'a> Check<'a> {
             self.damaged.partials.insert(number);
             wanted.users.mark(problem);
         }
+
         self.report.problems.append(&mut found.problems);
         Ok(())
     }
@@ -693,12 +721,14 @@ impl<'a> Check<'a> {
             },
             Err(error) => Problem::of(error.into())?.rule,
         };
+
         let salt_of = |run: &Wanted| {
             let path = self.run_path(run.run.number);
             let file = self.disk.open(&path, OpenMode::Read, Access::Buffered).ok()?;
             let meta = read_meta(&path, file.as_ref()).ok()?;
             (meta.identity == run.run.identity).then_some(meta.salt)
         };
+
         // Without any run and any log, nothing depends on the salt.
         let is_free = wanted.is_empty() && !salt_matters;
         let any_salt = || is_free.then(|| RandomState::new().hash_one(0));
@@ -706,10 +736,12 @@ impl<'a> Check<'a> {
         let mut problem = Problem::new(&path, 0, &reason);
         problem.repairable = salt.is_some();
         problem.droppable = salt.is_none();
+
         if let Some(salt) = salt.filter(|_| self.repair) {
             self.write_metadata(salt)?;
             problem.repaired = true;
         }
+
         self.report.problems.push(problem);
         Ok(salt)
     }
@@ -736,6 +768,7 @@ impl<'a> Check<'a> {
                 Ok((stored, file.len()?))
             }),
         };
+
         let rule = match read {
             Ok((None, len)) if len > RESERVE_HEADER_SIZE => {
                 let remedy = "give the session a reserve again, or 0 for none";
@@ -754,12 +787,14 @@ impl<'a> Check<'a> {
             }
             read => return read.map(drop),
         };
+
         let mut problem = Problem::new(&path, 0, &rule).droppable();
         if self.accepts_loss {
             self.disk.remove(&path)?;
             self.disk.sync_dir(self.dir)?;
             problem.dropped = true;
         }
+
         self.report.problems.push(problem);
         Ok(())
     }
@@ -777,6 +812,7 @@ impl<'a> Check<'a> {
             number_of(name).is_some_and(|number| wanted.contains(number))
                 && listed.iter().all(|entry| entry.name != *name)
         });
+
         let active = self.dir.join(ACTIVE);
         lost_found::take_back(self.disk.as_ref(), self.dir, &active, &names)?;
         for name in &names {
@@ -784,6 +820,7 @@ impl<'a> Check<'a> {
             (problem.repairable, problem.repaired) = (true, true);
             self.report.problems.push(problem);
         }
+
         Ok(!names.is_empty())
     }
 
@@ -844,26 +881,32 @@ impl<'a> Check<'a> {
         self.report.runs += 1;
         let Findings { mut problems, whole } =
             self.examine(files, wanted.run.number, wanted, salt)?;
+
         if let Some(sums) = &whole {
             self.report.entries += sums.meta.entries;
         }
+
         if problems.is_empty() {
             return Ok(());
         }
         let rebuildable = whole.zip(salt).filter(|_| wanted.consistent);
         let repairable = rebuildable.is_some();
+
         let repaired = match rebuildable {
             Some((sums, salt)) if self.repair => self.rebuild(files, wanted, &sums, salt)?,
             _ => false,
         };
+
         if !repaired {
             self.damaged.runs.insert(wanted.run.number);
         }
+
         for problem in &mut problems {
             (problem.repairable, problem.repaired) = (repairable, repaired);
             problem.droppable = !repairable || self.repair && !repaired;
             wanted.users.mark(problem);
         }
+
         self.report.problems.append(&mut problems);
         Ok(())
     }
@@ -877,6 +920,7 @@ impl<'a> Check<'a> {
         salt: Option<u64>,
     ) -> Result<Findings> {
         let path = self.run_path(number);
+
         let mut found = Report::default();
         let nothing = |found: Report| Ok(Findings { problems: found.problems, whole: None });
         let run = match Run::open(files, number, Access::Buffered) {
@@ -891,6 +935,7 @@ impl<'a> Check<'a> {
                 None
             }
         };
+
         let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
             Ok(file) => file,
             // `Run::open` has met the same.
@@ -903,12 +948,14 @@ impl<'a> Check<'a> {
                 return nothing(found);
             }
         };
+
         if let Some(run) = &run {
             if !check_footer(run, wanted, salt, &mut found) {
                 return nothing(found);
             }
             self.report.pages += run.meta().pages() - u64::from(run.meta().data_pages);
         }
+
         let len = file.len()?;
         let end = u64::from(wanted.run.data_pages).min(len / PAGE_SIZE as u64) as u32;
         let mut damage = Damage::new(&path);
@@ -918,6 +965,7 @@ impl<'a> Check<'a> {
         let looked_at = run.as_ref().zip(filter.as_deref());
         let mut told = 0;
         let Self { progress, done_bytes, total_bytes, .. } = self;
+
         let mut pages = Pages::new(file.as_ref(), wanted.run.identity, end).going_on();
         pages.walk(&mut |step| {
             let met = match step {
@@ -942,10 +990,12 @@ impl<'a> Check<'a> {
             }
             Ok(())
         })?;
+
         if end < wanted.run.data_pages {
             let after = (sums.meta.entries > 0).then_some(sums.upper.as_slice());
             damage.add_after(len, "the file ends within the data pages", after);
         }
+
         self.report.pages += u64::from(end);
         let mut whole = true;
         let is_whole = damage.is_none()
@@ -953,15 +1003,18 @@ impl<'a> Check<'a> {
             && sums.meta.data_pages == wanted.run.data_pages;
         found.problems.append(&mut damage.finish());
         found.problems.extend(broken);
+
         if let Some(run) = run.as_ref().filter(|_| is_whole) {
             for flaw in sums.flaws(run) {
                 found.add(&path, page_offset(flaw.page), flaw.rule);
             }
         }
+
         if is_whole && number == wanted.run.number {
             let run = (number, wanted.run.identity);
             whole = self.check_blobs(run, (sums.meta.blob_pages(), true), &mut found)?;
         }
+
         Ok(Findings { problems: found.problems, whole: (is_whole && whole).then_some(sums) })
     }
 
@@ -976,6 +1029,7 @@ impl<'a> Check<'a> {
         if pages == 0 {
             return Ok(true);
         }
+
         let path = self.dir.join(ACTIVE).join(blobs_name(number));
         let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
             Ok(file) => file,
@@ -984,13 +1038,16 @@ impl<'a> Check<'a> {
                 return Ok(false);
             }
         };
+
         let len = file.len()?;
+
         let mut damage = Damage::new(&path);
         let expected = pages * PAGE_SIZE as u64;
         if len < expected || are_all && len > expected {
             let rule = format!("length of the blobs: expected {expected}, found {len}");
             damage.add(len, &rule);
         }
+
         let end = pages.min(len / PAGE_SIZE as u64) as u32;
         let mut pages = Pages::new(file.as_ref(), identity, end).going_on();
         for page in 0..end {
@@ -998,6 +1055,7 @@ impl<'a> Check<'a> {
                 damage.add(page_offset(page), &Problem::rule_of(&what));
             }
         }
+
         self.report.pages += u64::from(end);
         let is_whole = damage.is_none();
         found.problems.append(&mut damage.finish());
@@ -1016,8 +1074,10 @@ impl<'a> Check<'a> {
         let path = self.run_path(wanted.run.number);
         let file = self.disk.open(&path, OpenMode::Read, Access::Buffered)?;
         let plan = sums.plan(salt, wanted.filter, wanted.index);
+
         // The blobs stay where they are.
         let blob_bytes = sums.meta.blob_bytes;
+
         let mut builder = RunBuilder::replacing(files, &plan, wanted.run.identity, blob_bytes)?;
         let mut pages = Pages::new(file.as_ref(), wanted.run.identity, wanted.run.data_pages);
         let copied = pages.walk(&mut |step| match step {
@@ -1025,15 +1085,18 @@ impl<'a> Check<'a> {
             // It was whole a moment ago; what cannot be read twice is not to be copied.
             Step::Damage(what) => Err(Error::corrupt(&path, what)),
         });
+
         match copied {
             Err(Error::Corrupt { .. }) => return Ok(false),
             copied => copied?,
         }
+
         drop(file);
         let Some(run) = builder.finish()? else { return Ok(false) };
         let counted = (self.report.pages, self.report.entries);
         let again = self.examine(files, run.number(), wanted, Some(salt))?;
         (self.report.pages, self.report.entries) = counted;
+
         if !again.problems.is_empty() {
             // Pages that this version would fill otherwise, for one: the snapshot would not know
             // it.
@@ -1041,6 +1104,7 @@ impl<'a> Check<'a> {
             self.report.notes.push(format!("{}: {why}", path.display()));
             return Ok(false);
         }
+
         run.sync()?;
         self.disk.rename(run.path(), &path)?;
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
@@ -1057,9 +1121,11 @@ fn check_footer(run: &Run, wanted: &Wanted, salt: Option<u64>, found: &mut Repor
         found.add(run.path(), offset, "is not the run that is referred to");
         return false;
     }
+
     if salt.is_some_and(|salt| salt != meta.salt) {
         found.add(run.path(), offset, "salt differs from that of the session");
     }
+
     if meta.purpose != wanted.purpose {
         found.add(run.path(), offset, "purpose differs from that in the snapshot");
     }

@@ -139,6 +139,7 @@ impl Lease {
             }
             _ => {}
         }
+
         let mut refusals = Vec::new();
         for number in 1..=LEASES_MAX {
             let path = lease_path(dir, number);
@@ -155,9 +156,11 @@ impl Lease {
                 }
                 locked => locked?,
             };
+
             let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?;
             return Ok(Self { file, _guard: guard });
         }
+
         Err(Error::TooManyReaders { path: dir.to_owned(), limit: LEASES_MAX })
     }
 
@@ -174,6 +177,7 @@ impl Lease {
         }
         let crc = crc32c(out.bytes());
         out.u32(crc);
+
         let end = LEASE_OFFSET + out.bytes().len() as u64;
         if self.file.len()? < end {
             // Before anything is written over: on a full disk the earlier content stays whole.
@@ -185,6 +189,7 @@ impl Lease {
                 allocated => allocated?,
             }
         }
+
         Ok(self.file.write_at(out.bytes(), LEASE_OFFSET)?)
     }
 }
@@ -218,6 +223,7 @@ fn needs_of(disk: &dyn Disk, path: &Path) -> Result<Needs> {
             Ok(Needs::NOTHING)
         }
     };
+
     match read() {
         // Of another user: nobody knows.
         Err(error) if error.kind() == Some(ErrorKind::PermissionDenied) => {
@@ -254,17 +260,21 @@ mod tests {
         let first = take(&disk, dir, &[3, 5], 9);
         let second = take(&disk, dir, &[4, 5, 6], u64::MAX);
         assert_eq!(found(), of(&[3, 4, 5, 6], 9));
+
         // Over what was there, which was longer.
         second.renew(&[4, 5], u64::MAX).unwrap();
         assert_eq!(found(), of(&[3, 4, 5], 9));
         drop(first);
         assert_eq!(found(), of(&[4, 5], u64::MAX));
+
         // The file is used again.
         let third = take(&disk, dir, &[], 2);
         assert_eq!(found(), of(&[4, 5], 2));
         assert_eq!(disk.list(&dir.join(READERS)).unwrap().len(), 2);
+
         // Nothing whole: the reader may need whatever there is.
         let path = lease_path(dir, 2);
+
         let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered).unwrap();
         let len = LEASE_OFFSET + 24 + 2 * 8 + 4;
         for bit in LEASE_OFFSET * 8..len * 8 {
@@ -274,10 +284,12 @@ mod tests {
             assert_eq!(found(), Needs::EVERYTHING, "bit {bit}");
             file.write_at(&byte, bit / 8).unwrap();
         }
+
         for len in 0..len {
             file.set_len(len).unwrap();
             assert_eq!(found(), Needs::EVERYTHING, "{len} bytes");
         }
+
         assert!(Needs::EVERYTHING.has_run(7));
         drop((second, third));
         assert_eq!(found(), Needs::NOTHING);

@@ -239,6 +239,7 @@ impl StoreManifest {
                 }
             }
         }
+
         self.edits += 1;
         true
     }
@@ -251,6 +252,7 @@ impl StoreManifest {
     /// Lets `change` change the state of every table, those of the bases of versions too.
     pub(crate) fn change_tables(&mut self, change: &dyn Fn(&mut SnapshotMeta)) {
         self.tables.iter_mut().for_each(|table| change(&mut table.meta));
+
         // Versions of one base share it, and go on to.
         let mut changed: Option<(Arc<VersionBase>, Arc<VersionBase>)> = None;
         for version in &mut self.versions {
@@ -352,8 +354,10 @@ impl StoreManifest {
             2 => true,
             _ => return snapshot_meta::damaged("unknown kind of store"),
         };
+
         let (sequence, commit) = (input.u64()?, input.u64()?);
         let (segment, next_table) = (input.u64()?, input.u64()?);
+
         let counts = [sequence, commit, segment, next_table];
         if sequence == 0 || counts.iter().any(|&count| count > COUNT_MAX) {
             return snapshot_meta::damaged("a count that no store reaches");
@@ -371,6 +375,7 @@ impl StoreManifest {
             }
             versions.push(version);
         }
+
         if !input.rest().is_empty() {
             return snapshot_meta::damaged("bytes after the end");
         }
@@ -383,6 +388,7 @@ impl StoreManifest {
     fn next_edit(&self, bytes: &[u8]) -> Option<(Edit, usize)> {
         let mut input = Reader::new(bytes);
         let len = input.u32().ok()? as usize;
+
         let crc = input.u32().ok()?;
         let edit = bytes.get(..len).filter(|edit| edit.len() > EDIT_HEADER_SIZE)?;
         if crc32c(&edit[8..]) != crc {
@@ -393,6 +399,7 @@ impl StoreManifest {
         if (input.u64().ok()?, input.u32().ok()?) != (self.sequence, self.edits + 1) {
             return None;
         }
+
         let edit = match input.u8().ok()? {
             1 => {
                 Edit::Retain(take_version(&mut input, self.next_table, self.versions.last()).ok()?)
@@ -400,6 +407,7 @@ impl StoreManifest {
             2 => Edit::Release(input.u64().ok()?),
             _ => return None,
         };
+
         input.rest().is_empty().then_some((edit, len))
     }
 }
@@ -410,10 +418,12 @@ fn body_len(bytes: &[u8]) -> std::result::Result<usize, Refused> {
         let field = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
         field.map_or(0, |field| u32::from_le_bytes(*field))
     };
+
     if field(STORE_MAGIC.len()) != STORE_VERSION {
         // Says which version it is, if the file is whole.
         snapshot_meta::open(bytes, STORE_MAGIC, STORE_VERSION)?;
     }
+
     let length = field(LENGTH_OFFSET) as usize;
     if !(LENGTH_OFFSET + 8..=bytes.len()).contains(&length) {
         return snapshot_meta::damaged("a length that the file does not have");
@@ -441,6 +451,7 @@ fn take_version(
     let number = input.u64()?;
     let name = take_name(input)?;
     let until = input.u64()?;
+
     let base = match (input.u8()?, before) {
         (0, Some(before)) => Arc::clone(&before.base),
         (1, _) => {
@@ -455,6 +466,7 @@ fn take_version(
         return snapshot_meta::damaged("a count that no store reaches");
     }
     let has_log = base.segment > 0 && base.segment <= until;
+
     let is_right = if until == 0 { number == base.commit } else { has_log && number > base.commit };
     if !is_right {
         return snapshot_meta::damaged("a version that the log of its base does not lead to");
@@ -493,6 +505,7 @@ fn take_tables(
         }
         tables.push(NamedMeta { id, name, meta });
     }
+
     Ok(tables)
 }
 
@@ -534,6 +547,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
         stale: Vec::new(),
         damage: Vec::new(),
     };
+
     let mut whole = Vec::new();
     let mut refused = None;
     for name in COPIES {
@@ -551,6 +565,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
                 continue;
             }
         };
+
         match StoreManifest::decode(&bytes) {
             Ok(manifest) => whole.push((manifest, bytes)),
             Err(Refused::Damaged(reason)) => found.damage.push((path, reason)),
@@ -559,6 +574,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             }
         }
     }
+
     let newest = whole.iter().map(|(manifest, _)| manifest.age()).max();
     for (manifest, mut bytes) in whole {
         if Some(manifest.age()) == newest {
@@ -569,6 +585,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             found.older = Some(manifest);
         }
     }
+
     if found.manifest.is_none() {
         let damage = match found.damage.first().cloned() {
             Some(damage) => Some(damage),
@@ -581,6 +598,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             return Err(Error::StoreCorrupted { path, reason });
         }
     }
+
     for (path, reason) in &found.damage {
         event!(WARN, "store.manifest_damaged", dir, path = %path.display(), reason);
     }

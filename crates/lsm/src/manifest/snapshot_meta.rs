@@ -56,16 +56,19 @@ pub(crate) fn open(bytes: &[u8], magic: [u8; 8], newest: u32) -> Result<Reader<'
     let Some((content, crc)) = bytes.split_last_chunk::<4>() else {
         return damaged("shorter than its checksum");
     };
+
     let mut input = Reader::new(content);
     if input.take(8)? != magic {
         return damaged("wrong magic");
     }
     let (computed, stored) = (crc32c(content), u32::from_le_bytes(*crc));
+
     if computed != stored {
         return damaged(&format!(
             "checksum mismatch: computed {computed:08x}, stored {stored:08x}"
         ));
     }
+
     let found = input.u32()?;
     if found != newest {
         return Err(Refused::Version { found, newest });
@@ -212,6 +215,7 @@ impl<'a> MaskList<'a> {
 /// Reads what a [`MaskList`] wrote.
 fn take_masks(input: &mut Reader<'_>) -> Result<Vec<Mask>, Refused> {
     let count = input.u32()?;
+
     // Not allocated ahead: the count has not been checked against the bytes that are there.
     let mut masks = Vec::new();
     for _ in 0..count {
@@ -220,6 +224,7 @@ fn take_masks(input: &mut Reader<'_>) -> Result<Vec<Mask>, Refused> {
             _ => return damaged("a mask without spans, or with spans that are none of a mask"),
         }
     }
+
     if !masks.is_sorted_by(|one, next| one < next) {
         return damaged("masks out of order");
     }
@@ -289,11 +294,13 @@ fn put_union(out: &mut Writer, union: Option<&UnionRef>, masks: &MaskList<'_>) {
     out.u32(union.is_some().into());
     let Some(union) = union else { return };
     put_runs(out, &union.slices, masks);
+
     match &union.frontier {
         Frontier::Nothing => out.u8(0),
         Frontier::UpTo(last) => out.u8(1).string(last),
         Frontier::Everything => out.u8(2),
     };
+
     out.u64(union.passed).u32(union.tables.len() as u32);
     for table in &union.tables {
         put_runs(out, &table.runs, masks);
@@ -484,6 +491,7 @@ impl SnapshotMeta {
                 }
             }
         }
+
         self.union.take_if(|union| !union.replace_runs(replace));
     }
 
@@ -533,6 +541,7 @@ impl SnapshotMeta {
         put_runs(&mut out, &self.images, masks);
         put_runs(&mut out, self.flushed.as_slice(), masks);
         out.u32(self.levels.len() as u32);
+
         for level in &self.levels {
             match &level.incoming {
                 IncomingRef::Nothing => {
@@ -549,8 +558,10 @@ impl SnapshotMeta {
                     put_partial(&mut out, merge.output.as_ref());
                 }
             }
+
             put_runs(&mut out, &level.residents, masks);
         }
+
         put_union(&mut out, self.union.as_ref(), masks);
         close(out)
     }
@@ -561,9 +572,11 @@ impl SnapshotMeta {
         let Ok(label) = std::str::from_utf8(input.string()?) else {
             return damaged("label is not UTF-8");
         };
+
         let Ok(resolve) = std::str::from_utf8(input.string()?) else {
             return damaged("name of the resolve function is not UTF-8");
         };
+
         let Some(config) = TableConfig::decode(&mut input)? else {
             return damaged("configuration out of range");
         };
@@ -571,6 +584,7 @@ impl SnapshotMeta {
         let masks = take_masks(&mut input)?;
         let images = take_runs(&mut input, &masks)?;
         let flushed = take_option(&mut input, &masks)?;
+
         let count = input.u32()?;
         let mut levels = Vec::new();
         for _ in 0..count {
@@ -588,15 +602,18 @@ impl SnapshotMeta {
             };
             levels.push(LevelRef { incoming, residents: take_runs(&mut input, &masks)? });
         }
+
         let union = take_union(&mut input, UNION_DEPTH_MAX, &masks)?;
         if !input.rest().is_empty() {
             return damaged("bytes after the end");
         }
+
         // Far above what any table reaches, far below what arithmetic on ticks can bear.
         if flushes > 1 << 40 || now > 1 << 61 || levels.len() > LEVELS_MAX {
             return damaged("a time or a number of levels that no table reaches");
         }
         let (label, resolve) = (label.to_owned(), resolve.to_owned());
+
         let meta = Self {
             created_ns,
             label,
@@ -609,6 +626,7 @@ impl SnapshotMeta {
             levels,
             union,
         };
+
         if meta.numbers().any(|number| number > RUN_NUMBER_MAX) {
             return damaged("the number of a run that no session reaches");
         }
@@ -626,10 +644,12 @@ mod tests {
             let span = Span { from: vec![from], end: Some(vec![from + 1]) };
             Mask::default().with(&span)
         };
+
         let run = |number, mask| {
             let run = RunRef { number, identity: number, data_pages: 1 };
             MaskedRef { run, mask }
         };
+
         let merge = MergeRef {
             due: 9,
             drop_deletes: true,
@@ -637,6 +657,7 @@ mod tests {
             mask: mask(2),
             output: None,
         };
+
         let below = UnionTableRef { runs: vec![run(6, mask(1))], older: None };
         let union = UnionRef {
             slices: vec![run(5, mask(3))],
@@ -644,6 +665,7 @@ mod tests {
             passed: 0,
             tables: vec![below],
         };
+
         let incoming = IncomingRef::Compaction(merge);
         SnapshotMeta {
             images: vec![run(1, mask(1)), run(2, Mask::default())],
@@ -662,6 +684,7 @@ mod tests {
         assert_eq!(SnapshotMeta::decode(&bytes).unwrap(), meta);
         let masks = MaskList::of(meta.masks());
         assert_eq!(masks.0.len(), 3);
+
         for at in 12..bytes.len() - 4 {
             for bit in 0..8 {
                 let mut bytes = bytes.clone();

@@ -318,16 +318,19 @@ impl<'a> Record<'a> {
     pub(crate) fn parts(&self) -> std::result::Result<Vec<Part<'a>>, Overrun> {
         let mut input = Reader::new(self.bytes);
         input.take(RECORD_HEADER_SIZE - 4)?;
+
         let tables = input.u32()?;
         let mut parts = Vec::new();
         for _ in 0..tables {
             let (table, count) = (input.u64()?, input.u32()?);
             let fit = input.rest().len() / UPDATE_BYTES_MIN;
+
             let mut updates = Vec::with_capacity(fit.min(count as usize));
             for _ in 0..count {
                 let at = input.offset();
                 let tag = input.u8()?;
                 let (key, value) = (input.string()?, input.string()?);
+
                 updates.push((
                     key,
                     match Kind::from_tag(tag) {
@@ -344,8 +347,10 @@ impl<'a> Record<'a> {
                     },
                 ));
             }
+
             parts.push(Part { table, updates });
         }
+
         Ok(parts)
     }
 }
@@ -402,6 +407,7 @@ impl SegmentScan {
         }
         let mut bytes = vec![0; SEGMENT_HEADER_SIZE as usize];
         file.read_at(&mut bytes, 0)?;
+
         let header = match SegmentHeader::decode(&bytes) {
             Ok(header) => Some(header).filter(|header| header.number == number),
             Err(Refused::Damaged(_)) => None,
@@ -409,6 +415,7 @@ impl SegmentScan {
                 return Err(Error::UnknownVersion { path, found, newest });
             }
         };
+
         let notes = Notes::decode(&bytes[SEAL_OFFSET as usize..], number);
         header.map(|header| Self::new(file, salt, header, notes)).transpose()
     }
@@ -516,6 +523,7 @@ impl SegmentScan {
         if self.len.saturating_sub(at) < len as u64 {
             return Ok(None);
         }
+
         let end = self.window_at + self.window.len() as u64;
         if at < self.window_at || at + len as u64 > end {
             let wanted = len.max(WINDOW_BYTES).min((self.len - at) as usize);
@@ -530,6 +538,7 @@ impl SegmentScan {
                 read => read.inspect_err(|_| self.window.clear())?,
             }
         }
+
         Ok(Some(&self.window[(at - self.window_at) as usize..]))
     }
 
@@ -537,12 +546,14 @@ impl SegmentScan {
     fn whole_at(&mut self, at: u64) -> Result<Option<RecordHead>> {
         let (number, salt) = (self.header.number, self.salt);
         let Some(head) = self.bytes(at, RECORD_HEADER_SIZE)? else { return Ok(None) };
+
         let mut head = Reader::new(head);
         let (Ok(len), Ok(crc), Ok(segment), Ok(commit), Ok(durable)) =
             (head.u32(), head.u32(), head.u64(), head.u64(), head.u64())
         else {
             return Ok(None);
         };
+
         let len = len as usize;
         if segment != number || !(RECORD_HEADER_SIZE..=RECORD_BYTES_MAX).contains(&len) {
             return Ok(None);
@@ -601,6 +612,7 @@ impl SegmentScan {
                 }
                 bytes => bytes?,
             };
+
             let Some(bytes) = bytes else { return Ok(None) };
             let mut heads = bytes[SEGMENT_IN_RECORD..].chunks_exact(RECORD_ALIGN);
             if let Some(found) = heads.position(|head| head == number) {
@@ -626,6 +638,7 @@ impl SegmentScan {
             }
             return Err(self.damage(self.at, "last commit of the segment", sealed, last));
         }
+
         if let Some(durable) = durable.filter(|durable| *durable > last) {
             return Err(self.damage(self.at, LOST_DURABLE, durable, last));
         }
@@ -641,6 +654,7 @@ impl SegmentScan {
             }
             at = candidate + RECORD_ALIGN as u64;
         }
+
         Ok(())
     }
 }
@@ -748,6 +762,7 @@ impl WalDir {
             Made::Again(spare) => self.reuse(header, spare, record)?,
             Made::New | Made::Least => None,
         };
+
         if let Some(end) = reused {
             return Ok(end);
         }
@@ -771,6 +786,7 @@ impl WalDir {
         let (files, disk) = (&self.files, self.files.disk());
         let path = self.path(header.number);
         files.with_space(|| disk.rename(&self.path(spare), &path))?;
+
         let open = || disk.open(&path, OpenMode::ReadWrite, Access::Buffered);
         let begun = files.with_room(open).and_then(|file| {
             let end = self.prepare(file, header, record, Made::Again(spare))?;
@@ -778,6 +794,7 @@ impl WalDir {
             end.log.file.sync()?;
             Ok(end)
         });
+
         match begun {
             Err(error) if error.is_unreadable() => {
                 let store = self.dir.parent().unwrap_or(&self.dir);
@@ -815,9 +832,11 @@ impl WalDir {
             file.allocate(size)?;
             file.set_len(size)
         };
+
         if len == size {
             return Ok(size);
         }
+
         let least = needed.max(len).min(size);
         match give(size) {
             Err(error) if error.is_no_space() => {

@@ -91,6 +91,7 @@ impl WalReader {
                 self.commit = expected;
                 return Ok(true);
             }
+
             if self.scan.sealed().is_none() {
                 // A seal that came in the meantime stands behind records that did, too.
                 self.scan.look_again()?;
@@ -99,6 +100,7 @@ impl WalReader {
                 }
                 continue;
             }
+
             self.scan.check_end(self.commit)?;
             let next = (self.segment() + 1, self.commit);
             self.passed_bytes += self.scan.position();
@@ -134,9 +136,11 @@ fn open(
         }
         scan => scan?.ok_or_else(|| missing("not a segment of the log"))?,
     };
+
     if scan.header.first != commit + 1 {
         let rule = "first commit of the segment";
         return Err(scan.damage(0, rule, commit + 1, scan.header.first));
     }
+
     Ok(scan)
 }

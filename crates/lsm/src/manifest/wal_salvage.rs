@@ -86,6 +86,7 @@ impl DamagedWal<'_> {
             let first = commit + 1;
             let header = SegmentHeader { number, first };
             let (mut end, mut state) = (SEGMENT_HEADER_SIZE, State::CUT);
+
             if let Some((mut scan, is_headed)) = self.open(header)? {
                 let is_whole = self.pass_records(&mut scan, &mut commit)?;
                 end = scan.position();
@@ -102,6 +103,7 @@ impl DamagedWal<'_> {
             if is_changed {
                 rewrites.insert(number, Rewrite { first, end, sealed });
             }
+
             if is_cut || sealed.is_none() || until == Some(number) {
                 return Ok(Chain { commit, segment: number, is_cut, rewrites });
             }
@@ -151,11 +153,13 @@ impl DamagedWal<'_> {
             Err(Error::Disk(error)) if error.is_not_found() || error.is_unreadable() => None,
             found => found?,
         };
+
         let Some(mut scan) = found else { return Ok(Next::Nothing) };
         let is_written = match scan.advance() {
             Err(Error::Disk(error)) if error.is_unreadable() => true,
             advanced => advanced?,
         };
+
         Ok(match (is_written || scan.sealed().is_some(), scan.header.first == commit + 1) {
             (true, true) => Next::Follows,
             (true, false) => Next::Written,
@@ -177,6 +181,7 @@ impl DamagedWal<'_> {
                 told = told.max(Some(record.commit));
             }
         }
+
         Ok(told)
     }
 
@@ -190,12 +195,14 @@ impl DamagedWal<'_> {
             self.disk.create_dir(&log)?;
             self.disk.sync_dir(self.dir)?;
         }
+
         let path = self.path(number);
         let temporary = path.with_extension("log.tmp");
         let (mode, access) = (OpenMode::CreateNew, Access::Buffered);
         let file = create_afresh(self.disk, &temporary, mode, access)?;
         let header = SegmentHeader { number, first: rewrite.first };
         file.write_at(&segment_start(header, rewrite.sealed), 0)?;
+
         if rewrite.end > SEGMENT_HEADER_SIZE {
             let old = self.disk.open(&path, OpenMode::Read, access)?;
             let mut at = SEGMENT_HEADER_SIZE;
@@ -208,6 +215,7 @@ impl DamagedWal<'_> {
                 at += bytes.len() as u64;
             }
         }
+
         file.sync()?;
         drop(file);
 

@@ -83,6 +83,7 @@ impl CurrentManifest {
         let next = StoreManifest { sequence: self.manifest.sequence + 1, edits: 0, ..next };
         let files = inner.files();
         self.len = None;
+
         let bytes = next.encode();
         if bytes.len() as u64 > MANIFEST_BYTES_MAX {
             return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
@@ -91,6 +92,7 @@ impl CurrentManifest {
         files.pin(next.numbers());
         let _right = files.open_files().may_write()?;
         let [first, second] = COPIES.map(|name| inner.dir().join(name));
+
         if let Err(error) = inner.write_whole(&first, &bytes) {
             if is_of_rename(&error) {
                 // Nobody knows whether it has its name.
@@ -100,15 +102,19 @@ impl CurrentManifest {
                 return Err(error);
             }
         }
+
         let both = inner.write_whole(&second, &bytes);
+
         // After a failed sync the copies may be there or not: what they name stays.
         inner.sync_root()?;
         let old = std::mem::replace(&mut self.manifest, next);
         self.older.extend(old.numbers());
+
         if let Err(error) = both {
             event!(WARN, "cleanup.failed", inner.dir(), %error);
             return Ok(false);
         }
+
         unpin(inner, std::mem::take(&mut self.older));
         let len = bytes.len() as u64;
         self.len = Some((len, len));
@@ -125,6 +131,7 @@ impl CurrentManifest {
         let fits = next.apply(edit);
         assert!(fits, "an edit of the versions that are there");
         let Some((body, len)) = self.len else { return self.publish(inner, next) };
+
         let new_len = len + bytes.len() as u64;
         if new_len - body > body.max(EDIT_BYTES_MIN) || new_len > MANIFEST_BYTES_MAX {
             return self.publish(inner, next);
@@ -135,6 +142,7 @@ impl CurrentManifest {
         let [first, second] = COPIES.map(|name| inner.dir().join(name));
         let right = inner.files().open_files().may_write()?;
         self.len = None;
+
         if let Err(error) = append(inner, &first, &bytes, len) {
             inner.files().check_poisoned()?;
             event!(WARN, "cleanup.failed", inner.dir(), %error);
@@ -142,14 +150,17 @@ impl CurrentManifest {
             drop(right);
             return self.publish(inner, next);
         }
+
         let both = append(inner, &second, &bytes, len);
         inner.files().check_poisoned()?;
         self.manifest = next;
         self.older.extend(removed);
+
         if let Err(error) = both {
             event!(WARN, "cleanup.failed", inner.dir(), %error);
             return Ok(false);
         }
+
         self.len = Some((body, new_len));
         if !self.older.is_empty() {
             unpin(inner, std::mem::take(&mut self.older));

@@ -141,15 +141,18 @@ impl GroupCommit {
         let start = clock.monotonic();
         let synced = files.synced(file.path(), file.sync());
         let took = clock.monotonic().saturating_sub(start);
+
         if synced.is_ok() {
             mark();
         }
         let mut syncs = lock(&self.syncs);
         (syncs.is_syncing, syncs.took) = (false, took);
         syncs.expected = syncs.waiting.len();
+
         if synced.is_ok() {
             syncs.reach(last);
         }
+
         // Whoever wakes up finds it free.
         drop(syncs);
         self.changed.notify_all();
@@ -168,6 +171,7 @@ impl GroupCommit {
             return Ok(true);
         }
         syncs.waiting.push(commit);
+
         let waited = self.wait_among(syncs, commit);
         if !matches!(waited, Ok(true)) {
             // Others may count on this thread.
@@ -179,6 +183,7 @@ impl GroupCommit {
             drop(syncs);
             self.changed.notify_all();
         }
+
         waited
     }
 
@@ -200,6 +205,7 @@ impl GroupCommit {
                 syncs = self.wait(syncs);
                 continue;
             }
+
             let Some((log, last)) = syncs.end.clone() else { return Ok(false) };
             match syncs.patience() {
                 Some(_) if is_patient && syncs.is_watched => syncs = self.wait(syncs),
@@ -221,6 +227,7 @@ impl GroupCommit {
                 }
             }
         }
+
         Ok(true)
     }
 }
@@ -246,6 +253,7 @@ mod tests {
             SessionInner::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs).unwrap();
         let path = Path::new("/session/log");
         let file = disk.open(path, OpenMode::CreateNew, Access::Buffered).unwrap();
+
         let log = WalFile { file, number: 1 };
         let durable = Arc::new(GroupCommit::new(inner, 0));
         for commit in 1..200 {
@@ -255,12 +263,14 @@ mod tests {
                 let mut syncs = lock(&durable.syncs);
                 (syncs.expected, syncs.took) = (3, Duration::from_millis(1));
             }
+
             let (sender, done) = channel();
             let waiting = Arc::clone(&durable);
             let thread = std::thread::spawn(move || {
                 let waited = waiting.wait_for(commit);
                 sender.send(waited).unwrap();
             });
+
             // Once, while it watches; it may be faster now and then.
             while durable.commit() < commit {
                 let syncs = lock(&durable.syncs);
@@ -269,6 +279,7 @@ mod tests {
                     break;
                 }
             }
+
             let waited = done.recv_timeout(Duration::from_secs(20));
             assert!(waited.expect("it watches").unwrap(), "commit {commit}");
             thread.join().unwrap();

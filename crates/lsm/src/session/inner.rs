@@ -164,9 +164,11 @@ fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
         }
         return Ok(Found::Session);
     }
+
     if entries.iter().all(|entry| entry.name == LOCK) {
         return Ok(Found::Nothing);
     }
+
     let ours = [LOCK, METADATA_TMP, ACTIVE, SNAPSHOTS];
     if has(METADATA_TMP, EntryKind::File)
         && entries.iter().all(|e| ours.contains(&&*e.name))
@@ -174,6 +176,7 @@ fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     {
         return Ok(Found::Nothing);
     }
+
     if has(ACTIVE, EntryKind::Directory) || has(SNAPSHOTS, EntryKind::Directory) {
         return corrupted(dir, "missing metadata file");
     }
@@ -192,6 +195,7 @@ pub(crate) fn make_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
     if is_missing {
         disk.create_dir(dir)?;
     }
+
     // Even if it was there: an earlier attempt may have ended before the name was durable.
     if let Some(parent) = dir.parent() {
         let synced = disk.sync_dir(parent);
@@ -203,6 +207,7 @@ pub(crate) fn make_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
         }
         synced?;
     }
+
     Ok(())
 }
 
@@ -251,6 +256,7 @@ fn create(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
 /// way leaves an unfinished creation again.
 fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
     let entries = disk.list(dir)?;
+
     let has = |name: &str| entries.iter().any(|entry| entry.name == name);
     let temporary = dir.join(METADATA_TMP);
     if has(METADATA) {
@@ -259,6 +265,7 @@ fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
     } else if !has(METADATA_TMP) {
         return Ok(());
     }
+
     for name in [ACTIVE, SNAPSHOTS].into_iter().filter(|name| has(name)) {
         match disk.remove_dir(&dir.join(name)) {
             Err(error) if error.kind() == Some(std::io::ErrorKind::DirectoryNotEmpty) => {
@@ -267,6 +274,7 @@ fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
             removed => removed?,
         }
     }
+
     disk.sync_dir(dir)?;
     Ok(disk.remove(&temporary)?)
 }
@@ -364,6 +372,7 @@ fn decode_snapshot(
             return Err(Error::SnapshotCorrupted { name: name.to_owned(), path, reason });
         }
     };
+
     SnapshotMeta::decode(&bytes).map_err(|refused| match refused {
         Refused::Damaged(reason) => {
             Error::SnapshotCorrupted { name: name.to_owned(), path, reason }
@@ -403,14 +412,17 @@ fn keep_orphans(
     }
 
     event!(WARN, "orphans.kept", dir, count = orphans.len());
+
     let kept = lost_found::keep(disk, dir, &active, orphans);
     let is_full = kept.as_ref().is_err_and(terrane_io::Error::is_no_space);
     if !is_full {
         kept?;
     }
+
     if !is_known {
         return Ok(());
     }
+
     for path in lost_found::runs_in(dir, lost) {
         disk.remove(&path)?;
     }
@@ -433,9 +445,11 @@ impl SessionInner {
     ) -> Result<Arc<Self>> {
         let dir = &disk.absolute(dir)?;
         let anchor = anchor_dir(disk.as_ref(), dir)?;
+
         // Before the lock too, which makes a file: a foreign directory is to stay as it is.
         look(disk.as_ref(), dir)?;
         let guard = lock_dir(disk.as_ref(), dir)?;
+
         let is_new = matches!(look(disk.as_ref(), dir)?, Found::Nothing);
         if is_new {
             event!(DEBUG, "session.new", dir);
@@ -449,8 +463,10 @@ impl SessionInner {
             disk.sync_dir(dir)?;
             disk.sync_dir(&dir.join(SNAPSHOTS))?;
         }
+
         let meta = read_metadata(disk.as_ref(), dir)?;
         let mut snapshots = BTreeMap::new();
+
         let mut damaged = false;
         let mut partials = Vec::new();
         for name in snapshot_names(disk.as_ref(), dir)? {
@@ -468,6 +484,7 @@ impl SessionInner {
             };
             snapshots.insert(name, stored);
         }
+
         let manifests = match manifest::read(disk.as_ref(), dir) {
             Ok(found) => found.manifests().cloned().collect(),
             Err(error @ (Error::StoreCorrupted { .. } | Error::UnknownVersion { .. })) => {
@@ -477,6 +494,7 @@ impl SessionInner {
             }
             Err(error) => return Err(error),
         };
+
         let tables = || manifests.iter().flat_map(StoreManifest::all_tables);
         let named = || tables().map(|table| &table.meta);
         partials.extend(named().flat_map(SnapshotMeta::partials).copied());
@@ -503,24 +521,29 @@ impl SessionInner {
         let named_runs = named().flat_map(SnapshotMeta::runs).copied();
         let runs = snapshots.runs().into_iter().chain(named_runs);
         runs.for_each(|run| files.note_whole(run.number));
+
         if !damaged {
             // Otherwise another snapshot may rely on more of these files than is known.
             for partial in partials {
                 files.note_durable(partial);
             }
         }
+
         for entry in disk.list(&dir.join(SNAPSHOTS))? {
             if entry.name.ends_with(TMP_SUFFIX) {
                 disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
             }
         }
+
         if damaged {
             // Nobody knows which of them it needs; no deletion of another snapshot may take them
             // away.
             files.pin(active.iter().filter_map(|entry| file_number(&entry.name)));
         }
+
         let blobs = active.iter().filter_map(|entry| blobs_number(&entry.name));
         blobs.filter(|&number| files.is_pinned(number)).for_each(|number| files.note_blobs(number));
+
         let mut orphans = Vec::new();
         for entry in active {
             match number_of(&entry.name) {
@@ -531,6 +554,7 @@ impl SessionInner {
                 Some(_) | None => {}
             }
         }
+
         let is_known = !damaged && !is_rootless;
         keep_orphans(&files, dir, &orphans, &lost, is_known)?;
         let mut inner = Self::new(files, dir, meta.salt, anchor);
@@ -620,6 +644,7 @@ impl SessionInner {
             // No writer can come, so nothing goes.
             return Ok(());
         }
+
         let segment = self.log_from.load(Ordering::Acquire);
         let lease = match &mut *lease {
             Some(lease) => lease,
@@ -632,6 +657,7 @@ impl SessionInner {
                 taken => none.insert(taken?),
             },
         };
+
         lease.renew(&self.files.held(), segment)
     }
 
@@ -700,6 +726,7 @@ impl SessionInner {
     pub(crate) fn stats(&self) -> SessionStats {
         let read = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
         let (sums, activity) = (self.files.sums(), self.counters.activity());
+
         let filters = self.counters.filters().into_iter();
         SessionStats {
             tables: read(&self.tables),
@@ -828,11 +855,13 @@ impl SessionInner {
         self.snapshots.close();
         self.files.sweeper().settle();
         self.check_for_leaks();
+
         // What readers needed until now.
         let left = if self.is_read_only() { Ok(()) } else { self.let_go([]) };
         let result = left.and(self.files.close());
         lock(&self.lock).take();
         lock(&self.lease).take();
+
         if result.is_ok() {
             event!(DEBUG, "session.closed", self.dir);
         }
@@ -868,9 +897,11 @@ impl SessionInner {
             runs.insert(number, Arc::downgrade(&run));
             Some(run)
         };
+
         if let Some(run) = shared(&mut lock(&self.runs)) {
             return Ok(run);
         }
+
         // Without the lock, so that several can be opened at once; of one run the first is kept.
         let run = Arc::new(open(&self.files, number, access)?);
         let mut runs = lock(&self.runs);
@@ -940,6 +971,7 @@ impl SessionInner {
         let disk = self.disk();
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(TMP_SUFFIX);
+
         let temporary = PathBuf::from(temporary);
         let written = (|| {
             let files = self.files.open_files();
@@ -949,12 +981,14 @@ impl SessionInner {
             self.files.synced(&temporary, file.sync())?;
             Ok(files.with_space(|| disk.rename(&temporary, path))?)
         })();
+
         if written.is_err() {
             // The first error is the one to report; the next opening removes what is left.
             if let Err(error) = disk.remove(&temporary) {
                 event!(WARN, "cleanup.failed", self.dir, %error);
             }
         }
+
         written
     }
 

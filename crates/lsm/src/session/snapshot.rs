@@ -162,15 +162,18 @@ pub(crate) fn write_out(
         Some(pending) => pending.finish()?,
         None => None,
     };
+
     let mut held: Vec<Arc<Run>> = Vec::new();
     let mut refer = |run: &Arc<Run>| {
         held.push(Arc::clone(run));
         masked_ref(run)
     };
+
     let flushed = flushed.as_ref().map(&mut refer);
     let mut unfinished = Vec::new();
     let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer, &mut unfinished));
     let levels = levels.collect::<Result<_>>()?;
+
     let union = tree.union.as_ref();
     let union = union.map(|union| union_ref(union, &tree.union_mask, &mut refer));
     let meta = SnapshotMeta {
@@ -185,9 +188,11 @@ pub(crate) fn write_out(
         levels,
         union,
     };
+
     for run in &held {
         run.sync()?;
     }
+
     for output in &unfinished {
         output.flushed.sync()?;
     }
@@ -207,6 +212,7 @@ pub(crate) fn publish(
     }
     inner.sync_dir(ACTIVE)?;
     inner.files().pin(meta.numbers());
+
     let path = snapshot_path(inner.dir(), reservation.name());
     if let Err(error) = inner.write_snapshot(&path, &bytes) {
         // After a failed sync of the directory the name may be there or not: the pins stay, so that
@@ -220,6 +226,7 @@ pub(crate) fn publish(
         }
         return Err(error);
     }
+
     reservation.publish(meta);
     Ok(())
 }
@@ -260,6 +267,7 @@ fn write_images(
             images.held.push(handle);
         }
     }
+
     Ok(images)
 }
 
@@ -317,6 +325,7 @@ fn level_ref(
             }
         },
     };
+
     Ok(LevelRef { incoming, residents: level.residents.iter().map(refer).collect() })
 }
 
@@ -437,6 +446,7 @@ impl OpenOptions {
             let memory_budget = self.memory_budget;
             config = TableConfig { write_buffer, filter, memory_budget, ..config };
         }
+
         let config = TableConfig {
             disk_cache: self.disk_cache.unwrap_or(stored.disk_cache),
             memory_goal: self.memory_goal.unwrap_or(stored.memory_goal),
@@ -445,6 +455,7 @@ impl OpenOptions {
             queue_depth: self.queue_depth.unwrap_or(stored.queue_depth),
             ..config
         };
+
         config.validate()?;
         Ok(config)
     }
@@ -467,6 +478,7 @@ fn read_leased<'a>(inner: &SessionInner, name: &SnapshotName) -> Result<Reading<
         }
         read => read.map_err(|error| damaged(inner.dir(), name.as_str(), error)),
     };
+
     loop {
         inner.check_open()?;
         let meta = read()?;
@@ -520,6 +532,7 @@ pub(crate) fn open(
             actual: meta.label,
         });
     }
+
     meta.config.resolve = resolve_of(name.as_str(), &meta.resolve, options.resolve.as_ref())?;
     meta.config = options.over(&meta.config)?;
     let tree = open_tree(inner, name.as_str(), &meta, options)
@@ -556,6 +569,7 @@ fn read_filters(inner: &SessionInner, tree: &Levels, config: &TableConfig) -> Re
     let _turn = inner.reading_filters();
     let mut held = Held::default();
     tree.sources().for_each_run(&mut |run| held.add_run(run));
+
     let shares = match config.memory_budget {
         None => held.unread_filters(),
         Some(budget) => {
@@ -563,6 +577,7 @@ fn read_filters(inner: &SessionInner, tree: &Levels, config: &TableConfig) -> Re
             held.filters_for(config.memory_goal, room, Run::is_unread)
         }
     };
+
     parallel::map(shares.len(), threads(inner, config), |at| {
         inner.check_open()?;
         let (run, part) = &shares[at];
@@ -572,6 +587,7 @@ fn read_filters(inner: &SessionInner, tree: &Levels, config: &TableConfig) -> Re
         run.reduce_filter(*part);
         Ok(())
     })?;
+
     Ok(())
 }
 
@@ -586,6 +602,7 @@ fn threads(inner: &SessionInner, config: &TableConfig) -> usize {
 fn open_runs(inner: &SessionInner, meta: &SnapshotMeta) -> Result<Runs> {
     let leveled = meta.leveled_runs().map(|(run, level)| (run.number, level.unwrap_or(1)));
     let distinct: BTreeMap<u64, u32> = leveled.collect();
+
     let wanted: Vec<(u64, u32)> = distinct.into_iter().collect();
     let runs = parallel::map(wanted.len(), threads(inner, &meta.config), |at| {
         inner.check_open()?;
@@ -596,6 +613,7 @@ fn open_runs(inner: &SessionInner, meta: &SnapshotMeta) -> Result<Runs> {
             Some(_) => inner.run_without_filter(number, access),
         }
     })?;
+
     Ok(runs.into_iter().map(|run| (run.number(), run)).collect())
 }
 
@@ -653,6 +671,7 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
         }
         Ok(run.with_access(meta.config.disk_cache.access(level)).with_mask(mask))
     };
+
     let mut tree = Levels { flushes: meta.flushes, ..Levels::default() };
     if !meta.images.is_empty() {
         let resolve = &meta.config.resolve;
@@ -667,11 +686,13 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
             tree.set_time(&context, meta.now);
         }
     }
+
     tree.levels = restore_levels(inner, &context, meta, &open)?;
     if let Some(union) = &meta.union {
         let open = |wanted: &MaskedRef| open(wanted, LEVELS_MAX);
         tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
     }
+
     if let Some(flushed) = &meta.flushed {
         let run = open(flushed, 1)?;
         let merging = Arc::new(Compaction::completed(inner.files(), run));
@@ -680,6 +701,7 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
         tree.flushing =
             Some(ScheduledCompaction { merging, start, due, base, mask: Mask::default() });
     }
+
     Ok(tree)
 }
 
@@ -699,6 +721,7 @@ fn restore_levels(
         }
         opened.push((at, level, runs));
     }
+
     let mut levels = Vec::new();
     for (at, level, mut runs) in opened {
         let residents = runs.split_off(runs.len() - level.residents.len());
@@ -715,8 +738,10 @@ fn restore_levels(
         } else {
             runs.into_iter().next().map(Incoming::Single)
         };
+
         levels.push(Level { incoming, residents });
     }
+
     Ok(levels)
 }
 
@@ -735,6 +760,7 @@ fn restore_union(
         };
         tables.push(UnionTable { pieces, older });
     }
+
     let slices = union.slices.iter().map(open).collect::<Result<_>>()?;
     let progress = Progress { slices, frontier: union.frontier.clone(), passed: union.passed };
     Ok(context.union(tables, progress))
@@ -748,6 +774,7 @@ fn read_image(run: &Arc<Run>, resolve: &MergeOperator) -> Result<Chunk> {
     let reading = chunk_reader::Reading::merge(files, 1);
     let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, reading);
     reader.load()?;
+
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
         let blob = match reader.blob() {
             Some(blob) => retrieve(files.disk().as_ref(), 1, &[blob.downgrade()])?.pop(),
@@ -758,6 +785,7 @@ fn read_image(run: &Arc<Run>, resolve: &MergeOperator) -> Result<Chunk> {
         chunk.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, None)?;
         reader.advance()?;
     }
+
     chunk.image().set(files, run_ref(run));
     Ok(chunk)
 }
@@ -785,6 +813,7 @@ fn restore_merge(
             }
         }
     }
+
     let merging = known.unwrap_or_else(|| Arc::new(Compaction::new(inner.files(), spec)));
     if inner.is_read_only() {
         // It merges nothing.
@@ -797,6 +826,7 @@ fn restore_merge(
             mask,
         }));
     }
+
     let pending = resume(merging, merge.due, time)?;
     Ok(Incoming::Compaction(ScheduledCompaction { mask: merge.mask.clone(), ..pending }))
 }
@@ -925,6 +955,7 @@ mod tests {
         let session = Session::open(disk.clone(), Path::new("/session"), &options).unwrap();
         let write_buffer = crate::config::WriteBuffer::Entries(2_000);
         let config = TableConfig { write_buffer, ..TableConfig::default() };
+
         let mut table = session.new_table(&config).unwrap();
         for number in 0..20_000_u64 {
             table.insert(&number.to_le_bytes(), b"value").unwrap();
@@ -932,6 +963,7 @@ mod tests {
         let name = SnapshotName::new("a").unwrap();
         table.save_snapshot(&name, "").unwrap();
         drop(table);
+
         let numbers: Vec<u64> = session.inner().read_snapshot("a").unwrap().numbers().collect();
         for budget in [None, Some(16 << 20)] {
             let options = OpenOptions { memory_budget: budget, ..OpenOptions::default() };
@@ -940,6 +972,7 @@ mod tests {
                 let open = |&number| inner.run_without_filter(number, Access::Buffered).unwrap();
                 numbers.iter().map(open).collect()
             };
+
             let open = || session.open_snapshot_with(&name, "", &options);
             let runs = unread();
             assert!(runs.iter().all(|run| run.filter().kept() == Kept::Nothing));
@@ -948,6 +981,7 @@ mod tests {
             let calls = disk.calls() - before;
             assert!(filter_bytes > 10_000, "{budget:?}: {filter_bytes}");
             drop(runs);
+
             let mut failed = 0;
             for at_call in 0..calls {
                 let runs = unread();
@@ -959,6 +993,7 @@ mod tests {
                 assert_eq!(open().unwrap().stats().filter_bytes, filter_bytes, "{at_call}");
                 drop(runs);
             }
+
             assert!(failed > 2, "{failed} calls failed");
         }
     }

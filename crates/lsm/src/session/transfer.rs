@@ -107,6 +107,7 @@ pub(crate) fn export(
     let reading = snapshot::read(inner, name)?;
     let disk = place.disk_or(inner.files().disk());
     let open = || open_target(&disk, &place.dir, inner.salt());
+
     let target = with_room(&[inner.files().open_files()], open)?;
     let exported = (|| {
         let reservation = target.snapshots().reserve(place.name.as_str())?;
@@ -118,6 +119,7 @@ pub(crate) fn export(
         snapshot::publish(&target, reservation, &meta)?;
         Ok(copier.report)
     })();
+
     // What was copied in vain goes before the lock does.
     exported.and_then(|report| target.close().map(|()| report))
 }
@@ -154,6 +156,7 @@ pub(crate) fn open_target(
         },
         Some(_) => return foreign(),
     }
+
     make_dir(disk.as_ref(), dir)?;
     SessionInner::open(disk, dir, salt, OPEN_FILES_DEFAULT, WantedReserve::AsItIs)
 }
@@ -167,6 +170,7 @@ pub(crate) fn import(
 ) -> Result<ImportReport> {
     inner.check_writable()?;
     inner.check_room()?;
+
     let disk = place.disk_or(inner.files().disk());
     let dir = &disk.absolute(&place.dir)?;
     match disk.kind(dir)? {
@@ -178,8 +182,10 @@ pub(crate) fn import(
             return Err(Error::NotTerrane { path: dir.to_owned(), expected: STORE, found });
         }
     }
+
     let _anchor = anchor_dir(disk.as_ref(), dir)?;
     let _lock = lock_dir(disk.as_ref(), dir)?;
+
     let from = place.name.as_str();
     let damaged = |error| snapshot::damaged(dir, from, error);
     let meta = match read_snapshot(disk.as_ref(), dir, from) {
@@ -188,8 +194,10 @@ pub(crate) fn import(
         }
         read => read.map_err(damaged)?,
     };
+
     let reservation = inner.snapshots().reserve(name.as_str())?;
     let open = FileHandles::new(disk, OPEN_FILES_DEFAULT);
+
     let files = Arc::new(FileSet::read_only(open, dir.join(ACTIVE)));
     let go_on = || inner.check_open();
     // No run of this session is shared: it may be the very one that is damaged.
@@ -275,9 +283,11 @@ impl Copier<'_> {
             }
             items.insert(wanted.number, item);
         }
+
         items.retain(|number, _| !there.contains_key(number));
         self.total_bytes =
             self.done_bytes + items.values().map(|item| self.work_bytes(item)).sum::<u64>();
+
         for (number, item) in items {
             let run = if item.footer.salt == self.to.salt() {
                 self.copy_run(&item)?
@@ -287,10 +297,12 @@ impl Copier<'_> {
             self.known.insert(run.identity, run);
             there.insert(number, run);
         }
+
         let mut copied = meta.clone();
         for run in copied.runs_mut() {
             *run = there[&run.number];
         }
+
         // What is unfinished is not copied.
         Ok(copied.without_progress())
     }
@@ -304,16 +316,19 @@ impl Copier<'_> {
         let file = self.open(&self.from.path(wanted.number))?;
         let footer = read_meta(file.path(), file.as_ref())?;
         snapshot::check_footer(file.path(), &footer, wanted)?;
+
         if footer.blob_bytes > 0 {
             let blobs = self.open(&self.from.blobs_path(wanted.number))?;
             check_blobs_len(blobs.path(), blobs.as_ref(), &footer)?;
         }
+
         let (purpose, filter) = meta.role(level);
         if footer.purpose != purpose {
             let (expected, found) = (purpose as u64, footer.purpose as u64);
             let what = Corrupt::rule("purpose in the snapshot", expected, found);
             return Err(Error::corrupt(file.path(), what));
         }
+
         Ok(Item { wanted, footer, filter, index: meta.config.index })
     }
 
@@ -346,6 +361,7 @@ impl Copier<'_> {
             }
             Ok(found)
         };
+
         match self.with_room(read) {
             // Filter and index may have been repaired since.
             Ok(found) => Ok(found.has_entries_of(footer).then_some(*run)),
@@ -361,6 +377,7 @@ impl Copier<'_> {
         let (mut handle, copy) = self.with_room(|| self.to.files().create(Access::Buffered))?;
         let target = copy.get()?;
         let RunMeta { identity, data_pages, .. } = item.footer;
+
         let way = Way { source: source.as_ref(), target: target.as_ref(), identity };
         if self.checks_entries {
             self.check_entries(item, way.source, &mut |first, bytes| {
@@ -369,6 +386,7 @@ impl Copier<'_> {
         } else {
             self.copy_pages(&way, 0..data_pages, check_crc)?;
         }
+
         self.copy_pages(&way, data_pages..item.footer.pages() as u32, check_crc)?;
         copy.sync()?;
         if item.footer.blob_bytes > 0 {
@@ -380,6 +398,7 @@ impl Copier<'_> {
             self.copy_pages(&way, 0..item.footer.blob_pages() as u32, check_blob_page)?;
             copy.sync()?;
         }
+
         handle.finish_writing();
         handle.note_synced();
         let run = RunRef { number: handle.number(), ..*item.wanted };
@@ -390,12 +409,14 @@ impl Copier<'_> {
     /// Writes a run anew for the salt of the other session.
     fn rebuild_run(&mut self, item: &Item<'_>) -> Result<RunRef> {
         let source = self.open(&self.from.path(item.wanted.number))?;
+
         // Filter and index are laid out by what the entries are, not by what a footer says.
         let (run, sums) = self.check_entries(item, source.as_ref(), &mut |_, _| Ok(()))?;
         let salt = self.to.salt();
         let plan = sums.plan(salt, item.filter, item.index);
         let mut builder = self.with_room(|| RunBuilder::new(self.to.files(), &plan))?;
         let RunMeta { identity, data_pages, .. } = item.footer;
+
         let mut told_pages = 0;
         Pages::new(source.as_ref(), identity, data_pages).walk(&mut |step| {
             let met = match step {
@@ -411,10 +432,12 @@ impl Copier<'_> {
             told_pages = pages;
             if bytes > 0 { self.tick(bytes) } else { Ok(()) }
         })?;
+
         let Some(built) = builder.finish()? else {
             let what = Corrupt::rule("entries", sums.meta.entries, 0);
             return Err(Error::corrupt(source.path(), what));
         };
+
         built.sync()?;
         self.report.files_rebuilt += files_of(built.meta());
         self.keep(self.to.files().attach(built.number()), built.meta());
@@ -447,6 +470,7 @@ impl Copier<'_> {
             way.target.write_at(bytes, page_offset(first))?;
             self.tick(bytes.len() as u64)?;
         }
+
         Ok(())
     }
 
@@ -463,10 +487,12 @@ impl Copier<'_> {
         let flawed = |flaw| Err(flawed(self.snapshot, &run, flaw));
         let RunMeta { purpose, identity, salt, data_pages, .. } = item.footer;
         let mut sums = Sums::new(purpose, identity, salt);
+
         let mut tap = |first: u32, bytes: &[u8]| {
             take(first, bytes)?;
             self.tick(bytes.len() as u64)
         };
+
         Pages::new(source, identity, data_pages).tapped(&mut tap).walk(&mut |step| {
             let met = match step {
                 Step::Damage(what) => return Err(Error::corrupt(source.path(), what)),
@@ -476,6 +502,7 @@ impl Copier<'_> {
             let rule = misled(&run, &filter, &met);
             rule.map_or(Ok(()), |rule| flawed(Flaw { page: met.page, rule }))
         })?;
+
         sums.flaws(&run).first().map_or(Ok(()), |&flaw| flawed(flaw))?;
         Ok((run, sums))
     }

@@ -95,6 +95,7 @@ pub(crate) fn back_up(
     let dir = place.dir.as_path();
     event!(DEBUG, "store.back_up", source.inner.dir(), commit = source.commit);
     let disk = Arc::clone(place.disk.as_ref().unwrap_or(source.inner.files().disk()));
+
     let open = || open_target(&disk, dir, source.inner.salt());
     let target = match with_room(&[source.inner.files().open_files()], open) {
         Err(Error::SnapshotExportDirExists { path }) => {
@@ -102,6 +103,7 @@ pub(crate) fn back_up(
         }
         target => target?,
     };
+
     let made = renew(source, &target, progress);
     // What was copied in vain goes before the lock does.
     let report = made.and_then(|report| target.close().map(|()| report))?;
@@ -117,6 +119,7 @@ fn published(source: &Source<'_>, target: &SessionInner) -> Result<CurrentManife
     }
     let found = manifest::read(target.disk(), target.dir())?;
     let older = found.older.iter().flat_map(StoreManifest::numbers).collect();
+
     let manifest = match found.manifest {
         Some(manifest) if !manifest.is_backup => {
             return Err(refused("it is a store that was committed to".to_owned()));
@@ -129,6 +132,7 @@ fn published(source: &Source<'_>, target: &SessionInner) -> Result<CurrentManife
         None if target.snapshots().names()?.is_empty() => StoreManifest::default(),
         None => return Err(refused("it has snapshots of its own".to_owned())),
     };
+
     Ok(CurrentManifest::found(manifest, older))
 }
 
@@ -143,19 +147,23 @@ fn renew(
         let empty = StoreManifest { is_backup: true, ..StoreManifest::default() };
         published.publish(target, empty)?;
     }
+
     let known = published.manifest.all_tables().flat_map(|table| table.meta.runs()).copied();
     let known = target.snapshots().runs().into_iter().chain(known);
+
     let go_on = || source.inner.check_open();
     // Files of a store that was closed meanwhile may be gone for good reason.
     let damage = |error| go_on().err().unwrap_or_else(|| damaged(error));
     let mut copier = Copier::new(source.inner.files(), target, known, &go_on, progress);
     let mut images = Vec::new();
+
     let mut next = StoreManifest {
         is_backup: true,
         commit: source.commit,
         next_table: source.manifest.next_table,
         ..StoreManifest::default()
     };
+
     for named in &source.manifest.tables {
         let mut meta = named.meta.clone();
         let mut images_there = None;
@@ -170,6 +178,7 @@ fn renew(
         let meta = SnapshotMeta { images: images_there.unwrap_or(copied.images), ..copied };
         next.tables.push(NamedMeta { meta, ..named.clone() });
     }
+
     for group in source.manifest.groups() {
         let mut tables = Vec::new();
         for named in &group.base().tables {
@@ -182,16 +191,19 @@ fn renew(
             |version: &VersionMeta| VersionMeta { base: Arc::clone(&base), ..version.clone() };
         next.versions.extend(group.0.iter().map(moved));
     }
+
     let logs = copy_log(source.inner, target, &next).map_err(damage)?;
     let both = published.publish(target, next)?;
     let images_bytes = images.iter().map(|written| written.image_bytes).sum::<u64>();
     let image_count = images.iter().map(|written| written.meta.images.len() as u64).sum::<u64>();
     drop(images);
+
     if both {
         remove_log(target, &published.manifest)?;
     }
     let snapshots = renew_snapshots(source.inner, target, &mut copier)?;
     let ExportReport { files_copied, bytes_copied, files_shared, bytes_shared, .. } = copier.report;
+
     Ok(BackupReport {
         commit: source.commit,
         tables: source.manifest.tables.len() as u64,
@@ -219,6 +231,7 @@ fn copy_log(
         numbers.extend(group.base().segment..=group.until());
     }
     numbers.dedup();
+
     if numbers.is_empty() {
         return Ok(report);
     }
@@ -228,6 +241,7 @@ fn copy_log(
         target.disk().create_dir(&dir)?;
         target.sync_root()?;
     }
+
     for number in numbers {
         source.check_open()?;
         let name = segment_name(number);
@@ -235,20 +249,25 @@ fn copy_log(
             let path = source.dir().join(LOG).join(&name);
             source.disk().open(&path, OpenMode::Read, Access::Buffered)
         };
+
         let file = source.files().open_files().with_room(open)?;
+
         let path = dir.join(&name);
         let is_there = is_copy_of(file.as_ref(), target, &path)?;
         if !is_there {
             copy_segment(file.as_ref(), target, &path)?;
         }
+
         let (files, sum) = if is_there {
             (&mut report.files_shared, &mut report.bytes_shared)
         } else {
             (&mut report.files_copied, &mut report.bytes_copied)
         };
+
         *files += 1;
         *sum += file.len()?;
     }
+
     target.sync_dir(LOG)?;
     Ok(report)
 }
@@ -259,12 +278,14 @@ fn is_copy_of(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result
         return Ok(false);
     }
     let open = || target.disk().open(path, OpenMode::Read, Access::Buffered);
+
     let other = target.files().open_files().with_room(open)?;
     let len = file.len()?;
     if other.len()? != len {
         return Ok(false);
     }
     let (mut one, mut copy) = (Vec::new(), Vec::new());
+
     for at in (0..len).step_by(COPIED_BYTES) {
         let bytes = (len - at).min(COPIED_BYTES as u64) as usize;
         one.resize(bytes, 0);
@@ -275,6 +296,7 @@ fn is_copy_of(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result
             return Ok(false);
         }
     }
+
     Ok(true)
 }
 
@@ -282,6 +304,7 @@ fn is_copy_of(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result
 fn copy_segment(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(TMP_SUFFIX);
+
     let temporary = PathBuf::from(temporary);
     match target.disk().remove(&temporary) {
         Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -301,6 +324,7 @@ fn copy_segment(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Resu
         target.files().synced(&temporary, copy.sync())?;
         Ok(target.disk().rename(&temporary, path)?)
     };
+
     copy().inspect_err(|_| {
         // The first error is the one to report; the next backup removes what is left.
         if let Err(error) = target.disk().remove(&temporary) {
@@ -341,6 +365,7 @@ fn renew_snapshots(
             renewed => renewed?,
         }
     }
+
     // Last, since others may have had what they have by another name.
     for old in snapshot::list(target)?.iter().filter(|name| !names.contains(name)) {
         snapshot::delete(target, old)?;

@@ -60,17 +60,21 @@ fn compact(mut place: impl Place, progress: Progress<'_>) -> Result<()> {
     for (merging, target) in place.ask(|table| Ok(table.work_ahead()))? {
         advance(&mut place, &merging, target, &mut |_, _| {})?;
     }
+
     if let Some(flush) = place.change(Table::begin_flush)? {
         advance(&mut place, &flush, u64::MAX, &mut |_, _| {})?;
     }
+
     let Some(merging) = place.change(|table| Ok(table.begin_compaction()))? else {
         return Ok(());
     };
     let merged = advance(&mut place, &merging, u64::MAX, progress);
+
     let ended = place.change(|table| {
         table.end_compaction(&merging);
         Ok(())
     });
+
     merged.and(ended)
 }
 
@@ -135,18 +139,22 @@ impl Store {
                 Err(Error::TableDoesNotExist { .. }) => continue,
                 named => named?,
             };
+
             event!(DEBUG, "store.compact", shared.inner.dir(), name = %info.name);
             let compacted = compact(&named, &mut |done, total| {
                 made = total;
                 progress(before + done, before + total);
             });
+
             match compacted {
                 Err(Error::TableDoesNotExist { .. }) => continue,
                 compacted => compacted?,
             }
+
             before += std::mem::take(&mut made);
             shared.checkpoint()?;
         }
+
         shared.checkpoint_leaving(&mut lock(&shared.published), LogRoom::Least)
     }
 }

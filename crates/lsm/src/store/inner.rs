@@ -136,6 +136,7 @@ impl FoundLog {
     pub(crate) fn secure(&self, inner: &SessionInner) -> Result<WalEnd> {
         let files = inner.files().open_files();
         let _right = files.may_write()?;
+
         let mut bytes = Vec::new();
         for number in self.from..=self.last {
             let path = inner.dir().join(LOG).join(segment_name(number));
@@ -152,6 +153,7 @@ impl FoundLog {
                 return Ok(WalEnd::found(files, file, number, end));
             }
         }
+
         // `from` is no greater than `last`.
         Err(Error::SessionClosed)
     }
@@ -264,15 +266,18 @@ impl Shared {
     pub(crate) fn state_to_commit(self: &Arc<Self>, frees: bool) -> Result<MutexGuard<'_, State>> {
         let state = lock(&self.state);
         let is_begun = !self.is_logged() || state.is_linked;
+
         // An attempt takes a segment, so not each commit that frees room makes one after a failure.
         let is_put_off = frees && !self.is_due_again();
         if is_begun && (!self.is_due() || is_put_off) {
             return Ok(state);
         }
         drop(state);
+
         if !is_begun {
             self.begin_logging(&mut lock(&self.published))?;
         }
+
         match self.make_checkpoint_if_due() {
             Err(error) if frees && error.is_no_space() => {
                 let due_at = self.log_bytes.load(Ordering::Relaxed) + self.log_bytes_max / 2;
@@ -281,6 +286,7 @@ impl Shared {
             }
             made => made?,
         }
+
         Ok(lock(&self.state))
     }
 
@@ -301,6 +307,7 @@ impl Shared {
     /// one.
     fn take_up_log(&self) -> Result<bool> {
         self.inner.check_writable()?;
+
         let mut state = lock(&self.state);
         let state = &mut *state;
         if state.is_linked {
@@ -308,6 +315,7 @@ impl Shared {
         }
         let Some(found) = state.found.filter(|_| state.log.is_none()) else { return Ok(false) };
         let end = found.secure(&self.inner)?;
+
         if found.segments() > FOUND_SEGMENTS_MAX {
             self.due_at.store(0, Ordering::Relaxed);
         }
@@ -325,6 +333,7 @@ impl Shared {
             return Ok(());
         }
         self.inner.files().open_files().with_space(|| disk.create_dir(&dir))?;
+
         let synced = self.inner.sync_root();
         if synced.is_err()
             // No later sync can be trusted with this name; the next attempt makes a new one.
@@ -332,6 +341,7 @@ impl Shared {
         {
             event!(WARN, "cleanup.failed", self.inner.dir(), %error);
         }
+
         synced
     }
 
@@ -341,14 +351,17 @@ impl Shared {
         let files = self.inner.files();
         files.check_poisoned()?;
         let _right = files.open_files().may_write()?;
+
         if state.log.is_none() {
             self.make_log_dir()?;
         }
         let header = SegmentHeader { number: state.segment + 1, first: state.commit + 1 };
+
         let made = match room {
             LogRoom::Ordinary => state.spares.pop().map_or(Made::New, Made::Again),
             LogRoom::Least => Made::Least,
         };
+
         let end = self.log_dir.begin(header, record, made)?;
         self.inner.sync_dir(LOG)?;
         if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {
@@ -360,6 +373,7 @@ impl Shared {
             self.durable.set_end(&end.log, state.commit);
             state.ends.insert(old.log.number, old.end());
         }
+
         state.segment = header.number;
         state.log = Some(end);
         Ok(())
@@ -374,13 +388,16 @@ impl Shared {
             return Ok(RecordBuilder::default());
         }
         let (bytes, limit) = (batches.iter().map(Batch::bytes).sum(), RECORD_BYTES_MAX);
+
         if bytes > limit {
             return Err(Error::CommitTooLarge { bytes, limit });
         }
+
         let mut record = RecordBuilder::with_capacity(bytes);
         for batch in batches {
             record.part(batch.key.id, &batch.updates);
         }
+
         if record.len() > limit {
             return Err(Error::CommitTooLarge { bytes: record.len(), limit });
         }
@@ -398,10 +415,12 @@ impl Shared {
         if self.is_logged() && !state.log.as_ref().is_some_and(|log| log.has_room(record.len())) {
             self.begin_segment(state, record.len(), LogRoom::Ordinary)?;
         }
+
         // A resolve function that panics leaves a part of the commit behind.
         let unwinding = Unwinding(self);
         state.is_torn = true;
         let mut applied = Vec::new();
+
         let done = state.apply(batches, &mut applied);
         let done = done.and_then(|()| self.write(state, record));
         if done.is_err() {
@@ -421,6 +440,7 @@ impl Shared {
         let _right = self.inner.files().open_files().may_write()?;
         let commit = state.commit + 1;
         let known = self.durable.commit();
+
         let record = record.finish(self.inner.salt(), log.log.number, commit, known);
         if let Err(error) = log.write(&record) {
             // Nobody must read what there may be of it, now or later.
@@ -430,6 +450,7 @@ impl Shared {
             self.inner.files().synced(file.path(), file.sync())?;
             return Err(error);
         }
+
         self.log_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
         self.log_written.fetch_add(record.len() as u64, Ordering::Relaxed);
         self.durable.set_end(&log.log, commit);
@@ -504,6 +525,7 @@ impl Shared {
         if self.is_checkpointing.swap(true, Ordering::AcqRel) {
             return;
         }
+
         let shared = Arc::clone(self);
         let run = move || {
             // Also if it panics.
@@ -511,6 +533,7 @@ impl Shared {
             shared.checkpoint_or_tell();
             drop(running);
         };
+
         match std::thread::Builder::new().name("terrane-checkpoint".into()).spawn(run) {
             // An earlier one has ended.
             Ok(thread) => drop(lock(&self.thread).replace(thread)),
@@ -549,10 +572,12 @@ impl Shared {
             next.commit = state.commit;
             (copies, self.log_bytes.load(Ordering::Relaxed))
         };
+
         let commit = next.commit;
         event!(DEBUG, "store.checkpoint", self.inner.dir(), commit);
         let written = write_out(&copies, &mut next)?;
         let both = published.publish(&self.inner, next)?;
+
         for written in &written {
             written.share(&self.inner);
         }
@@ -565,10 +590,12 @@ impl Shared {
             }
             self.link(&mut state, commit, log_bytes);
         }
+
         if both {
             published.age_chain();
             self.recycle(published, room);
         }
+
         event!(DEBUG, "store.checkpointed", self.inner.dir(), commit);
         Ok(())
     }
@@ -625,15 +652,18 @@ impl Shared {
             return Ok(());
         }
         let _right = self.inner.files().open_files().may_write()?;
+
         let needed_from = match published.manifest.segment {
             0 => state.segment + 1,
             segment => segment,
         };
+
         let leased_from = self.inner.leased_segment()?;
         let spares_max = match room {
             LogRoom::Ordinary if self.is_logged() => SPARES_MAX,
             LogRoom::Ordinary | LogRoom::Least => 0,
         };
+
         if room == LogRoom::Least {
             state.spares.clear();
         }
@@ -651,6 +681,7 @@ impl Shared {
             }
             state.ends.remove(&number);
         }
+
         Ok(())
     }
 

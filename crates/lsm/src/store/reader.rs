@@ -187,12 +187,14 @@ impl StoreReader {
         {
             place = None;
         }
+
         let found = place.map_or_else(|| self.find_place(), Ok);
         let shown = found.and_then(|place| {
             self.view = place.view()?;
             self.place = Some(place);
             Ok(self.view.commit)
         });
+
         // The files of the view before are not needed any more, either.
         self.let_log_go();
         let commit = shown?;
@@ -218,6 +220,7 @@ impl StoreReader {
     /// too.
     fn find_place(&self) -> Result<Place> {
         let inner = self.inner();
+
         // Comes to an end: it goes on only where a table was made, renamed or dropped meanwhile, a
         // commit was taken back, or a checkpoint came between two small calls.
         loop {
@@ -226,9 +229,11 @@ impl StoreReader {
             let sequence = manifest.sequence;
             inner.need_log(if manifest.segment == 0 { u64::MAX } else { manifest.segment });
             let _held = inner.hold(manifest.numbers())?;
+
             if !self.is_newest(sequence)? {
                 continue;
             }
+
             let opened = Place::open(inner, &self.resolves, manifest);
             let newest = self.newest()?;
             match opened {
@@ -368,6 +373,7 @@ impl StoreReader {
             self.inner().need_log(log_from);
             let held = self.inner().hold(newest.numbers())?;
             let age = newest.age();
+
             // A version that was retained since belongs to a later commit.
             let is_of_view = newest.versions.last().is_none_or(|last| last.number <= commit);
             if let Some(place) = self.place.as_mut()
@@ -408,6 +414,7 @@ impl Place {
             };
             tables.insert(named.id, table);
         }
+
         let from = (manifest.segment, manifest.commit);
         let begin = || WalReader::begin(inner.files().disk(), inner.dir(), inner.salt(), from);
         let log = if manifest.segment == 0 { None } else { Some(begin()?) };

@@ -58,12 +58,14 @@ pub(crate) fn recover(
     let (disk, dir) = (inner.disk(), inner.dir());
     let has_log = disk.kind(&dir.join(LOG))?.is_some();
     let numbers = if has_log { segments(disk, dir)? } else { Vec::new() };
+
     let leased = inner.leased_segment()?;
     let spares = |number: &u64| {
         let is_old = manifest.segment == 0 || *number < manifest.segment;
         let mut manifests = std::iter::once(manifest).chain(older);
         is_old && *number < leased && !manifests.any(|manifest| manifest.needs_segment(*number))
     };
+
     state.spares = numbers.iter().copied().filter(spares).collect();
     if manifest.sequence == 0 {
         // Before the first manifest nothing is committed: these are of an attempt to make it that
@@ -74,25 +76,31 @@ pub(crate) fn recover(
         }
         return Ok(0);
     }
+
     if manifest.segment == 0 {
         state.segment = numbers.last().copied().unwrap_or(0);
         return Ok(0);
     }
+
     let from = (manifest.segment, manifest.commit);
+
     let mut walk =
         WalReader::begin(inner.files().disk(), dir, inner.salt(), from).map_err(damaged)?;
     while walk.advance().map_err(damaged)? {
         apply(&walk, manifest.next_table, state).map_err(damaged)?;
     }
     walk.check_end().map_err(damaged)?;
+
     if let Some(version) = manifest.versions.iter().find(|version| version.number > walk.commit()) {
         // The log was durable up to there when the version was retained.
         let reason = ends_before(version.number, walk.commit());
         return Err(corrupted(&dir.join(LOG).join(segment_name(walk.segment())), reason));
     }
+
     state.segment = walk.segment();
     let (from, last, end) = (manifest.segment, walk.segment(), walk.position());
     state.found = is_logged.then_some(FoundLog { from, last, end });
+
     for number in numbers {
         if number > state.segment {
             if let Some(mut scan) = SegmentScan::open(disk, dir, inner.salt(), number)?
@@ -106,6 +114,7 @@ pub(crate) fn recover(
             disk.remove(&dir.join(LOG).join(segment_name(number)))?;
         }
     }
+
     Ok(walk.bytes())
 }
 
@@ -126,6 +135,7 @@ pub(crate) fn apply_log_of_version(
         return Ok(());
     }
     let from = (version.base.segment, version.base.commit);
+
     // A reader has no file to write runs to.
     let flush_at = (!inner.is_read_only()).then_some(REPLAYED_BYTES_MAX);
     let mut walk = WalReader::begin(inner.files().disk(), inner.dir(), inner.salt(), from)?;
@@ -142,6 +152,7 @@ pub(crate) fn apply_log_of_version(
             }
         }
     }
+
     Ok(())
 }
 

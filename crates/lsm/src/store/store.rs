@@ -109,6 +109,7 @@ impl Store {
         let session = Session::open_for_store(&disk, dir, &options.session)?;
         let inner = Arc::clone(session.inner());
         let disk = inner.disk();
+
         let found = manifest::read(disk, dir)?;
         if found.manifest.is_some() {
             // In their place there is nothing to lose.
@@ -119,8 +120,10 @@ impl Store {
                 inner.sync_root()?;
             }
         }
+
         sync_edits(&inner, found.manifests())?;
         let older = found.older.iter().flat_map(StoreManifest::numbers).collect();
+
         // From here on it is a store of its own.
         let manifest = StoreManifest { is_backup: false, ..found.manifest.unwrap_or_default() };
         for name in COPIES {
@@ -129,6 +132,7 @@ impl Store {
                 disk.remove(&unfinished)?;
             }
         }
+
         let mut state = State {
             tables: open_tables(&inner, &manifest, &options.resolves)?,
             commit: manifest.commit,
@@ -141,10 +145,12 @@ impl Store {
             ends: BTreeMap::new(),
             found: None,
         };
+
         let is_logged = options.durability > Durability::SnapshotOnly;
         let place = (is_logged, &mut state);
         let log_bytes = recover(&inner, &manifest, found.older.as_ref(), place)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
+
         let durable = GroupCommit::new(Arc::clone(&inner), manifest.commit);
         let shared = Arc::new(Shared {
             log_dir: WalDir::new(
@@ -165,6 +171,7 @@ impl Store {
             is_checkpointing: AtomicBool::new(false),
             thread: Mutex::default(),
         });
+
         Ok(Self { shared })
     }
 
@@ -188,17 +195,20 @@ impl Store {
         let mut published = lock(&shared.published);
         shared.inner.check_writable()?;
         event!(DEBUG, "store.create_table", shared.inner.dir(), %name);
+
         if published.manifest.tables.iter().any(|table| table.name == name.0) {
             return Err(Error::TableExists { name: name.to_string() });
         }
         let table = shared.session.new_table(config)?;
         let id = published.manifest.next_table;
+
         let meta = SnapshotMeta {
             created_ns: shared.inner.disk().clock().wall().as_nanos() as u64,
             resolve: config.resolve.name().to_owned(),
             config: config.clone(),
             ..SnapshotMeta::default()
         };
+
         shared.make_durable(&mut published)?;
         let mut next = published.manifest.clone();
         next.next_table += 1;
@@ -207,6 +217,7 @@ impl Store {
         let slot = Arc::new(Slot::default());
         let named = Named { table, changed: 0, written: 0, slot: Arc::clone(&slot) };
         lock(&shared.state).tables.insert(id, named);
+
         Ok(NamedTable {
             shared: Arc::clone(shared),
             key: TableKey { id, name: name.clone() },
@@ -263,10 +274,12 @@ impl Store {
         self.shared.inner.check_writable()?;
         event!(DEBUG, "store.rename_table", self.shared.inner.dir(), name = %from, %to);
         let id = published.manifest.find(from)?;
+
         if published.manifest.tables.iter().any(|table| table.name == to.0) {
             return Err(Error::TableExists { name: to.to_string() });
         }
         self.shared.make_durable(&mut published)?;
+
         let mut next = published.manifest.clone();
         for table in next.tables.iter_mut().filter(|table| table.id == id) {
             table.name.clone_from(&to.0);
@@ -291,11 +304,13 @@ impl Store {
         shared.make_durable(&mut published)?;
         let mut next = published.manifest.clone();
         next.tables.retain(|table| table.id != id);
+
         // No commit may come in between that would be durable and yet for nothing.
         let mut state = lock(&shared.state);
         published.publish(&shared.inner, next)?;
         let dropped = state.tables.remove(&id);
         drop(state);
+
         if let Some(named) = dropped {
             lock(&named.slot.0).view = None;
         }
@@ -343,6 +358,7 @@ impl Store {
         durability: Durability,
     ) -> Result<Ticket> {
         let shared = &self.shared;
+
         // One for each table: what is taken back is the last thing that was done to it.
         let mut grouped: Vec<Batch<'_>> = Vec::with_capacity(batches.len());
         for (table, updates) in batches {
@@ -355,14 +371,17 @@ impl Store {
                 None => grouped.push(Batch { key: &table.key, updates: updates.collect() }),
             }
         }
+
         for batch in &grouped {
             shared.inner.check_room_for(&batch.updates)?;
         }
         let record = shared.record(&grouped)?;
+
         let frees = grouped
             .iter()
             .flat_map(|batch| &batch.updates)
             .all(|(_, update)| matches!(update, Update::Delete));
+
         let commit = shared.commit(&mut *shared.state_to_commit(frees)?, &grouped, record)?;
         let ticket = Ticket::new(shared, commit);
         if durability == Durability::Each {
@@ -452,6 +471,7 @@ impl Store {
             let log = shared.inner.keep_log(manifest.first_segment_of_versions());
             (manifest, held, log)
         };
+
         let commit = manifest.commit;
         let changed = BTreeMap::new();
         let source = Source { inner: &shared.inner, manifest: &manifest, commit, changed };
@@ -471,6 +491,7 @@ impl Store {
             let state = lock(&shared.state);
             state.is_linked && state.log.as_ref().is_some_and(|log| !log.is_found())
         };
+
         let written = if is_ours && shared.inner.check_writable().is_ok() {
             let made = shared.checkpoint_leaving(&mut lock(&shared.published), LogRoom::Least);
             made.or_else(|error| {
@@ -483,11 +504,13 @@ impl Store {
         } else {
             Ok(())
         };
+
         let closed = shared.session.close();
         if let Some(thread) = lock(&shared.thread).take() {
             // It tells what it fails at as an event.
             drop(thread.join());
         }
+
         written.and(closed)
     }
 }
@@ -647,6 +670,7 @@ impl NamedTable {
             state.changes = change;
             Ok(before)
         };
+
         let before = set(config)?;
         self.shared.checkpoint_over(&mut published).or_else(|error| {
             set(&before)?;

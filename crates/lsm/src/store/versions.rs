@@ -160,6 +160,7 @@ impl Shared {
         let StoreManifest { commit, segment, tables, .. } = &published.manifest;
         let written = self.log_written.load(Ordering::Relaxed);
         let most = (CHAIN_LOGS * self.log_bytes_max).min(CHAIN_BYTES_MAX);
+
         let is_short = |start: u64| written - start <= most;
         if let Some(chain) = published.live_chain()
             && is_short(chain.start)
@@ -199,6 +200,7 @@ impl Store {
         shared.inner.check_writable()?;
         let (mut number, mut segment) = shared.durable_place(&mut published)?;
         let StoreManifest { versions, tables, .. } = &published.manifest;
+
         let is_other = |last: &VersionMeta| last.number == number && !last.base.has_tables(tables);
         if versions.last().is_some_and(is_other) {
             // Tables were made, renamed or dropped since, or configured: another version needs
@@ -209,14 +211,17 @@ impl Store {
 
         event!(DEBUG, "store.retain", shared.inner.dir(), number);
         let versions = &published.manifest.versions;
+
         let wanted = name.map_or("", SnapshotName::as_str);
         let taken = |version: &&VersionMeta| {
             !wanted.is_empty() && version.name == wanted && version.number != number
         };
+
         if let Some(version) = versions.iter().find(taken) {
             let (name, number) = (wanted.to_owned(), version.number);
             return Err(Error::VersionExists { name, number });
         }
+
         let version = match versions.last().filter(|version| version.number == number) {
             Some(version) if wanted.is_empty() || version.name == wanted => return Ok(number),
             Some(version) if version.name.is_empty() => {
@@ -237,6 +242,7 @@ impl Store {
             // What is left is for the tables to grow.
             return Err(Error::SnapshotTooLarge { bytes, limit });
         }
+
         published.amend(&shared.inner, Edit::Retain(version))?;
         if let Some(chain) = &mut published.chain {
             chain.is_used = true;
@@ -335,6 +341,7 @@ impl Store {
 
         let mut guard = lock(&shared.state);
         let state = &mut *guard;
+
         // It has a number, but no record: the log of the manifest before ends with the commit
         // before.
         let log_bytes = shared.log_bytes.load(Ordering::Relaxed);
@@ -342,33 +349,41 @@ impl Store {
         state.commit += 1;
         state.is_linked = false;
         next.commit = state.commit;
+
         let made = shared.begin_log(state, LogRoom::Ordinary).and_then(|segment| {
             next.segment = segment;
             published.publish(&shared.inner, next)
         });
+
         if made.is_err() {
             // The log goes on where it was; the segment that was begun is the next one to be begun
             // again.
             state.commit -= 1;
             (state.log, state.segment, state.is_linked) = (log, segment, is_linked);
         }
+
         let both = made?;
+
         // The log goes on from other tables.
         published.chain = None;
         for written in &written {
             written.share(&shared.inner);
         }
+
         let mut slots: BTreeMap<u64, _> = std::mem::take(&mut state.tables)
             .into_iter()
             .map(|(id, named)| (id, named.slot))
             .collect();
+
         for slot in slots.values() {
             lock(&slot.0).view = None;
         }
+
         for (id, _, table) in copies {
             let slot = slots.remove(&id).unwrap_or_default();
             state.tables.insert(id, Named { table, changed: 0, written: 0, slot });
         }
+
         shared.link(state, published.manifest.commit, log_bytes);
         drop(guard);
         if both {

@@ -87,14 +87,17 @@ impl BulkLoader {
         self.session.check_writable()?;
         self.session.check_room_for(batch)?;
         let (room, blob_bytes) = check_batch(batch)?;
+
         if batch.is_empty() {
             return Ok(());
         }
+
         if batch.iter().any(|(_, update)| is_range(update)) {
             return self.add_with_ranges(batch);
         }
         let weight = room.weight_bytes() + blob_bytes as u64;
         self.merge_groups()?;
+
         if self.buffer.weight_bytes() + weight > self.sorted_bytes() {
             self.flush()?;
         }
@@ -105,6 +108,7 @@ impl BulkLoader {
     fn add_with_ranges<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.settle()?;
         let before = (self.buffer.clone(), self.tiers.clone(), self.written_bytes);
+
         let mut parts = batch.chunk_by(|one, other| is_range(&one.1) == is_range(&other.1));
         let added = parts.try_for_each(|part| {
             if !is_range(&part[0].1) {
@@ -122,10 +126,12 @@ impl BulkLoader {
             }
             Ok(())
         });
+
         if added.is_err() {
             (self.buffer, self.tiers, self.written_bytes) = before;
             self.flushing = None;
         }
+
         added
     }
 
@@ -152,12 +158,14 @@ impl BulkLoader {
             self.flush()?;
             self.add(part, Room::default())
         });
+
         if added.is_err() {
             self.buffer = Memtable::default();
             self.flushing = None;
             self.tiers.iter_mut().take(1).for_each(|newest| newest.truncate(runs));
             self.written_bytes = written_bytes;
         }
+
         added
     }
 
@@ -178,6 +186,7 @@ impl BulkLoader {
             }
             weight += own;
         }
+
         parts.push(&batch[start..]);
         parts
     }
@@ -287,27 +296,32 @@ impl BulkLoader {
         self.settle()?;
         self.merge_groups()?;
         let inputs: Vec<Input> = self.tiers.iter().flat_map(|runs| newest_first(runs)).collect();
+
         let context = CompactionEnv {
             set: self.session.files(),
             config: &self.config,
             salt: self.session.salt(),
             table: self.session.id(),
         };
+
         let weight: u64 = inputs.iter().filter_map(Input::run).map(|r| context.run_size(r)).sum();
         let level = context.last_level_of(weight);
         let spec = context.spec(inputs, (level, level), true, &Held::default());
+
         let merging = Compaction::new(self.session.files(), spec);
         if self.has_two_threads()
             && let ControlFlow::Break(reason) = merging.merge_on_two_threads(watch)?
         {
             return Ok(ControlFlow::Break(reason));
         }
+
         while !merging.is_complete() {
             if let ControlFlow::Break(reason) = watch(merging.done(), merging.total()) {
                 return Ok(ControlFlow::Break(reason));
             }
             merging.advance_to(merging.done() + STEP_PAGES)?;
         }
+
         let mut tree = Levels { written_bytes: self.written_bytes, ..Levels::default() };
         if let Some(run) = merging.finish()? {
             if let Some(budget) = self.config.memory_budget {
@@ -318,6 +332,7 @@ impl BulkLoader {
             tree.levels = vec![Level::default(); level];
             tree.levels[level - 1].incoming = Some(Incoming::Single(run));
         }
+
         Ok(ControlFlow::Continue(Table::new(self.session, tree, self.config)))
     }
 }

@@ -111,6 +111,7 @@ pub(crate) fn export(
     let mut output = Output { out, bytes: 0, digest: StateDigest::default() };
     output.put(&CANONICAL_MAGIC)?;
     output.put(&CANONICAL_VERSION.to_le_bytes())?;
+
     // Entries whose blobs are read together, and those between them.
     let (mut records, mut blob_bytes) = (Vec::new(), 0);
     while let Some(record) = cursor.next_ref()? {
@@ -126,6 +127,7 @@ pub(crate) fn export(
             (records, blob_bytes) = (Vec::new(), 0);
         }
     }
+
     output.put_all(session, &records)?;
     let digest = std::mem::take(&mut output.digest);
     let count = digest.count();
@@ -199,6 +201,7 @@ pub(crate) fn import(
     let mut input = Input { input, offset: 0 };
     check_head(&mut input)?;
     let mut digest = StateDigest::default();
+
     let mut last: Option<Vec<u8>> = None;
     let mut has_ended = false;
     while !has_ended {
@@ -215,12 +218,14 @@ pub(crate) fn import(
         }
         take(&batch)?;
     }
+
     check_end(input, digest)
 }
 
 /// Reads the header and the trailer of an export, not its entries.
 pub(crate) fn summary(file: &dyn DiskFile) -> Result<CanonicalSummary> {
     let bytes = file.len()?;
+
     let malformed =
         |offset, reason: &str| Err(Error::CanonicalMalformed { offset, reason: reason.to_owned() });
     let Some(end) = bytes.checked_sub(END_BYTES).filter(|&end| end >= HEAD_BYTES) else {
@@ -230,6 +235,7 @@ pub(crate) fn summary(file: &dyn DiskFile) -> Result<CanonicalSummary> {
     file.read_at(&mut head, 0)?;
     file.read_at(&mut last, end)?;
     check_head(&mut Input { input: head.as_slice(), offset: 0 })?;
+
     let mut input = Input { input: last.as_slice(), offset: end };
     if input.array()? != [TAG_END] {
         return malformed(end, "there is no end record");
@@ -259,14 +265,17 @@ fn next_entry(input: &mut Input<impl Read>, last: Option<&[u8]>) -> Result<Optio
     if tag == TAG_END {
         return Ok(None);
     }
+
     if tag != TAG_ENTRY && tag != TAG_ENTRY_WITH_BLOB {
         input.offset -= 1;
         return input.malformed(format!("unknown tag {tag}"));
     }
+
     let key_len = u32::from_le_bytes(input.array()?);
     if key_len as usize > KEY_BYTES_MAX {
         return input.malformed(format!("a key of {key_len} bytes; the limit is {KEY_BYTES_MAX}"));
     }
+
     let key = input.bytes(key_len)?;
     if last.is_some_and(|last| last >= key.as_slice()) {
         return input.malformed("the key is not above the one before it");
@@ -283,10 +292,12 @@ fn check_end(mut input: Input<impl Read>, digest: StateDigest) -> Result<Canonic
         let read = digest.count();
         return input.malformed(format!("the end says {count} entries; {read} have been read"));
     }
+
     let (expected, found) = (input.array()?, digest.finish());
     if expected != found {
         return Err(Error::CanonicalDigestMismatch { expected, found });
     }
+
     if !input.up_to(1)?.is_empty() {
         return input.malformed("bytes after the end");
     }

@@ -216,6 +216,7 @@ impl Cursor {
             let gap = readers.gap();
             self.go_to(gap);
         }
+
         if self.readers.is_none() {
             let Some(range) = self.ahead(order) else { return Ok(false) };
             let reading = Reading::Scan(Prefetcher::new(self.session.files().open_files()));
@@ -223,6 +224,7 @@ impl Cursor {
             let merge = scan.of_table(&self.view, &range);
             self.readers = Some(Readers { merge, order, is_passed: false });
         }
+
         let Some(readers) = &mut self.readers else { return Ok(false) };
         let is_there = readers.settle()?;
         if readers.merge.kind() == Some(Kind::TooLarge)
@@ -230,6 +232,7 @@ impl Cursor {
         {
             return Err(TooLarge::error(entry.key, entry.value));
         }
+
         readers.is_passed = is_there && pass;
         Ok(is_there)
     }

@@ -64,6 +64,7 @@ impl View {
         let unknown: Vec<usize> =
             (0..suspects.len()).filter(|&at| place(&mut suspects[at]).is_none()).collect();
         let keys: Vec<&[u8]> = unknown.iter().map(|&at| suspects[at].key.as_slice()).collect();
+
         let context = LookupEnv {
             cache: None,
             salt: session.salt(),
@@ -72,6 +73,7 @@ impl View {
             spare: session.spare_pages(),
             idle: None,
         };
+
         let buffers: Vec<_> = self.plan.buffers.iter().collect();
         let (found, _) = lookup_in(&buffers, &self.plan, &context, &keys)?;
         for (at, found) in unknown.into_iter().zip(found) {
@@ -164,6 +166,7 @@ impl Diff {
             all.buffers.insert(0, tree.buffer.clone());
             all
         });
+
         if let (Some(one), Some(other)) = (&older.0.union, &newer.0.union)
             && Arc::ptr_eq(one, other)
         {
@@ -173,6 +176,7 @@ impl Diff {
                 sources.union = Some(Box::new(united.clone().under_mask(&tree.union_mask)));
             }
         }
+
         let [of_older, of_newer] = [&sources[0], &sources[1]].map(layers_of);
         let difference = if older.1.resolve == newer.1.resolve {
             Difference::new(of_older, of_newer)
@@ -180,11 +184,13 @@ impl Diff {
             // What combines in another way is not the same.
             Difference { older: of_older, newer: of_newer, is_everything: true }
         };
+
         let reading = Reading::Scan(Prefetcher::new(session.files().open_files()));
         let merge = |layers: &[Layer], config: &TableConfig| {
             let (order, resolve) = (Order::Ascending, config.resolve.clone());
             merge_of(layers, &Scan { order, resolve, reading: reading.clone() })
         };
+
         let [of_older, of_newer] = sources;
         Self {
             older_merge: merge(&difference.older, older.1),
@@ -212,6 +218,7 @@ impl Diff {
         }
         self.session.check_open()?;
         event!(TRACE, "diff.read", self.session.dir(), cursor = self.session.id());
+
         while self.ready.is_empty() {
             match self.gather() {
                 Ok(true) => {}
@@ -222,6 +229,7 @@ impl Diff {
                 }
             }
         }
+
         Ok(self.ready.pop_front())
     }
 
@@ -234,10 +242,12 @@ impl Diff {
         }
         self.older.look_up(&self.session, &mut suspects, |suspect| &mut suspect.old)?;
         self.newer.look_up(&self.session, &mut suspects, |suspect| &mut suspect.new)?;
+
         let both = suspects.into_iter().map(|Suspect { key, old, new }| {
             let looked_up = |side: Option<Lookup>| side.unwrap_or(Lookup::NotFound);
             Change { key, old: looked_up(old), new: looked_up(new) }
         });
+
         let mut changes: Vec<Change> = both.filter(Change::may_be_one).collect();
         let are_same = same_blobs(&self.session, &changes)?;
         let mut are_same = are_same.into_iter();
@@ -252,6 +262,7 @@ impl Diff {
         older.load()?;
         newer.load()?;
         let (mut suspects, mut bytes) = (Vec::new(), 0);
+
         let mut key = Vec::new();
         while suspects.len() < SUSPECTS_MAX && bytes < SUSPECT_BYTES_MAX {
             let heads = [&*older, &*newer].map(MergeIterator::current);
@@ -260,6 +271,7 @@ impl Diff {
             };
             key.clear();
             key.extend_from_slice(next);
+
             let old = Part::of(older, &key, *is_everything);
             let new = Part::of(newer, &key, *is_everything);
             if !are_same(old.as_ref(), new.as_ref()) {
@@ -272,12 +284,14 @@ impl Diff {
                 };
                 suspects.push(Suspect { key: key.clone(), old: known(old)?, new: known(new)? });
             }
+
             for merge in [&mut *older, &mut *newer] {
                 if merge.current().is_some_and(|entry| entry.key == key) {
                     merge.advance()?;
                 }
             }
         }
+
         Ok(suspects)
     }
 }
@@ -320,5 +334,6 @@ fn same_blobs(session: &SessionInner, changes: &[Change]) -> Result<Vec<bool>> {
             are_same[at] = pair[0] == pair[1];
         }
     }
+
     Ok(are_same)
 }

@@ -96,6 +96,7 @@ pub(crate) fn layers_of(sources: &Sources) -> Vec<Layer> {
             }
         }
     }
+
     layers.extend(sources.runs.iter().cloned().map(Layer::Run));
     if let Some(union) = &sources.union {
         // Their keys follow each other, so any order will do.
@@ -104,6 +105,7 @@ pub(crate) fn layers_of(sources: &Sources) -> Vec<Layer> {
             layers.push(Layer::Union(union.clone()));
         }
     }
+
     layers
 }
 
@@ -168,6 +170,7 @@ fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
     let mut traced = Vec::with_capacity(layers.len());
     let mut rest = layers;
     rest.reverse();
+
     while let Some(layer) = rest.pop() {
         let inputs = match &layer {
             Layer::Run(run) if !others.contains_key(&place_of(run)) => {
@@ -176,15 +179,18 @@ fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
             }
             _ => None,
         };
+
         let leads_there = |inputs: &Vec<Arc<Run>>| {
             let ancestors = with_ancestors(inputs.iter(), there);
             ancestors.keys().any(|place| others.contains_key(place))
         };
+
         match inputs.filter(leads_there) {
             Some(inputs) => rest.extend(inputs.into_iter().rev().map(Layer::Run)),
             None => traced.push(layer),
         }
     }
+
     traced
 }
 

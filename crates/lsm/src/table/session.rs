@@ -102,6 +102,7 @@ impl SessionOptions {
                 allowed: format!("{} to {}", OPEN_FILES_MAX.start(), OPEN_FILES_MAX.end()),
             });
         }
+
         match self.reserve_bytes {
             None | Some(0 | RESERVE_BYTES_MIN..=RESERVE_BYTES_MAX) => Ok(()),
             Some(bytes) => Err(Error::InvalidConfig {

@@ -219,12 +219,14 @@ impl Table {
         self.session.check_open()?;
         event!(DEBUG, "table.set_config", self.session.dir(), table = self.session.id());
         config.validate()?;
+
         let refused = |option, value, allowed| Error::InvalidConfig { option, value, allowed };
         if config.resolve != self.config.resolve {
             let (value, kept) = (config.resolve.name().to_owned(), self.config.resolve.name());
             let allowed = format!("{kept}, which the table was made with");
             return Err(refused("resolve", value, allowed));
         }
+
         if let Some(budget) = config.memory_budget
             && (config.memory_budget, config.memory_goal)
                 != (self.config.memory_budget, self.config.memory_goal)
@@ -232,14 +234,17 @@ impl Table {
             let least = budget_min(self.stats().index_bytes, config.memory_goal);
             check_budget(budget, least, "for a table of this size")?;
         }
+
         let now = self.tree.now(&self.context());
         self.config = config.clone();
         self.cache = new_cache(config);
+
         if std::mem::take(&mut self.has_room_to_write) {
             self.make_room_to_write();
         } else {
             self.limit_cache(&self.tree);
         }
+
         // Time has another measure now.
         self.next_work = 0;
         if config.memory_budget.is_some() {
@@ -247,6 +252,7 @@ impl Table {
         } else if self.tree.untimed > 0 {
             self.tree.set_time(&context(&self.session, &self.config), now);
         }
+
         event!(DEBUG, "table.config_set", self.session.dir(), table = self.session.id());
         Ok(())
     }
@@ -355,19 +361,23 @@ impl Table {
         event!(TRACE, "table.updates", self.session.dir(), table = id, count = batch.len());
         let (room, blob_bytes) = check_batch(batch)?;
         let bytes = (room.bytes + blob_bytes) as u64;
+
         if batch.is_empty() {
             return Ok(Applied::default());
         }
         let tries_upserts = self.tries_upserts(batch, room.bytes as u64);
         self.anchor = Arc::default();
         self.make_room_to_write();
+
         let room = match self.config.memory_budget {
             Some(_) => Room::default(),
             None => self.tree.room_for(&self.context(), room),
         };
+
         let undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         let mut applied = Applied { undo, before: None };
         let ticks = self.tree.now(&self.context());
+
         // A resolve function that panics leaves a part of the batch behind. A merge that it was
         // called by begins anew by itself.
         let done =
@@ -383,12 +393,14 @@ impl Table {
                 resume_unwind(panic);
             }
         }
+
         self.batch_ticks = self.tree.now(&self.context()).saturating_sub(ticks);
         let time = self.took(start);
         self.count(|counters| {
             counters.add_updates(batch.len() as u64, bytes);
             counters.update_times.record(time);
         });
+
         event!(TRACE, "table.updated", self.session.dir(), table = id);
         Ok(applied)
     }
@@ -413,6 +425,7 @@ impl Table {
             // What was committed counts, also on a full disk.
             return self.apply_batch(batch).map(drop);
         }
+
         if batch.is_empty() {
             return Ok(());
         }
@@ -422,6 +435,7 @@ impl Table {
         self.value_room.note(room.bytes as u64);
         let now = self.tree.now(&self.context());
         self.tree.buffer.begin(room, &self.config.resolve)?;
+
         for (key, update) in batch {
             match *update {
                 Update::DeleteRange(end) => {
@@ -430,6 +444,7 @@ impl Table {
                 update => self.put(key.as_ref(), update, None)?,
             }
         }
+
         if flush_at.is_some_and(|bytes| self.tree.buffer.weight_bytes() >= bytes)
             && self.tree.is_full(&self.context())
         {
@@ -440,6 +455,7 @@ impl Table {
             // The write buffer may take more than what was set aside for it.
             self.limit_cache(&self.tree);
         }
+
         Ok(())
     }
 
@@ -458,6 +474,7 @@ impl Table {
                 has_room = true;
             }
         }
+
         self.value_room.note(bytes);
         !has_room
     }
@@ -466,6 +483,7 @@ impl Table {
     fn try_upsert(&self, key: &[u8], operand: &[u8]) -> Result<()> {
         let stored = self.get(key)?;
         let Some(stored) = stored.value() else { return Ok(()) };
+
         let mut combined = operand.to_vec();
         match self.config.resolve.combine(&mut combined, stored) {
             Err(Error::ValueTooLarge { bytes, limit }) => Err(Error::UpsertTooLarge {
@@ -512,6 +530,7 @@ impl Table {
             {
                 self.try_upsert(key.as_ref(), operand)?;
             }
+
             match *update {
                 Update::DeleteRange(end) => {
                     if self.delete_span(key.as_ref(), end, applied)? {
@@ -523,10 +542,12 @@ impl Table {
                 }
                 update => self.put(key.as_ref(), update, applied.undo.as_mut())?,
             }
+
             let context = self.context();
             if self.tree.buffer_size(&context) < next_size {
                 continue;
             }
+
             let now = self.tree.now(&context);
             if now >= self.next_work {
                 if now >= self.tree.next_flush() {
@@ -534,8 +555,10 @@ impl Table {
                 }
                 self.work()?;
             }
+
             next_size = self.tree.size_at(&self.context(), self.next_work);
         }
+
         Ok(())
     }
 
@@ -558,6 +581,7 @@ impl Table {
                 return Ok(false);
             }
         }
+
         self.replace_tree(self.tree.without(&span), applied);
         self.next_work = 0;
         Ok(true)
@@ -609,6 +633,7 @@ impl Table {
     /// Does the merge work that is due by now, and finds out when the next is.
     fn work(&mut self) -> Result<()> {
         let now = self.tree.now(&self.context());
+
         let mut next_work = self.tree.next_flush();
         let batch = u64::from(self.config.merge_batch_pages);
         for pending in self.tree.pending() {
@@ -626,6 +651,7 @@ impl Table {
             let target = pending.merging.done().max(asked) + batch;
             next_work = next_work.min(pending.when(target).max(now + 1));
         }
+
         self.next_work = next_work;
         Ok(())
     }
@@ -636,6 +662,7 @@ impl Table {
         if required < merging.done() + batch && required < merging.total() {
             return Ok(());
         }
+
         match self.config.merge_thread {
             // Who is at it, for another handle or to compact, goes on with it; what is due is
             // waited for.
@@ -732,11 +759,13 @@ impl Table {
         let idle: Option<&dyn Idle> = if self.can_merge_ahead() { Some(&ahead) } else { None };
         let context = LookupEnv { idle, ..self.lookup_context() };
         let (results, plan, tally) = lookup_batch(&self.tree, &context, keys)?;
+
         let time = self.took(start);
         self.count(|counters| {
             counters.add_lookups(&tally);
             counters.lookup_times.record(time);
         });
+
         if results.iter().any(|result| result.blob().is_some()) {
             lock(&self.anchor).keep(&results, &plan.buffers);
         }
@@ -764,6 +793,7 @@ impl Table {
         let (batch, ready) = begin_batch(&self.tree, &context, &keys)?;
         let (call, resolve) = (self.session.register(Holder::Call), self.config.resolve.clone());
         let (counters, anchor) = (Arc::clone(&self.counters), Arc::clone(&self.anchor));
+
         let conclude = Box::new(move |batch: Batch, keys: &[Vec<u8>]| {
             let (results, plan, tally) = batch.conclude(keys, &resolve)?;
             lock(&anchor).keep(&results, &plan.buffers);
@@ -774,6 +804,7 @@ impl Table {
             }
             Ok(results)
         });
+
         let submitted = Submitted { keys, batch, ready, conclude };
         self.session.lookup_thread().submit(self.session.files().disk(), submitted)
     }
@@ -805,6 +836,7 @@ impl Table {
                 return Err(differ(&format!("resolve functions `{left}` and `{right}`")));
             }
         }
+
         if let [table] = tables {
             return table.fork();
         }
@@ -839,6 +871,7 @@ impl Table {
         self.session.check_writable()?;
         let (id, dir) = (self.session.id(), self.session.dir());
         event!(TRACE, "table.supply_union_credits", dir, table = id, credits);
+
         let Some(union) = self.tree.union.clone().filter(|_| credits > 0) else {
             return Ok(credits);
         };
@@ -871,12 +904,14 @@ impl Table {
         copy.value_room = self.value_room;
         copy.has_room_to_write = self.has_room_to_write;
         copy.anchor = Arc::clone(&self.anchor);
+
         if !self.has_room_to_write {
             // Either may now advance the merges of both; who is updated has set memory aside for
             // that.
             self.limit_cache(&self.tree);
             copy.limit_cache(&copy.tree);
         }
+
         Ok(copy)
     }
 
@@ -1047,11 +1082,13 @@ impl Table {
             save_times: activity.save_times,
             ..TableStats::default()
         };
+
         let sources = self.tree.sources();
         for buffer in &sources.buffers {
             stats.buffer_entries += buffer.len() as u64;
             stats.buffer_bytes += buffer.memory_bytes() as u64;
         }
+
         let mut seen = BTreeSet::new();
         sources.for_each_run(&mut |run| {
             // A union may have one twice.
@@ -1063,13 +1100,16 @@ impl Table {
             stats.index_bytes += index as u64;
             stats.key_pages += u64::from(run.meta().key_pages);
         });
+
         for pending in self.tree.pending() {
             stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
             stats.unfinished_bytes += pending.merging.built_bytes();
         }
+
         if let Some(union) = &self.tree.union {
             stats.unfinished_bytes += union.built_bytes();
         }
+
         // The run of a complete flush enters level 1 with the next flush, but is read from now on.
         let flushed = self.tree.flushing.as_ref().map(|flushing| flushing.merging.view());
         if let Some(View::Output(Some(run))) = flushed {
@@ -1078,6 +1118,7 @@ impl Table {
             }
             count_run(&mut stats.levels[0], &run);
         }
+
         for (level, filter) in stats.levels.iter_mut().zip(filters) {
             level.filter = filter;
         }
@@ -1145,15 +1186,18 @@ fn level_stats(level: &Level) -> LevelStats {
 fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
     let is_range = matches!(update, Update::DeleteRange(_));
+
     let limit = if is_range { SPAN_KEY_BYTES_MAX } else { KEY_BYTES_MAX };
     let longest = if is_range { key.len().max(value.len()) } else { key.len() };
     if longest > limit {
         return Err(Error::KeyTooLarge { bytes: longest, limit });
     }
+
     let limit = VALUE_BYTES_MAX - if blob.is_some() { BLOB_SPAN_SIZE } else { 0 };
     if value.len() > limit {
         return Err(Error::ValueTooLarge { bytes: value.len(), limit });
     }
+
     match blob {
         Some(blob) if blob.len() > BLOB_BYTES_MAX => {
             Err(Error::BlobTooLarge { bytes: blob.len(), limit: BLOB_BYTES_MAX })
@@ -1213,6 +1257,7 @@ mod tests {
                 assert_eq!(run.access(), wanted, "run {} on level {number}", run.number());
             }
         }
+
         table.tree.levels.len()
     }
 
@@ -1220,6 +1265,7 @@ mod tests {
     fn each_run_is_read_in_the_way_of_its_level() {
         let disk = SimDisk::new(1);
         let options = SessionOptions::with_salt(1).create_dir();
+
         let session = Session::open(disk, Path::new("/session"), &options).unwrap();
         for merge_policy in [
             CompactionPolicy::LazyLevelling,
@@ -1273,6 +1319,7 @@ mod tests {
     fn a_replay_stays_within_its_bound_in_memory() {
         const BOUND: u64 = 50_000;
         const BATCH: u64 = 50 * 148;
+
         let session = session();
         // What is larger counts: the write buffer or the bound.
         for (write_buffer, most) in
@@ -1298,20 +1345,24 @@ mod tests {
         let session = session();
         let (memory_budget, disk_cache) = (Some(BUDGET), DiskCache::None);
         let config = TableConfig { memory_budget, disk_cache, ..TableConfig::default() };
+
         let mut table = session.new_table(&config).unwrap();
         let keys: Vec<_> = (1 << 40..(1 << 40) + 20_000_u64).map(u64::to_le_bytes).collect();
         for key in &keys {
             table.insert(key, &[7; 100]).unwrap();
         }
+
         for _ in 0..2 {
             assert!(table.get_many(&keys).unwrap().iter().all(Lookup::is_found));
         }
         let cached = table.stats().cache_bytes;
         assert!(cached > BUDGET / 2, "{cached} bytes");
+
         replay(&mut table, None, |table| {
             let stats = table.stats();
             assert!(stats.memory_bytes() <= BUDGET.max(stats.buffer_bytes * 5 / 4), "{stats:?}");
         });
+
         let stats = table.stats();
         assert!(stats.buffer_bytes > BUDGET / 2 && stats.cache_bytes < cached / 2, "{stats:?}");
     }
@@ -1323,10 +1374,12 @@ mod tests {
         let session = session();
         let config =
             TableConfig { write_buffer: BufferSize::Entries(64), ..TableConfig::default() };
+
         let mut table = session.new_table(&config).unwrap();
         for number in 0..64 * 30 + 20_u64 {
             table.insert(&(1 << 40 | number).to_le_bytes(), &[7; 100]).unwrap();
         }
+
         let done = |table: &Table| -> Vec<(u64, u64)> {
             table.tree.pending().map(|merge| (merge.merging.done(), merge.due)).collect()
         };
@@ -1339,6 +1392,7 @@ mod tests {
         table.save_snapshot(&name, "").unwrap();
         let mut opened = session.open_snapshot(&name, "").unwrap();
         assert_eq!(opened.tree.now(&opened.context()), now);
+
         for table in [&mut table, &mut opened] {
             let flushes = table.tree.flushes;
             for number in 0..43_u64 {

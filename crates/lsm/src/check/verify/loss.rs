@@ -178,6 +178,7 @@ impl Check<'_> {
         if self.report.problems.iter().all(|problem| !problem.droppable || problem.dropped) {
             return Ok(());
         }
+
         for name in std::mem::take(&mut self.damaged.dirs) {
             self.disk.create_dir(&self.dir.join(name))?;
             self.disk.sync_dir(self.dir)?;
@@ -186,10 +187,12 @@ impl Check<'_> {
                 self.lose(self.dir.join(name), LostWhat::Directory, &Users::default());
             }
         }
+
         let plan = match &manifest {
             Some(manifest) if self.damaged.log => Some(self.plan_log(manifest, salt)?),
             _ => None,
         };
+
         let salt = match salt {
             Some(salt) => salt,
             None => {
@@ -204,10 +207,12 @@ impl Check<'_> {
             None => Some(*run),
             Some((old, new)) => new.as_ref().filter(|_| old == run).map(run_ref),
         };
+
         let partials = self.damaged.partials.clone();
         let is_lost = |partial: &Partial| {
             partials.contains(&partial.number) || runs.contains_key(&partial.number)
         };
+
         let change = |meta: &mut SnapshotMeta| meta.replace_runs(&replace, &is_lost);
         if let Some(manifest) = manifest {
             let mut changed = manifest.clone();
@@ -219,6 +224,7 @@ impl Check<'_> {
         } else if self.damaged.manifest {
             self.drop_manifest()?;
         }
+
         for (name, meta) in std::mem::take(&mut self.damaged.whole) {
             let mut changed = meta.clone();
             change(&mut changed);
@@ -227,6 +233,7 @@ impl Check<'_> {
                 replace_file(self.disk.as_ref(), &path, &changed.encode())?;
             }
         }
+
         self.drop_snapshots()?;
         if let Some(plan) = plan {
             self.cut_log(plan)?;
@@ -261,8 +268,10 @@ impl Check<'_> {
                 filter: wanted.filter,
                 index: wanted.index,
             };
+
             let Salvaged { run, gaps, lost, lost_pages, blob_gaps, lost_blobs } =
                 salvage(files, &damaged, salt)?;
+
             let shows_older = wanted.has_older;
             if !wanted.consistent {
                 // Those who say that it is another run lose all of that.
@@ -276,13 +285,17 @@ impl Check<'_> {
                 let what = LostWhat::Entries { keys, entries, pages, shows_older };
                 self.lose(files.path(number), what, &wanted.users);
             }
+
             if lost_blobs > 0 {
                 let what = LostWhat::Blobs { keys: blob_gaps, blobs: lost_blobs };
                 self.lose(files.blobs_path(number), what, &wanted.users);
             }
+
             runs.insert(number, (wanted.run, run));
         }
+
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
+
         // From here on snapshots and tables may refer to them.
         files.pin(runs.values().filter_map(|(_, run)| run.as_ref()).map(Run::number));
         Ok(runs)
@@ -293,6 +306,7 @@ impl Check<'_> {
         if *old == new {
             return Ok(());
         }
+
         for version in &old.versions {
             if new.versions.iter().all(|other| other.number != version.number) {
                 let (number, name) = (version.number, version.name.clone());
@@ -300,6 +314,7 @@ impl Check<'_> {
                 self.lose(self.dir.join(COPIES[0]), what, &Users::default());
             }
         }
+
         (new.sequence, new.edits) = (old.sequence + 1, 0);
         let bytes = new.encode();
         for name in COPIES {
@@ -316,12 +331,14 @@ impl Check<'_> {
             let names: Vec<String> = disk.list(&log)?.into_iter().map(|entry| entry.name).collect();
             lost_found::keep(disk, self.dir, &log, &names)?;
         }
+
         let mut copies = Vec::new();
         for name in COPIES {
             if disk.kind(&self.dir.join(name))?.is_some() {
                 copies.push(name.to_owned());
             }
         }
+
         lost_found::keep(disk, self.dir, self.dir, &copies)?;
         self.lose(self.dir.join(COPIES[0]), LostWhat::Tables, &Users::default());
         Ok(())
@@ -353,11 +370,13 @@ impl Check<'_> {
             versions: BTreeSet::new(),
             lost: Vec::new(),
         };
+
         let mut last_commit = u64::MAX;
         if manifest.segment > 0 {
             let chain = log.follow((manifest.segment, manifest.commit), None)?;
             last_commit = chain.commit;
             plan.rewrites = chain.rewrites;
+
             let is_behind = |number: &u64| *number > chain.segment;
             if chain.is_cut {
                 let behind = log.segments()?.into_iter().filter(is_behind);
@@ -373,6 +392,7 @@ impl Check<'_> {
                 });
             }
         }
+
         for group in manifest.groups().filter(|group| group.until() > 0) {
             let base = group.base();
             let chain = log.follow((base.segment, base.commit), Some(group.until()))?;
@@ -386,6 +406,7 @@ impl Check<'_> {
                 }
             }
         }
+
         Ok(plan)
     }
 
