@@ -464,7 +464,8 @@ fn inspect_metadata(disk: &dyn Disk, path: &Path) -> Result<MetadataInfo> {
 
 /// A reserve, if its header is whole.
 fn inspect_reserve(file: &dyn DiskFile) -> Result<Option<ReserveInfo>> {
-    let (len, bytes) = (file.len()?, reserve::read_header(file)?);
+    let len = file.len()?;
+    let bytes = reserve::read_header(file)?;
     Ok(bytes.map(|bytes| ReserveInfo { version: RESERVE_VERSION, bytes, is_held: len >= bytes }))
 }
 
@@ -523,7 +524,9 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     };
 
     let active = dir.join(ACTIVE);
-    let (mut run_files, mut run_files_unreferenced, mut run_bytes) = (0, 0, 0);
+    let mut run_files = 0;
+    let mut run_files_unreferenced = 0;
+    let mut run_bytes = 0;
     for entry in disk.list(&active)? {
         let is_run = file_number(&entry.name).is_some();
         if !is_run && blobs_number(&entry.name).is_none() {
@@ -758,7 +761,8 @@ pub fn inspect_index(disk: &Arc<dyn Disk>, path: &Path) -> Result<IndexInfo> {
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
     let (_, _, section) = read_sections(path, file.as_ref())?;
     let index = section.index;
-    let (kind, bytes) = (index.kind_name(), index.memory_bytes());
+    let kind = index.kind_name();
+    let bytes = index.memory_bytes();
     Ok(IndexInfo { kind, bytes, extra_reads: index.extra_reads() })
 }
 
@@ -774,7 +778,8 @@ pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<Page
     let meta = read_meta(path, file.as_ref())?;
     let corrupt = |what| Error::corrupt(path, what);
     if u64::from(page) >= meta.pages() {
-        let (expected, found) = (meta.pages() - 1, u64::from(page));
+        let expected = meta.pages() - 1;
+        let found = u64::from(page);
         return Err(corrupt(Corrupt { page, rule: "page number", expected, found }));
     }
 

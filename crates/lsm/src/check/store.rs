@@ -331,7 +331,8 @@ impl LogWalk {
                                 let path = dir.join(LOG).join(segment_name(number));
                                 let rule =
                                     "the seal is missing, and the next segment holds records";
-                                let (offset, rule) = (SEAL_OFFSET, rule.to_owned());
+                                let offset = SEAL_OFFSET;
+                                let rule = rule.to_owned();
                                 self.faults.push(Fault { path, offset, rule });
                             }
                         }
@@ -432,7 +433,8 @@ fn walk_segment(
         };
 
         let Some(record) = record else { break };
-        let (expected, found) = (records.next_commit(), record.commit);
+        let expected = records.next_commit();
+        let found = record.commit;
         if found != expected {
             fault(at, format!("number of the commit: expected {expected}, found {found}"));
         }
@@ -457,7 +459,8 @@ fn walk_segment(
     let last = records.next_commit().saturating_sub(1);
     match scan.check_end(last) {
         Err(Error::Corrupt { what, .. }) => {
-            let (expected, found) = (what.expected, what.found);
+            let expected = what.expected;
+            let found = what.found;
             fault(records.end, format!("{}: expected {expected}, found {found}", what.rule));
         }
         checked => checked?,
@@ -508,6 +511,7 @@ pub(crate) fn read_header(disk: &dyn Disk, path: &Path) -> Result<SegmentInfo> {
         }
     })?;
 
-    let (number, usage) = (header.number, SegmentUse::Unknown);
+    let number = header.number;
+    let usage = SegmentUse::Unknown;
     Ok(SegmentInfo { path: path.to_owned(), number, bytes, usage, records: None })
 }

@@ -345,7 +345,8 @@ impl<'a> Check<'a> {
         };
 
         let report = Report::default();
-        let (done_bytes, total_bytes) = (0, 0);
+        let done_bytes = 0;
+        let total_bytes = 0;
         Ok(Self {
             disk,
             dir,
@@ -587,7 +588,8 @@ impl<'a> Check<'a> {
                 }
                 ManifestCopy::Whole(manifest) => {
                     if let Some(newest) = newest.filter(|n| n.sequence > manifest.sequence) {
-                        let (old, new) = (manifest.sequence, newest.sequence);
+                        let old = manifest.sequence;
+                        let new = newest.sequence;
                         let what = format!("is older, {old} instead of {new}");
                         self.note_copy(path, &what);
                     }
@@ -750,7 +752,8 @@ impl<'a> Check<'a> {
     fn write_metadata(&mut self, salt: u64) -> Result<()> {
         let created_ns = self.disk.clock().wall().as_nanos() as u64;
         let meta = SessionMeta { salt, created_ns };
-        let (path, private) = (self.dir.join(METADATA), OpenMode::CreatePrivate);
+        let path = self.dir.join(METADATA);
+        let private = OpenMode::CreatePrivate;
         replace_file_as(self.disk.as_ref(), &path, &meta.encode(), private)?;
         let note = "metadata was written anew: its time of creation is that of the repair";
         self.report.notes.push(note.to_owned());

@@ -99,7 +99,8 @@ impl Needs {
         if input.take(8)? != LEASE_MAGIC || input.u32()? != LEASE_VERSION {
             return Ok(None);
         }
-        let (segment, count) = (input.u64()?, input.u32()?);
+        let segment = input.u64()?;
+        let count = input.u32()?;
         let mut runs = Vec::new();
         for _ in 0..count {
             runs.push(input.u64()?);

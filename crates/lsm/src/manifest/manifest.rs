@@ -355,8 +355,10 @@ impl StoreManifest {
             _ => return snapshot_meta::damaged("unknown kind of store"),
         };
 
-        let (sequence, commit) = (input.u64()?, input.u64()?);
-        let (segment, next_table) = (input.u64()?, input.u64()?);
+        let sequence = input.u64()?;
+        let commit = input.u64()?;
+        let segment = input.u64()?;
+        let next_table = input.u64()?;
 
         let counts = [sequence, commit, segment, next_table];
         if sequence == 0 || counts.iter().any(|&count| count > COUNT_MAX) {
@@ -455,7 +457,8 @@ fn take_version(
     let base = match (input.u8()?, before) {
         (0, Some(before)) => Arc::clone(&before.base),
         (1, _) => {
-            let (commit, segment) = (input.u64()?, input.u64()?);
+            let commit = input.u64()?;
+            let segment = input.u64()?;
             Arc::new(VersionBase { commit, segment, tables: take_tables(input, next_table)? })
         }
         _ => return snapshot_meta::damaged("unknown tag of a version"),

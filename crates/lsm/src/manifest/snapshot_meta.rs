@@ -61,7 +61,8 @@ pub(crate) fn open(bytes: &[u8], magic: [u8; 8], newest: u32) -> Result<Reader<'
     if input.take(8)? != magic {
         return damaged("wrong magic");
     }
-    let (computed, stored) = (crc32c(content), u32::from_le_bytes(*crc));
+    let computed = crc32c(content);
+    let stored = u32::from_le_bytes(*crc);
 
     if computed != stored {
         return damaged(&format!(
@@ -275,8 +276,11 @@ fn take_partial(input: &mut Reader<'_>) -> Result<Option<Partial>, Refused> {
         1 => {}
         _ => return damaged("unknown tag of a merge's output"),
     }
-    let (number, identity, data_pages) = (input.u64()?, input.u64()?, input.u32()?);
-    let (blob_bytes, work) = (input.u64()?, input.u64()?);
+    let number = input.u64()?;
+    let identity = input.u64()?;
+    let data_pages = input.u32()?;
+    let blob_bytes = input.u64()?;
+    let work = input.u64()?;
     let blob_pages = blob_bytes.div_ceil(PAYLOAD_SIZE as u64);
     if data_pages == 0 || u64::from(data_pages).max(blob_pages) > RUN_PAGES_MAX {
         return damaged("a merge's output of a size that no run reaches");
@@ -324,7 +328,8 @@ fn take_union(
                 2 => Frontier::Everything,
                 _ => return damaged("unknown tag of a union's frontier"),
             };
-            let (passed, count) = (input.u64()?, input.u32()?);
+            let passed = input.u64()?;
+            let count = input.u32()?;
             let mut tables = Vec::new();
             for _ in 0..count {
                 let runs = take_runs(input, masks)?;
@@ -580,7 +585,8 @@ impl SnapshotMeta {
         let Some(config) = TableConfig::decode(&mut input)? else {
             return damaged("configuration out of range");
         };
-        let (flushes, now) = (input.u64()?, input.u64()?);
+        let flushes = input.u64()?;
+        let now = input.u64()?;
         let masks = take_masks(&mut input)?;
         let images = take_runs(&mut input, &masks)?;
         let flushed = take_option(&mut input, &masks)?;
@@ -612,7 +618,8 @@ impl SnapshotMeta {
         if flushes > 1 << 40 || now > 1 << 61 || levels.len() > LEVELS_MAX {
             return damaged("a time or a number of levels that no table reaches");
         }
-        let (label, resolve) = (label.to_owned(), resolve.to_owned());
+        let label = label.to_owned();
+        let resolve = resolve.to_owned();
 
         let meta = Self {
             created_ns,

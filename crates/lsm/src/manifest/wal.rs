@@ -322,14 +322,16 @@ impl<'a> Record<'a> {
         let tables = input.u32()?;
         let mut parts = Vec::new();
         for _ in 0..tables {
-            let (table, count) = (input.u64()?, input.u32()?);
+            let table = input.u64()?;
+            let count = input.u32()?;
             let fit = input.rest().len() / UPDATE_BYTES_MIN;
 
             let mut updates = Vec::with_capacity(fit.min(count as usize));
             for _ in 0..count {
                 let at = input.offset();
                 let tag = input.u8()?;
-                let (key, value) = (input.string()?, input.string()?);
+                let key = input.string()?;
+                let value = input.string()?;
 
                 updates.push((
                     key,
@@ -450,7 +452,9 @@ impl SegmentScan {
         header: SegmentHeader,
         notes: Notes,
     ) -> Result<Self> {
-        let (window, window_at, looked_at) = (Vec::new(), 0, 0);
+        let window = Vec::new();
+        let window_at = 0;
+        let looked_at = 0;
         Ok(Self {
             len: file.len()?,
             file,
@@ -544,7 +548,8 @@ impl SegmentScan {
 
     /// Header of the record at `at`, if the record is whole; the window then holds all of it.
     fn whole_at(&mut self, at: u64) -> Result<Option<RecordHead>> {
-        let (number, salt) = (self.header.number, self.salt);
+        let number = self.header.number;
+        let salt = self.salt;
         let Some(head) = self.bytes(at, RECORD_HEADER_SIZE)? else { return Ok(None) };
 
         let mut head = Reader::new(head);

@@ -85,7 +85,8 @@ impl DamagedWal<'_> {
         loop {
             let first = commit + 1;
             let header = SegmentHeader { number, first };
-            let (mut end, mut state) = (SEGMENT_HEADER_SIZE, State::CUT);
+            let mut end = SEGMENT_HEADER_SIZE;
+            let mut state = State::CUT;
 
             if let Some((mut scan, is_headed)) = self.open(header)? {
                 let is_whole = self.pass_records(&mut scan, &mut commit)?;
@@ -198,7 +199,8 @@ impl DamagedWal<'_> {
 
         let path = self.path(number);
         let temporary = path.with_extension("log.tmp");
-        let (mode, access) = (OpenMode::CreateNew, Access::Buffered);
+        let mode = OpenMode::CreateNew;
+        let access = Access::Buffered;
         let file = create_afresh(self.disk, &temporary, mode, access)?;
         let header = SegmentHeader { number, first: rewrite.first };
         file.write_at(&segment_start(header, rewrite.sealed), 0)?;

@@ -134,7 +134,8 @@ impl GroupCommit {
         last: u64,
         mark: &dyn Fn(),
     ) -> Result<()> {
-        let (files, clock) = (self.inner.files(), self.inner.disk().clock());
+        let files = self.inner.files();
+        let clock = self.inner.disk().clock();
         files.check_poisoned()?;
         (syncs.is_syncing, syncs.is_watched) = (true, false);
         drop(syncs);

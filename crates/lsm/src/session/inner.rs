@@ -403,7 +403,8 @@ fn keep_orphans(
     lost: &[String],
     is_known: bool,
 ) -> Result<()> {
-    let (disk, active) = (files.disk().as_ref(), dir.join(ACTIVE));
+    let disk = files.disk().as_ref();
+    let active = dir.join(ACTIVE);
     if orphans.is_empty() {
         if is_known {
             files.open_files().note_dispensable(lost_found::runs_in(dir, lost));
@@ -725,7 +726,8 @@ impl SessionInner {
     /// Statistics of the session and of its handles.
     pub(crate) fn stats(&self) -> SessionStats {
         let read = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
-        let (sums, activity) = (self.files.sums(), self.counters.activity());
+        let sums = self.files.sums();
+        let activity = self.counters.activity();
 
         let filters = self.counters.filters().into_iter();
         SessionStats {

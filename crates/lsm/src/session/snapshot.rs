@@ -635,7 +635,8 @@ pub(crate) fn check_footer(path: &Path, footer: &RunMeta, wanted: &RunRef) -> Re
         return broken("identity in the snapshot", wanted.identity, footer.identity);
     }
     if footer.data_pages != wanted.data_pages {
-        let (wanted, found) = (wanted.data_pages.into(), footer.data_pages.into());
+        let wanted = wanted.data_pages.into();
+        let found = footer.data_pages.into();
         return broken("data pages in the snapshot", wanted, found);
     }
     Ok(())
@@ -656,7 +657,9 @@ pub(crate) fn resolve_of(
 }
 
 fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Levels> {
-    let (set, config, salt) = (inner.files(), &meta.config, inner.salt());
+    let set = inner.files();
+    let config = &meta.config;
+    let salt = inner.salt();
     let context = CompactionEnv { set, config, salt, table: inner.id() };
     let open = |MaskedRef { run: wanted, mask }: &MaskedRef, level: usize| -> Result<Arc<Run>> {
         let run = &runs[&wanted.number];
@@ -697,7 +700,8 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
         let run = open(flushed, 1)?;
         let merging = Arc::new(Compaction::completed(inner.files(), run));
         let start = meta.flushes * TICKS_PER_FLUSH;
-        let (due, base) = (start + TICKS_PER_FLUSH, merging.done());
+        let due = start + TICKS_PER_FLUSH;
+        let base = merging.done();
         tree.flushing =
             Some(ScheduledCompaction { merging, start, due, base, mask: Mask::default() });
     }
@@ -817,7 +821,8 @@ fn restore_merge(
     let merging = known.unwrap_or_else(|| Arc::new(Compaction::new(inner.files(), spec)));
     if inner.is_read_only() {
         // It merges nothing.
-        let (due, mask) = (clamped(merge.due, time.0), merge.mask.clone());
+        let due = clamped(merge.due, time.0);
+        let mask = merge.mask.clone();
         return Ok(Incoming::Compaction(ScheduledCompaction {
             merging,
             start: time.0,
@@ -985,7 +990,8 @@ mod tests {
             let mut failed = 0;
             for at_call in 0..calls {
                 let runs = unread();
-                let (at_call, kind) = (disk.calls() + at_call, FaultKind::Eio);
+                let at_call = disk.calls() + at_call;
+                let kind = FaultKind::Eio;
                 let fault = Fault { at_call, kind, repeat: Repeat::Once };
                 disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
                 failed += u32::from(open().is_err());

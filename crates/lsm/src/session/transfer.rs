@@ -324,7 +324,8 @@ impl Copier<'_> {
 
         let (purpose, filter) = meta.role(level);
         if footer.purpose != purpose {
-            let (expected, found) = (purpose as u64, footer.purpose as u64);
+            let expected = purpose as u64;
+            let found = footer.purpose as u64;
             let what = Corrupt::rule("purpose in the snapshot", expected, found);
             return Err(Error::corrupt(file.path(), what));
         }

@@ -125,7 +125,8 @@ fn published(source: &Source<'_>, target: &SessionInner) -> Result<CurrentManife
             return Err(refused("it is a store that was committed to".to_owned()));
         }
         Some(manifest) if manifest.commit > source.commit => {
-            let (there, here) = (manifest.commit, source.commit);
+            let there = manifest.commit;
+            let here = source.commit;
             return Err(refused(format!("it has commit {there}, the store only commit {here}")));
         }
         Some(manifest) => manifest,
@@ -284,7 +285,8 @@ fn is_copy_of(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result
     if other.len()? != len {
         return Ok(false);
     }
-    let (mut one, mut copy) = (Vec::new(), Vec::new());
+    let mut one = Vec::new();
+    let mut copy = Vec::new();
 
     for at in (0..len).step_by(COPIED_BYTES) {
         let bytes = (len - at).min(COPIED_BYTES as u64) as usize;

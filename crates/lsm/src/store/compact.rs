@@ -132,7 +132,8 @@ impl Store {
     /// before stays so.
     pub fn compact(&self, progress: Progress<'_>) -> Result<()> {
         let shared = &self.shared;
-        let (mut before, mut made) = (0, 0);
+        let mut before = 0;
+        let mut made = 0;
         for info in self.tables()? {
             let named = match self.table(&info.name) {
                 // It was dropped meanwhile.

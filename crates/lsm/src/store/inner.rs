@@ -328,7 +328,8 @@ impl Shared {
 
     /// Makes the directory of the log, unless it is there.
     fn make_log_dir(&self) -> Result<()> {
-        let (disk, dir) = (self.inner.disk(), self.inner.dir().join(LOG));
+        let disk = self.inner.disk();
+        let dir = self.inner.dir().join(LOG);
         if disk.kind(&dir)?.is_some() {
             return Ok(());
         }
@@ -387,7 +388,8 @@ impl Shared {
         if !self.is_logged() {
             return Ok(RecordBuilder::default());
         }
-        let (bytes, limit) = (batches.iter().map(Batch::bytes).sum(), RECORD_BYTES_MAX);
+        let bytes = batches.iter().map(Batch::bytes).sum();
+        let limit = RECORD_BYTES_MAX;
 
         if bytes > limit {
             return Err(Error::CommitTooLarge { bytes, limit });

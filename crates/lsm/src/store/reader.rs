@@ -159,7 +159,8 @@ impl StoreReader {
         SessionOptions::default().open_files_max(options.open_files_max).validate()?;
         event!(DEBUG, "reader.open", dir);
         let inner = SessionInner::open_read_only(&disk, dir, options.open_files_max)?;
-        let (session, resolves) = (Session::of(inner), options.resolves.clone());
+        let session = Session::of(inner);
+        let resolves = options.resolves.clone();
         let mut reader = Self { session, resolves, place: None, view: View::default() };
         reader.refresh()?;
         Ok(reader)

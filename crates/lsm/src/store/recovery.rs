@@ -26,7 +26,8 @@ pub(crate) fn open_tables(
     let mut tables = BTreeMap::new();
     for named in &manifest.tables {
         let table = open_table(inner, named, resolves)?;
-        let (id, slot) = (named.id, Arc::default());
+        let id = named.id;
+        let slot = Arc::default();
         tables.insert(id, Named { table, changed: 0, written: 0, slot });
     }
     Ok(tables)
@@ -55,7 +56,8 @@ pub(crate) fn recover(
     older: Option<&StoreManifest>,
     (is_logged, state): (bool, &mut State),
 ) -> Result<u64> {
-    let (disk, dir) = (inner.disk(), inner.dir());
+    let disk = inner.disk();
+    let dir = inner.dir();
     let has_log = disk.kind(&dir.join(LOG))?.is_some();
     let numbers = if has_log { segments(disk, dir)? } else { Vec::new() };
 
@@ -98,7 +100,9 @@ pub(crate) fn recover(
     }
 
     state.segment = walk.segment();
-    let (from, last, end) = (manifest.segment, walk.segment(), walk.position());
+    let from = manifest.segment;
+    let last = walk.segment();
+    let end = walk.position();
     state.found = is_logged.then_some(FoundLog { from, last, end });
 
     for number in numbers {

@@ -218,7 +218,8 @@ impl Store {
         };
 
         if let Some(version) = versions.iter().find(taken) {
-            let (name, number) = (wanted.to_owned(), version.number);
+            let name = wanted.to_owned();
+            let number = version.number;
             return Err(Error::VersionExists { name, number });
         }
 
@@ -237,7 +238,8 @@ impl Store {
             }
         };
 
-        let (bytes, limit) = (published.bytes() as usize, MANIFEST_BYTES_MAX / 2);
+        let bytes = published.bytes() as usize;
+        let limit = MANIFEST_BYTES_MAX / 2;
         if bytes as u64 > limit {
             // What is left is for the tables to grow.
             return Err(Error::SnapshotTooLarge { bytes, limit });
@@ -345,7 +347,9 @@ impl Store {
         // It has a number, but no record: the log of the manifest before ends with the commit
         // before.
         let log_bytes = shared.log_bytes.load(Ordering::Relaxed);
-        let (log, segment, is_linked) = (state.log.clone(), state.segment, state.is_linked);
+        let log = state.log.clone();
+        let segment = state.segment;
+        let is_linked = state.is_linked;
         state.commit += 1;
         state.is_linked = false;
         next.commit = state.commit;

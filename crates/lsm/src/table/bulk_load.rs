@@ -69,7 +69,8 @@ pub struct BulkLoader {
 
 impl BulkLoader {
     pub(crate) fn new(session: Registered, config: TableConfig) -> Self {
-        let (buffer, tiers) = (Memtable::default(), Vec::new());
+        let buffer = Memtable::default();
+        let tiers = Vec::new();
         Self { session, config, buffer, flushing: None, tiers, written_bytes: 0 }
     }
 
@@ -137,7 +138,8 @@ impl BulkLoader {
 
     /// Adds a batch to what is in memory, or nothing of it.
     fn add<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)], room: Room) -> Result<()> {
-        let (salt, resolve) = (self.session.salt(), &self.config.resolve);
+        let salt = self.session.salt();
+        let resolve = &self.config.resolve;
         let mut undo = self.buffer.begin(room, resolve)?;
         for (key, update) in batch {
             let update = (key.as_ref(), *update);
@@ -153,7 +155,8 @@ impl BulkLoader {
     /// in memory but what is on its way to becoming a run.
     fn add_in_parts<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.settle()?;
-        let (runs, written_bytes) = (self.tiers.first().map_or(0, Vec::len), self.written_bytes);
+        let runs = self.tiers.first().map_or(0, Vec::len);
+        let written_bytes = self.written_bytes;
         let added = self.parts(batch).into_iter().try_for_each(|part| {
             self.flush()?;
             self.add(part, Room::default())
@@ -175,7 +178,9 @@ impl BulkLoader {
         batch: &'a [(K, Update<'u>)],
     ) -> Vec<&'a [(K, Update<'u>)]> {
         let limit = self.sorted_bytes();
-        let (mut parts, mut start, mut weight) = (Vec::new(), 0, 0);
+        let mut parts = Vec::new();
+        let mut start = 0;
+        let mut weight = 0;
         for (at, (key, update)) in batch.iter().enumerate() {
             let (_, value, blob) = update.parts();
             let bytes = key.as_ref().len() + value.len() + blob.map_or(0, <[u8]>::len);

@@ -113,7 +113,8 @@ pub(crate) fn export(
     output.put(&CANONICAL_VERSION.to_le_bytes())?;
 
     // Entries whose blobs are read together, and those between them.
-    let (mut records, mut blob_bytes) = (Vec::new(), 0);
+    let mut records = Vec::new();
+    let mut blob_bytes = 0;
     while let Some(record) = cursor.next_ref()? {
         let blob = record.blob();
         if blob.is_none() && records.is_empty() {
@@ -205,7 +206,8 @@ pub(crate) fn import(
     let mut last: Option<Vec<u8>> = None;
     let mut has_ended = false;
     while !has_ended {
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let mut batch = Vec::new();
+        let mut bytes = 0;
         while batch.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
             let Some(entry) = next_entry(&mut input, last.as_deref())? else {
                 has_ended = true;
@@ -231,7 +233,8 @@ pub(crate) fn summary(file: &dyn DiskFile) -> Result<CanonicalSummary> {
     let Some(end) = bytes.checked_sub(END_BYTES).filter(|&end| end >= HEAD_BYTES) else {
         return malformed(bytes, "it ends early");
     };
-    let (mut head, mut last) = ([0; HEAD_BYTES as usize], [0; END_BYTES as usize]);
+    let mut head = [0; HEAD_BYTES as usize];
+    let mut last = [0; END_BYTES as usize];
     file.read_at(&mut head, 0)?;
     file.read_at(&mut last, end)?;
     check_head(&mut Input { input: head.as_slice(), offset: 0 })?;
@@ -293,7 +296,8 @@ fn check_end(mut input: Input<impl Read>, digest: StateDigest) -> Result<Canonic
         return input.malformed(format!("the end says {count} entries; {read} have been read"));
     }
 
-    let (expected, found) = (input.array()?, digest.finish());
+    let expected = input.array()?;
+    let found = digest.finish();
     if expected != found {
         return Err(Error::CanonicalDigestMismatch { expected, found });
     }

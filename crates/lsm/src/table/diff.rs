@@ -187,7 +187,8 @@ impl Diff {
 
         let reading = Reading::Scan(Prefetcher::new(session.files().open_files()));
         let merge = |layers: &[Layer], config: &TableConfig| {
-            let (order, resolve) = (Order::Ascending, config.resolve.clone());
+            let order = Order::Ascending;
+            let resolve = config.resolve.clone();
             merge_of(layers, &Scan { order, resolve, reading: reading.clone() })
         };
 
@@ -261,7 +262,8 @@ impl Diff {
         let Self { older_merge: older, newer_merge: newer, is_everything, .. } = self;
         older.load()?;
         newer.load()?;
-        let (mut suspects, mut bytes) = (Vec::new(), 0);
+        let mut suspects = Vec::new();
+        let mut bytes = 0;
 
         let mut key = Vec::new();
         while suspects.len() < SUSPECTS_MAX && bytes < SUSPECT_BYTES_MAX {
@@ -309,7 +311,8 @@ impl Change {
 
     /// The blobs, if nothing but these can tell whether the sides differ.
     fn blobs_to_compare(&self) -> Option<[&BlobRef; 2]> {
-        let (old, new) = (self.old.blob()?, self.new.blob()?);
+        let old = self.old.blob()?;
+        let new = self.new.blob()?;
         let is_open = self.old.value() == self.new.value() && old.len() == new.len();
         is_open.then_some([old, new])
     }
@@ -320,7 +323,9 @@ fn same_blobs(session: &SessionInner, changes: &[Change]) -> Result<Vec<bool>> {
     let mut are_same = vec![false; changes.len()];
     let mut open = changes.iter().enumerate().peekable();
     while open.peek().is_some() {
-        let (mut refs, mut places, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut refs = Vec::new();
+        let mut places = Vec::new();
+        let mut bytes = 0;
         while bytes < BLOB_BYTES_MAX
             && let Some((at, change)) = open.next()
         {

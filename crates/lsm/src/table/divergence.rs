@@ -80,7 +80,9 @@ impl Layer {
 /// The entries of layers, as they combine. Reads nothing.
 pub(crate) fn merge_of(layers: &[Layer], scan: &Scan) -> MergeIterator {
     let sources = layers.iter().map(|layer| layer.source(scan, &KeyRange::ALL)).collect();
-    let (combine, resolve, order) = (Combine::Levels, scan.resolve.clone(), scan.order);
+    let combine = Combine::Levels;
+    let resolve = scan.resolve.clone();
+    let order = scan.order;
     MergeIterator::new(sources, Rules { combine, resolve, order })
 }
 
@@ -113,7 +115,8 @@ pub(crate) fn layers_of(sources: &Sources) -> Vec<Layer> {
 /// slices is the same. The depth of the recursion is that of unions of unions.
 fn are_same_unions(one: &UnionSources, other: &UnionSources) -> bool {
     let are_same = |(one, other): (&Sources, &Sources)| {
-        let (one, other) = (layers_of(one), layers_of(other));
+        let one = layers_of(one);
+        let other = layers_of(other);
         one.len() == other.len() && one.iter().zip(&other).all(|(one, other)| one.is_same(other))
     };
     one.frontier == other.frontier

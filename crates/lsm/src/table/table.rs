@@ -222,7 +222,8 @@ impl Table {
 
         let refused = |option, value, allowed| Error::InvalidConfig { option, value, allowed };
         if config.resolve != self.config.resolve {
-            let (value, kept) = (config.resolve.name().to_owned(), self.config.resolve.name());
+            let value = config.resolve.name().to_owned();
+            let kept = self.config.resolve.name();
             let allowed = format!("{kept}, which the table was made with");
             return Err(refused("resolve", value, allowed));
         }
@@ -357,7 +358,8 @@ impl Table {
         batch: &[(K, Update<'_>)],
     ) -> Result<Applied> {
         self.session.check_writable()?;
-        let (start, id) = (self.clock(), self.session.id());
+        let start = self.clock();
+        let id = self.session.id();
         event!(TRACE, "table.updates", self.session.dir(), table = id, count = batch.len());
         let (room, blob_bytes) = check_batch(batch)?;
         let bytes = (room.bytes + blob_bytes) as u64;
@@ -499,7 +501,8 @@ impl Table {
 
     /// Puts an update into the write buffer, in which a batch has been begun.
     fn put(&mut self, key: &[u8], update: Update<'_>, undo: Option<&mut Undo>) -> Result<()> {
-        let (salt, resolve) = (self.session.salt(), &self.config.resolve);
+        let salt = self.session.salt();
+        let resolve = &self.config.resolve;
         self.tree.buffer.put_update((key, update), salt, resolve, undo)
     }
 
@@ -753,7 +756,8 @@ impl Table {
     #[doc(alias("multi_get", "lookups"))]
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
         self.session.check_open()?;
-        let (start, id) = (self.clock(), self.session.id());
+        let start = self.clock();
+        let id = self.session.id();
         event!(TRACE, "table.lookups", self.session.dir(), table = id, count = keys.len());
         let ahead = MergeAhead { table: self, is_over: Cell::new(false) };
         let idle: Option<&dyn Idle> = if self.can_merge_ahead() { Some(&ahead) } else { None };
@@ -786,13 +790,16 @@ impl Table {
     /// come with the results.
     pub fn submit<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PendingLookups> {
         self.session.check_open()?;
-        let (start, id) = (self.clock(), self.session.id());
+        let start = self.clock();
+        let id = self.session.id();
         event!(TRACE, "table.submit", self.session.dir(), table = id, count = keys.len());
         let context = self.lookup_context();
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_ref().to_vec()).collect();
         let (batch, ready) = begin_batch(&self.tree, &context, &keys)?;
-        let (call, resolve) = (self.session.register(Holder::Call), self.config.resolve.clone());
-        let (counters, anchor) = (Arc::clone(&self.counters), Arc::clone(&self.anchor));
+        let call = self.session.register(Holder::Call);
+        let resolve = self.config.resolve.clone();
+        let counters = Arc::clone(&self.counters);
+        let anchor = Arc::clone(&self.anchor);
 
         let conclude = Box::new(move |batch: Batch, keys: &[Vec<u8>]| {
             let (results, plan, tally) = batch.conclude(keys, &resolve)?;
@@ -832,7 +839,8 @@ impl Table {
                 return Err(differ("not all of them are tables of this session"));
             }
             if table.config.resolve != last.config.resolve {
-                let (left, right) = (table.config.resolve.name(), last.config.resolve.name());
+                let left = table.config.resolve.name();
+                let right = last.config.resolve.name();
                 return Err(differ(&format!("resolve functions `{left}` and `{right}`")));
             }
         }
@@ -869,7 +877,8 @@ impl Table {
     /// [`Error::Poisoned`], [`Error::SessionClosed`]. What was done before stays done.
     pub fn supply_union_credits(&mut self, credits: u64) -> Result<u64> {
         self.session.check_writable()?;
-        let (id, dir) = (self.session.id(), self.session.dir());
+        let id = self.session.id();
+        let dir = self.session.dir();
         event!(TRACE, "table.supply_union_credits", dir, table = id, credits);
 
         let Some(union) = self.tree.union.clone().filter(|_| credits > 0) else {
@@ -927,7 +936,8 @@ impl Table {
     /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash,
     /// there is no snapshot of that name, or a whole one.
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
-        let (start, id) = (self.clock(), self.session.id());
+        let start = self.clock();
+        let id = self.session.id();
         event!(DEBUG, "table.save_snapshot", self.session.dir(), table = id, snapshot = %name);
         snapshot::save(&self.session, &self.context(), &self.tree, name, label)?;
         let time = self.took(start);
@@ -1343,7 +1353,8 @@ mod tests {
     fn cached_pages_make_room_for_what_is_replayed() {
         const BUDGET: u64 = 1 << 20;
         let session = session();
-        let (memory_budget, disk_cache) = (Some(BUDGET), DiskCache::None);
+        let memory_budget = Some(BUDGET);
+        let disk_cache = DiskCache::None;
         let config = TableConfig { memory_budget, disk_cache, ..TableConfig::default() };
 
         let mut table = session.new_table(&config).unwrap();
@@ -1383,7 +1394,8 @@ mod tests {
         let done = |table: &Table| -> Vec<(u64, u64)> {
             table.tree.pending().map(|merge| (merge.merging.done(), merge.due)).collect()
         };
-        let (before, now) = (done(&table), table.tree.now(&table.context()));
+        let before = done(&table);
+        let now = table.tree.now(&table.context());
         assert!(before.len() >= 2, "{before:?}");
         replay(&mut table, None, |table| assert_eq!(table.tree.now(&table.context()), now));
         assert_eq!((done(&table), table.tree.buffer.len()), (before, 5_020));

@@ -275,13 +275,15 @@ impl Check<'_> {
             let shows_older = wanted.has_older;
             if !wanted.consistent {
                 // Those who say that it is another run lose all of that.
-                let (keys, entries) = (vec![KeyGap::default()], None);
+                let keys = vec![KeyGap::default()];
+                let entries = None;
                 let pages = wanted.run.data_pages.into();
                 let what = LostWhat::Entries { keys, entries, pages, shows_older };
                 self.lose(files.path(number), what, &wanted.users);
             } else if !gaps.is_empty() || run.is_none() {
                 let keys = if gaps.is_empty() { vec![KeyGap::default()] } else { gaps };
-                let (entries, pages) = (lost, lost_pages.into());
+                let entries = lost;
+                let pages = lost_pages.into();
                 let what = LostWhat::Entries { keys, entries, pages, shows_older };
                 self.lose(files.path(number), what, &wanted.users);
             }
@@ -309,7 +311,8 @@ impl Check<'_> {
 
         for version in &old.versions {
             if new.versions.iter().all(|other| other.number != version.number) {
-                let (number, name) = (version.number, version.name.clone());
+                let number = version.number;
+                let name = version.name.clone();
                 let what = LostWhat::Version { number, name };
                 self.lose(self.dir.join(COPIES[0]), what, &Users::default());
             }
@@ -362,7 +365,9 @@ impl Check<'_> {
 
     /// Fate of the WAL and of the versions that it leads to.
     fn plan_log(&self, manifest: &StoreManifest, salt: Option<u64>) -> Result<LogPlan> {
-        let (disk, dir, next_table) = (self.disk.as_ref(), self.dir, manifest.next_table);
+        let disk = self.disk.as_ref();
+        let dir = self.dir;
+        let next_table = manifest.next_table;
         let log = DamagedWal { disk, dir, salt, next_table };
         let mut plan = LogPlan {
             rewrites: Rewrites::new(),
@@ -412,7 +417,8 @@ impl Check<'_> {
 
     /// Writes the log as it is to be.
     fn cut_log(&mut self, plan: LogPlan) -> Result<()> {
-        let (disk, dir) = (self.disk.as_ref(), self.dir);
+        let disk = self.disk.as_ref();
+        let dir = self.dir;
         let log = DamagedWal { disk, dir, salt: None, next_table: 0 };
         for (number, rewrite) in &plan.rewrites {
             lost_found::keep_copy(disk, dir, &log.path(*number))?;
