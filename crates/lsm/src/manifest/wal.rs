@@ -543,7 +543,9 @@ impl SegmentScan {
             }
         }
 
-        Ok(Some(&self.window[(at - self.window_at) as usize..]))
+        let from = (at - self.window_at) as usize;
+        debug_assert!(self.window.len() - from >= len, "the window holds what was asked for");
+        Ok(Some(&self.window[from..]))
     }
 
     /// Header of the record at `at`, if the record is whole; the window then holds all of it.
@@ -575,16 +577,20 @@ impl SegmentScan {
     /// [`Error::Disk`].
     pub(crate) fn advance(&mut self) -> Result<bool> {
         let at = self.at;
+        debug_assert!(at.is_multiple_of(RECORD_ALIGN as u64), "records are aligned");
         let Some(head) = self.whole_at(at)? else { return Ok(false) };
+        debug_assert!((RECORD_HEADER_SIZE..=RECORD_BYTES_MAX).contains(&head.len));
         self.at += head.len.next_multiple_of(RECORD_ALIGN) as u64;
         let mut bytes = [0; RECORD_HEADER_SIZE];
         bytes.copy_from_slice(&self.window[(at - self.window_at) as usize..][..RECORD_HEADER_SIZE]);
         self.last = Some(Last { at, head, bytes });
+        debug_assert!(self.at > at, "each record moves the scan on");
         Ok(true)
     }
 
     /// Goes back to the place before a record that it has passed.
     pub(crate) fn go_back(&mut self, at: u64) {
+        debug_assert!(at <= self.at, "the scan goes back only");
         self.at = at;
         self.last = None;
     }
@@ -670,6 +676,7 @@ pub(crate) fn segments(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     let files = entries.iter().filter(|entry| entry.kind == EntryKind::File);
     let mut numbers: Vec<u64> = files.filter_map(|entry| segment_number(&entry.name)).collect();
     numbers.sort_unstable();
+    debug_assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "a number is one file");
     Ok(numbers)
 }
 

@@ -108,6 +108,7 @@ impl CurrentManifest {
         // After a failed sync the copies may be there or not: what they name stays.
         inner.sync_root()?;
         let old = std::mem::replace(&mut self.manifest, next);
+        debug_assert_eq!(self.manifest.sequence, old.sequence + 1, "manifests are numbered");
         self.older.extend(old.numbers());
 
         if let Err(error) = both {
@@ -116,6 +117,7 @@ impl CurrentManifest {
         }
 
         unpin(inner, std::mem::take(&mut self.older));
+        debug_assert!(self.older.is_empty(), "both copies are new, so no older file is needed");
         let len = bytes.len() as u64;
         self.len = Some((len, len));
         Ok(true)
@@ -132,6 +134,7 @@ impl CurrentManifest {
         assert!(fits, "an edit of the versions that are there");
         let Some((body, len)) = self.len else { return self.publish(inner, next) };
 
+        debug_assert!(body <= len, "edits stand behind the body");
         let new_len = len + bytes.len() as u64;
         if new_len - body > body.max(EDIT_BYTES_MIN) || new_len > MANIFEST_BYTES_MAX {
             return self.publish(inner, next);

@@ -60,9 +60,11 @@ struct Syncs {
 
 impl Syncs {
     fn reach(&mut self, commit: u64) {
+        let before = self.commit;
         self.commit = self.commit.max(commit);
         self.reached.store(self.commit, Ordering::Release);
         self.waiting.retain(|waiting| *waiting > commit);
+        debug_assert!(self.commit >= before, "durable commits never become fewer");
         // Whoever watched may be done.
         self.is_watched = false;
     }
@@ -137,7 +139,9 @@ impl GroupCommit {
         let files = self.inner.files();
         let clock = self.inner.disk().clock();
         files.check_poisoned()?;
-        (syncs.is_syncing, syncs.is_watched) = (true, false);
+        assert!(!syncs.is_syncing, "one thread syncs at a time");
+        syncs.is_syncing = true;
+        syncs.is_watched = false;
         drop(syncs);
         let start = clock.monotonic();
         let synced = files.synced(file.path(), file.sync());
@@ -147,7 +151,9 @@ impl GroupCommit {
             mark();
         }
         let mut syncs = lock(&self.syncs);
-        (syncs.is_syncing, syncs.took) = (false, took);
+        debug_assert!(syncs.is_syncing, "the turn was held during the sync");
+        syncs.is_syncing = false;
+        syncs.took = took;
         syncs.expected = syncs.waiting.len();
 
         if synced.is_ok() {
@@ -172,6 +178,7 @@ impl GroupCommit {
             return Ok(true);
         }
         syncs.waiting.push(commit);
+        debug_assert!(syncs.waiting.iter().all(|waiting| *waiting > syncs.commit));
 
         let waited = self.wait_among(syncs, commit);
         if !matches!(waited, Ok(true)) {
@@ -220,6 +227,7 @@ impl GroupCommit {
                     syncs.is_watched = false;
                 }
                 _ => {
+                    // A mark names only commits that its own sync made durable.
                     self.sync(syncs, &log.file, last, &|| self.mark(&log, last))?;
                     if last >= commit {
                         return Ok(true);

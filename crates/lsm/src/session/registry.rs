@@ -70,7 +70,10 @@ pub(crate) struct Operation<'a>(&'a Registry);
 
 impl Drop for Operation<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).under_way -= 1;
+        let mut state = lock(&self.0.state);
+        debug_assert!(state.under_way > 0, "each operation is counted once");
+        state.under_way -= 1;
+        drop(state);
         self.0.idle.notify_all();
     }
 }
@@ -96,7 +99,12 @@ impl Reservation<'_> {
     /// Lets everybody see the snapshot, which must be durable.
     pub(crate) fn publish(self, meta: &SnapshotMeta) {
         let stored = Stored::whole(meta);
-        lock(&self.operation.0.state).names.insert(self.name.clone(), stored);
+        let mut state = lock(&self.operation.0.state);
+        let before = state.names.insert(self.name.clone(), stored);
+        debug_assert!(
+            matches!(before, Some(Stored::Reserved)),
+            "only a reserved name is published"
+        );
     }
 }
 
@@ -150,7 +158,8 @@ impl Registry {
     pub(crate) fn reserve(&self, name: &str) -> Result<Reservation<'_>> {
         let mut state = self.state()?;
         state.check_free(name)?;
-        state.names.insert(name.to_owned(), Stored::Reserved);
+        let before = state.names.insert(name.to_owned(), Stored::Reserved);
+        debug_assert!(before.is_none(), "a reservation takes a free name");
         Ok(Reservation { name: name.to_owned(), operation: self.begin(&mut state) })
     }
 
@@ -205,7 +214,8 @@ impl Registry {
         state.check_free(to)?;
         rename()?;
         if let Some(stored) = state.names.remove(from) {
-            state.names.insert(to.to_owned(), stored);
+            let before = state.names.insert(to.to_owned(), stored);
+            debug_assert!(before.is_none(), "the new name was free");
         }
         Ok(self.begin(&mut state))
     }
@@ -217,5 +227,6 @@ impl Registry {
         while state.under_way > 0 {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        debug_assert!(state.closed && state.under_way == 0, "no operation outlives the session");
     }
 }

@@ -121,6 +121,7 @@ pub(crate) struct FoundLog {
 
 impl FoundLog {
     fn segments(&self) -> u64 {
+        debug_assert!(self.from <= self.last, "the found WAL has a segment");
         self.last - self.from + 1
     }
 
@@ -375,6 +376,7 @@ impl Shared {
             state.ends.insert(old.log.number, old.end());
         }
 
+        debug_assert!(state.ends.keys().all(|&sealed| sealed < header.number));
         state.segment = header.number;
         state.log = Some(end);
         Ok(())
@@ -418,7 +420,13 @@ impl Shared {
             self.begin_segment(state, record.len(), LogRoom::Ordinary)?;
         }
 
-        // A resolve function that panics leaves a part of the commit behind.
+        assert!(!state.is_torn, "a commit that did not end has poisoned the store");
+        debug_assert!(
+            !self.is_logged() || state.log.as_ref().is_some_and(|log| log.has_room(record.len())),
+            "a record is written to one segment"
+        );
+
+        // A merge operator that panics leaves a part of the commit behind.
         let unwinding = Unwinding(self);
         state.is_torn = true;
         let mut applied = Vec::new();
@@ -442,6 +450,7 @@ impl Shared {
         let _right = self.inner.files().open_files().may_write()?;
         let commit = state.commit + 1;
         let known = self.durable.commit();
+        debug_assert!(known < commit, "only written commits are durable");
 
         let record = record.finish(self.inner.salt(), log.log.number, commit, known);
         if let Err(error) = log.write(&record) {
@@ -587,9 +596,11 @@ impl Shared {
             let mut state = lock(&self.state);
             for (id, changed, _) in &copies {
                 if let Some(named) = state.tables.get_mut(id) {
+                    debug_assert!(*changed <= named.changed, "changes are counted upwards");
                     named.written = *changed;
                 }
             }
+            debug_assert!(state.commit >= commit, "commits go on during a checkpoint");
             self.link(&mut state, commit, log_bytes);
         }
 
@@ -620,17 +631,21 @@ impl Shared {
         if !self.is_logged() {
             return Ok(0);
         }
+        let before = state.segment;
         self.begin_segment(state, 0, room)?;
+        debug_assert_eq!(state.segment, before + 1, "segments are numbered without a gap");
         Ok(state.segment)
     }
 
     /// Notes that the manifest on disk leads to the present segment and has all up to `commit`,
     /// which so many bytes of the log were for.
     pub(crate) fn link(&self, state: &mut State, commit: u64, log_bytes: u64) {
-        self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
+        let before = self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
+        debug_assert!(before >= log_bytes, "a checkpoint takes off only what was counted");
         self.due_at.store(self.log_bytes_max / 2, Ordering::Relaxed);
         state.is_linked = self.is_logged();
         state.found = None;
+        debug_assert!(!state.is_linked || state.log.is_some(), "a linked store has a segment");
         let end = state.log.as_ref().filter(|_| state.is_linked);
         self.durable.reach(commit, end.map(|log| (&log.log, state.commit)));
     }
@@ -674,10 +689,12 @@ impl Shared {
             if number >= needed_from.min(leased_from) || state.spares.contains(&number) {
                 continue;
             }
+            debug_assert!(number < state.segment || state.log.is_none(), "the last segment stays");
             if published.needs_segment(number) {
                 self.trim(state, number)?;
             } else if state.spares.len() < spares_max {
                 state.spares.push(number);
+                debug_assert!(state.spares.len() <= spares_max);
             } else {
                 self.inner.disk().remove(&self.log_dir.path(number))?;
             }
@@ -737,7 +754,7 @@ pub(crate) fn write_out(
     copies: &[(u64, u64, Table)],
     manifest: &mut StoreManifest,
 ) -> Result<Vec<WrittenOut>> {
-    let mut all = Vec::new();
+    let mut all = Vec::with_capacity(copies.len());
     for (id, _, table) in copies {
         let written = table.write_out()?;
         for named in manifest.tables.iter_mut().filter(|named| named.id == *id) {

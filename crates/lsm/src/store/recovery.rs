@@ -99,6 +99,7 @@ pub(crate) fn recover(
         return Err(corrupted(&dir.join(LOG).join(segment_name(walk.segment())), reason));
     }
 
+    debug_assert!(walk.segment() >= manifest.segment, "the WAL is read forwards");
     state.segment = walk.segment();
     let from = manifest.segment;
     let last = walk.segment();
@@ -167,9 +168,11 @@ fn apply(walk: &WalReader, next_table: u64, state: &mut State) -> Result<()> {
         // A table that is not there was dropped since.
         if let Some(named) = state.tables.get_mut(&part.table) {
             named.table.replay(&part.updates, Some(REPLAYED_BYTES_MAX))?;
-            (state.changes, named.changed) = (state.changes + 1, state.changes + 1);
+            state.changes += 1;
+            named.changed = state.changes;
         }
     }
+    debug_assert!(record.commit > state.commit, "records stand in the order of commits");
     state.commit = record.commit;
     Ok(())
 }

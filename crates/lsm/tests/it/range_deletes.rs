@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrane_io::{CountedDisk, Disk, SimDisk};
 use terrane_lsm::inspect::{Inspection, MergeInfo, inspect};
@@ -325,6 +326,68 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
 
 /// From a thousand ranges on, those of few keys are deleted key by key, and those of many are
 /// added: so masks are small, and no call reads more than a few thousand keys.
+/// A deleted range is one record whatever it holds, so other threads go on beside it. Readers of the
+/// same table see the range whole or gone, never a part; commits to other tables are not lost.
+#[test]
+fn threads_read_and_commit_beside_deleted_ranges() {
+    const RANGES: u64 = 20;
+    const KEYS_OF_A_RANGE: u64 = 500;
+    let disk = CountedDisk::new(SimDisk::new(7) as Arc<dyn Disk>);
+    let store = store_on(&disk);
+    let config = TableConfig { write_buffer: WriteBuffer::Entries(300), ..TableConfig::default() };
+    let wide = store.create_table(&TableName::new("wide").unwrap(), &config).unwrap();
+    let other = store.create_table(&TableName::new("other").unwrap(), &config).unwrap();
+    insert_all(&wide, 0..RANGES * KEYS_OF_A_RANGE, b"value");
+
+    let is_done = AtomicBool::new(false);
+    let (rounds, commits) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut rounds = 0u64;
+            let mut gone_before = 0;
+            loop {
+                let was_done = is_done.load(Ordering::Acquire);
+                let view = wide.view().unwrap();
+                let held = view.count_exact().unwrap();
+                assert_eq!(held % KEYS_OF_A_RANGE, 0, "a part of a range is gone");
+
+                let gone = RANGES - held / KEYS_OF_A_RANGE;
+                assert!(gone >= gone_before, "a deleted range came back");
+                gone_before = gone;
+                for range in 0..RANGES {
+                    let last = view.get(&key((range + 1) * KEYS_OF_A_RANGE - 1)).unwrap();
+                    assert_eq!(last.value().is_some(), range >= gone, "range {range}");
+                }
+                rounds += 1;
+                if was_done {
+                    return rounds;
+                }
+            }
+        });
+        let writer = scope.spawn(|| {
+            let mut commits = 0;
+            loop {
+                let was_done = is_done.load(Ordering::Acquire);
+                drop(other.insert(&key(commits), b"beside").unwrap());
+                commits += 1;
+                if was_done {
+                    return commits;
+                }
+            }
+        });
+        for range in 0..RANGES {
+            let from = key(range * KEYS_OF_A_RANGE);
+            let to = key((range + 1) * KEYS_OF_A_RANGE);
+            drop(wide.delete_range(&from[..]..&to[..]).unwrap());
+        }
+        is_done.store(true, Ordering::Release);
+        (reader.join().unwrap(), writer.join().unwrap())
+    });
+
+    assert!(rounds > 0 && commits > 0);
+    assert_eq!(wide.view().unwrap().count_exact().unwrap(), 0);
+    assert_eq!(other.view().unwrap().count_exact().unwrap(), commits);
+}
+
 #[test]
 fn masks_are_bounded() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
