@@ -18,10 +18,11 @@ const EDIT_BYTES_MIN: u64 = 16 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct CurrentManifest {
     pub(crate) manifest: StoreManifest,
-    /// Files that an older copy names, which may be the one that survives; pinned until both are new.
+    /// Files that an older copy names, which may be the one that survives; pinned until both are
+    /// new.
     pub(crate) older: Vec<u64>,
-    /// How long both copies are, without and with their edits, if this process has written them. Nothing is appended
-    /// to others: nobody knows what stands behind their last edit.
+    /// How long both copies are, without and with their edits, if this process has written them.
+    /// Nothing is appended to others: nobody knows what stands behind their last edit.
     len: Option<(u64, u64)>,
     /// The base that the versions to come share with the last one.
     pub(crate) chain: Option<Chain>,
@@ -48,8 +49,8 @@ impl CurrentManifest {
         Self { manifest, older, ..Self::default() }
     }
 
-    /// Notes a checkpoint: a chain ends with the first one before which no version was retained, so that one version keeps
-    /// little of the log.
+    /// Notes a checkpoint: a chain ends with the first one before which no version was retained, so
+    /// that one version keeps little of the log.
     pub(crate) fn age_chain(&mut self) {
         self.chain = self.chain.take().filter(|chain| chain.is_used);
         if let Some(chain) = &mut self.chain {
@@ -82,6 +83,7 @@ impl CurrentManifest {
         let next = StoreManifest { sequence: self.manifest.sequence + 1, edits: 0, ..next };
         let files = inner.files();
         self.len = None;
+
         let bytes = next.encode();
         if bytes.len() as u64 > MANIFEST_BYTES_MAX {
             return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
@@ -90,6 +92,7 @@ impl CurrentManifest {
         files.pin(next.numbers());
         let _right = files.open_files().may_write()?;
         let [first, second] = COPIES.map(|name| inner.dir().join(name));
+
         if let Err(error) = inner.write_whole(&first, &bytes) {
             if is_of_rename(&error) {
                 // Nobody knows whether it has its name.
@@ -99,16 +102,22 @@ impl CurrentManifest {
                 return Err(error);
             }
         }
+
         let both = inner.write_whole(&second, &bytes);
+
         // After a failed sync the copies may be there or not: what they name stays.
         inner.sync_root()?;
         let old = std::mem::replace(&mut self.manifest, next);
+        debug_assert_eq!(self.manifest.sequence, old.sequence + 1, "manifests are numbered");
         self.older.extend(old.numbers());
+
         if let Err(error) = both {
             event!(WARN, "cleanup.failed", inner.dir(), %error);
             return Ok(false);
         }
+
         unpin(inner, std::mem::take(&mut self.older));
+        debug_assert!(self.older.is_empty(), "both copies are new, so no older file is needed");
         let len = bytes.len() as u64;
         self.len = Some((len, len));
         Ok(true)
@@ -116,14 +125,16 @@ impl CurrentManifest {
 
     /// Changes the list of versions, durably. Says whether both copies have that.
     ///
-    /// Cost: appends the edit to both copies and syncs them; writes both anew if their edits are longer than the rest,
-    /// or if another process has written them.
+    /// Cost: appends the edit to both copies and syncs them; writes both anew if their edits are
+    /// longer than the rest, or if another process has written them.
     pub(crate) fn amend(&mut self, inner: &SessionInner, edit: Edit) -> Result<bool> {
         let bytes = self.manifest.encode_edit(&edit);
         let mut next = self.manifest.clone();
         let fits = next.apply(edit);
         assert!(fits, "an edit of the versions that are there");
         let Some((body, len)) = self.len else { return self.publish(inner, next) };
+
+        debug_assert!(body <= len, "edits stand behind the body");
         let new_len = len + bytes.len() as u64;
         if new_len - body > body.max(EDIT_BYTES_MIN) || new_len > MANIFEST_BYTES_MAX {
             return self.publish(inner, next);
@@ -134,6 +145,7 @@ impl CurrentManifest {
         let [first, second] = COPIES.map(|name| inner.dir().join(name));
         let right = inner.files().open_files().may_write()?;
         self.len = None;
+
         if let Err(error) = append(inner, &first, &bytes, len) {
             inner.files().check_poisoned()?;
             event!(WARN, "cleanup.failed", inner.dir(), %error);
@@ -141,14 +153,17 @@ impl CurrentManifest {
             drop(right);
             return self.publish(inner, next);
         }
+
         let both = append(inner, &second, &bytes, len);
         inner.files().check_poisoned()?;
         self.manifest = next;
         self.older.extend(removed);
+
         if let Err(error) = both {
             event!(WARN, "cleanup.failed", inner.dir(), %error);
             return Ok(false);
         }
+
         self.len = Some((body, new_len));
         if !self.older.is_empty() {
             unpin(inner, std::mem::take(&mut self.older));
@@ -157,7 +172,8 @@ impl CurrentManifest {
     }
 }
 
-/// Makes edits durable that a process has left which may have died before they were: from here on they are relied on.
+/// Makes edits durable that a process has left which may have died before they were: from here on
+/// they are relied on.
 ///
 /// # Errors
 /// [`Error::Disk`], [`Error::Poisoned`].
@@ -187,10 +203,11 @@ fn changed_bases(old: &StoreManifest, new: &StoreManifest) -> (Vec<u64>, Vec<u64
     (only_in(new, old), only_in(old, new))
 }
 
-/// Appends an edit to a copy of `len` bytes, and syncs it. After a failed write the copy is as it was.
+/// Appends an edit to a copy of `len` bytes, and syncs it. After a failed write the copy is as it
+/// was.
 ///
-/// One copy is durable before the other one is touched: what a loss of power does to a sector that is being
-/// written, it does to one copy.
+/// One copy is durable before the other one is touched: what a loss of power does to a sector that
+/// is being written, it does to one copy.
 fn append(inner: &SessionInner, path: &Path, bytes: &[u8], len: u64) -> Result<()> {
     let files = inner.files().open_files();
     let open = || inner.disk().open(path, OpenMode::ReadWrite, Access::Buffered);

@@ -1,21 +1,21 @@
 //! Durable copies of tables: save, open, rename, delete.
 //!
-//! **Save** writes the segments of the write buffer as runs, its *images*, each once for all snapshots that have the
-//! segment; writes what unfinished merges have ready, syncs all of that and
-//! the runs that are not durable yet, syncs their directory, and only then writes the snapshot's metadata
-//! under a temporary name, syncs it and renames it. **Delete** removes the metadata, syncs the directory, and
-//! only then removes runs. **Rename** renames the metadata, which does not know its name, and syncs the
-//! directory. So after a crash at any point a snapshot is either absent or whole, and runs that nobody refers
-//! to are removed when the session is opened.
+//! **Save** writes the segments of the write buffer as runs, its *images*, each once for all
+//! snapshots that have the segment; writes what unfinished merges have ready, syncs all of that and
+//! the runs that are not durable yet, syncs their directory, and only then writes the snapshot's
+//! metadata under a temporary name, syncs it and renames it. **Delete** removes the metadata, syncs
+//! the directory, and only then removes runs. **Rename** renames the metadata, which does not know
+//! its name, and syncs the directory. So after a crash at any point a snapshot is either absent or
+//! whole, and runs that nobody refers to are removed when the session is opened.
 //!
 //! Operations on different names run side by side; see the module `registry`.
 //!
-//! A merge under way is kept with what it has written: see [`crate::compaction::compaction`] for how it is gone on with.
-//! That part of its output is never needed, since the inputs are there too.
+//! A merge under way is kept with what it has written: see [`crate::compaction::compaction`] for
+//! how it is gone on with. That part of its output is never needed, since the inputs are there too.
 //!
-//! Cost of saving: one file for what came into the write buffer since it was last saved, one for the metadata, a write and a sync for each merge
-//! under way, a sync for each run that no earlier snapshot has synced; nothing that grows with the number of
-//! entries.
+//! Cost of saving: one file for what came into the write buffer since it was last saved, one for
+//! the metadata, a write and a sync for each merge under way, a sync for each run that no earlier
+//! snapshot has synced; nothing that grows with the number of entries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,8 +59,8 @@ use crate::session::inner::{
 use crate::session::registry::{Operation, Reservation};
 use crate::trace::event;
 
-/// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
-/// of Windows, so that it is a file name everywhere.
+/// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a
+/// device of Windows, so that it is a file name everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotName(String);
 
@@ -128,8 +128,8 @@ pub(crate) fn save(
     Ok(())
 }
 
-/// All that a table needs on disk: bytes that are durable, under names that may not be yet. Its files stay as
-/// long as this does.
+/// All that a table needs on disk: bytes that are durable, under names that may not be yet. Its
+/// files stay as long as this does.
 pub(crate) struct WrittenOut {
     pub(crate) meta: SnapshotMeta,
     held: Vec<Arc<Run>>,
@@ -162,15 +162,18 @@ pub(crate) fn write_out(
         Some(pending) => pending.finish()?,
         None => None,
     };
+
     let mut held: Vec<Arc<Run>> = Vec::new();
     let mut refer = |run: &Arc<Run>| {
         held.push(Arc::clone(run));
         masked_ref(run)
     };
+
     let flushed = flushed.as_ref().map(&mut refer);
     let mut unfinished = Vec::new();
     let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer, &mut unfinished));
     let levels = levels.collect::<Result<_>>()?;
+
     let union = tree.union.as_ref();
     let union = union.map(|union| union_ref(union, &tree.union_mask, &mut refer));
     let meta = SnapshotMeta {
@@ -185,9 +188,11 @@ pub(crate) fn write_out(
         levels,
         union,
     };
+
     for run in &held {
         run.sync()?;
     }
+
     for output in &unfinished {
         output.flushed.sync()?;
     }
@@ -207,10 +212,11 @@ pub(crate) fn publish(
     }
     inner.sync_dir(ACTIVE)?;
     inner.files().pin(meta.numbers());
+
     let path = snapshot_path(inner.dir(), reservation.name());
     if let Err(error) = inner.write_snapshot(&path, &bytes) {
-        // After a failed sync of the directory the name may be there or not: the pins stay, so that its
-        // runs do, and the next opening sees which it is.
+        // After a failed sync of the directory the name may be there or not: the pins stay, so that
+        // its runs do, and the next opening sees which it is.
         if inner.files().check_poisoned().is_ok() {
             let unpinned = inner.files().unpin(meta.numbers());
             // The first error is the one to report; closing tries again.
@@ -220,6 +226,7 @@ pub(crate) fn publish(
         }
         return Err(error);
     }
+
     reservation.publish(meta);
     Ok(())
 }
@@ -260,6 +267,7 @@ fn write_images(
             images.held.push(handle);
         }
     }
+
     Ok(images)
 }
 
@@ -317,6 +325,7 @@ fn level_ref(
             }
         },
     };
+
     Ok(LevelRef { incoming, residents: level.residents.iter().map(refer).collect() })
 }
 
@@ -347,9 +356,10 @@ pub enum Verify {
     /// Footers, filters and indexes; pages of entries are checked whenever they are read.
     #[default]
     Lazy,
-    /// Every page of every run, the order and the number of keys, and that filters, as they are stored, and indexes
-    /// lead to every key. While a run is checked its whole filter is in memory, beside any memory budget: at
-    /// most those of as many runs at once as threads read, which is one for each core.
+    /// Every page of every run, the order and the number of keys, and that filters, as they are
+    /// stored, and indexes lead to every key. While a run is checked its whole filter is in memory,
+    /// beside any memory budget: at most those of as many runs at once as threads read, which is
+    /// one for each core.
     Full,
 }
 
@@ -357,15 +367,15 @@ pub enum Verify {
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// The resolve function that the table was saved with, unless it is a ready-made one. A snapshot knows
-    /// only its name.
+    /// The resolve function that the table was saved with, unless it is a ready-made one. A
+    /// snapshot knows only its name.
     pub resolve: Option<MergeOperator>,
     /// Another [`TableConfig::disk_cache`].
     pub disk_cache: Option<DiskCache>,
-    /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and `filter`. It must have
-    /// room for the table as it is read: its indexes, and the write buffer that was saved with it. To stay within
-    /// it while the table is updated takes eight times the indexes, or eleven times if the
-    /// goal is hits.
+    /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and
+    /// `filter`. It must have room for the table as it is read: its indexes, and the write buffer
+    /// that was saved with it. To stay within it while the table is updated takes eight times the
+    /// indexes, or eleven times if the goal is hits.
     pub memory_budget: Option<u64>,
     /// Another [`TableConfig::memory_goal`].
     pub memory_goal: Option<MemoryGoal>,
@@ -436,6 +446,7 @@ impl OpenOptions {
             let memory_budget = self.memory_budget;
             config = TableConfig { write_buffer, filter, memory_budget, ..config };
         }
+
         let config = TableConfig {
             disk_cache: self.disk_cache.unwrap_or(stored.disk_cache),
             memory_goal: self.memory_goal.unwrap_or(stored.memory_goal),
@@ -444,6 +455,7 @@ impl OpenOptions {
             queue_depth: self.queue_depth.unwrap_or(stored.queue_depth),
             ..config
         };
+
         config.validate()?;
         Ok(config)
     }
@@ -457,7 +469,8 @@ pub(crate) struct Reading<'a> {
     _operation: Option<Operation<'a>>,
 }
 
-/// Begins to read a snapshot that another process may delete: leases what it needs. Cost: reads its metadata twice.
+/// Begins to read a snapshot that another process may delete: leases what it needs. Cost: reads its
+/// metadata twice.
 fn read_leased<'a>(inner: &SessionInner, name: &SnapshotName) -> Result<Reading<'a>> {
     let read = || match inner.read_snapshot(name.as_str()) {
         Err(Error::Disk(error)) if error.is_not_found() => {
@@ -465,6 +478,7 @@ fn read_leased<'a>(inner: &SessionInner, name: &SnapshotName) -> Result<Reading<
         }
         read => read.map_err(|error| damaged(inner.dir(), name.as_str(), error)),
     };
+
     loop {
         inner.check_open()?;
         let meta = read()?;
@@ -518,6 +532,7 @@ pub(crate) fn open(
             actual: meta.label,
         });
     }
+
     meta.config.resolve = resolve_of(name.as_str(), &meta.resolve, options.resolve.as_ref())?;
     meta.config = options.over(&meta.config)?;
     let tree = open_tree(inner, name.as_str(), &meta, options)
@@ -525,7 +540,8 @@ pub(crate) fn open(
     Ok((tree, meta.config))
 }
 
-/// The table that `meta`, whose files stay, describes; of the options those that are not in its configuration.
+/// The table that `meta`, whose files stay, describes; of the options those that are not in its
+/// configuration.
 pub(crate) fn open_tree(
     inner: &Registered,
     name: &str,
@@ -546,13 +562,14 @@ pub(crate) fn open_tree(
     Ok(tree)
 }
 
-/// Brings as much of each filter into memory as serves the goal and the budget has room for: of runs whose filters
-/// nobody has read any part, of the others, which are in somebody's budget, no more than is there. Without a
-/// budget, all that nobody has read.
+/// Brings as much of each filter into memory as serves the goal and the budget has room for: of
+/// runs whose filters nobody has read any part, of the others, which are in somebody's budget, no
+/// more than is there. Without a budget, all that nobody has read.
 fn read_filters(inner: &SessionInner, tree: &Levels, config: &TableConfig) -> Result<()> {
     let _turn = inner.reading_filters();
     let mut held = Held::default();
     tree.sources().for_each_run(&mut |run| held.add_run(run));
+
     let shares = match config.memory_budget {
         None => held.unread_filters(),
         Some(budget) => {
@@ -560,6 +577,7 @@ fn read_filters(inner: &SessionInner, tree: &Levels, config: &TableConfig) -> Re
             held.filters_for(config.memory_goal, room, Run::is_unread)
         }
     };
+
     parallel::map(shares.len(), threads(inner, config), |at| {
         inner.check_open()?;
         let (run, part) = &shares[at];
@@ -569,6 +587,7 @@ fn read_filters(inner: &SessionInner, tree: &Levels, config: &TableConfig) -> Re
         run.reduce_filter(*part);
         Ok(())
     })?;
+
     Ok(())
 }
 
@@ -583,6 +602,7 @@ fn threads(inner: &SessionInner, config: &TableConfig) -> usize {
 fn open_runs(inner: &SessionInner, meta: &SnapshotMeta) -> Result<Runs> {
     let leveled = meta.leveled_runs().map(|(run, level)| (run.number, level.unwrap_or(1)));
     let distinct: BTreeMap<u64, u32> = leveled.collect();
+
     let wanted: Vec<(u64, u32)> = distinct.into_iter().collect();
     let runs = parallel::map(wanted.len(), threads(inner, &meta.config), |at| {
         inner.check_open()?;
@@ -593,6 +613,7 @@ fn open_runs(inner: &SessionInner, meta: &SnapshotMeta) -> Result<Runs> {
             Some(_) => inner.run_without_filter(number, access),
         }
     })?;
+
     Ok(runs.into_iter().map(|run| (run.number(), run)).collect())
 }
 
@@ -614,7 +635,8 @@ pub(crate) fn check_footer(path: &Path, footer: &RunMeta, wanted: &RunRef) -> Re
         return broken("identity in the snapshot", wanted.identity, footer.identity);
     }
     if footer.data_pages != wanted.data_pages {
-        let (wanted, found) = (wanted.data_pages.into(), footer.data_pages.into());
+        let wanted = wanted.data_pages.into();
+        let found = footer.data_pages.into();
         return broken("data pages in the snapshot", wanted, found);
     }
     Ok(())
@@ -635,7 +657,9 @@ pub(crate) fn resolve_of(
 }
 
 fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Levels> {
-    let (set, config, salt) = (inner.files(), &meta.config, inner.salt());
+    let set = inner.files();
+    let config = &meta.config;
+    let salt = inner.salt();
     let context = CompactionEnv { set, config, salt, table: inner.id() };
     let open = |MaskedRef { run: wanted, mask }: &MaskedRef, level: usize| -> Result<Arc<Run>> {
         let run = &runs[&wanted.number];
@@ -650,6 +674,7 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
         }
         Ok(run.with_access(meta.config.disk_cache.access(level)).with_mask(mask))
     };
+
     let mut tree = Levels { flushes: meta.flushes, ..Levels::default() };
     if !meta.images.is_empty() {
         let resolve = &meta.config.resolve;
@@ -664,19 +689,23 @@ fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Level
             tree.set_time(&context, meta.now);
         }
     }
+
     tree.levels = restore_levels(inner, &context, meta, &open)?;
     if let Some(union) = &meta.union {
         let open = |wanted: &MaskedRef| open(wanted, LEVELS_MAX);
         tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
     }
+
     if let Some(flushed) = &meta.flushed {
         let run = open(flushed, 1)?;
         let merging = Arc::new(Compaction::completed(inner.files(), run));
         let start = meta.flushes * TICKS_PER_FLUSH;
-        let (due, base) = (start + TICKS_PER_FLUSH, merging.done());
+        let due = start + TICKS_PER_FLUSH;
+        let base = merging.done();
         tree.flushing =
             Some(ScheduledCompaction { merging, start, due, base, mask: Mask::default() });
     }
+
     Ok(tree)
 }
 
@@ -696,6 +725,7 @@ fn restore_levels(
         }
         opened.push((at, level, runs));
     }
+
     let mut levels = Vec::new();
     for (at, level, mut runs) in opened {
         let residents = runs.split_off(runs.len() - level.residents.len());
@@ -712,8 +742,10 @@ fn restore_levels(
         } else {
             runs.into_iter().next().map(Incoming::Single)
         };
+
         levels.push(Level { incoming, residents });
     }
+
     Ok(levels)
 }
 
@@ -732,6 +764,7 @@ fn restore_union(
         };
         tables.push(UnionTable { pieces, older });
     }
+
     let slices = union.slices.iter().map(open).collect::<Result<_>>()?;
     let progress = Progress { slices, frontier: union.frontier.clone(), passed: union.passed };
     Ok(context.union(tables, progress))
@@ -745,6 +778,7 @@ fn read_image(run: &Arc<Run>, resolve: &MergeOperator) -> Result<Chunk> {
     let reading = chunk_reader::Reading::merge(files, 1);
     let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, reading);
     reader.load()?;
+
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
         let blob = match reader.blob() {
             Some(blob) => retrieve(files.disk().as_ref(), 1, &[blob.downgrade()])?.pop(),
@@ -755,11 +789,13 @@ fn read_image(run: &Arc<Run>, resolve: &MergeOperator) -> Result<Chunk> {
         chunk.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, None)?;
         reader.advance()?;
     }
+
     chunk.image().set(files, run_ref(run));
     Ok(chunk)
 }
 
-/// The merge that a snapshot found under way. `time` is that of the snapshot, and how long such a merge takes.
+/// The merge that a snapshot found under way. `time` is that of the snapshot, and how long such a
+/// merge takes.
 fn restore_merge(
     inner: &SessionInner,
     merge: &MergeRef,
@@ -781,10 +817,12 @@ fn restore_merge(
             }
         }
     }
+
     let merging = known.unwrap_or_else(|| Arc::new(Compaction::new(inner.files(), spec)));
     if inner.is_read_only() {
         // It merges nothing.
-        let (due, mask) = (clamped(merge.due, time.0), merge.mask.clone());
+        let due = clamped(merge.due, time.0);
+        let mask = merge.mask.clone();
         return Ok(Incoming::Compaction(ScheduledCompaction {
             merging,
             start: time.0,
@@ -793,6 +831,7 @@ fn restore_merge(
             mask,
         }));
     }
+
     let pending = resume(merging, merge.due, time)?;
     Ok(Incoming::Compaction(ScheduledCompaction { mask: merge.mask.clone(), ..pending }))
 }
@@ -805,9 +844,9 @@ fn clamped(due: u64, now: u64) -> u64 {
 /// How much faster than at first a merge may go after its snapshot was opened.
 const PACE_MAX: u64 = 4;
 
-/// Goes on with a merge, part of whose work may have been lost. What is left of its time is used for what is
-/// left of its work, at up to [`PACE_MAX`] times its first pace, so that no later update has to do much at
-/// once; what does not fit is done here.
+/// Goes on with a merge, part of whose work may have been lost. What is left of its time is used
+/// for what is left of its work, at up to [`PACE_MAX`] times its first pace, so that no later
+/// update has to do much at once; what does not fit is done here.
 fn resume(
     merging: Arc<Compaction>,
     due: u64,
@@ -848,7 +887,7 @@ pub(crate) fn delete(inner: &SessionInner, name: &SnapshotName) -> Result<()> {
     inner.let_go(pins)
 }
 
-/// What a stored snapshot says of itself.
+/// Metadata of a stored snapshot.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SnapshotInfo {
@@ -868,7 +907,7 @@ pub struct SnapshotInfo {
     pub data_bytes: u64,
 }
 
-/// What a snapshot says of itself.
+/// Metadata of a snapshot.
 pub(crate) fn info(inner: &SessionInner, name: &SnapshotName) -> Result<SnapshotInfo> {
     let Reading { mut meta, .. } = read(inner, name)?;
     meta.config.resolve = MergeOperator::by_name(&meta.resolve).unwrap_or_default();
@@ -912,8 +951,8 @@ mod tests {
     use crate::filter::filter::Kept;
     use crate::table::session::{Session, SessionOptions};
 
-    /// Runs that were opened without their filters by somebody who gave up: whoever is next reads them, with a budget
-    /// or without, and so does whoever comes after one that failed.
+    /// Runs that were opened without their filters by somebody who gave up: whoever is next reads
+    /// them, with a budget or without, and so does whoever comes after one that failed.
     #[test]
     fn filters_that_nobody_has_read_are_read_by_the_next_who_opens_the_table() {
         let disk = SimDisk::new(1);
@@ -921,6 +960,7 @@ mod tests {
         let session = Session::open(disk.clone(), Path::new("/session"), &options).unwrap();
         let write_buffer = crate::config::WriteBuffer::Entries(2_000);
         let config = TableConfig { write_buffer, ..TableConfig::default() };
+
         let mut table = session.new_table(&config).unwrap();
         for number in 0..20_000_u64 {
             table.insert(&number.to_le_bytes(), b"value").unwrap();
@@ -928,6 +968,7 @@ mod tests {
         let name = SnapshotName::new("a").unwrap();
         table.save_snapshot(&name, "").unwrap();
         drop(table);
+
         let numbers: Vec<u64> = session.inner().read_snapshot("a").unwrap().numbers().collect();
         for budget in [None, Some(16 << 20)] {
             let options = OpenOptions { memory_budget: budget, ..OpenOptions::default() };
@@ -936,6 +977,7 @@ mod tests {
                 let open = |&number| inner.run_without_filter(number, Access::Buffered).unwrap();
                 numbers.iter().map(open).collect()
             };
+
             let open = || session.open_snapshot_with(&name, "", &options);
             let runs = unread();
             assert!(runs.iter().all(|run| run.filter().kept() == Kept::Nothing));
@@ -944,10 +986,12 @@ mod tests {
             let calls = disk.calls() - before;
             assert!(filter_bytes > 10_000, "{budget:?}: {filter_bytes}");
             drop(runs);
+
             let mut failed = 0;
             for at_call in 0..calls {
                 let runs = unread();
-                let (at_call, kind) = (disk.calls() + at_call, FaultKind::Eio);
+                let at_call = disk.calls() + at_call;
+                let kind = FaultKind::Eio;
                 let fault = Fault { at_call, kind, repeat: Repeat::Once };
                 disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
                 failed += u32::from(open().is_err());
@@ -955,6 +999,7 @@ mod tests {
                 assert_eq!(open().unwrap().stats().filter_bytes, filter_bytes, "{at_call}");
                 drop(runs);
             }
+
             assert!(failed > 2, "{failed} calls failed");
         }
     }

@@ -1,13 +1,15 @@
-//! Backups: a copy of a whole store in another directory, made while the store is in use, and made newer by
-//! bringing only what is not there yet.
+//! Backups: a copy of a whole store in another directory, made while the store is in use, and made
+//! newer by bringing only what is not there yet.
 //!
-//! A backup is a store itself, all tables as of one commit, the retained versions, the snapshots, and of the log what
-//! versions need. It can be read, inspected and verified; opening it as a store and committing to it makes it a store of its own,
-//! which no later backup overwrites. (Snapshots that somebody saves in it without a commit go with the next one.)
+//! A backup is a store itself, all tables as of one commit, the retained versions, the snapshots,
+//! and of the log what versions need. It can be read, inspected and verified; opening it as a store
+//! and committing to it makes it a store of its own, which no later backup overwrites. (Snapshots
+//! that somebody saves in it without a commit go with the next one.)
 //!
-//! **Order.** Runs are copied, every page checked, and synced, and so are segments of the log; then the manifest is
-//! written, which moves all tables to the newer commit at once; then snapshots, one by one. So after a crash at any point the tables are those of the
-//! earlier backup or of this one, and each snapshot is whole.
+//! **Order.** Runs are copied, every page checked, and synced, and so are segments of the log; then
+//! the manifest is written, which moves all tables to the newer commit at once; then snapshots, one
+//! by one. So after a crash at any point the tables are those of the earlier backup or of this one,
+//! and each snapshot is whole.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,7 +53,7 @@ impl BackupPlace {
     }
 }
 
-/// What a backup has brought.
+/// Report of a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct BackupReport {
@@ -67,14 +69,14 @@ pub struct BackupReport {
     pub files_copied: u64,
     /// Bytes of these.
     pub bytes_copied: u64,
-    /// Files of runs that were there already; a file counts for each table, version and snapshot that
-    /// has it.
+    /// Files of runs that were there already; a file counts for each table, version and snapshot
+    /// that has it.
     pub files_shared: u64,
     /// Bytes of these.
     pub bytes_shared: u64,
 }
 
-/// What is to be copied. Its files stay meanwhile.
+/// Source of a backup. Its files stay meanwhile.
 pub(crate) struct Source<'a> {
     pub(crate) inner: &'a SessionInner,
     pub(crate) manifest: &'a StoreManifest,
@@ -93,6 +95,7 @@ pub(crate) fn back_up(
     let dir = place.dir.as_path();
     event!(DEBUG, "store.back_up", source.inner.dir(), commit = source.commit);
     let disk = Arc::clone(place.disk.as_ref().unwrap_or(source.inner.files().disk()));
+
     let open = || open_target(&disk, dir, source.inner.salt());
     let target = match with_room(&[source.inner.files().open_files()], open) {
         Err(Error::SnapshotExportDirExists { path }) => {
@@ -100,6 +103,7 @@ pub(crate) fn back_up(
         }
         target => target?,
     };
+
     let made = renew(source, &target, progress);
     // What was copied in vain goes before the lock does.
     let report = made.and_then(|report| target.close().map(|()| report))?;
@@ -115,18 +119,21 @@ fn published(source: &Source<'_>, target: &SessionInner) -> Result<CurrentManife
     }
     let found = manifest::read(target.disk(), target.dir())?;
     let older = found.older.iter().flat_map(StoreManifest::numbers).collect();
+
     let manifest = match found.manifest {
         Some(manifest) if !manifest.is_backup => {
             return Err(refused("it is a store that was committed to".to_owned()));
         }
         Some(manifest) if manifest.commit > source.commit => {
-            let (there, here) = (manifest.commit, source.commit);
+            let there = manifest.commit;
+            let here = source.commit;
             return Err(refused(format!("it has commit {there}, the store only commit {here}")));
         }
         Some(manifest) => manifest,
         None if target.snapshots().names()?.is_empty() => StoreManifest::default(),
         None => return Err(refused("it has snapshots of its own".to_owned())),
     };
+
     Ok(CurrentManifest::found(manifest, older))
 }
 
@@ -141,19 +148,23 @@ fn renew(
         let empty = StoreManifest { is_backup: true, ..StoreManifest::default() };
         published.publish(target, empty)?;
     }
+
     let known = published.manifest.all_tables().flat_map(|table| table.meta.runs()).copied();
     let known = target.snapshots().runs().into_iter().chain(known);
+
     let go_on = || source.inner.check_open();
     // Files of a store that was closed meanwhile may be gone for good reason.
     let damage = |error| go_on().err().unwrap_or_else(|| damaged(error));
     let mut copier = Copier::new(source.inner.files(), target, known, &go_on, progress);
     let mut images = Vec::new();
+
     let mut next = StoreManifest {
         is_backup: true,
         commit: source.commit,
         next_table: source.manifest.next_table,
         ..StoreManifest::default()
     };
+
     for named in &source.manifest.tables {
         let mut meta = named.meta.clone();
         let mut images_there = None;
@@ -168,6 +179,7 @@ fn renew(
         let meta = SnapshotMeta { images: images_there.unwrap_or(copied.images), ..copied };
         next.tables.push(NamedMeta { meta, ..named.clone() });
     }
+
     for group in source.manifest.groups() {
         let mut tables = Vec::new();
         for named in &group.base().tables {
@@ -180,16 +192,19 @@ fn renew(
             |version: &VersionMeta| VersionMeta { base: Arc::clone(&base), ..version.clone() };
         next.versions.extend(group.0.iter().map(moved));
     }
+
     let logs = copy_log(source.inner, target, &next).map_err(damage)?;
     let both = published.publish(target, next)?;
     let images_bytes = images.iter().map(|written| written.image_bytes).sum::<u64>();
     let image_count = images.iter().map(|written| written.meta.images.len() as u64).sum::<u64>();
     drop(images);
+
     if both {
         remove_log(target, &published.manifest)?;
     }
     let snapshots = renew_snapshots(source.inner, target, &mut copier)?;
     let ExportReport { files_copied, bytes_copied, files_shared, bytes_shared, .. } = copier.report;
+
     Ok(BackupReport {
         commit: source.commit,
         tables: source.manifest.tables.len() as u64,
@@ -204,8 +219,8 @@ fn renew(
 
 /// Copies the segments of the log that versions need, unless they are there.
 ///
-/// Each is whole under its name. A store that a loss of power has thrown back uses a number again, so only equal bytes
-/// count as the same segment.
+/// Each is whole under its name. A store that a loss of power has thrown back uses a number again,
+/// so only equal bytes count as the same segment.
 fn copy_log(
     source: &SessionInner,
     target: &SessionInner,
@@ -217,6 +232,7 @@ fn copy_log(
         numbers.extend(group.base().segment..=group.until());
     }
     numbers.dedup();
+
     if numbers.is_empty() {
         return Ok(report);
     }
@@ -226,6 +242,7 @@ fn copy_log(
         target.disk().create_dir(&dir)?;
         target.sync_root()?;
     }
+
     for number in numbers {
         source.check_open()?;
         let name = segment_name(number);
@@ -233,20 +250,25 @@ fn copy_log(
             let path = source.dir().join(LOG).join(&name);
             source.disk().open(&path, OpenMode::Read, Access::Buffered)
         };
+
         let file = source.files().open_files().with_room(open)?;
+
         let path = dir.join(&name);
         let is_there = is_copy_of(file.as_ref(), target, &path)?;
         if !is_there {
             copy_segment(file.as_ref(), target, &path)?;
         }
+
         let (files, sum) = if is_there {
             (&mut report.files_shared, &mut report.bytes_shared)
         } else {
             (&mut report.files_copied, &mut report.bytes_copied)
         };
+
         *files += 1;
         *sum += file.len()?;
     }
+
     target.sync_dir(LOG)?;
     Ok(report)
 }
@@ -257,12 +279,15 @@ fn is_copy_of(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result
         return Ok(false);
     }
     let open = || target.disk().open(path, OpenMode::Read, Access::Buffered);
+
     let other = target.files().open_files().with_room(open)?;
     let len = file.len()?;
     if other.len()? != len {
         return Ok(false);
     }
-    let (mut one, mut copy) = (Vec::new(), Vec::new());
+    let mut one = Vec::new();
+    let mut copy = Vec::new();
+
     for at in (0..len).step_by(COPIED_BYTES) {
         let bytes = (len - at).min(COPIED_BYTES as u64) as usize;
         one.resize(bytes, 0);
@@ -273,6 +298,7 @@ fn is_copy_of(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result
             return Ok(false);
         }
     }
+
     Ok(true)
 }
 
@@ -280,6 +306,7 @@ fn is_copy_of(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result
 fn copy_segment(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(TMP_SUFFIX);
+
     let temporary = PathBuf::from(temporary);
     match target.disk().remove(&temporary) {
         Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -299,6 +326,7 @@ fn copy_segment(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Resu
         target.files().synced(&temporary, copy.sync())?;
         Ok(target.disk().rename(&temporary, path)?)
     };
+
     copy().inspect_err(|_| {
         // The first error is the one to report; the next backup removes what is left.
         if let Err(error) = target.disk().remove(&temporary) {
@@ -322,8 +350,8 @@ fn remove_log(target: &SessionInner, manifest: &StoreManifest) -> Result<()> {
     Ok(())
 }
 
-/// Brings the snapshots that are new or others now, and removes those that the store has no more. Returns
-/// how many there are. One that cannot be read keeps the others from nothing.
+/// Brings the snapshots that are new or others now, and removes those that the store has no more.
+/// Returns how many there are. One that cannot be read keeps the others from nothing.
 fn renew_snapshots(
     inner: &SessionInner,
     target: &SessionInner,
@@ -339,6 +367,7 @@ fn renew_snapshots(
             renewed => renewed?,
         }
     }
+
     // Last, since others may have had what they have by another name.
     for old in snapshot::list(target)?.iter().filter(|name| !names.contains(name)) {
         snapshot::delete(target, old)?;

@@ -1,12 +1,13 @@
 //! A store read by another process than the one that holds it.
 //!
-//! A reader opens the tables that the newest manifest names, applies the log to them in memory, and has a view of
-//! all tables as one commit left them. [`StoreReader::refresh`] goes on in the log; where the manifest has
-//! changed, tables are opened again from there, and share the runs that both have. Nothing but its
-//! [lease](crate::manifest::lease) is written, and the writer waits for nothing.
+//! A reader opens the tables that the newest manifest names, applies the log to them in memory, and
+//! has a view of all tables as one commit left them. [`StoreReader::refresh`] goes on in the log;
+//! where the manifest has changed, tables are opened again from there, and share the runs that both
+//! have. Nothing but its [lease](crate::manifest::lease) is written, and the writer waits for
+//! nothing.
 //!
-//! Invariant: a view holds all commits up to its number and none after it. Files that it needs are leased for as
-//! long as any table or cursor here uses them.
+//! Invariant: a view holds all commits up to its number and none after it. Files that it needs are
+//! leased for as long as any table or cursor here uses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -37,9 +38,10 @@ use crate::trace::event;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ReaderOptions {
-    /// As [`SessionOptions::open_files_max`].
+    /// Like [`SessionOptions::open_files_max`].
     pub open_files_max: usize,
-    /// MergeOperator functions of the tables that are not ready-made ones: the store knows their names.
+    /// MergeOperator functions of the tables that are not ready-made ones: the store knows their
+    /// names.
     pub resolves: Vec<MergeOperator>,
 }
 
@@ -66,8 +68,8 @@ impl ReaderOptions {
 
 /// A store that is open for reading, while another process may write it, or nobody.
 ///
-/// Its view changes only by [`refresh`](Self::refresh); tables that were taken before stay as they are, and
-/// keep the files that they need. A process that is killed lets go of them.
+/// Its view changes only by [`refresh`](Self::refresh); tables that were taken before stay as they
+/// are, and keep the files that they need. A process that is killed lets go of them.
 ///
 /// ```no_run
 /// use terrane_lsm::{ReaderOptions, StoreReader, TableName};
@@ -93,13 +95,13 @@ pub struct StoreReader {
 }
 
 impl Store {
-    /// Opens the store in `dir` for reading only, also beside the process that writes it, on read-only media, and for
-    /// users who may not write there: the same as [`StoreReader::open`].
+    /// Opens the store in `dir` for reading only, also beside the process that writes it, on
+    /// read-only media, and for users who may not write there: the same as [`StoreReader::open`].
     ///
     /// Cost: see [`StoreReader::refresh`].
     ///
     /// # Errors
-    /// As [`StoreReader::open`].
+    /// The errors of [`StoreReader::open`].
     pub fn open_read_only(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -136,43 +138,47 @@ impl StoreReader {
     /// Opens a store on the real disk: [`open`](Self::open) with [`RealDisk::auto`].
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_dir(dir: impl AsRef<Path>, options: &ReaderOptions) -> Result<Self> {
         Self::open(RealDisk::auto(), dir.as_ref(), options)
     }
 
-    /// Opens the store in `dir`, which any process may hold, and [refreshes](Self::refresh) it. For its lease the reader
-    /// makes and writes a small file there. Where it cannot, on a read-only medium or in somebody else's
-    /// directory, it reads under a shared lock, which keeps writers out as long as the reader lives; where there is
-    /// nothing to lock, it reads without one, and nobody may write. On a full disk the lease says that everything is needed.
+    /// Opens the store in `dir`, which any process may hold, and [refreshes](Self::refresh) it. For
+    /// its lease the reader makes and writes a small file there. Where it cannot, on a read-only
+    /// medium or in somebody else's directory, it reads under a shared lock, which keeps writers
+    /// out as long as the reader lives; where there is nothing to lock, it reads without one, and
+    /// nobody may write. On a full disk the lease says that everything is needed.
     ///
     /// # Errors
-    /// [`Error::SessionDirLocked`] if no lease can be written and somebody has the store open for writing;
-    /// [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`], [`Error::SessionDirCorrupted`],
-    /// [`Error::UnknownVersion`], [`Error::InvalidConfig`], and those of [`refresh`](Self::refresh).
+    /// [`Error::SessionDirLocked`] if no lease can be written and somebody has the store open for
+    /// writing; [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`],
+    /// [`Error::SessionDirCorrupted`], [`Error::UnknownVersion`], [`Error::InvalidConfig`], and
+    /// those of [`refresh`](Self::refresh).
     #[expect(clippy::needless_pass_by_value, reason = "a reader keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &ReaderOptions) -> Result<Self> {
         SessionOptions::default().open_files_max(options.open_files_max).validate()?;
         event!(DEBUG, "reader.open", dir);
         let inner = SessionInner::open_read_only(&disk, dir, options.open_files_max)?;
-        let (session, resolves) = (Session::of(inner), options.resolves.clone());
+        let session = Session::of(inner);
+        let resolves = options.resolves.clone();
         let mut reader = Self { session, resolves, place: None, view: View::default() };
         reader.refresh()?;
         Ok(reader)
     }
 
-    /// Moves the view to a commit that is not older than the last one that was durable when this was called; returns its
-    /// number. It may hold commits that are not durable yet, which the same loss of power takes from the
-    /// writer.
+    /// Moves the view to a commit that is not older than the last one that was durable when this
+    /// was called; returns its number. It may hold commits that are not durable yet, which the same
+    /// loss of power takes from the writer.
     ///
-    /// Cost: reads the manifest twice and the log that was written since, and up to 1 MiB behind it; if the writer made a checkpoint since,
-    /// the whole log behind it, and footers, filters and indexes of the runs that are new, as opening a snapshot does. What the log
-    /// holds is in memory: up to [`StoreOptions::log_bytes_max`](crate::StoreOptions::log_bytes_max) of the writer, and as
-    /// much again. No merge and no flush.
+    /// Cost: reads the manifest twice and the log that was written since, and up to 1 MiB behind
+    /// it; if the writer made a checkpoint since, the whole log behind it, and footers, filters and
+    /// indexes of the runs that are new, as opening a snapshot does. What the log holds is in
+    /// memory: up to [`StoreOptions::log_bytes_max`](crate::StoreOptions::log_bytes_max) of the
+    /// writer, and as much again. No merge and no flush.
     ///
     /// # Errors
-    /// [`Error::StoreCorrupted`] if manifest or log are damaged, [`Error::TooManyReaders`], [`Error::Disk`],
-    /// [`Error::SessionClosed`]. The view stays what it was.
+    /// [`Error::StoreCorrupted`] if manifest or log are damaged, [`Error::TooManyReaders`],
+    /// [`Error::Disk`], [`Error::SessionClosed`]. The view stays what it was.
     pub fn refresh(&mut self) -> Result<u64> {
         self.inner().check_open()?;
         let mut place = self.place.take();
@@ -182,12 +188,14 @@ impl StoreReader {
         {
             place = None;
         }
+
         let found = place.map_or_else(|| self.find_place(), Ok);
         let shown = found.and_then(|place| {
             self.view = place.view()?;
             self.place = Some(place);
             Ok(self.view.commit)
         });
+
         // The files of the view before are not needed any more, either.
         self.let_log_go();
         let commit = shown?;
@@ -209,20 +217,24 @@ impl StoreReader {
         Ok(self.newest()?.sequence == sequence)
     }
 
-    /// Opens the tables of the newest manifest and applies the log to them, which is leased then, too.
+    /// Opens the tables of the newest manifest and applies the log to them, which is leased then,
+    /// too.
     fn find_place(&self) -> Result<Place> {
         let inner = self.inner();
-        // Comes to an end: it goes on only where a table was made, renamed or dropped meanwhile, a commit was taken
-        // back, or a checkpoint came between two small calls.
+
+        // Comes to an end: it goes on only where a table was made, renamed or dropped meanwhile, a
+        // commit was taken back, or a checkpoint came between two small calls.
         loop {
             inner.check_open()?;
             let manifest = self.newest()?;
             let sequence = manifest.sequence;
             inner.need_log(if manifest.segment == 0 { u64::MAX } else { manifest.segment });
             let _held = inner.hold(manifest.numbers())?;
+
             if !self.is_newest(sequence)? {
                 continue;
             }
+
             let opened = Place::open(inner, &self.resolves, manifest);
             let newest = self.newest()?;
             match opened {
@@ -252,7 +264,8 @@ impl StoreReader {
         opened.map(info).collect()
     }
 
-    /// A named table as the view has it. Whatever changes it is refused with [`Error::ReadOnly`]. Cost: no I/O.
+    /// A named table as the view has it. Whatever changes it is refused with [`Error::ReadOnly`].
+    /// Cost: no I/O.
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`]; for this table only [`Error::ResolveNotCompatible`] and
@@ -267,16 +280,18 @@ impl StoreReader {
     /// The retained versions that the store has now, oldest first. Cost: reads the manifest.
     ///
     /// # Errors
-    /// As [`refresh`](Self::refresh).
+    /// The errors of [`refresh`](Self::refresh).
     pub fn versions(&self) -> Result<Vec<VersionInfo>> {
         self.inner().check_open()?;
         Ok(self.newest()?.version_infos())
     }
 
-    /// Opens a retained version. Cost: as [`Store::version`](crate::Store::version); reads the manifest twice.
+    /// Opens a retained version. Cost: as [`Store::version`](crate::Store::version); reads the
+    /// manifest twice.
     ///
     /// # Errors
-    /// [`Error::VersionDoesNotExist`], [`Error::ResolveNotCompatible`], and as [`refresh`](Self::refresh).
+    /// [`Error::VersionDoesNotExist`], [`Error::ResolveNotCompatible`], and as
+    /// [`refresh`](Self::refresh).
     pub fn version(&self, number: u64) -> Result<Version> {
         let opened = self.open_version(number);
         self.let_log_go();
@@ -298,7 +313,8 @@ impl StoreReader {
         }
     }
 
-    /// Leases the log no longer, since what was read of it is in memory. Until that is written, too much is leased.
+    /// Leases the log no longer, since what was read of it is in memory. Until that is written, too
+    /// much is leased.
     fn let_log_go(&self) {
         self.inner().need_log(u64::MAX);
         if let Err(error) = self.inner().lease() {
@@ -309,19 +325,20 @@ impl StoreReader {
     /// Opens the retained version of that name.
     ///
     /// # Errors
-    /// As [`version`](Self::version).
+    /// The errors of [`version`](Self::version).
     pub fn version_named(&self, name: &SnapshotName) -> Result<Version> {
         self.version(self.newest()?.version_named(name)?)
     }
 
-    /// [Refreshes](Self::refresh) the view and copies the store as it is then to the directory of a backup: see
-    /// [`Store::back_up`](crate::Store::back_up). The process that writes the store is not disturbed. The backup may hold
-    /// commits that are not durable yet; if a loss of power takes them from the store, it is older than its backup until
-    /// it has made as many again, and is refused there as long.
+    /// [Refreshes](Self::refresh) the view and copies the store as it is then to the directory of a
+    /// backup: see [`Store::back_up`](crate::Store::back_up). The process that writes the store is
+    /// not disturbed. The backup may hold commits that are not durable yet; if a loss of power
+    /// takes them from the store, it is older than its backup until it has made as many again, and
+    /// is refused there as long.
     ///
     /// # Errors
-    /// As [`Store::back_up`](crate::Store::back_up) and [`refresh`](Self::refresh); those of [`table`](Self::table) for tables
-    /// that were changed since the last checkpoint.
+    /// The errors of [`Store::back_up`](crate::Store::back_up) and [`refresh`](Self::refresh);
+    /// those of [`table`](Self::table) for tables that were changed since the last checkpoint.
     pub fn back_up(&mut self, place: &BackupPlace, progress: Progress<'_>) -> Result<BackupReport> {
         let made = self.back_up_leased(place, progress);
         self.let_log_go();
@@ -347,7 +364,8 @@ impl StoreReader {
         backup::back_up(&source, place, progress)
     }
 
-    /// Refreshes the view, and leases what its manifest names beside the tables, too: also the log that versions need.
+    /// Refreshes the view, and leases what its manifest names beside the tables, too: also the log
+    /// that versions need.
     fn refresh_whole(&mut self) -> Result<(u64, Vec<FileHandle>)> {
         loop {
             let commit = self.refresh()?;
@@ -356,6 +374,7 @@ impl StoreReader {
             self.inner().need_log(log_from);
             let held = self.inner().hold(newest.numbers())?;
             let age = newest.age();
+
             // A version that was retained since belongs to a later commit.
             let is_of_view = newest.versions.last().is_none_or(|last| last.number <= commit);
             if let Some(place) = self.place.as_mut()
@@ -396,6 +415,7 @@ impl Place {
             };
             tables.insert(named.id, table);
         }
+
         let from = (manifest.segment, manifest.commit);
         let begin = || WalReader::begin(inner.files().disk(), inner.dir(), inner.salt(), from);
         let log = if manifest.segment == 0 { None } else { Some(begin()?) };
@@ -431,8 +451,8 @@ impl Place {
         self.is_there()
     }
 
-    /// Whether the last record that was applied still stands where it was: one that could not be written in full is
-    /// taken back.
+    /// Whether the last record that was applied still stands where it was: one that could not be
+    /// written in full is taken back.
     fn is_there(&self) -> Result<bool> {
         self.log.as_ref().map_or(Ok(true), WalReader::is_last_there)
     }

@@ -13,8 +13,8 @@ use crate::session::snapshot::{self, OpenOptions};
 use crate::store::inner::{FoundLog, Named, State, corrupted, damaged};
 use crate::table::table::Table;
 
-/// What the log is applied to stays in memory up to this weight in each table: 64 MiB of log with entries of
-/// ordinary size and a half more. What is longer than that is written out as a run.
+/// Weight of a memtable in each table up to which recovery does not flush: 64 MiB of WAL with
+/// entries of ordinary size and a half more. What is longer than that is written out as a run.
 const REPLAYED_BYTES_MAX: u64 = 128 << 20;
 
 /// Opens all named tables.
@@ -26,7 +26,8 @@ pub(crate) fn open_tables(
     let mut tables = BTreeMap::new();
     for named in &manifest.tables {
         let table = open_table(inner, named, resolves)?;
-        let (id, slot) = (named.id, Arc::default());
+        let id = named.id;
+        let slot = Arc::default();
         tables.insert(id, Named { table, changed: 0, written: 0, slot });
     }
     Ok(tables)
@@ -47,51 +48,64 @@ pub(crate) fn open_table(
     Ok(Table::new(session, tree, meta.config))
 }
 
-/// Applies the log from where the manifest says; `older` is what its other copy says, if that is older. Returns how
-/// long that part is.
+/// Applies the log from where the manifest says; `older` is what its other copy says, if that is
+/// older. Returns how long that part is.
 pub(crate) fn recover(
     inner: &SessionInner,
     manifest: &StoreManifest,
     older: Option<&StoreManifest>,
     (is_logged, state): (bool, &mut State),
 ) -> Result<u64> {
-    let (disk, dir) = (inner.disk(), inner.dir());
+    let disk = inner.disk();
+    let dir = inner.dir();
     let has_log = disk.kind(&dir.join(LOG))?.is_some();
     let numbers = if has_log { segments(disk, dir)? } else { Vec::new() };
+
     let leased = inner.leased_segment()?;
     let spares = |number: &u64| {
         let is_old = manifest.segment == 0 || *number < manifest.segment;
         let mut manifests = std::iter::once(manifest).chain(older);
         is_old && *number < leased && !manifests.any(|manifest| manifest.needs_segment(*number))
     };
+
     state.spares = numbers.iter().copied().filter(spares).collect();
     if manifest.sequence == 0 {
-        // Before the first manifest nothing is committed: these are of an attempt to make it that has failed. The next
-        // one begins with the first number again, so that a greater one tells of a manifest.
+        // Before the first manifest nothing is committed: these are of an attempt to make it that
+        // has failed. The next one begins with the first number again, so that a greater one tells
+        // of a manifest.
         for number in state.spares.drain(..) {
             disk.remove(&dir.join(LOG).join(segment_name(number)))?;
         }
         return Ok(0);
     }
+
     if manifest.segment == 0 {
         state.segment = numbers.last().copied().unwrap_or(0);
         return Ok(0);
     }
+
     let from = (manifest.segment, manifest.commit);
+
     let mut walk =
         WalReader::begin(inner.files().disk(), dir, inner.salt(), from).map_err(damaged)?;
     while walk.advance().map_err(damaged)? {
         apply(&walk, manifest.next_table, state).map_err(damaged)?;
     }
     walk.check_end().map_err(damaged)?;
+
     if let Some(version) = manifest.versions.iter().find(|version| version.number > walk.commit()) {
         // The log was durable up to there when the version was retained.
         let reason = ends_before(version.number, walk.commit());
         return Err(corrupted(&dir.join(LOG).join(segment_name(walk.segment())), reason));
     }
+
+    debug_assert!(walk.segment() >= manifest.segment, "the WAL is read forwards");
     state.segment = walk.segment();
-    let (from, last, end) = (manifest.segment, walk.segment(), walk.position());
+    let from = manifest.segment;
+    let last = walk.segment();
+    let end = walk.position();
     state.found = is_logged.then_some(FoundLog { from, last, end });
+
     for number in numbers {
         if number > state.segment {
             if let Some(mut scan) = SegmentScan::open(disk, dir, inner.salt(), number)?
@@ -105,6 +119,7 @@ pub(crate) fn recover(
             disk.remove(&dir.join(LOG).join(segment_name(number)))?;
         }
     }
+
     Ok(walk.bytes())
 }
 
@@ -113,8 +128,8 @@ pub(crate) fn ends_before(version: u64, last: u64) -> String {
     format!("the log ends with commit {last}, and version {version} was retained")
 }
 
-/// Applies the log to tables that were opened as the base of a version has them, up to the commit of the version;
-/// `next_table` is a number that no table has.
+/// Applies the log to tables that were opened as the base of a version has them, up to the commit
+/// of the version; `next_table` is a number that no table has.
 pub(crate) fn apply_log_of_version(
     inner: &SessionInner,
     version: &VersionMeta,
@@ -125,6 +140,7 @@ pub(crate) fn apply_log_of_version(
         return Ok(());
     }
     let from = (version.base.segment, version.base.commit);
+
     // A reader has no file to write runs to.
     let flush_at = (!inner.is_read_only()).then_some(REPLAYED_BYTES_MAX);
     let mut walk = WalReader::begin(inner.files().disk(), inner.dir(), inner.salt(), from)?;
@@ -141,6 +157,7 @@ pub(crate) fn apply_log_of_version(
             }
         }
     }
+
     Ok(())
 }
 
@@ -151,9 +168,11 @@ fn apply(walk: &WalReader, next_table: u64, state: &mut State) -> Result<()> {
         // A table that is not there was dropped since.
         if let Some(named) = state.tables.get_mut(&part.table) {
             named.table.replay(&part.updates, Some(REPLAYED_BYTES_MAX))?;
-            (state.changes, named.changed) = (state.changes + 1, state.changes + 1);
+            state.changes += 1;
+            named.changed = state.changes;
         }
     }
+    debug_assert!(record.commit > state.commit, "records stand in the order of commits");
     state.commit = record.commit;
     Ok(())
 }

@@ -1,17 +1,18 @@
 //! Retained versions of a store: what its tables were after some commit, kept until it is released.
 //!
-//! A version is an entry of the manifest: its *base*, which is what a checkpoint left of the tables, and the commit up to
-//! which the log leads from there. So retaining writes neither entries nor a manifest. It syncs the log and appends
-//! an [edit](crate::manifest::manifest) of some forty bytes to both copies. The segments between the base and the commit stay.
-//! A version has the number of its commit and perhaps a name, and outlives the process.
+//! A version is an entry of the manifest: its *base*, which is what a checkpoint left of the
+//! tables, and the commit up to which the log leads from there. So retaining writes neither entries
+//! nor a manifest. It syncs the log and appends an [edit](crate::manifest::manifest) of some forty
+//! bytes to both copies. The segments between the base and the commit stay. A version has the
+//! number of its commit and perhaps a name, and outlives the process.
 //!
-//! **Bases.** Versions share a base as long as the log behind it is short ([`CHAIN_LOGS`]) and each checkpoint has had a
-//! version before it. Each base keeps the
-//! runs of its checkpoint, which merges would have removed; each byte of the log behind a base is read when a version
-//! is opened. A store without a log makes a checkpoint, which is the base of that one version.
+//! **Bases.** Versions share a base as long as the log behind it is short ([`CHAIN_LOGS`]) and each
+//! checkpoint has had a version before it. Each base keeps the runs of its checkpoint, which merges
+//! would have removed; each byte of the log behind a base is read when a version is opened. A store
+//! without a log makes a checkpoint, which is the base of that one version.
 //!
-//! **Rollback** writes a manifest whose tables are those of the version. It is a commit of its own, in between
-//! no other, and durable when the call returns.
+//! **Rollback** writes a manifest whose tables are those of the version. It is a commit of its own,
+//! in between no other, and durable when the call returns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,8 +52,8 @@ pub struct VersionInfo {
     pub tables: Vec<TableName>,
 }
 
-/// A retained version that was opened: its tables stay as long as they are held, also when the version is
-/// released.
+/// A retained version that was opened: its tables stay as long as they are held, also when the
+/// version is released.
 #[derive(Debug)]
 pub struct Version {
     number: u64,
@@ -72,8 +73,8 @@ impl Version {
         self.tables.keys().cloned().map(TableName).collect()
     }
 
-    /// A table as the version has it. [`Table::diff`] compares it with another version's, or with the
-    /// [view](crate::NamedTable::view) of the present. Cost: no I/O.
+    /// A table as the version has it. [`Table::diff`] compares it with another version's, or with
+    /// the [view](crate::NamedTable::view) of the present. Cost: no I/O.
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`].
@@ -110,7 +111,8 @@ impl StoreManifest {
     }
 }
 
-/// Opens the tables of a version whose files stay, by number; `next_table` is a number that no table has.
+/// Opens the tables of a version whose files stay, by number; `next_table` is a number that no
+/// table has.
 fn open_tables(
     inner: &Arc<SessionInner>,
     version: &VersionMeta,
@@ -142,8 +144,8 @@ pub(crate) fn open_version(
 }
 
 impl Shared {
-    /// Makes all commits so far durable. Returns the last one, and the segment of the log that it is in or that follows on
-    /// it; 0 without a log.
+    /// Makes all commits so far durable. Returns the last one, and the segment of the log that it
+    /// is in or that follows on it; 0 without a log.
     fn durable_place(&self, published: &mut CurrentManifest) -> Result<(u64, u64)> {
         self.make_durable(published)?;
         let state = lock(&self.state);
@@ -158,6 +160,7 @@ impl Shared {
         let StoreManifest { commit, segment, tables, .. } = &published.manifest;
         let written = self.log_written.load(Ordering::Relaxed);
         let most = (CHAIN_LOGS * self.log_bytes_max).min(CHAIN_BYTES_MAX);
+
         let is_short = |start: u64| written - start <= most;
         if let Some(chain) = published.live_chain()
             && is_short(chain.start)
@@ -176,14 +179,16 @@ impl Shared {
 }
 
 impl Store {
-    /// Retains all named tables as they are now, durably, under the number of the last commit, which is
-    /// returned, and perhaps a name. If that version is retained already, it gets the name unless it has one. If
-    /// tables were made, renamed, dropped or configured since that was done, a commit of nothing is made first.
+    /// Retains all named tables as they are now, durably, under the number of the last commit,
+    /// which is returned, and perhaps a name. If that version is retained already, it gets the name
+    /// unless it has one. If tables were made, renamed, dropped or configured since that was done,
+    /// a commit of nothing is made first.
     ///
-    /// Cost: syncs the log, unless it is durable up to there; appends about 40 bytes to each copy of the manifest and syncs
-    /// it. Now and then writes both copies anew, so that K versions write some 100 K bytes of manifests in all. What the log
-    /// has up to the version stays on the disk, and the runs of a checkpoint before. In a store without a
-    /// log: a [`checkpoint`](Self::checkpoint), if there was a commit since the last one.
+    /// Cost: syncs the log, unless it is durable up to there; appends about 40 bytes to each copy
+    /// of the manifest and syncs it. Now and then writes both copies anew, so that K versions write
+    /// some 100 K bytes of manifests in all. What the log has up to the version stays on the disk,
+    /// and the runs of a checkpoint before. In a store without a log: a
+    /// [`checkpoint`](Self::checkpoint), if there was a commit since the last one.
     ///
     /// # Errors
     /// [`Error::VersionExists`] if another version has the name, or this one has another;
@@ -195,23 +200,29 @@ impl Store {
         shared.inner.check_writable()?;
         let (mut number, mut segment) = shared.durable_place(&mut published)?;
         let StoreManifest { versions, tables, .. } = &published.manifest;
+
         let is_other = |last: &VersionMeta| last.number == number && !last.base.has_tables(tables);
         if versions.last().is_some_and(is_other) {
-            // Tables were made, renamed or dropped since, or configured: another version needs another number.
+            // Tables were made, renamed or dropped since, or configured: another version needs
+            // another number.
             shared.commit(&mut lock(&shared.state), &[], shared.record(&[])?)?;
             (number, segment) = shared.durable_place(&mut published)?;
         }
 
         event!(DEBUG, "store.retain", shared.inner.dir(), number);
         let versions = &published.manifest.versions;
+
         let wanted = name.map_or("", SnapshotName::as_str);
         let taken = |version: &&VersionMeta| {
             !wanted.is_empty() && version.name == wanted && version.number != number
         };
+
         if let Some(version) = versions.iter().find(taken) {
-            let (name, number) = (wanted.to_owned(), version.number);
+            let name = wanted.to_owned();
+            let number = version.number;
             return Err(Error::VersionExists { name, number });
         }
+
         let version = match versions.last().filter(|version| version.number == number) {
             Some(version) if wanted.is_empty() || version.name == wanted => return Ok(number),
             Some(version) if version.name.is_empty() => {
@@ -227,11 +238,13 @@ impl Store {
             }
         };
 
-        let (bytes, limit) = (published.bytes() as usize, MANIFEST_BYTES_MAX / 2);
+        let bytes = published.bytes() as usize;
+        let limit = MANIFEST_BYTES_MAX / 2;
         if bytes as u64 > limit {
             // What is left is for the tables to grow.
             return Err(Error::SnapshotTooLarge { bytes, limit });
         }
+
         published.amend(&shared.inner, Edit::Retain(version))?;
         if let Some(chain) = &mut published.chain {
             chain.is_used = true;
@@ -241,10 +254,12 @@ impl Store {
 
     /// Retains a version no longer, durably. What was opened of it stays.
     ///
-    /// Cost: as [`retain`](Self::retain) of a version that is durable; removes the files that nobody else needs.
+    /// Cost: as [`retain`](Self::retain) of a version that is durable; removes the files that
+    /// nobody else needs.
     ///
     /// # Errors
-    /// [`Error::VersionDoesNotExist`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`].
+    /// [`Error::VersionDoesNotExist`], [`Error::Disk`], [`Error::Poisoned`],
+    /// [`Error::SessionClosed`].
     pub fn release(&self, number: u64) -> Result<()> {
         let shared = &self.shared;
         let mut published = lock(&shared.published);
@@ -269,9 +284,9 @@ impl Store {
 
     /// Opens a retained version.
     ///
-    /// Cost: as [`Session::open_snapshot`](crate::Session::open_snapshot), for each of its tables; and reads what the log
-    /// has between its base and the version, which is applied in memory. That is up to twice
-    /// [`log_bytes_max`](crate::StoreOptions::log_bytes_max).
+    /// Cost: as [`Session::open_snapshot`](crate::Session::open_snapshot), for each of its tables;
+    /// and reads what the log has between its base and the version, which is applied in memory.
+    /// That is up to twice [`log_bytes_max`](crate::StoreOptions::log_bytes_max).
     ///
     /// # Errors
     /// [`Error::VersionDoesNotExist`], and those of [`open`](Self::open).
@@ -293,22 +308,25 @@ impl Store {
     /// Opens the retained version of that name.
     ///
     /// # Errors
-    /// As [`version`](Self::version).
+    /// The errors of [`version`](Self::version).
     pub fn version_named(&self, name: &SnapshotName) -> Result<Version> {
         let number = lock(&self.shared.published).manifest.version_named(name)?;
         self.version(number)
     }
 
-    /// Makes all named tables what they were in a retained version, durably; returns the number of the commit that
-    /// this is. Tables made since are gone, those dropped since are there again; handles on the others stay
-    /// valid. Versions, also those in between, stay retained: going forward again is going back, too.
+    /// Makes all named tables what they were in a retained version, durably; returns the number of
+    /// the commit that this is. Tables made since are gone, those dropped since are there again;
+    /// handles on the others stay valid. Versions, also those in between, stay retained: going
+    /// forward again is going back, too.
     ///
-    /// Cost: as opening a version; writes out what the log has for it, as a [`checkpoint`](Self::checkpoint) would; and
-    /// writes and syncs the two copies of the manifest. Whatever has happened since: nothing is undone step by step.
+    /// Cost: as opening a version; writes out what the log has for it, as a
+    /// [`checkpoint`](Self::checkpoint) would; and writes and syncs the two copies of the manifest.
+    /// Whatever has happened since: nothing is undone step by step.
     ///
     /// # Errors
-    /// Those of [`version`](Self::version); [`Error::SnapshotTooLarge`], [`Error::Disk`], [`Error::Poisoned`]. The tables are then as they
-    /// were; but after an error that poisons the store, the next opening may find that it was done.
+    /// Those of [`version`](Self::version); [`Error::SnapshotTooLarge`], [`Error::Disk`],
+    /// [`Error::Poisoned`]. The tables are then as they were; but after an error that poisons the
+    /// store, the next opening may find that it was done.
     pub fn roll_back(&self, number: u64) -> Result<u64> {
         let shared = &self.shared;
         drop(shared.state_to_commit(false)?);
@@ -325,38 +343,51 @@ impl Store {
 
         let mut guard = lock(&shared.state);
         let state = &mut *guard;
-        // It has a number, but no record: the log of the manifest before ends with the commit before.
+
+        // It has a number, but no record: the log of the manifest before ends with the commit
+        // before.
         let log_bytes = shared.log_bytes.load(Ordering::Relaxed);
-        let (log, segment, is_linked) = (state.log.clone(), state.segment, state.is_linked);
+        let log = state.log.clone();
+        let segment = state.segment;
+        let is_linked = state.is_linked;
         state.commit += 1;
         state.is_linked = false;
         next.commit = state.commit;
+
         let made = shared.begin_log(state, LogRoom::Ordinary).and_then(|segment| {
             next.segment = segment;
             published.publish(&shared.inner, next)
         });
+
         if made.is_err() {
-            // The log goes on where it was; the segment that was begun is the next one to be begun again.
+            // The log goes on where it was; the segment that was begun is the next one to be begun
+            // again.
             state.commit -= 1;
             (state.log, state.segment, state.is_linked) = (log, segment, is_linked);
         }
+
         let both = made?;
+
         // The log goes on from other tables.
         published.chain = None;
         for written in &written {
             written.share(&shared.inner);
         }
+
         let mut slots: BTreeMap<u64, _> = std::mem::take(&mut state.tables)
             .into_iter()
             .map(|(id, named)| (id, named.slot))
             .collect();
+
         for slot in slots.values() {
             lock(&slot.0).view = None;
         }
+
         for (id, _, table) in copies {
             let slot = slots.remove(&id).unwrap_or_default();
             state.tables.insert(id, Named { table, changed: 0, written: 0, slot });
         }
+
         shared.link(state, published.manifest.commit, log_bytes);
         drop(guard);
         if both {

@@ -1,15 +1,16 @@
 //! Every bit of every file of a small session, flipped; and coarser damage.
 //!
 //! Goal: damage gives exactly the right data or a typed error, never other data, never a panic; and
-//! something reports it, since checksums cover every byte. The session stays usable: other snapshots
-//! open, the damaged one can be deleted, a new one saved.
+//! something reports it, since checksums cover every byte. The session stays usable: other
+//! snapshots open, the damaged one can be deleted, a new one saved.
 //!
-//! Method: a session of 64 KiB with all kinds of files in it: metadata, two snapshots that share runs, a
-//! merge under way, a value of several pages, the image of a write buffer. A bit is flipped on the disk,
-//! looked at, and flipped back. Only what reads the file anew is done for each bit: for metadata and a
-//! sample of all others that is everything from the opening of the session on, `verify` included; for
-//! data pages, reading an open table; for the other pages of a run, opening a snapshot. Of the pages of
-//! runs `cargo test` takes every 7th bit, in each footer every one; `TERRANE_SEEDS=7` takes them all.
+//! Method: a session of 64 KiB with all kinds of files in it: metadata, two snapshots that share
+//! runs, a merge under way, a value of several pages, the image of a write buffer. A bit is flipped
+//! on the disk, looked at, and flipped back. Only what reads the file anew is done for each bit:
+//! for metadata and a sample of all others that is everything from the opening of the session on,
+//! `verify` included; for data pages, reading an open table; for the other pages of a run, opening
+//! a snapshot. Of the pages of runs `cargo test` takes every 7th bit, in each footer every one;
+//! `TERRANE_SEEDS=7` takes them all.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -137,8 +138,8 @@ impl Specimen {
         assert!(!report.is_clean(), "verify did not notice");
     }
 
-    /// With a session that opens, work goes on: damaged snapshots are deleted, others are read, a new
-    /// one is saved.
+    /// With a session that opens, work goes on: damaged snapshots are deleted, others are read, a
+    /// new one is saved.
     fn check_usable(&self, disk: &Arc<SimDisk>) {
         let Some(damaged) = self.read_all(disk) else { return };
         let session = open(disk).unwrap();

@@ -263,8 +263,8 @@ fn case_16_an_update_does_its_share_of_merging_and_no_more() {
     }
 }
 
-/// A million updates of one entry each, a sixth of them as a sample; the other policies and the one-shot
-/// schedule are above.
+/// A million updates of one entry each, a sixth of them as a sample; the other policies and the
+/// one-shot schedule are above.
 #[test]
 fn case_16_no_update_of_a_long_history_costs_more_than_128_pages_a_level() {
     let config = buffer_of(1_000);
@@ -273,8 +273,9 @@ fn case_16_no_update_of_a_long_history_costs_more_than_128_pages_a_level() {
     assert!(worst <= 128 * levels as u64, "{worst} pages, {levels} levels");
 }
 
-/// Saved just before a merge is due and opened again, in the same session or in another one, a table must
-/// not do what is left of the merge, or what it takes to go on with it, within one of its next updates.
+/// Saved just before a merge is due and opened again, in the same session or in another one, a
+/// table must not do what is left of the merge, or what it takes to go on with it, within one of
+/// its next updates.
 #[test]
 fn no_update_after_reopening_redoes_a_merge() {
     let config = TableConfig { merge_batch_pages: 1, ..buffer_of(200) };
@@ -321,8 +322,8 @@ fn worst_of(disk: &SimDisk, table: &mut Table, updates: &[([u8; 34], Update<'_>)
     worst
 }
 
-/// A session that lives for less than a filling of the write buffer, again and again: merges get done all
-/// the same, and by no update at once.
+/// A session that lives for less than a filling of the write buffer, again and again: merges get
+/// done all the same, and by no update at once.
 #[test]
 fn updates_do_little_each_however_often_a_table_is_reopened() {
     let config = TableConfig { merge_batch_pages: 1, ..buffer_of(200) };

@@ -1,8 +1,9 @@
 //! Bulk loads.
 //!
-//! Goal: a loaded table is what the same updates would have made, whatever their order, however many runs
-//! that takes; every entry is written twice; a load that is given up leaves nothing behind. Method: a map as
-//! the model, budgets so small that a few thousand entries make many runs, and the simulated disk's counts.
+//! Goal: a loaded table is what the same updates would have made, whatever their order, however
+//! many runs that takes; every entry is written twice; a load that is given up leaves nothing
+//! behind. Method: a map as the model, budgets so small that a few thousand entries make many runs,
+//! and the simulated disk's counts.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -251,7 +252,8 @@ fn a_batch_of_any_size_is_sorted_in_parts() {
     }
 }
 
-/// Every call of a load fails once. The batch that met the error is given again, and nothing of it counts twice.
+/// Every call of a load fails once. The batch that met the error is given again, and nothing of it
+/// counts twice.
 #[test]
 fn a_batch_that_failed_is_given_again_and_counts_once() {
     let keys: Vec<_> = (0..300).map(key).collect();

@@ -1,9 +1,10 @@
 //! Canonical exports: one content, one stream of bytes.
 //!
-//! Goal: equal contents give equal bytes and one digest, whatever the history, configuration, salt and disk;
-//! what is read back is what was written; nothing damaged is taken for an export, and damage is told with
-//! its place, without a panic and without memory for bytes that are not there. Method: random histories
-//! that end in the same content; the format written once more by hand; every byte changed, every length cut.
+//! Goal: equal contents give equal bytes and one digest, whatever the history, configuration, salt
+//! and disk; what is read back is what was written; nothing damaged is taken for an export, and
+//! damage is told with its place, without a panic and without memory for bytes that are not there.
+//! Method: random histories that end in the same content; the format written once more by hand;
+//! every byte changed, every length cut.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -62,7 +63,8 @@ fn content(rng: &mut impl Draw) -> Entries {
     entries
 }
 
-/// A table that comes to hold the entries by some history: other values before, keys that go again, upserts.
+/// A table that comes to hold the entries by some history: other values before, keys that go again,
+/// upserts.
 fn reach(table: &mut Table, entries: &Entries, rng: &mut impl Draw) {
     let mut left: Vec<_> = entries.iter().collect();
     let mut passing = Vec::new();

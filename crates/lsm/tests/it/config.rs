@@ -1,8 +1,8 @@
-//! Options of a table: what is allowed, what each does, and that none of them, nor changing any of them on a
-//! live table, is ever seen in a result.
+//! Options of a table: what is allowed, what each does, and that none of them, nor changing any of
+//! them on a live table, is ever seen in a result.
 //!
-//! Method: each option's limits from both sides; filters and memory as the statistics show them; random
-//! changes of the configuration among random updates, against a sorted map.
+//! Method: each option's limits from both sides; filters and memory as the statistics show them;
+//! random changes of the configuration among random updates, against a sorted map.
 
 use std::collections::BTreeMap;
 
@@ -209,8 +209,8 @@ fn reads(table: &Table, entries: u64) -> (f64, f64) {
     (per_key(present), per_key((0..4_000).map(|n| key(1 << 40 | n)).collect()))
 }
 
-/// From a table that the budget is far too large for to one with 15 bits of it for each entry. The sum is
-/// checked after every batch, and so at every stage of every merge; the reads at every size.
+/// From a table that the budget is far too large for to one with 15 bits of it for each entry. The
+/// sum is checked after every batch, and so at every stage of every merge; the reads at every size.
 #[test]
 fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_by_bit() {
     let budget = 256 << 10;
@@ -289,7 +289,8 @@ fn a_budget_given_to_a_live_table_is_kept_to_at_once_where_filters_can_shrink() 
         worst = worst.max(table.stats().memory_bytes());
     }
     assert!(worst <= 256 << 10, "{worst}");
-    // The runs that both have are the same, so the duplicate's memory has shrunk, too, and it is whole.
+    // The runs that both have are the same, so the duplicate's memory has shrunk, too, and it is
+    // whole.
     assert!(duplicate.stats().filter_bytes < before.filter_bytes * 3 / 4);
     assert_eq!(content(&duplicate).len(), 100_000);
     let keys: Vec<_> = (0..100_000).step_by(7).map(key).collect();
@@ -419,9 +420,9 @@ fn changing_the_configuration_of_a_live_table_is_never_seen_in_a_result() {
     });
 }
 
-/// A level that was a tiering one has residents, which are older than its newest run. When it became a
-/// levelling one, that newest run alone moved down, below them, once it was too large for the level: from
-/// then on the residents' older entries hid its newer ones.
+/// A level that was a tiering one has residents, which are older than its newest run. When it
+/// became a levelling one, that newest run alone moved down, below them, once it was too large for
+/// the level: from then on the residents' older entries hid its newer ones.
 #[test]
 fn residents_of_a_level_that_becomes_levelling_stay_older_than_what_was_above_them() {
     let tiering =
@@ -497,8 +498,9 @@ fn a_union_stays_within_its_budget_while_its_debt_is_paid() {
     assert!(present < 1.5 && absent < 1.0, "{present} and {absent} reads");
 }
 
-/// A snapshot of a table in which all filters have many bits, opened with budgets from a thousandth of its bytes to
-/// more than all of it takes: what the goal asks for is what becomes cheap, and nothing is over the budget.
+/// A snapshot of a table in which all filters have many bits, opened with budgets from a thousandth
+/// of its bytes to more than all of it takes: what the goal asks for is what becomes cheap, and
+/// nothing is over the budget.
 #[test]
 fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
     use MemoryGoal::{Balanced, Hit, Miss};

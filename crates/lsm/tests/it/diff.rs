@@ -1,9 +1,10 @@
 //! What changed between two versions of a table.
 //!
-//! Goal: the diff of any two tables of a session is the difference of what they hold, in both directions, whatever
-//! they share and however that came about; and versions that are near each other cost few reads. Method: random
-//! histories of duplicates, snapshots and unions on both disks, each pair compared with the difference of two
-//! models; pages are counted on the simulated disk.
+//! Goal: the diff of any two tables of a session is the difference of what they hold, in both
+//! directions, whatever they share and however that came about; and versions that are near each
+//! other cost few reads. Method: random histories of duplicates, snapshots and unions on both
+//! disks, each pair compared with the difference of two models; pages are counted on the simulated
+//! disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -239,10 +240,10 @@ fn pages_in(table: &Table) -> u64 {
     table.stats().levels.iter().map(|level| level.bytes).sum::<u64>() / 4_096
 }
 
-/// Two versions 300 updates apart, around each flush of a growing table, which begins merges on all levels in turn.
-/// In the end nearly all of these merges are complete, so one of each two has runs that hold the same as those
-/// of the other. What is read is the run that the write buffer has become, and one page for each key that was
-/// there before and is changed.
+/// Two versions 300 updates apart, around each flush of a growing table, which begins merges on all
+/// levels in turn. In the end nearly all of these merges are complete, so one of each two has runs
+/// that hold the same as those of the other. What is read is the run that the write buffer has
+/// become, and one page for each key that was there before and is changed.
 #[test]
 fn merges_between_two_versions_cost_a_diff_no_reads() {
     const BUFFER: u64 = 1_000;
@@ -329,7 +330,8 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
     }
 }
 
-/// Another resolve function makes something else of the same entries, but what both hold is compared.
+/// Another resolve function makes something else of the same entries, but what both hold is
+/// compared.
 #[test]
 fn tables_with_different_functions_are_compared_by_what_they_hold() {
     let place = Place::simulated(1);

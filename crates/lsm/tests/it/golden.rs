@@ -1,9 +1,9 @@
 //! The bytes on disk: golden files of a session, and what is refused.
 //!
-//! Goal: a change of any byte of any format does not pass unnoticed, and files of a released version
-//! are read for ever. Method: a small session with one snapshot in the middle of a merge is written to
-//! a simulated disk whose clock stands still; its files are the golden files. They are then planted on
-//! an empty disk and opened.
+//! Goal: a change of any byte of any format does not pass unnoticed, and files of a released
+//! version are read for ever. Method: a small session with one snapshot in the middle of a merge is
+//! written to a simulated disk whose clock stands still; its files are the golden files. They are
+//! then planted on an empty disk and opened.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -173,8 +173,8 @@ fn content_with_blobs(session: &Session, table: &Table) -> Vec<(Vec<u8>, Vec<u8>
     records.map(|r| (r.key, r.value.into_vec(), r.blob.map(blob).unwrap_or_default())).collect()
 }
 
-/// Upserts, deletions, blobs within a page and across pages; filters and the page cache by level; a union
-/// whose debt is paid in part; a memory budget.
+/// Upserts, deletions, blobs within a page and across pages; filters and the page cache by level; a
+/// union whose debt is paid in part; a memory budget.
 #[test]
 fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
     let filters = vec![LevelFilter::BitsPerEntry(12.0), LevelFilter::Fpr(0.02)];

@@ -66,8 +66,8 @@ use terrane_lsm::{
 /// The salt of every session here, so that a failing run repeats to the byte.
 const SALT: u64 = 0x5EED;
 
-/// The fewest files that a session can be told to keep open. On the simulated disk most tests work with
-/// so few, so that files are closed and opened again all the time.
+/// The fewest files that a session can be told to keep open. On the simulated disk most tests work
+/// with so few, so that files are closed and opened again all the time.
 const FEW_OPEN_FILES: usize = 4;
 
 /// A disk with a directory for a session.

@@ -1,7 +1,9 @@
-//! Pages in memory: what is left of a memory budget saves reads, and never one byte more than that is taken.
+//! Pages in memory: what is left of a memory budget saves reads, and never one byte more than that
+//! is taken.
 //!
-//! Method: tables opened with budgets of a part of their size, looked up at random in every way that there is; each
-//! value is compared. Then the same while tables and their duplicates are updated.
+//! Method: tables opened with budgets of a part of their size, looked up at random in every way
+//! that there is; each value is compared. Then the same while tables and their duplicates are
+//! updated.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -66,7 +68,8 @@ fn what_is_left_of_a_budget_saves_as_many_reads_as_it_holds_pages() {
             assert!((reads + hits - 1.0).abs() < 0.1, "{budget}: {reads} and {hits}");
             assert!((hits - share).abs() < 0.1, "{budget}: {hits} of {share}");
             assert!(session.stats().cache_hits >= stats.cache_hits);
-            // Whatever was not read before comes in; with room for all of it everything is here in the end.
+            // Whatever was not read before comes in; with room for all of it everything is here in
+            // the end.
             if budget == 16 << 20 {
                 assert!(reads < 0.05 && table.contains(&[key(ENTRIES)]).unwrap() == [false]);
             } else {

@@ -1,9 +1,10 @@
 //! Ranges and cursors against a sorted map.
 //!
-//! Goal: a cursor gives exactly the live entries between its bounds, in order and against it, however it is
-//! moved. Method: tables with several runs, deletions, upserts, blobs, values of many pages and a part in the
-//! write buffer; random bounds of every kind, random walks over all movements, compared with a sorted map step
-//! by step while the table goes on changing; the acceptance cases of the reference as they stand.
+//! Goal: a cursor gives exactly the live entries between its bounds, in order and against it,
+//! however it is moved. Method: tables with several runs, deletions, upserts, blobs, values of many
+//! pages and a part in the write buffer; random bounds of every kind, random walks over all
+//! movements, compared with a sorted map step by step while the table goes on changing; the
+//! acceptance cases of the reference as they stand.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
@@ -216,8 +217,8 @@ fn a_cursor_moves_through_its_range_as_through_a_sorted_map() {
     });
 }
 
-/// So many entries that runs are read ahead, in both directions, and that a walk meets every way of going from
-/// page to page.
+/// So many entries that runs are read ahead, in both directions, and that a walk meets every way of
+/// going from page to page.
 #[test]
 fn a_cursor_moves_through_many_pages() {
     for_each_seed("a_cursor_moves_through_many_pages", 4, |rng, seed| {
@@ -438,7 +439,8 @@ fn case_9_cursors() {
                 assert_eq!(cursor.take(9).unwrap(), []);
             }
             assert_eq!(numbers(cursor.take_back(2).unwrap()), [98, 96]);
-            // The first read after the table has gone gives what was there when the cursor was made.
+            // The first read after the table has gone gives what was there when the cursor was
+            // made.
             cursor.seek_to_start();
             assert_eq!(cursor.take(usize::MAX).unwrap().len(), 46);
             table = session.new_table(&config).unwrap();
@@ -448,7 +450,8 @@ fn case_9_cursors() {
     }
 }
 
-/// An exclusive start goes on behind the last page that was read, without reading its last key again.
+/// An exclusive start goes on behind the last page that was read, without reading its last key
+/// again.
 #[test]
 fn pages_of_a_table_follow_each_other() {
     let session = Place::simulated(1).open();

@@ -1,11 +1,12 @@
 //! Recovery of a store whose log is long beside its write buffers.
 //!
-//! Goal: opening applies the log in memory, whatever merges it would make due, so that it takes time in proportion
-//! to the log; nothing is different for readers; and the updates that follow bring the table back to its shape in
-//! shares, none of them doing at once what the recovery has left.
+//! Goal: opening applies the log in memory, whatever merges it would make due, so that it takes
+//! time in proportion to the log; nothing is different for readers; and the updates that follow
+//! bring the table back to its shape in shares, none of them doing at once what the recovery has
+//! left.
 //!
-//! Method: a table with a small write buffer in lock-step with a map, killed with many fillings of that buffer in
-//! the log, opened on a disk that counts, on the real and the simulated disk.
+//! Method: a table with a small write buffer in lock-step with a map, killed with many fillings of
+//! that buffer in the log, opened on a disk that counts, on the real and the simulated disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

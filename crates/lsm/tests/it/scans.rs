@@ -1,9 +1,9 @@
 //! What cursors ask of the disk, what they keep, and what faults do to them.
 //!
-//! Goal: a cursor reads nothing before it is asked to, each page once on its way, ahead of itself and never
-//! beyond its range; it keeps the files that it needs and no others; a fault comes out of the read that needed
-//! the page, and again of every later one. Method: counts of the simulated disk, whose keys follow from
-//! numbers; names in the directory; a fault at each call of a scan.
+//! Goal: a cursor reads nothing before it is asked to, each page once on its way, ahead of itself
+//! and never beyond its range; it keeps the files that it needs and no others; a fault comes out of
+//! the read that needed the page, and again of every later one. Method: counts of the simulated
+//! disk, whose keys follow from numbers; names in the directory; a fault at each call of a scan.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -65,7 +65,8 @@ fn nothing_is_read_before_the_first_read() {
     assert!(disk.calls() > before);
 }
 
-/// From there on an entry costs its share of a page, until the pages around the position are used up.
+/// From there on an entry costs its share of a page, until the pages around the position are used
+/// up.
 #[test]
 fn positioning_costs_a_page_of_each_run() {
     let (disk, _session, table) = table_of(60_000, &ordinary());
@@ -157,8 +158,8 @@ fn nothing_is_read_ahead_beyond_the_range() {
     }
 }
 
-/// A union of two tables, each with its runs, paid for in part: its slices follow each other, so a reader needs
-/// one of them at a time, and the tables when it comes to the frontier.
+/// A union of two tables, each with its runs, paid for in part: its slices follow each other, so a
+/// reader needs one of them at a time, and the tables when it comes to the frontier.
 #[test]
 fn of_a_union_only_the_slice_in_turn_is_read() {
     let (disk, session) = open();
@@ -314,8 +315,8 @@ fn reads_in_flight_leave_nothing_behind() {
     assert_eq!(disk.open_files(), 0);
 }
 
-/// Making room for a queue closes a file, which must be synced: that it cannot be is no concern of a cursor
-/// that has the pages it needs.
+/// Making room for a queue closes a file, which must be synced: that it cannot be is no concern of
+/// a cursor that has the pages it needs.
 #[test]
 fn what_is_in_the_way_of_reading_ahead_fails_no_read() {
     let disk = SimDisk::new(1);

@@ -1,9 +1,9 @@
 //! A scripted session and its model, for tests that interrupt it.
 //!
-//! A script is a list of steps drawn from a seed: sessions opened and closed, tables made, duplicated,
-//! updated through flushes and merges, saved, restored, deleted. The same script makes the same calls on
-//! the disk each time, so a test can strike at any one of them. The model says what the tables and the
-//! snapshots hold after each step.
+//! A script is a list of steps drawn from a seed: sessions opened and closed, tables made,
+//! duplicated, updated through flushes and merges, saved, restored, deleted. The same script makes
+//! the same calls on the disk each time, so a test can strike at any one of them. The model says
+//! what the tables and the snapshots hold after each step.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,8 @@ pub(crate) type Snapshots = BTreeMap<String, Content>;
 /// Changes of one call; `None` deletes.
 pub(crate) type Batch = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// A call on a session. Tables are numbered in the order in which they were made since it was opened.
+/// A call on a session. Tables are numbered in the order in which they were made since it was
+/// opened.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Open,
@@ -120,7 +121,8 @@ pub(crate) fn snapshot_name(text: &str) -> SnapshotName {
     SnapshotName::new(text).unwrap()
 }
 
-/// Opens the session of a script, with so few open files that each call may have to open one; the salt counts only for a new one.
+/// Opens the session of a script, with so few open files that each call may have to open one; the
+/// salt counts only for a new one.
 pub(crate) fn open(disk: &Arc<SimDisk>) -> Result<Session> {
     let options = SessionOptions::with_salt(0x5A17 + disk.calls()).create_dir();
     let options = options.open_files_max(FEW_OPEN_FILES);

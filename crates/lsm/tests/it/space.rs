@@ -1,11 +1,13 @@
 //! Running out of space: the reserve, and what goes on with it.
 //!
-//! Goal: a full disk refuses insertions with an error that says so, and nothing else; deletions, merges,
-//! checkpoints, snapshots and changes of tables go on; once there is room, insertions do, in the same session.
-//! Nothing that was committed is lost at any point, whatever fails or crashes on the way.
+//! Goal: a full disk refuses insertions with an error that says so, and nothing else; deletions,
+//! merges, checkpoints, snapshots and changes of tables go on; once there is room, insertions do,
+//! in the same session. Nothing that was committed is lost at any point, whatever fails or crashes
+//! on the way.
 //!
-//! Method: a script fills a simulated disk of a fixed size until it is refused, and then makes room in every way
-//! that there is. It is run as it is, with a crash at call n, and with a fault at call n.
+//! Method: a script fills a simulated disk of a fixed size until it is refused, and then makes room
+//! in every way that there is. It is run as it is, with a crash at call n, and with a fault at call
+//! n.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -253,8 +255,8 @@ fn on_a_full_disk_insertions_are_refused_and_all_else_goes_on_until_there_is_roo
     }
 }
 
-/// After a crash on a disk that stays full: what was committed is there, deletions go on, and with room
-/// insertions do.
+/// After a crash on a disk that stays full: what was committed is there, deletions go on, and with
+/// room insertions do.
 fn check_image(disk: &Arc<SimDisk>, legal: &[Content]) {
     disk.set_plan(full(CAPACITY));
     let store = open_with(disk, None).expect("a full disk opens");
@@ -317,8 +319,8 @@ fn after_a_crash_at_any_call_on_a_full_disk_nothing_is_lost_and_deletions_go_on(
     });
 }
 
-/// A step failed: nothing of it is seen, unless it could not be made durable only. Returns whether the store can
-/// go on.
+/// A step failed: nothing of it is seen, unless it could not be made durable only. Returns whether
+/// the store can go on.
 fn check_failed(runner: &mut Runner, step: Step, states: &mut Vec<Content>, error: &Error) -> bool {
     let Some(store) = runner.store.clone() else { return true };
     let before = states.last().unwrap().clone();
@@ -430,8 +432,8 @@ fn without_a_reserve_a_full_disk_is_an_error_of_the_call_and_work_goes_on_when_t
     store.close().unwrap();
 }
 
-/// A full disk could not be emptied again: a new store had no reserve, the first deletion after opening had to write out
-/// all that was recovered from the log, and compaction was refused.
+/// A full disk could not be emptied again: a new store had no reserve, the first deletion after
+/// opening had to write out all that was recovered from the log, and compaction was refused.
 #[test]
 fn a_full_disk_is_emptied_again_by_whoever_opens_the_store() {
     for is_closed in [false, true] {
@@ -619,8 +621,8 @@ fn a_reserve_that_cannot_be_read_is_told_of_and_made_anew() {
     assert!(verified(&disk).is_clean());
 }
 
-/// A reserve that this user could not read was removed and made anew in the default size, so the size
-/// that somebody had chosen was lost.
+/// A reserve that this user could not read was removed and made anew in the default size, so the
+/// size that somebody had chosen was lost.
 #[test]
 fn a_reserve_that_may_not_be_read_is_left_alone() {
     let disk = SimDisk::new(1);

@@ -230,8 +230,8 @@ fn case_17_deleted_entries_leave_the_disk() {
         let full_bytes = place.run_bytes();
         assert!(full_bytes > 100_000 * (34 + 60));
         clear(&mut table, 0..100_000);
-        // Merges go on only with updates: deletions of 2,000 absent keys again and again, which merge
-        // into no more than 2,000 entries a run.
+        // Merges go on only with updates: deletions of 2,000 absent keys again and again, which
+        // merge into no more than 2,000 entries a run.
         for _ in 0..300 {
             clear(&mut table, 1_000_000..1_002_000);
         }
@@ -357,8 +357,8 @@ fn bytes_of(place: &Place, path: &std::path::Path) -> Vec<u8> {
     bytes
 }
 
-/// What a merge that outlives its session writes must not land in the files of the next one, which begins to
-/// number them anew.
+/// What a merge that outlives its session writes must not land in the files of the next one, which
+/// begins to number them anew.
 #[test]
 fn a_merge_under_way_when_its_session_closes_writes_no_more() {
     for place in Place::both() {
@@ -418,7 +418,8 @@ fn a_merge_under_way_when_its_session_closes_writes_no_more() {
     }
 }
 
-/// A resolve function that panics on the background thread costs its merge a step, and nobody the thread.
+/// A resolve function that panics on the background thread costs its merge a step, and nobody the
+/// thread.
 #[test]
 fn the_background_thread_outlives_a_panic_of_a_resolve_function() {
     use std::sync::Arc;
@@ -472,8 +473,8 @@ fn a_range_of_any_size_is_deleted_whole() {
     }
 }
 
-/// Files of some megabytes and more are removed where nobody waits for it, but for who closes the session, or lets go of
-/// the last handle on it.
+/// Files of some megabytes and more are removed where nobody waits for it, but for who closes the
+/// session, or lets go of the last handle on it.
 #[test]
 fn large_files_that_nobody_uses_are_gone_when_the_session_is() {
     for closes in [true, false] {

@@ -1,8 +1,9 @@
 //! Events: what a listener is told, and what the statistics of a session say of a leak.
 //!
 //! Goal: the sequence of events of a script is the one in `trace.txt`, to the last field. Method: a
-//! subscriber of our own writes one line for each event; everything is on a simulated disk and on this
-//! thread, so the lines are the same in every run. `TERRANE_GOLDEN=write` writes the file anew.
+//! subscriber of our own writes one line for each event; everything is on a simulated disk and on
+//! this thread, so the lines are the same in every run. `TERRANE_GOLDEN=write` writes the file
+//! anew.
 
 use std::fmt::{Debug, Write};
 use std::path::Path;
@@ -70,8 +71,8 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// The listener of all other threads, who wants nothing but to be asked. Without it, an event that another test
-/// meets first, while nobody listens there, may be turned off for all.
+/// The listener of all other threads, who wants nothing but to be asked. Without it, an event that
+/// another test meets first, while nobody listens there, may be turned off for all.
 struct Nobody;
 
 impl Subscriber for Nobody {
@@ -217,8 +218,8 @@ fn the_events_of_a_script_are_those_of_the_golden_file() {
     assert_eq!(heard.len(), expected.len());
 }
 
-/// A file that cannot be removed when its last user is dropped: nobody is there to be told but a listener,
-/// and the closing of the session.
+/// A file that cannot be removed when its last user is dropped: nobody is there to be told but a
+/// listener, and the closing of the session.
 #[test]
 fn a_failed_removal_in_a_drop_is_told() {
     let heard = listen(|| {

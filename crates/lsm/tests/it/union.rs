@@ -1,9 +1,10 @@
 //! Unions of tables.
 //!
-//! Goal: a union holds what its tables hold together, left to right, the same at every stage of payment; its
-//! debt keeps the relations that the reference states; lookups get cheaper with every instalment; nothing
-//! stays behind. Method: a plain map per table and the reference's table 1.2 as the model, small buffers,
-//! so that tables have many runs and merges under way, and credits in slices of all sizes.
+//! Goal: a union holds what its tables hold together, left to right, the same at every stage of
+//! payment; its debt keeps the relations that the reference states; lookups get cheaper with every
+//! instalment; nothing stays behind. Method: a plain map per table and the reference's table 1.2 as
+//! the model, small buffers, so that tables have many runs and merges under way, and credits in
+//! slices of all sizes.
 
 use std::collections::BTreeMap;
 
@@ -226,7 +227,8 @@ fn case_15_the_rules_of_combination() {
         let session = place.open();
         let mut left = session.new_table(&config(2)).unwrap();
         let mut right = session.new_table(&config(3)).unwrap();
-        // Every pair of: nothing, deleted, a value, a value with a blob, an upsert, an upsert on a deletion.
+        // Every pair of: nothing, deleted, a value, a value with a blob, an upsert, an upsert on a
+        // deletion.
         let states: [&[Update<'_>]; 6] = [
             &[],
             &[Update::Insert(b"gone"), Update::Delete],
@@ -384,7 +386,8 @@ fn case_11_references_from_a_union_outlive_its_inputs() {
     }
 }
 
-/// The slices that a union has at one time are not there at another, and whoever pays may be anybody.
+/// The slices that a union has at one time are not there at another, and whoever pays may be
+/// anybody.
 #[test]
 fn case_11_references_outlive_the_slices_of_a_union_that_others_pay() {
     for place in Place::both() {
@@ -445,7 +448,8 @@ fn an_instalment_paid_through_one_table_counts_for_all_that_share_the_union() {
     assert_eq!(first.remaining_union_debt(), second.remaining_union_debt());
     first.supply_union_credits(u64::MAX).unwrap();
     assert_eq!(first.remaining_union_debt(), 0);
-    // Complete, but not yet a run of the other table's levels: the next supply or flush makes it one.
+    // Complete, but not yet a run of the other table's levels: the next supply or flush makes it
+    // one.
     assert_eq!(second.remaining_union_debt(), 1);
     assert_eq!(second.supply_union_credits(5).unwrap(), 5);
     assert_eq!(second.remaining_union_debt(), 0);

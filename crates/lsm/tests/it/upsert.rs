@@ -1,9 +1,9 @@
 //! Upserts and blobs.
 //!
-//! Goal: an upsert is a lookup and an insert without the lookup, in every configuration; a blob reference
-//! gives exactly its blob or the error that says it is gone. Method: the acceptance cases of the
-//! reference as they stand, the combination table exhaustively over two and three entries spread over
-//! write buffer, flush and runs in all ways, and long histories against a plain map.
+//! Goal: an upsert is a lookup and an insert without the lookup, in every configuration; a blob
+//! reference gives exactly its blob or the error that says it is gone. Method: the acceptance cases
+//! of the reference as they stand, the combination table exhaustively over two and three entries
+//! spread over write buffer, flush and runs in all ways, and long histories against a plain map.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -158,8 +158,8 @@ fn applied(state: State, update: Update<'_>, resolve: &MergeOperator) -> State {
     }
 }
 
-/// All sequences of three operations on a key, with so many other updates between them that they stand in
-/// one segment, in several, in a flush, or in runs of several levels, merged or not.
+/// All sequences of three operations on a key, with so many other updates between them that they
+/// stand in one segment, in several, in a flush, or in runs of several levels, merged or not.
 #[test]
 fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
     let resolve = words();
@@ -342,8 +342,8 @@ fn case_11_a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
     }
 }
 
-/// A run whose blobs are all empty has no file of blobs, and was once taken for a run without any: a
-/// duplicate did not keep it when another table's updates completed the merge that it went into.
+/// A run whose blobs are all empty has no file of blobs, and was once taken for a run without any:
+/// a duplicate did not keep it when another table's updates completed the merge that it went into.
 #[test]
 fn a_duplicate_keeps_references_to_empty_blobs_valid() {
     for place in Place::both() {

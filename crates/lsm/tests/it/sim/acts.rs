@@ -1,8 +1,8 @@
 //! What each action does to the engine and to the model, and the comparison of the answers.
 //!
-//! An action asks the engine first. An error that tells of the disk comes back at once, with the model as it
-//! was; any other answer must be the model's, which then changes too. So after each return, with an error
-//! or without, the model is what the engine must hold.
+//! An action asks the engine first. An error that tells of the disk comes back at once, with the
+//! model as it was; any other answer must be the model's, which then changes too. So after each
+//! return, with an error or without, the model is what the engine must hold.
 
 use std::path::PathBuf;
 use std::{panic, thread};
@@ -531,8 +531,8 @@ impl World {
 
 /// Exports: each directory is a session of its own.
 impl World {
-    /// The name of a directory, a new one after each failure: what could not be synced there may go with
-    /// the power at any time.
+    /// The name of a directory, a new one after each failure: what could not be synced there may go
+    /// with the power at any time.
     fn export_name(&self, dir: Slot) -> String {
         format!("export-{dir}-{}", self.export_failures[dir])
     }

@@ -1,7 +1,9 @@
-//! What one seed is about: the shape of keys, sizes, configurations, and which actions and faults occur.
+//! What one seed is about: the shape of keys, sizes, configurations, and which actions and faults
+//! occur.
 //!
-//! Each seed leaves some features out and prefers others, so that histories differ in kind and not only in
-//! detail (*swarm testing*); a history of everything at once would rarely get deep into anything.
+//! Each seed leaves some features out and prefers others, so that histories differ in kind and not
+//! only in detail (*swarm testing*); a history of everything at once would rarely get deep into
+//! anything.
 
 use std::ops::Bound;
 
