@@ -1,9 +1,11 @@
-//! The B+tree index: an ordered map on disk for one writer and many reader processes, in bounded memory.
+//! The B+tree index: an ordered map on disk for one writer and many reader processes, in bounded
+//! memory.
 //!
-//! An [`Index`] is a directory. Updates go into a log and a buffer in memory; the buffer is drained into the leaves range
-//! by range, so that many updates of one leaf cost one page write; pages are never changed in place, and two superblocks
-//! in turn say which tree is the published one. An [`IndexReader`], in any process, sees what the writer's last flush
-//! had, as of its own last [`sync`](IndexReader::sync).
+//! An [`Index`] is a directory. Updates go into a log and a buffer in memory; the buffer is drained
+//! into the leaves range by range, so that many updates of one leaf cost one page write; pages are
+//! never changed in place, and two superblocks in turn say which tree is the published one. An
+//! [`IndexReader`], in any process, sees what the writer's last flush had, as of its own last
+//! [`sync`](IndexReader::sync).
 //!
 //! ```
 //! use terrane_btree::{Config, Index, IndexReader};

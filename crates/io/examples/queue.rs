@@ -1,6 +1,7 @@
 //! What a random 4 KiB read costs through a queue: reads per second and CPU time per read.
 //!
-//! `cargo run --release -p terrane-io --example queue -- FILE [--threads] [--buffered] [DEPTH [READS]]`
+//! `cargo run --release -p terrane-io --example queue -- FILE [--threads] [--buffered] [DEPTH
+//! [READS]]`
 //!
 //! One thread keeps `DEPTH` reads of `FILE` in flight, past the page cache unless told otherwise. A
 //! file that does not exist is made, 1 GiB long. CPU time is that of the whole process, user and

@@ -1,5 +1,6 @@
-//! A cache of decoded objects, up to a number of bytes: a clock, divided into parts with a lock each. The hand of
-//! the clock goes over the buckets of the table, so that an object is found by as few lines of memory as can be.
+//! A cache of decoded objects, up to a number of bytes: a clock, divided into parts with a lock
+//! each. The hand of the clock goes over the buckets of the table, so that an object is found by as
+//! few lines of memory as can be.
 //!
 //! Invariant: what is held never weighs more than the budget.
 
@@ -19,7 +20,7 @@ pub trait Key: Copy + Eq {
 }
 
 /// What is cached; cheap to clone.
-pub trait Held: Clone {
+pub trait Weigh: Clone {
     /// Its bytes.
     fn weight(&self) -> usize;
 }
@@ -54,7 +55,7 @@ pub struct Cache<K, V> {
     budget: usize,
 }
 
-impl<K: Key, V: Held> Cache<K, V> {
+impl<K: Key, V: Weigh> Cache<K, V> {
     /// Makes a cache that holds objects of at most `bytes` bytes together.
     pub fn new(bytes: usize) -> Self {
         Self { shards: Default::default(), budget: bytes / SHARDS }
@@ -75,8 +76,8 @@ impl<K: Key, V: Held> Cache<K, V> {
         Some(slot.object.clone())
     }
 
-    /// Adds an object, evicting others to make room. Does nothing if the key is present or the object is larger than a
-    /// shard.
+    /// Adds an object, evicting others to make room. Does nothing if the key is present or the
+    /// object is larger than a shard.
     pub fn insert(&self, at: K, object: V) {
         let (hash, weight) = (at.hash(), SLOT_BYTES + object.weight());
         let mut shard = self.shard(hash);

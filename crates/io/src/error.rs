@@ -1,7 +1,7 @@
 //! What can go wrong between an engine and its disk.
 //!
-//! Every error names the system call and the path. Errors are cheap to clone, so that a fault met by
-//! a shared piece of work can be reported to each of its owners.
+//! Every error names the system call and the path. Errors are cheap to clone, so that a fault met
+//! by a shared piece of work can be reported to each of its owners.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,8 +37,8 @@ pub enum Error {
         /// The process that holds the lock, where the system tells.
         pid: Option<u32>,
     },
-    /// A symbolic link or a special file stands where a file or directory of a store belongs. It was
-    /// neither followed nor opened.
+    /// A symbolic link or a special file stands where a file or directory of a store belongs. It
+    /// was neither followed nor opened.
     #[error(
         "{} is a {}: a store has files and directories of its own; put the real one in its place",
         .path.display(), .found.name()
@@ -49,8 +49,8 @@ pub enum Error {
         /// What it stands for.
         found: EntryKind,
     },
-    /// A lock file has several names (hard links), so one of them may be of another store or of no store. Nothing was written
-    /// to the file.
+    /// A lock file has several names (hard links), so one of them may be of another store or of no
+    /// store. Nothing was written to the file.
     #[error(
         "{} has several names (hard links), and another may not be of this store: put a copy in its place",
         .path.display()
@@ -83,7 +83,8 @@ impl Error {
         Self::Io { call, path: path.to_owned(), source: Arc::new(source) }
     }
 
-    /// The error of a call for which the disk has no room: for engines that know so before they make the call.
+    /// The error of a call for which the disk has no room: for engines that know so before they
+    /// make the call.
     #[must_use]
     pub fn no_space(call: &'static str, path: &Path) -> Self {
         Self::io(call, path, Errno::NOSPC.into())
@@ -172,8 +173,8 @@ impl Error {
         self.is_read_only() || self.is_permission() || self.is_no_space()
     }
 
-    /// Whether the medium or the system refused to give bytes that should be there. Of two copies of
-    /// the same thing, one that is unreadable is a damaged one.
+    /// Whether the medium or the system refused to give bytes that should be there. Of two copies
+    /// of the same thing, one that is unreadable is a damaged one.
     #[must_use]
     pub fn is_unreadable(&self) -> bool {
         matches!(self, Self::ShortRead { .. } | Self::WrongKind { .. })

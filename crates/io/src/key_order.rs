@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-/// First eight bytes of a key, zeros for those that it does not have, so that two keys whose first bytes differ stand to each
-/// other as these do.
+/// First eight bytes of a key, zeros for those that it does not have, so that two keys whose first
+/// bytes differ stand to each other as these do.
 #[expect(clippy::big_endian_bytes, reason = "the order of keys is that of their bytes")]
 #[inline]
 #[must_use]

@@ -1,4 +1,5 @@
-//! The disk under Terrane: one trait for files, and its real, counted, in-memory and simulated forms.
+//! The disk under Terrane: one trait for files, and its real, counted, in-memory and simulated
+//! forms.
 //!
 //! Engines hold an [`Arc<dyn Disk>`](Disk) and never touch `std::fs`; so each of them runs
 //! unchanged on a real file system and on a simulated one that loses what was not synced.

@@ -1,13 +1,15 @@
-//! A disk in memory: files are bytes behind a lock each, and requests are done when they are asked for.
+//! A disk in memory: files are bytes behind a lock each, and requests are done when they are asked
+//! for.
 //!
-//! For tests of programs that use a store, and for measuring what an engine costs without a device. It makes no
-//! promise that outlives the process, so a sync is nothing; whoever wants to see what a crash leaves takes the
-//! simulated disk. Time is the system's. A file occupies its length: holes take memory, reserved space takes
-//! none. What memory has no room for is an error, no abort, as far as the system tells in time.
+//! For tests of programs that use a store, and for measuring what an engine costs without a device.
+//! It makes no promise that outlives the process, so a sync is nothing; whoever wants to see what a
+//! crash leaves takes the simulated disk. Time is the system's. A file occupies its length: holes
+//! take memory, reserved space takes none. What memory has no room for is an error, no abort, as
+//! far as the system tells in time.
 //!
-//! Files stand in blocks, on huge pages where the system has them, and a queue asks for the memory of the next read
-//! while one is carried out: a page that is in no cache of the processor would otherwise cost more than all that an
-//! engine does with it.
+//! Files stand in blocks, on huge pages where the system has them, and a queue asks for the memory
+//! of the next read while one is carried out: a page that is in no cache of the processor would
+//! otherwise cost more than all that an engine does with it.
 //!
 //! The root directory `/` exists from the start; relative paths start there as well.
 
@@ -36,8 +38,9 @@ const BLOCK_BYTES: usize = 16 << 20;
 /// A block that grows beyond this is given all of its address space.
 const SMALL_BYTES: usize = 1 << 20;
 
-/// Bytes at the front of the next read that are asked for: the processor guesses that what follows is wanted, too.
-/// With all of a page it would wait for room for so many lines, and nothing is gained.
+/// Bytes at the front of the next read that are asked for: the processor guesses that what follows
+/// is wanted, too. With all of a page it would wait for room for so many lines, and nothing is
+/// gained.
 const AHEAD_BYTES: usize = 768;
 
 /// Bytes that come with each line asked for.
@@ -413,7 +416,8 @@ impl fmt::Debug for Content {
 
 /// The bytes of a file.
 ///
-/// Invariant: all blocks but the last have [`BLOCK_BYTES`], the last has some, and `len` is the sum.
+/// Invariant: all blocks but the last have [`BLOCK_BYTES`], the last has some, and `len` is the
+/// sum.
 #[derive(Default)]
 struct Bytes {
     blocks: Vec<Vec<u8>>,
@@ -443,8 +447,8 @@ impl Bytes {
         found
     }
 
-    /// Replaces what is there, and goes on behind the end, with zeros up to `offset` if it is further off. If there
-    /// is no room nothing has grown.
+    /// Replaces what is there, and goes on behind the end, with zeros up to `offset` if it is
+    /// further off. If there is no room nothing has grown.
     fn write(&mut self, mut offset: usize, mut bytes: &[u8]) -> Outcome<()> {
         let len = self.len;
         self.grow(offset)?;
@@ -489,7 +493,8 @@ impl Bytes {
         Ok(())
     }
 
-    /// Adds up to `more` bytes, as many as the last block has room for; `add` adds so many to it. Returns the number.
+    /// Adds up to `more` bytes, as many as the last block has room for; `add` adds so many to it.
+    /// Returns the number.
     fn append(&mut self, more: usize, add: impl FnOnce(&mut Vec<u8>, usize)) -> Outcome<usize> {
         if self.len.is_multiple_of(BLOCK_BYTES) {
             self.blocks.push(Vec::new());
@@ -658,7 +663,8 @@ impl IoQueue for MemoryQueue {
     }
 }
 
-/// Requests in flight are carried out, as the contract has it: writes are not lost with their queue.
+/// Requests in flight are carried out, as the contract has it: writes are not lost with their
+/// queue.
 impl Drop for MemoryQueue {
     fn drop(&mut self) {
         while self.pop().is_some() {}

@@ -1,4 +1,5 @@
-//! Hints to the processor and to the system. They change when and how memory is fetched, and never what is read.
+//! Hints to the processor and to the system. They change when and how memory is fetched, and never
+//! what is read.
 
 /// Asks for the cache line of `target` ahead of its use, as the probing of many filters wants it.
 /// Does nothing on processors other than x86-64.
@@ -17,8 +18,9 @@ pub fn prefetch<T>(target: &T) {
     let _ = target;
 }
 
-/// Asks the system to have the memory of a vector on huge pages, as far as they fit into it: memory that is read at
-/// random then costs fewer walks through page tables. Does nothing on systems other than Linux.
+/// Asks the system to have the memory of a vector on huge pages, as far as they fit into it: memory
+/// that is read at random then costs fewer walks through page tables. Does nothing on systems other
+/// than Linux.
 ///
 /// Cost: one system call; memory that is there already stays as it is.
 pub fn huge_pages<T>(vector: &Vec<T>) {
@@ -32,8 +34,9 @@ pub fn huge_pages<T>(vector: &Vec<T>) {
         let bytes = vector.capacity() * size_of::<T>();
         let whole = bytes.saturating_sub(before) / HUGE_BYTES * HUGE_BYTES;
         if whole > 0 {
-            // SAFETY: the range lies within one allocation, since `before + whole <= bytes`, and this advice changes
-            // no content. That it may be refused, as where the system has no huge pages, is no matter.
+            // SAFETY: the range lies within one allocation, since `before + whole <= bytes`, and
+            // this advice changes no content. That it may be refused, as where the system has no
+            // huge pages, is no matter.
             let _ = unsafe {
                 madvise(start.add(before).cast_mut().cast(), whole, Advice::LinuxHugepage)
             };

@@ -1,16 +1,20 @@
-//! An LMDB environment whose map can grow while snapshots of it live: what a back-end of the Merkle state needs of LMDB.
+//! An LMDB environment whose map can grow while snapshots of it live: what a back-end of the Merkle
+//! state needs of LMDB.
 //!
-//! LMDB reads through a memory map of a fixed size. Growing the map moves it, so LMDB asks that nobody be reading. Here a
-//! snapshot may live as long as it likes and still keeps no growth waiting, and no growth can deadlock with it:
+//! LMDB reads through a memory map of a fixed size. Growing the map moves it, so LMDB asks that
+//! nobody be reading. Here a snapshot may live as long as it likes and still keeps no growth
+//! waiting, and no growth can deadlock with it:
 //!
-//! * **Invariant:** nothing but a running call holds an address in the map. Calls copy what they find; a walk over many
-//!   entries is a sequence of calls that begin at a key, and no cursor of LMDB outlives one.
-//! * **Invariant:** a call of a snapshot holds the gate shared; [`resize`](Environment::resize) holds it alone. So growth
-//!   waits for calls that run, microseconds, and never for a snapshot.
-//! * **Invariant:** while a transaction that writes is open the map stays: LMDB refuses to resize then.
+//! * **Invariant:** nothing but a running call holds an address in the map. Calls copy what they
+//!   find; a walk over many entries is a sequence of calls that begin at a key, and no cursor of
+//!   LMDB outlives one.
+//! * **Invariant:** a call of a snapshot holds the gate shared; [`resize`](Environment::resize)
+//!   holds it alone. So growth waits for calls that run, microseconds, and never for a snapshot.
+//! * **Invariant:** while a transaction that writes is open the map stays: LMDB refuses to resize
+//!   then.
 //!
-//! What an open read transaction keeps between two calls is its number, the page numbers of its roots and its slot in the
-//! file of locks, which is another map.
+//! What an open read transaction keeps between two calls is its number, the page numbers of its
+//! roots and its slot in the file of locks, which is another map.
 //!
 //! LMDB trusts the bytes of its file. Opening checks the heads, and that the file has the roots
 //! that they name. Other damage may show as wrong answers or end the process:
@@ -36,7 +40,8 @@ use crate::check::{Finding, check_heads};
 /// Bytes of a buffer of zeros, with which a file is filled where the system cannot allocate.
 const ZEROS_BYTES: usize = 1 << 20;
 
-/// About how many bytes of entries one transaction of a copy takes: they are in memory until it ends.
+/// About how many bytes of entries one transaction of a copy takes: they are in memory until it
+/// ends.
 const COPIED_BYTES: usize = 16 << 20;
 
 /// What went wrong, by what the caller can do.
@@ -131,7 +136,8 @@ pub enum SyncMode {
     Full,
     /// Data at each commit; the head goes with the next. `MDB_NOMETASYNC`.
     NoMeta,
-    /// The system is told to write, and not waited for. `MDB_MAPASYNC`; takes effect with a map that is written only.
+    /// The system is told to write, and not waited for. `MDB_MAPASYNC`; takes effect with a map
+    /// that is written only.
     MapAsync,
     /// Never. `MDB_NOSYNC`.
     None,
@@ -164,14 +170,16 @@ pub struct EnvironmentOptions {
     pub directory: bool,
     /// Whether the system reads ahead.
     pub read_ahead: bool,
-    /// Whether pages are changed in the map in place of being written. The file then has the size of the map, in blocks
-    /// that are allocated: a hole that cannot be filled would end the process when it is touched.
+    /// Whether pages are changed in the map in place of being written. The file then has the size
+    /// of the map, in blocks that are allocated: a hole that cannot be filled would end the process
+    /// when it is touched.
     pub write_map: bool,
     /// When commits reach the disk.
     pub sync: SyncMode,
 }
 
-/// An environment; clones are the same one. It is closed with the last of its clones, snapshots and transactions.
+/// An environment; clones are the same one. It is closed with the last of its clones, snapshots and
+/// transactions.
 #[derive(Debug, Clone)]
 pub struct Environment(Arc<Inner>);
 
@@ -284,9 +292,9 @@ impl Environment {
         self.0.env.info().last_txn_id as u64
     }
 
-    /// Gives the map another size, a multiple of the system's pages; LMDB takes as much as its pages need if it is less. 0
-    /// takes the size that another process has given it. Snapshots go on. Cost: waits for calls that run; a map that is
-    /// written has its new blocks allocated.
+    /// Gives the map another size, a multiple of the system's pages; LMDB takes as much as its
+    /// pages need if it is less. 0 takes the size that another process has given it. Snapshots go
+    /// on. Cost: waits for calls that run; a map that is written has its new blocks allocated.
     ///
     /// # Errors
     /// [`Kind::Writing`]; [`Kind::NoRoom`], and the map has its old size.
@@ -300,11 +308,13 @@ impl Environment {
 
     /// A snapshot of all tables. Adopts the size of the map if another process has made it larger.
     ///
-    /// LMDB notes the number of the newest transaction and then copies the head of that number's parity. If the next
-    /// transaction, of whatever process, is committed in between, the one after it writes that very head: the copy may then
-    /// be newer than what others are given yet, or half of each. Nobody can have begun to write that head if afterwards
-    /// the newest transaction is still the same, by the heads, or by the number that the next snapshot gets; the latter where a
-    /// process was killed after it wrote a head and before it told the number. Else the snapshot is made anew.
+    /// LMDB notes the number of the newest transaction and then copies the head of that number's
+    /// parity. If the next transaction, of whatever process, is committed in between, the one after
+    /// it writes that very head: the copy may then be newer than what others are given yet, or half
+    /// of each. Nobody can have begun to write that head if afterwards the newest transaction is
+    /// still the same, by the heads, or by the number that the next snapshot gets; the latter where
+    /// a process was killed after it wrote a head and before it told the number. Else the snapshot
+    /// is made anew.
     ///
     /// # Errors
     /// [`Kind::ReadersFull`], and what LMDB says.
@@ -343,22 +353,24 @@ impl Environment {
         Ok(tables)
     }
 
-    /// A transaction that writes. Waits for the one of another process or thread, with no limit of time; a thread that has
-    /// one waits for ever.
+    /// A transaction that writes. Waits for the one of another process or thread, with no limit of
+    /// time; a thread that has one waits for ever.
     ///
     /// # Errors
     /// What LMDB says.
     pub fn transaction(&self) -> Outcome<Transaction> {
         let txn = self.resizing(|| self.0.env.write_txn())?;
         #[expect(unsafe_code, reason = "a borrow of what the same value owns")]
-        // SAFETY: the transaction borrows `env`, which lies in the allocation of `inner` and is never moved or taken out of
-        // it. `Transaction` holds a share of that allocation and gives the transaction up before it: `end` is the only
-        // place that takes it out, `drop` runs it, and the field of the transaction is dropped before `inner`.
+        // SAFETY: the transaction borrows `env`, which lies in the allocation of `inner` and is
+        // never moved or taken out of it. `Transaction` holds a share of that allocation and gives
+        // the transaction up before it: `end` is the only place that takes it out, `drop` runs it,
+        // and the field of the transaction is dropped before `inner`.
         let txn = unsafe { std::mem::transmute::<RwTxn<'_>, RwTxn<'static>>(txn) };
         Ok(Transaction { txn: Some(txn), inner: Arc::clone(&self.0) })
     }
 
-    /// Does something that begins a transaction; adopts the size of the map first if another process has made it larger.
+    /// Does something that begins a transaction; adopts the size of the map first if another
+    /// process has made it larger.
     fn resizing<T>(&self, begin: impl Fn() -> heed::Result<T>) -> Outcome<T> {
         let resized = |error: &heed::Error| matches!(error, heed::Error::Mdb(MdbError::MapResized));
         {
@@ -394,8 +406,9 @@ impl Environment {
         Ok(self.0.env.force_sync()?)
     }
 
-    /// Writes a copy of the newest state to a new file, without its free pages, and syncs it. Cost: reads all that is in
-    /// use and writes it once; commits go on meanwhile, growth of the map waits.
+    /// Writes a copy of the newest state to a new file, without its free pages, and syncs it. Cost:
+    /// reads all that is in use and writes it once; commits go on meanwhile, growth of the map
+    /// waits.
     ///
     /// # Errors
     /// What LMDB says. There may be a part of the file then.
@@ -406,9 +419,10 @@ impl Environment {
         Ok(file.sync_all()?)
     }
 
-    /// The same with pages as full as the entries allow: these are put into the copy in their order. Returns `false`, and there
-    /// is no copy, if there is a table that is not one's own by its name, or that has not the plain order of keys and one value for
-    /// each, or if there are more tables than may be open.
+    /// The same with pages as full as the entries allow: these are put into the copy in their
+    /// order. Returns `false`, and there is no copy, if there is a table that is not one's own by
+    /// its name, or that has not the plain order of keys and one value for each, or if there are
+    /// more tables than may be open.
     ///
     /// # Errors
     /// As [`copy`](Self::copy).
@@ -439,8 +453,9 @@ impl Environment {
         Ok(true)
     }
 
-    /// Whether the file system would give this file `bytes` more. Asked after a write failed for reasons that were not
-    /// told: LMDB calls a write that was cut short by a full disk an I/O error. Cost: allocates and frees them.
+    /// Whether the file system would give this file `bytes` more. Asked after a write failed for
+    /// reasons that were not told: LMDB calls a write that was cut short by a full disk an I/O
+    /// error. Cost: allocates and frees them.
     ///
     /// # Errors
     /// Those of the file system, but for that it is full.
@@ -471,11 +486,12 @@ impl Inner {
     /// Moves the map. The caller has the gate alone.
     fn resize_alone(&self, bytes: u64) -> Outcome<()> {
         #[expect(unsafe_code, reason = "LMDB cannot tell who holds addresses in the map")]
-        // SAFETY: LMDB asks that no transaction be active, since one may hold addresses in the old map. One that writes
-        // makes LMDB refuse with EINVAL before it touches the map, and none can begin, since the caller holds the gate
-        // alone. Those that read hold no address between calls (see the module), and no call runs: each holds the gate
-        // shared. Their roots and the pages below are page numbers, which mean the same pages in the new map, which has
-        // all pages in use.
+        // SAFETY: LMDB asks that no transaction be active, since one may hold addresses in the old
+        // map. One that writes makes LMDB refuse with EINVAL before it touches the map, and none
+        // can begin, since the caller holds the gate alone. Those that read hold no address between
+        // calls (see the module), and no call runs: each holds the gate shared. Their roots and the
+        // pages below are page numbers, which mean the same pages in the new map, which has all
+        // pages in use.
         let resized = unsafe { self.env.resize(bytes as usize) };
         resized.map_err(|source| match source {
             heed::Error::Io(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
@@ -485,7 +501,8 @@ impl Inner {
         })
     }
 
-    /// Has the file filled with blocks up to a length. If there is no room the file has the length it had.
+    /// Has the file filled with blocks up to a length. If there is no room the file has the length
+    /// it had.
     fn allocate(&self, bytes: u64) -> Outcome<()> {
         let file = self.env.try_clone_inner_file()?;
         let length = file.metadata()?.len();
@@ -684,7 +701,8 @@ impl Snapshot {
     }
 }
 
-/// A transaction that writes; dropped it has changed nothing. After a failed call it can only be dropped.
+/// A transaction that writes; dropped it has changed nothing. After a failed call it can only be
+/// dropped.
 pub struct Transaction {
     /// Taken by `end` only. Stands before `inner`, which it borrows from.
     txn: Option<RwTxn<'static>>,
@@ -722,8 +740,8 @@ impl Transaction {
         self.txn().id() as u64
     }
 
-    /// Opens a table; makes it if there is none. It may be used elsewhere once this transaction is committed, and not if it
-    /// is dropped.
+    /// Opens a table; makes it if there is none. It may be used elsewhere once this transaction is
+    /// committed, and not if it is dropped.
     ///
     /// # Errors
     /// What LMDB says.
@@ -803,7 +821,8 @@ impl Transaction {
         Ok(table.0.delete(self.txn_mut(), key)?)
     }
 
-    /// Makes all changes visible. Cost: writes the changed pages, and the syncs of the environment's [`SyncMode`].
+    /// Makes all changes visible. Cost: writes the changed pages, and the syncs of the
+    /// environment's [`SyncMode`].
     ///
     /// # Errors
     /// [`Kind::MapFull`], [`Kind::NoRoom`], and what LMDB says; nothing has changed then.
@@ -812,5 +831,6 @@ impl Transaction {
     }
 }
 
-/// Where the flags of a table stand in its record, `MDB_db`: none for the plain order of keys and one value for each.
+/// Where the flags of a table stand in its record, `MDB_db`: none for the plain order of keys and
+/// one value for each.
 const TABLE_FLAGS: std::ops::Range<usize> = 4..6;

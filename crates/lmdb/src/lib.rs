@@ -1,12 +1,14 @@
 //! LMDB behind a safe interface: an ordered map of bytes in one file, read through a memory map.
 //!
-//! [`Environment`] is what a back-end of the Merkle state needs of it: tables, snapshots, a map that grows. [`Lmdb`] is one
-//! map of bytes, to be measured beside Terrane's engines. Of the latter: a batch is a transaction that is visible at once and durable after a [`flush`](Lmdb::flush). Between two flushes a
-//! loss of power may leave the file damaged, which Terrane's engines exclude: what is measured is in LMDB's favour.
-//! Memory is what the system's page cache takes; only a limit on the process bounds it.
+//! [`Environment`] is what a back-end of the Merkle state needs of it: tables, snapshots, a map
+//! that grows. [`Lmdb`] is one map of bytes, to be measured beside Terrane's engines. Of the
+//! latter: a batch is a transaction that is visible at once and durable after a
+//! [`flush`](Lmdb::flush). Between two flushes a loss of power may leave the file damaged, which
+//! Terrane's engines exclude: what is measured is in LMDB's favour. Memory is what the system's
+//! page cache takes; only a limit on the process bounds it.
 //!
-//! Unsafe code: opening, since LMDB trusts that nobody else cuts or changes the file that it has mapped; moving the map; a
-//! transaction that owns what it borrows.
+//! Unsafe code: opening, since LMDB trusts that nobody else cuts or changes the file that it has
+//! mapped; moving the map; a transaction that owns what it borrows.
 //!
 //! LMDB has no checksums, and follows page numbers and offsets of its file unchecked. Opening
 //! checks the heads and the length of the file; [`check_file`] checks every page without mapping
@@ -131,7 +133,8 @@ impl Lmdb {
         Ok(transaction.commit()?)
     }
 
-    /// Makes what was applied durable. Cost: writes the file's pages that the system has not written yet.
+    /// Makes what was applied durable. Cost: writes the file's pages that the system has not
+    /// written yet.
     ///
     /// # Errors
     /// What LMDB says.

@@ -1,7 +1,7 @@
 //! Checking an index on disk: every page that its tree reaches, the map of used pages, the log.
 //!
-//! Everything is read as stored, nothing from memory. What is found wrong is collected; a page that cannot be read hides
-//! only what is below it.
+//! Everything is read as stored, nothing from memory. What is found wrong is collected; a page that
+//! cannot be read hides only what is below it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use terrane_io::{Access, Disk, EntryKind, OpenMode};
 
-use crate::index::index::{enter, existing_tree, read_drained, read_space, replay};
+use crate::index::index::{enter, existing_tree, read_applied, read_free_map, replay};
 use crate::index::lease::READERS_DIR;
-use crate::log::pending::Deltas;
-use crate::log::wal::{LogReader, check_mark, durable_mark, lost};
+use crate::log::pending::UpdateBuffer;
+use crate::log::wal::{WalReader, check_mark, durable_mark, lost};
 use crate::page::corrupt::{Corrupt, Problem};
 use crate::page::error::{Error, Result};
 use crate::page::inner::Inner;
@@ -30,7 +30,8 @@ const BATCH: usize = 64;
 pub struct CheckReport {
     /// What is wrong; empty if nothing is.
     pub problems: Vec<Problem>,
-    /// Problems of the two superblocks, of which one is whole: they say the same of the last checkpoint but one.
+    /// Problems of the two superblocks, of which one is whole: they say the same of the last
+    /// checkpoint but one.
     pub damaged_superblocks: u64,
     /// Leaves that were read.
     pub leaves: u64,
@@ -46,7 +47,8 @@ pub struct CheckReport {
     pub height: u32,
     /// Bytes in use in leaves, of all bytes of leaves.
     pub leaf_fill: f64,
-    /// Leaves, but for the last one and those of other sizes of keys or values, that are less than two fifths full.
+    /// Leaves, but for the last one and those of other sizes of keys or values, that are less than
+    /// two fifths full.
     pub sparse_leaves: u64,
 }
 
@@ -61,13 +63,16 @@ struct Check<'a> {
     total: u64,
 }
 
-/// Checks the index in a directory, as it was last published and flushed. Nobody should write to it meanwhile.
+/// Checks the index in a directory, as it was last published and flushed. Nobody should write to it
+/// meanwhile.
 ///
-/// Cost: reads each page of the tree once, and the log; the numbers of all pages are held in memory.
+/// Cost: reads each page of the tree once, and the log; the numbers of all pages are held in
+/// memory.
 ///
 /// # Errors
-/// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Disk`]; what is damaged is no error
-/// but part of the report, unless no superblock is whole.
+/// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`],
+/// [`Error::UnsupportedVersion`], [`Error::Disk`]; what is damaged is no error but part of the
+/// report, unless no superblock is whole.
 pub fn check(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -244,38 +249,39 @@ impl Check<'_> {
         if superblock.lists.is_empty() {
             return;
         }
-        let (space, maps) = match read_space(self.pager, superblock) {
+        let (free_map, maps) = match read_free_map(self.pager, superblock) {
             Ok(found) => found,
             Err(error) => return self.note(error, None),
         };
-        for page in maps.iter().chain(&superblock.lists).chain(&superblock.drained) {
+        for page in maps.iter().chain(&superblock.lists).chain(&superblock.applied) {
             self.reach(*page, None);
         }
         let missing: Vec<PageNo> =
-            self.reached.iter().copied().filter(|&page| !space.is_used(page)).collect();
+            self.reached.iter().copied().filter(|&page| !free_map.is_used(page)).collect();
         for page in missing {
             self.note_rule(page, "used in the map", 1, 0);
         }
         let used = self.reached.len() as u64 + 2;
-        if is_whole && space.used_pages() != used {
-            self.note_rule(0, "used pages", used, space.used_pages());
+        if is_whole && free_map.used_pages() != used {
+            self.note_rule(0, "used pages", used, free_map.used_pages());
         }
     }
 
     fn check_log(&mut self, disk: &Arc<dyn Disk>, dir: &Path, superblock: &Superblock) {
-        let drained = match read_drained(self.pager, superblock) {
-            Ok(drained) => drained,
+        let applied = match read_applied(self.pager, superblock) {
+            Ok(applied) => applied,
             Err(error) => return self.note(error, None),
         };
-        let mut log = LogReader::new(disk.clone(), dir, superblock.tree, superblock.log_start);
-        let (mut pending, mut entries) = (Deltas::default(), superblock.entries);
+        let mut wal = WalReader::new(disk.clone(), dir, superblock.tree, superblock.log_start);
+        let (mut pending, mut entries) = (UpdateBuffer::default(), superblock.entries);
         let read = loop {
-            match log.next() {
+            match wal.next() {
                 Ok(Some(frame)) => {
-                    // At the end itself the superblock knows better: a repair may have lost entries.
+                    // At the end itself the superblock knows better: a repair may have lost
+                    // entries.
                     entries = if frame.next > superblock.log_end { frame.entries } else { entries };
                     if let Err(error) =
-                        replay(&mut pending, &frame, &drained, superblock.sizes, dir)
+                        replay(&mut pending, &frame, &applied, superblock.sizes, dir)
                     {
                         break Err(error);
                     }
@@ -291,8 +297,8 @@ impl Check<'_> {
             self.note(error, None);
         }
         let must_reach = durable_mark(disk.as_ref(), dir, superblock.tree).max(superblock.log_end);
-        if log.position() < must_reach {
-            self.note(lost(dir, log.position(), must_reach), None);
+        if wal.position() < must_reach {
+            self.note(lost(dir, wal.position(), must_reach), None);
         }
         self.report.log_updates = pending.len() as u64;
         self.report.entries = entries;

@@ -1,6 +1,7 @@
 //! Looking at an index from outside: nothing is locked or written, a writer may have it open.
 //!
-//! What is said is what the newest superblock and the log say; [`check`](fn@crate::check::check) finds out whether it is true.
+//! What is said is what the newest superblock and the log say; [`check`](fn@crate::check::check)
+//! finds out whether it is true.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use crate::index::index::{TREE_FILE, enter, existing_tree};
 use crate::index::lease::{self, LEASE_BYTES, LEASE_MAGIC, LEASE_OFFSET, READERS_MAX};
 use crate::log::applied::RANGES_MAX;
 use crate::log::wal::{
-    FRAME_HEAD_BYTES, FRAME_MAGIC, LogReader, MARK_BYTES, MARK_MAGIC, SEGMENT_HEAD_BYTES,
-    SEGMENT_MAGIC,
+    FRAME_HEAD_BYTES, FRAME_MAGIC, MARK_BYTES, MARK_MAGIC, SEGMENT_HEAD_BYTES, SEGMENT_MAGIC,
+    WalReader,
 };
 use crate::page::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::page::corrupt::Corrupt;
@@ -101,9 +102,11 @@ pub enum TreePageContent {
     Bytes(Vec<u8>),
 }
 
-/// Whether a directory has the tree file of an index, be it a damaged one, or the log of one that has lost it.
+/// Whether a directory has the tree file of an index, be it a damaged one, or the log of one that
+/// has lost it.
 ///
-/// Cost: one question to the file system; three and a read for each segment of the log if there is no tree file.
+/// Cost: one question to the file system; three and a read for each segment of the log if there is
+/// no tree file.
 ///
 /// # Errors
 /// [`Error::Disk`].
@@ -133,17 +136,17 @@ pub fn is_tree_file(disk: &dyn Disk, path: &Path) -> Result<bool> {
 /// Cost: reads the log.
 ///
 /// # Errors
-/// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Corrupt`],
-/// [`Error::Disk`].
+/// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`],
+/// [`Error::UnsupportedVersion`], [`Error::Corrupt`], [`Error::Disk`].
 pub fn inspect(disk: &Arc<dyn Disk>, dir: &Path) -> Result<IndexInfo> {
     let (dir, _anchor) = &enter(disk.as_ref(), dir)?;
     let path = existing_tree(disk.as_ref(), dir)?;
     let superblock = superblock::read(disk.as_ref(), &path)?;
     let (readers_oldest, readers) = lease::oldest(disk.as_ref(), dir)?;
     let start = superblock.log_start;
-    let mut log = LogReader::new(disk.clone(), dir, superblock.tree, start);
+    let mut wal = WalReader::new(disk.clone(), dir, superblock.tree, start);
     let (mut entries, mut log_updates) = (superblock.entries, 0);
-    while let Some(frame) = log.next()? {
+    while let Some(frame) = wal.next()? {
         if frame.next >= superblock.log_end {
             entries = frame.entries;
         }
@@ -163,7 +166,7 @@ pub fn inspect(disk: &Arc<dyn Disk>, dir: &Path) -> Result<IndexInfo> {
         checkpointed_entries: superblock.entries,
         file_pages: disk.open(&path, OpenMode::Read, Access::Buffered)?.len()? / PAGE_SIZE as u64,
         log_start: start,
-        log_end: log.position(),
+        log_end: wal.position(),
         log_updates,
         readers,
         readers_oldest,
@@ -175,8 +178,8 @@ pub fn inspect(disk: &Arc<dyn Disk>, dir: &Path) -> Result<IndexInfo> {
 /// Cost: three reads.
 ///
 /// # Errors
-/// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Corrupt`] also for a page that is not there or was
-/// never written, [`Error::Disk`].
+/// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Corrupt`] also for a page that is
+/// not there or was never written, [`Error::Disk`].
 pub fn inspect_page(disk: &dyn Disk, path: &Path, number: u32) -> Result<TreePage> {
     let superblock = superblock::read(disk, path)?;
     let corrupt = |what: Corrupt| {
@@ -203,7 +206,7 @@ pub fn inspect_page(disk: &dyn Disk, path: &Path, number: u32) -> Result<TreePag
             Kind::Inner => "inner",
             Kind::Map => "map",
             Kind::MapList => "map_list",
-            Kind::Drained => "drained",
+            Kind::Applied => "drained",
         },
         level: header.level,
         generation: header.generation,
@@ -262,7 +265,7 @@ fn content(
                 (0..node.count()).map(|at| (node.separator(at), node.child(at).number)).collect();
             Ok(TreePageContent::Inner(children))
         }
-        Kind::Map | Kind::MapList | Kind::Drained => {
+        Kind::Map | Kind::MapList | Kind::Applied => {
             Ok(TreePageContent::Bytes(bytes[BODY_OFFSET..].to_vec()))
         }
     }
@@ -301,6 +304,6 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("BTREE_PAGE_KIND_INNER", (Kind::Inner as u8).to_string()),
         ("BTREE_PAGE_KIND_MAP", (Kind::Map as u8).to_string()),
         ("BTREE_PAGE_KIND_MAP_LIST", (Kind::MapList as u8).to_string()),
-        ("BTREE_PAGE_KIND_DRAINED", (Kind::Drained as u8).to_string()),
+        ("BTREE_PAGE_KIND_DRAINED", (Kind::Applied as u8).to_string()),
     ]
 }

@@ -1,18 +1,22 @@
 //! Repairing an index: everything but leaves is made anew from leaves and the log.
 //!
-//! Leaves say by themselves which keys they are for, so superblocks, inner nodes, the map of used pages and the state of the
-//! draining can be lost without losing an entry. A repair reads every page, finds the leaves of the tree (module `salvage`),
-//! writes new nodes above them, and puts the log above the leaves as an opening does.
+//! Leaves say by themselves which keys they are for, so superblocks, inner nodes, the map of used
+//! pages and the state of the draining can be lost without losing an entry. A repair reads every
+//! page, finds the leaves of the tree (module `salvage`), writes new nodes above them, and puts the
+//! log above the leaves as an opening does.
 //!
-//! What is exact and what is not: if all leaves of the tree are whole, everything that was flushed is there again. The keys
-//! of a damaged leaf are taken from an older leaf where the file still has one, and reported as *stale*: what was
-//! updated, removed or added since is as the log has it, or else as it was then. What no leaf is for is reported as *lost*.
-//! Where parts of the map of used pages are lost, leaves there are told apart by age: if they are exactly as many as there
-//! were, these are the right ones; if not, all of them are reported as stale. With both superblocks lost their number is
-//! not known; then leaves that follow each other without a gap are taken for the right ones.
+//! What is exact and what is not: if all leaves of the tree are whole, everything that was flushed
+//! is there again. The keys of a damaged leaf are taken from an older leaf where the file still has
+//! one, and reported as *stale*: what was updated, removed or added since is as the log has it, or
+//! else as it was then. What no leaf is for is reported as *lost*. Where parts of the map of used
+//! pages are lost, leaves there are told apart by age: if they are exactly as many as there were,
+//! these are the right ones; if not, all of them are reported as stale. With both superblocks lost
+//! their number is not known; then leaves that follow each other without a gap are taken for the
+//! right ones.
 //!
-//! Invariants: nothing that was there is written over until a superblock leads to the new tree: only new pages behind the end
-//! of the file are written, so an interrupted repair has done nothing. Who writes is locked out.
+//! Invariants: nothing that was there is written over until a superblock leads to the new tree:
+//! only new pages behind the end of the file are written, so an interrupted repair has done
+//! nothing. Who writes is locked out.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::Path;
@@ -21,24 +25,22 @@ use std::sync::Arc;
 use terrane_io::{Access, Anchor, Disk, LockGuard, OpenMode, Reserve};
 
 use crate::check::check::check;
-use crate::check::salvage::{
-    FoundLeaf, KeyRange, KnownMap, Piece, Scan, cover, doubt, most_frequent_tree,
-};
+use crate::check::salvage::{FoundLeaf, KnownMap, Piece, Scan, cover, doubt, most_frequent_tree};
 use crate::index::index::{
-    Index, TREE_FILE, TREE_TEMPORARY, enter, existing_tree, read_drained, replay, tree_of,
+    Index, TREE_FILE, TREE_TEMPORARY, enter, existing_tree, read_applied, replay, tree_of,
     write_first_superblock,
 };
-use crate::index::writer::{Writer, opened};
-use crate::log::applied::Drained;
-use crate::log::pending::Deltas;
-use crate::log::quarantine::LeftOut;
-use crate::log::wal::{self, Frame, FrameBody, Log, LostTree, Salvaged, salvage};
+use crate::index::writer::{Writer, opened_state};
+use crate::log::applied::Applied;
+use crate::log::pending::UpdateBuffer;
+use crate::log::quarantine::Quarantine;
+use crate::log::wal::{self, Frame, FrameBody, LostTree, Salvaged, Wal, salvage};
 use crate::page::block::Block;
 use crate::page::error::{Error, Result};
 use crate::page::leaf::{Fences, Leaf};
-use crate::page::page::{PageNo, PageRef, SUPERBLOCKS};
+use crate::page::page::{KeyRange, PageNo, PageRef, SUPERBLOCKS};
 use crate::pager::config::{Config, LOG_BYTES_MIN, MEMORY_BYTES_MIN};
-use crate::pager::free_map::Space;
+use crate::pager::free_map::FreeMap;
 use crate::pager::pager::Pager;
 use crate::pager::superblock::{self, LevelPages, Owner, Superblock};
 use crate::tree::bulk::{Builder, Built};
@@ -55,9 +57,11 @@ const COLLECTED_BYTES: usize = 64 << 10;
 /// Whether a repair may lose something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// If a leaf or the log is damaged, or the tree file is missing, nothing is done, and the report says what would be lost.
+    /// If a leaf or the log is damaged, or the tree file is missing, nothing is done, and the
+    /// report says what would be lost.
     Refused,
-    /// Keys of a damaged leaf come from an older one, or are gone; updates of a damaged part of the log are gone.
+    /// Keys of a damaged leaf come from an older one, or are gone; updates of a damaged part of the
+    /// log are gone.
     Accepted,
 }
 
@@ -67,7 +71,8 @@ pub enum Loss {
 pub struct RepairReport {
     /// Nothing was wrong, and nothing was done; all else is 0 but the entries.
     pub was_whole: bool,
-    /// Something would have been lost, which was not accepted, so nothing was done: `stale` and `lost` say what.
+    /// Something would have been lost, which was not accepted, so nothing was done: `stale` and
+    /// `lost` say what.
     pub was_refused: bool,
     /// Pages of the file that were read.
     pub pages_scanned: u64,
@@ -79,23 +84,25 @@ pub struct RepairReport {
     pub pages_damaged: u64,
     /// Parts of the map of used pages that were lost: each says which 32,512 pages are in use.
     pub maps_lost: u64,
-    /// Superblocks that were written anew as the other one and all else was whole; nothing else was done then.
+    /// Superblocks that were written anew as the other one and all else was whole; nothing else was
+    /// done then.
     pub superblocks_rewritten: u64,
     /// Ranges of keys that were taken from older leaves, ascending.
     pub stale: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     /// Ranges of keys that no leaf was for, ascending.
     pub lost: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-    /// Whether the tree file was missing: of all keys, which `lost` names, only those are left that the log has.
+    /// Whether the tree file was missing: of all keys, which `lost` names, only those are left that
+    /// the log has.
     pub tree_lost: bool,
-    /// Positions of the log whose updates are lost, from the first on and below the second, ascending. Of which keys they were
-    /// nothing tells; updates behind them are there.
+    /// Positions of the log whose updates are lost, from the first on and below the second,
+    /// ascending. Of which keys they were nothing tells; updates behind them are there.
     pub log_lost: Vec<(u64, u64)>,
     /// Entries of the index, those that only the log has included.
     pub entries: u64,
 }
 
 /// The directory of an index, anchored and locked.
-type Held = (Box<dyn Anchor>, Box<dyn LockGuard>);
+type LockedDir = (Box<dyn Anchor>, Box<dyn LockGuard>);
 
 /// What is known of the tree that was published.
 #[derive(Debug)]
@@ -104,7 +111,7 @@ struct Basis {
     superblock: Superblock,
     /// The generation of a superblock that must not be written over.
     kept: Option<u64>,
-    drained: Drained,
+    applied: Applied,
     map: KnownMap,
     /// Leaves of later generations are not of the tree.
     generation_max: u64,
@@ -114,17 +121,21 @@ struct Basis {
     is_empty: bool,
 }
 
-/// Rebuilds what is damaged of an index from its leaves and its log; does nothing if a check finds no problem.
+/// Rebuilds what is damaged of an index from its leaves and its log; does nothing if a check finds
+/// no problem.
 ///
-/// If all leaves are whole, everything that was flushed is there again. If not, nothing is done unless [`Loss::Accepted`]:
-/// then keys of a damaged leaf are taken from an older one where the file still has it, and named.
+/// If all leaves are whole, everything that was flushed is there again. If not, nothing is done
+/// unless [`Loss::Accepted`]: then keys of a damaged leaf are taken from an older one where the
+/// file still has it, and named.
 ///
-/// Cost: a check; reads every page of the file and each leaf once more, writes the nodes and what has to be joined. Memory:
-/// for each leaf its fences and some hundred bytes, for each damaged or dropped page four bytes; the log as when opening.
+/// Cost: a check; reads every page of the file and each leaf once more, writes the nodes and what
+/// has to be joined. Memory: for each leaf its fences and some hundred bytes, for each damaged or
+/// dropped page four bytes; the log as when opening.
 ///
 /// # Errors
-/// [`Error::NotFound`], [`Error::Locked`], [`Error::UnsupportedVersion`], [`Error::Disk`]; [`Error::NotAnIndex`] or
-/// [`Error::Corrupt`] if neither a superblock nor a leaf is whole. Nothing was changed then.
+/// [`Error::NotFound`], [`Error::Locked`], [`Error::UnsupportedVersion`], [`Error::Disk`];
+/// [`Error::NotAnIndex`] or [`Error::Corrupt`] if neither a superblock nor a leaf is whole. Nothing
+/// was changed then.
 pub fn repair(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -162,30 +173,31 @@ pub fn repair(
     }
     let mut report = report_on(&scan, &basis, &pieces);
     let generation = basis.next_generation(&scan);
-    let mut drained = basis.drained;
+    let mut applied = basis.applied;
     for (low, high) in report.stale.iter().chain(&report.lost) {
         // The log may have more of it than the leaf.
-        drained.set(low, high.as_deref(), basis.superblock.log_start);
+        applied.set(low, high.as_deref(), basis.superblock.log_start);
     }
-    let found = read_log(disk, dir, &basis.superblock, &drained)?;
+    let found = read_log(disk, dir, &basis.superblock, &applied)?;
     report.log_lost.clone_from(&found.salvaged.gaps);
     if loss == Loss::Refused && report.loses_something() {
         return Ok(RepairReport { was_refused: true, ..report });
     }
-    let (space, tree) = rebuild(&pager, generation, &scan, &pieces, &mut report)?;
+    let (free_map, tree) = rebuild(&pager, generation, &scan, &pieces, &mut report)?;
     let superblock = Superblock {
         generation: generation - 1,
-        drained: None,
+        applied: None,
         lists: Vec::new(),
         ..basis.superblock
     };
-    let core = Core::new(anchor, dir.to_owned(), pager, opened(tree, found.pending.clone(), 0));
-    report.entries = publish(disk, core, (superblock, drained, space), found, lock)?;
+    let core =
+        Core::new(anchor, dir.to_owned(), pager, opened_state(tree, found.pending.clone(), 0));
+    report.entries = publish(disk, core, (superblock, applied, free_map), found, lock)?;
     Ok(report)
 }
 
 /// Publishes the tree once more, where the damaged superblock is.
-fn rewrite_superblock(disk: &Arc<dyn Disk>, dir: &Path, held: Held) -> Result<()> {
+fn rewrite_superblock(disk: &Arc<dyn Disk>, dir: &Path, held: LockedDir) -> Result<()> {
     let superblock = superblock::read(disk.as_ref(), &dir.join(TREE_FILE))?;
     let mut limits = Config::variable().with_memory(MEMORY_BYTES_MIN).check()?;
     limits.sizes = superblock.sizes;
@@ -199,14 +211,14 @@ fn repair_without_tree(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     loss: Loss,
-    (anchor, lock): Held,
+    (anchor, lock): LockedDir,
 ) -> Result<RepairReport> {
     let Some(LostTree { owner, start }) = wal::find_lost_tree(disk.as_ref(), dir)? else {
         return Err(Error::NotFound { path: dir.to_owned() });
     };
-    let drained = Drained::up_to(start);
+    let applied = Applied::up_to(start);
     let superblock = Superblock { log_start: start, log_end: start, ..Superblock::first(owner) };
-    let found = read_log(disk, dir, &superblock, &drained)?;
+    let found = read_log(disk, dir, &superblock, &applied)?;
     // Which entries only the leaves had, nothing tells.
     let mut report = RepairReport {
         tree_lost: true,
@@ -226,19 +238,20 @@ fn repair_without_tree(
         anchor,
         dir.to_owned(),
         pager,
-        opened(tree_of(&superblock), found.pending.clone(), 0),
+        opened_state(tree_of(&superblock), found.pending.clone(), 0),
     );
-    report.entries = publish(disk, core, (superblock, drained, Space::new()), found, lock)?;
+    report.entries = publish(disk, core, (superblock, applied, FreeMap::new()), found, lock)?;
     disk.rename(&temporary, &dir.join(TREE_FILE))?;
     disk.sync_dir(dir)?;
     Ok(report)
 }
 
-/// Makes the tree of `core`, with what was found of the log above it, the published one; returns the entries of both.
+/// Makes the tree of `core`, with what was found of the log above it, the published one; returns
+/// the entries of both.
 fn publish(
     disk: &Arc<dyn Disk>,
     core: Core,
-    (superblock, drained, space): (Superblock, Drained, Space),
+    (superblock, applied, free_map): (Superblock, Applied, FreeMap),
     found: FoundLog,
     lock: Box<dyn LockGuard>,
 ) -> Result<u64> {
@@ -249,29 +262,29 @@ fn publish(
     limits.sizes = superblock.sizes;
     let is_broken = found.salvaged.is_broken;
     let old = found.salvaged.segments.clone();
-    let (log, drained) = found.into_log(disk, &core.dir, &superblock, drained, entries)?;
+    let (wal, applied) = found.into_log(disk, &core.dir, &superblock, applied, entries)?;
     let mut writer = Writer {
         disk: disk.clone(),
         limits,
-        space,
-        log,
+        free_map,
+        wal,
         reserve: Reserve::none(),
         body: FrameBody::default(),
-        drained: drained.clone(),
+        applied: applied.clone(),
         opened_generation: superblock.generation,
         superblock,
         maps: Vec::new(),
         flushed_entries: entries,
         epochs: VecDeque::from([tree.epoch.clone()]),
         readers: (None, 0),
-        left_out: LeftOut::default(),
+        quarantine: Quarantine::default(),
         scrub_from: Vec::new(),
         before_flush: None,
         poisoned: None,
         _lock: lock,
     };
-    let start = writer.log.start();
-    writer.publish(&core, &tree, drained, entries, |_| {})?;
+    let start = writer.wal.start();
+    writer.publish(&core, &tree, applied, entries, |_| {})?;
     // It has happened already, and the other superblock leads to what was there before.
     if let Err(error) = writer.checkpoint(&core) {
         tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
@@ -317,7 +330,8 @@ fn find_basis(
     let scan = Scan::read(file.as_ref(), tree, sizes, progress)?;
     let sizes = scan.sizes.ok_or_else(refused)?;
     let pager = Pager::new(disk.clone(), file, tree, sizes, MEMORY_BYTES_MIN / 2);
-    // With one superblock lost, a checkpoint that is newer than the other may have been published by it.
+    // With one superblock lost, a checkpoint that is newer than the other may have been published
+    // by it.
     let is_last = |superblock: &Superblock| {
         both.iter().all(std::result::Result::is_ok)
             || superblock.generation >= scan.checkpoint_max()
@@ -327,8 +341,8 @@ fn find_basis(
         Some(superblock) if is_last(&superblock) => Basis {
             kept,
             // Whoever applies all of the log needs not know what the tree has of it.
-            drained: read_drained(&pager, &superblock)
-                .unwrap_or_else(|_| Drained::up_to(superblock.log_start)),
+            applied: read_applied(&pager, &superblock)
+                .unwrap_or_else(|_| Applied::up_to(superblock.log_start)),
             map: KnownMap::read(&pager, &superblock.lists, superblock.pages),
             generation_max: superblock.generation,
             leaves: Some(superblock.level_pages[0]),
@@ -347,14 +361,14 @@ fn find_basis(
 /// What is known of the tree without its superblock.
 fn guess(pager: &Pager, scan: &Scan, log_start: u64, replaced: u64) -> Basis {
     let generation = scan.checkpoint_max();
-    let drained = scan.drained.as_ref().filter(|(of, _)| *of == generation);
-    let drained = drained.map_or(Drained::up_to(log_start), |(_, drained)| drained.clone());
+    let applied = scan.applied.as_ref().filter(|(of, _)| *of == generation);
+    let applied = applied.map_or(Applied::up_to(log_start), |(_, applied)| applied.clone());
     let lists: &[PageRef] = if scan.lists.0 == generation { &scan.lists.1 } else { &[] };
     let map = KnownMap::read(pager, lists, scan.pages);
     let may_be_used = |page: &PageNo| map.says(*page) != Some(false);
     let has_leaf = scan.leaves.iter().any(|leaf| may_be_used(&leaf.page.number))
         || scan.damaged.iter().any(may_be_used);
-    let log_start = drained.oldest().0;
+    let log_start = applied.oldest().0;
     let superblock = Superblock {
         tree: pager.tree,
         generation: generation.max(1),
@@ -362,7 +376,7 @@ fn guess(pager: &Pager, scan: &Scan, log_start: u64, replaced: u64) -> Basis {
         sizes: pager.sizes,
         height: 0,
         root: None,
-        drained: None,
+        applied: None,
         pages: scan.pages,
         entries: 0,
         log_start,
@@ -373,7 +387,7 @@ fn guess(pager: &Pager, scan: &Scan, log_start: u64, replaced: u64) -> Basis {
     };
     let generation_max = if generation > 0 { generation } else { u64::MAX };
     let is_empty = generation > 0 && !has_leaf;
-    Basis { superblock, kept: None, drained, map, generation_max, leaves: None, is_empty }
+    Basis { superblock, kept: None, applied, map, generation_max, leaves: None, is_empty }
 }
 
 fn report_on(scan: &Scan, basis: &Basis, pieces: &[Piece]) -> RepairReport {
@@ -403,7 +417,7 @@ fn report_on(scan: &Scan, basis: &Basis, pieces: &[Piece]) -> RepairReport {
 /// What a log has above the leaves.
 #[derive(Debug)]
 struct FoundLog {
-    pending: Deltas,
+    pending: UpdateBuffer,
     /// Where all entries were last replaced at once.
     replaced: u64,
     salvaged: Salvaged,
@@ -414,9 +428,9 @@ fn read_log(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     superblock: &Superblock,
-    drained: &Drained,
+    applied: &Applied,
 ) -> Result<FoundLog> {
-    let mut pending = Deltas::default();
+    let mut pending = UpdateBuffer::default();
     let mut replaced = superblock.replaced;
     let owner = Owner { tree: superblock.tree, sizes: superblock.sizes };
     let reach = (superblock.log_start, superblock.log_end);
@@ -424,47 +438,48 @@ fn read_log(
         if frame.replaced > replaced {
             // No superblock told of that: updates before are of no use.
             replaced = frame.replaced;
-            pending = Deltas::default();
+            pending = UpdateBuffer::default();
         }
-        replay(&mut pending, frame, drained, superblock.sizes, dir)
+        replay(&mut pending, frame, applied, superblock.sizes, dir)
     })?;
     Ok(FoundLog { pending, replaced, salvaged })
 }
 
 impl FoundLog {
-    /// The log to go on with, and what of it the tree has. One that an opening would refuse is written anew behind its end.
+    /// The log to go on with, and what of it the tree has. One that an opening would refuse is
+    /// written anew behind its end.
     fn into_log(
         self,
         disk: &Arc<dyn Disk>,
         dir: &Path,
         superblock: &Superblock,
-        drained: Drained,
+        applied: Applied,
         entries: u64,
-    ) -> Result<(Log, Drained)> {
+    ) -> Result<(Wal, Applied)> {
         let owner = Owner { tree: superblock.tree, sizes: superblock.sizes };
         if !self.salvaged.is_broken {
             let reach = (superblock.log_start, superblock.log_end);
             let each = |_: &Frame| Ok(());
-            let mut log = Log::recover(disk, dir, owner.tree, reach, LOG_BYTES_MIN, each)?;
-            log.replaced = self.replaced;
-            return Ok((log, drained));
+            let mut wal = Wal::recover(disk, dir, owner.tree, reach, LOG_BYTES_MIN, each)?;
+            wal.replaced = self.replaced;
+            return Ok((wal, applied));
         }
         // Right behind what there is, so that an interrupted repair leaves no gap.
         let start = self.salvaged.end;
-        let mut log = Log::create(disk, dir, owner, start, LOG_BYTES_MIN)?;
-        log.replaced = self.replaced;
+        let mut wal = Wal::create(disk, dir, owner, start, LOG_BYTES_MIN)?;
+        wal.replaced = self.replaced;
         let mut body = FrameBody::default();
         for (key, value) in self.pending.iter() {
             body.push(key, value);
             if body.bytes() >= COLLECTED_BYTES {
-                log.append(&mut body, entries)?;
+                wal.append(&mut body, entries)?;
                 body.clear();
             }
         }
         if !body.is_empty() {
-            log.append(&mut body, entries)?;
+            wal.append(&mut body, entries)?;
         }
-        Ok((log, Drained::up_to(start)))
+        Ok((wal, Applied::up_to(start)))
     }
 }
 
@@ -475,25 +490,25 @@ fn rebuild(
     scan: &Scan,
     pieces: &[Piece],
     report: &mut RepairReport,
-) -> Result<(Space, Tree)> {
-    let mut space = Space::new();
-    space.grow(scan.pages);
-    space.take_all();
-    let builder = Builder::new(pager, &mut space, generation, FILL_PERCENT)?;
-    let mut row = Row { pager, builder, held: None, kept: HashSet::new() };
+) -> Result<(FreeMap, Tree)> {
+    let mut free_map = FreeMap::new();
+    free_map.grow(scan.pages);
+    free_map.take_all();
+    let builder = Builder::new(pager, &mut free_map, generation, FILL_PERCENT)?;
+    let mut rebuild = LeafRebuild { pager, builder, held: None, kept: HashSet::new() };
     for piece in pieces {
-        row.add(piece, &scan.leaves)?;
+        rebuild.add(piece, &scan.leaves)?;
     }
-    row.flush(None)?;
-    let Row { builder, kept, .. } = row;
+    rebuild.flush(None)?;
+    let LeafRebuild { builder, kept, .. } = rebuild;
     let built = builder.finish()?;
     report.leaves_kept = kept.len() as u64;
     report.pages_dropped = scan.whole - report.leaves_kept;
     let dropped = (SUPERBLOCKS..scan.pages as PageNo).filter(|page| !kept.contains(page));
-    space.hold(generation - 1, dropped.collect());
+    free_map.hold(generation - 1, dropped.collect());
     let epoch = Arc::new(Epoch(generation - 1));
     let Built { root, height, level_pages, .. } = built;
-    Ok((space, Tree { root, height, level_pages, fresh_nodes: 0, epoch }))
+    Ok((free_map, Tree { root, height, level_pages, fresh_nodes: 0, epoch }))
 }
 
 /// Entries of the tree and of the log above it.
@@ -515,9 +530,9 @@ enum Waiting {
 
 /// The leaves of a new tree, one after the other.
 ///
-/// The last one is held with its low fence, as what follows may have to be joined with it: there is no leaf without entries,
-/// so a range that was lost goes to its neighbour.
-struct Row<'a> {
+/// The last one is held with its low fence, as what follows may have to be joined with it: there is
+/// no leaf without entries, so a range that was lost goes to its neighbour.
+struct LeafRebuild<'a> {
     pager: &'a Pager,
     builder: Builder<'a>,
     held: Option<(Vec<u8>, Waiting)>,
@@ -525,7 +540,7 @@ struct Row<'a> {
     kept: HashSet<PageNo>,
 }
 
-impl Row<'_> {
+impl LeafRebuild<'_> {
     fn add(&mut self, piece: &Piece, leaves: &[FoundLeaf]) -> Result<()> {
         match piece.leaf.map(|at| leaves[at].page) {
             Some(page) if piece.is_whole => self.add_leaf(&piece.keys.0, page),

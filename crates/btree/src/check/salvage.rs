@@ -1,8 +1,9 @@
 //! What the pages of a damaged tree file still tell: which leaves the tree consists of.
 //!
-//! All pages are read once. A whole leaf says by itself which keys it is for, and when it was written. Which leaves are those
-//! of the published tree is told by the map of used pages, if it is whole; where it is not, and where a leaf of the tree
-//! is damaged, by age: every range of keys is taken from the newest leaf that is for it, by generation and step.
+//! All pages are read once. A whole leaf says by itself which keys it is for, and when it was
+//! written. Which leaves are those of the published tree is told by the map of used pages, if it is
+//! whole; where it is not, and where a leaf of the tree is damaged, by age: every range of keys is
+//! taken from the newest leaf that is for it, by generation and step.
 //!
 //! Invariant: the pieces that [`cover`] gives follow each other without gaps and are for all keys.
 //!
@@ -13,10 +14,10 @@ use std::ops::Bound;
 
 use terrane_io::{AlignedBuf, DiskFile};
 
-use crate::log::applied::Drained;
+use crate::log::applied::Applied;
 use crate::page::leaf::{Leaf, Sizes};
 use crate::page::page::{
-    self, BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, SUPERBLOCKS, u32_at, u64_at,
+    self, BODY_OFFSET, KeyRange, Kind, PAGE_SIZE, PageNo, PageRef, SUPERBLOCKS, u32_at, u64_at,
 };
 use crate::pager::free_map::{LIST_MAPS, MAP_PAGES};
 use crate::pager::pager::{Pager, offset};
@@ -26,9 +27,6 @@ const CHUNK_PAGES: usize = 256;
 
 /// Generations above are not counted with: none was ever reached.
 const GENERATION_MAX: u64 = 1 << 62;
-
-/// A range of keys: from the first on, and below the second if there is one.
-pub(crate) type KeyRange = (Vec<u8>, Option<Vec<u8>>);
 
 /// A whole leaf.
 #[derive(Debug)]
@@ -53,7 +51,7 @@ pub(crate) struct Scan {
     pub(crate) sizes: Option<Sizes>,
     pub(crate) generation_max: u64,
     /// The newest state of the draining, with its generation.
-    pub(crate) drained: Option<(u64, Drained)>,
+    pub(crate) applied: Option<(u64, Applied)>,
     /// List pages of the newest generation that has any, ascending.
     pub(crate) lists: (u64, Vec<PageRef>),
 }
@@ -125,15 +123,15 @@ impl Scan {
         let page = PageRef { number, crc: u32_at(bytes, 0) };
         match header.kind {
             Kind::Leaf => self.take_leaf(page, generation, header.step, bytes)?,
-            Kind::Drained
-                if self.drained.as_ref().is_none_or(|(newest, _)| *newest < generation) =>
+            Kind::Applied
+                if self.applied.as_ref().is_none_or(|(newest, _)| *newest < generation) =>
             {
-                let drained = Drained::decode(usize::from(header.count), &bytes[BODY_OFFSET..])?;
-                self.drained = Some((generation, drained));
+                let applied = Applied::decode(usize::from(header.count), &bytes[BODY_OFFSET..])?;
+                self.applied = Some((generation, applied));
             }
             Kind::MapList if self.lists.0 < generation => self.lists = (generation, vec![page]),
             Kind::MapList if self.lists.0 == generation => self.lists.1.push(page),
-            Kind::Inner | Kind::Map | Kind::MapList | Kind::Drained => {}
+            Kind::Inner | Kind::Map | Kind::MapList | Kind::Applied => {}
         }
         self.whole += 1;
         self.generation_max = self.generation_max.max(generation);
@@ -156,9 +154,10 @@ impl Scan {
         Some(())
     }
 
-    /// The generation of the last checkpoint of which there are traces: of its own pages, not of leaves.
+    /// The generation of the last checkpoint of which there are traces: of its own pages, not of
+    /// leaves.
     pub(crate) fn checkpoint_max(&self) -> u64 {
-        self.drained.as_ref().map_or(0, |(generation, _)| *generation).max(self.lists.0)
+        self.applied.as_ref().map_or(0, |(generation, _)| *generation).max(self.lists.0)
     }
 }
 
@@ -213,8 +212,8 @@ pub(crate) struct Piece {
     pub(crate) is_stale: bool,
 }
 
-/// Finds a leaf for every key: those of the tree, where they are known, before all others, and newer ones before older ones;
-/// none that was written after `generation_max`.
+/// Finds a leaf for every key: those of the tree, where they are known, before all others, and
+/// newer ones before older ones; none that was written after `generation_max`.
 pub(crate) fn cover(leaves: &[FoundLeaf], map: &KnownMap, generation_max: u64) -> Vec<Piece> {
     // 0: of the tree; 1: perhaps; 2: of an older one.
     let class = |leaf: &FoundLeaf| match map.says(leaf.page.number) {
@@ -249,8 +248,9 @@ pub(crate) fn cover(leaves: &[FoundLeaf], map: &KnownMap, generation_max: u64) -
     pieces
 }
 
-/// Where the map is lost and the leaves that were found are not exactly those that there were, any of them may stand for one
-/// that is damaged: these become stale. `expected` is how many there were, if that is known.
+/// Where the map is lost and the leaves that were found are not exactly those that there were, any
+/// of them may stand for one that is damaged: these become stale. `expected` is how many there
+/// were, if that is known.
 pub(crate) fn doubt(pieces: &mut [Piece], expected: Option<u64>) {
     let is_right = |piece: &Piece| piece.leaf.is_some() && !piece.is_stale;
     let is_complete = expected.is_none_or(|expected| expected == pieces.len() as u64);

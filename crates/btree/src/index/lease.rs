@@ -1,12 +1,15 @@
-//! Leases: which tree a reader in another process stands at, so that its pages are not written over.
+//! Leases: which tree a reader in another process stands at, so that its pages are not written
+//! over.
 //!
-//! A reader has one of the files `readers/<n>.lease`, whose lock it holds for as long as it lives; the system gives the lock
-//! back however the process ends, and the lease ends with it. Nobody removes these files.
+//! A reader has one of the files `readers/<n>.lease`, whose lock it holds for as long as it lives;
+//! the system gives the lock back however the process ends, and the lease ends with it. Nobody
+//! removes these files.
 //!
-//! **No waiting.** A reader reads the superblock, writes its generation into its lease, and reads the superblock again; if that
-//! has changed, it begins anew. A writer publishes a superblock and then looks at the leases. So either the writer sees the
-//! lease, or the reader sees that it came too late. A lease in which a writer finds nothing whole is being written at
-//! that moment: it may be for any generation. Leases are never synced: after a loss of power there are no readers.
+//! **No waiting.** A reader reads the superblock, writes its generation into its lease, and reads
+//! the superblock again; if that has changed, it begins anew. A writer publishes a superblock and
+//! then looks at the leases. So either the writer sees the lease, or the reader sees that it came
+//! too late. A lease in which a writer finds nothing whole is being written at that moment: it may
+//! be for any generation. Leases are never synced: after a loss of power there are no readers.
 
 #![doc = include_str!("../../../../docs/format/btree-lease.md")]
 
@@ -113,7 +116,8 @@ impl Lease {
     }
 }
 
-/// The oldest generation that a reader stands at, and how many readers there are; 0 if that cannot be told.
+/// The oldest generation that a reader stands at, and how many readers there are; 0 if that cannot
+/// be told.
 ///
 /// Cost: a directory, and a read for each reader.
 ///

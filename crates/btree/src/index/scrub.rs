@@ -1,8 +1,10 @@
-//! Scrubbing: reading pages again that nobody has asked for, to find out in time which of them have rotted.
+//! Scrubbing: reading pages again that nobody has asked for, to find out in time which of them have
+//! rotted.
 //!
-//! Each call reads the next leaves in the order of their keys, and the nodes above them, past the cache. A page that is
-//! damaged on disk and whole in the cache is written again as it was; any other is reported with the keys that it was for.
-//! How much is read when is the caller's choice, as all background work is.
+//! Each call reads the next leaves in the order of their keys, and the nodes above them, past the
+//! cache. A page that is damaged on disk and whole in the cache is written again as it was; any
+//! other is reported with the keys that it was for. How much is read when is the caller's choice,
+//! as all background work is.
 
 use crate::page::corrupt::Problem;
 use crate::page::error::{Error, Result};
@@ -24,7 +26,8 @@ pub struct ScrubReport {
     pub has_ended: bool,
 }
 
-/// Reads up to `leaves` leaves from the one for `from` on, and the nodes above; returns where to go on.
+/// Reads up to `leaves` leaves from the one for `from` on, and the nodes above; returns where to go
+/// on.
 pub(crate) fn scrub(core: &Core, from: &[u8], leaves: u64) -> Result<(ScrubReport, Vec<u8>)> {
     let mut report = ScrubReport::default();
     let tree = core.state()?.tree.clone();

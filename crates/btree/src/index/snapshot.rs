@@ -1,8 +1,8 @@
 //! Snapshots: an index as it was at a moment, for as long as somebody wants it.
 //!
-//! A snapshot holds a tree and the updates above it, which nobody changes: who changes an update copies it while a snapshot
-//! has it. Pages of the tree are not written again meanwhile, so a snapshot that lives long keeps the file from reusing what
-//! was changed since.
+//! A snapshot holds a tree and the updates above it, which nobody changes: who changes an update
+//! copies it while a snapshot has it. Pages of the tree are not written again meanwhile, so a
+//! snapshot that lives long keeps the file from reusing what was changed since.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use crate::page::error::{Error, Result};
 use crate::tree::cursor::{Cursor, bounds_of};
 use crate::tree::state::{Core, State};
 
-/// An index as it was when [`Index::snapshot`](crate::Index::snapshot) was called. Threads may share it.
+/// An index as it was when [`Index::snapshot`](crate::Index::snapshot) was called. Threads may
+/// share it.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     core: Arc<Core>,
@@ -30,8 +31,8 @@ impl Snapshot {
     /// The value of a key. Cost as of [`Index::find`](crate::Index::find); waits for nobody.
     ///
     /// # Errors
-    /// [`Error::Closed`] once the index is closed or dropped, as its pages are not kept then; [`Error::Disk`],
-    /// [`Error::Corrupt`].
+    /// [`Error::Closed`] once the index is closed or dropped, as its pages are not kept then;
+    /// [`Error::Disk`], [`Error::Corrupt`].
     pub fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.check_open()?;
         self.core.find_in(&self.state, key)

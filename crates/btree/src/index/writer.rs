@@ -1,13 +1,19 @@
-//! Writing: the log, the buffer of updates, the draining into leaves, and checkpoints.
+//! The writer of an index: the WAL, the buffer of updates, their application to leaves,
+//! checkpoints.
 //!
-//! An update goes into the unflushed buffer. A *flush* appends all of these to the log as one frame and makes them pending. When
-//! there are too many pending updates, or the log is too long, a *drain* applies those of the range that waits longest
-//! to the leaves of one node. A *checkpoint* makes the tree that draining has led to the published one: fresh nodes, what
-//! of the log the tree has, and the map of used pages are written and synced, then the superblock.
+//! An update goes into the unflushed buffer.
 //!
-//! Invariants: no update is in a leaf before it is in the log, and none is in a published tree before the log is durable up to
-//! it; a published tree with the log behind it is what was flushed. What fails leaves everything as it was, except a failed sync
-//! or a superblock that may or may not have been written: then nothing is written any more.
+//! - A *flush* appends the unflushed updates to the WAL as one frame and makes them pending.
+//! - An *apply* takes the pending updates of the range that has waited longest to the leaves of one
+//!   node, once the buffer or the WAL is too long.
+//! - A *checkpoint* writes and syncs the new nodes, the applied positions and the free map, and
+//!   then switches the superblock to the tree that the applies have led to.
+//!
+//! Invariants: the WAL has an update before any leaf has it. A published tree has only updates up
+//! to which the WAL is durable. A published tree with the WAL behind it is what was flushed.
+//!
+//! A failed call leaves everything as it was, with two exceptions that poison the writer: a failed
+//! sync, and a superblock write whose outcome is unknown.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,80 +23,90 @@ use std::sync::Arc;
 use terrane_io::{Disk, LockGuard, Reserve};
 
 use crate::index::lease;
-use crate::log::applied::Drained;
-use crate::log::pending::Deltas;
-use crate::log::quarantine::LeftOut;
-use crate::log::wal::{FrameBody, Log};
+use crate::log::applied::Applied;
+use crate::log::pending::UpdateBuffer;
+use crate::log::quarantine::Quarantine;
+use crate::log::wal::{FrameBody, Wal};
 use crate::page::block::{self, Block, EntryRef};
 use crate::page::error::{Error, Result, unless_no_space};
 use crate::page::leaf::Fences;
 use crate::page::page::{BODY_OFFSET, Header, Kind, PAGE_SIZE, Page, PageNo, PageRef, seal};
 use crate::pager::config::Limits;
-use crate::pager::free_map::{LIST_MAPS, Space};
+use crate::pager::free_map::{FreeMap, LIST_MAPS};
 use crate::pager::pager::{NewPage, Pager};
 use crate::pager::superblock::Superblock;
 use crate::tree::edit::{Change, step, take_page};
 use crate::tree::state::{Core, State};
 use crate::tree::tree::{Child, Epoch, Tree};
 
-/// Attempts of one drain to find updates whose pages are whole.
+/// Attempts of one apply to find updates whose pages are whole.
 const ATTEMPTS_MAX: usize = 8;
 
-/// Most drains in a call, which bounds how long it takes: at most so many pages are read and written for each.
-const DRAINS_MAX: usize = 32;
+/// Most applies in one call. Bounds the latency of a call: each apply reads and writes at most
+/// [`APPLY_LEAVES_MAX`] leaves.
+const APPLIES_MAX: usize = 32;
 
-/// About how many bytes of updates one drain takes: many may be for one leaf.
-const DRAIN_BYTES_MAX: usize = 512 << 10;
+/// About how many bytes of updates one apply takes; all of them may be for one leaf.
+const APPLY_BYTES_MAX: usize = 512 << 10;
 
-/// Leaves that a drain writes at the most, and pages of a checkpoint besides those of fresh nodes.
-const DRAIN_LEAVES: u64 = 256;
+/// Most leaves that one apply writes.
+const APPLY_LEAVES_MAX: u64 = 256;
+
+/// Pages of a checkpoint besides its new nodes: superblock, applied positions, parts of the free map.
 const CHECKPOINT_PAGES: u64 = 32;
 
-/// Least bytes that may be unflushed.
+/// Least size of the unflushed buffer, in bytes.
 const UNFLUSHED_BYTES_MIN: usize = 16 << 10;
 
-/// A checkpoint is made when this part of the used pages is held, and no fewer than so many.
+/// Part of the used pages that may be held before a checkpoint is due.
 const HELD_PART: u64 = 16;
+
+/// Held pages below which no checkpoint is due, however small the tree.
 const HELD_PAGES_MIN: u64 = 256;
 
-/// Readers that stay behind while this part of the used pages is held for them, and no fewer than so many, lose their tree.
+/// Part of the used pages that may be held for readers; readers that fall further behind lose their
+/// tree.
 const STALE_PART: u64 = 4;
+
+/// Held pages below which no reader loses its tree.
 const STALE_PAGES_MIN: u64 = 16_384;
 
-/// Updates that become pending under one lock.
+/// Updates that become pending under one lock: bounds how long lookups wait.
 const PENDING_CHUNK: usize = 1_000;
 
-/// What is called before a flush writes anything.
+/// The user's function that a flush calls before it writes anything.
 pub(crate) type FlushCallback = Box<dyn FnMut() -> std::result::Result<(), String> + Send>;
 
-/// The one who writes an index. See the [module](self).
+/// The writer of an index. See the [module](self).
 pub(crate) struct Writer {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) limits: Limits,
-    pub(crate) space: Space,
-    pub(crate) log: Log,
-    /// Room that removals may take on a full disk.
+    pub(crate) free_map: FreeMap,
+    pub(crate) wal: Wal,
+    /// Disk space that removals may take on a full disk.
     pub(crate) reserve: Reserve,
-    /// What is not in the log yet.
+    /// The unflushed updates, encoded as the next frame of the WAL.
     pub(crate) body: FrameBody,
-    pub(crate) drained: Drained,
-    /// The last one published.
+    pub(crate) applied: Applied,
+    /// The published superblock.
     pub(crate) superblock: Superblock,
-    /// That was the published one when the index was opened.
+    /// Generation of the superblock that the index was opened with.
     pub(crate) opened_generation: u64,
-    /// Pages of the map.
+    /// Pages of the stored free map.
     pub(crate) maps: Vec<PageRef>,
-    /// Entries as of the last flush.
+    /// Number of entries as of the last flush.
     pub(crate) flushed_entries: u64,
-    /// Of this generation and earlier ones, as long as somebody has a tree of them.
+    /// Epochs of the published tree and of older trees that somebody still reads, ascending.
     pub(crate) epochs: VecDeque<Arc<Epoch>>,
-    /// Readers as of the last checkpoint: the oldest generation, and how many.
+    /// Readers in other processes as of the last checkpoint: their oldest generation, and their
+    /// number.
     pub(crate) readers: (Option<u64>, u32),
-    pub(crate) left_out: LeftOut,
-    /// Where the next scrub goes on.
+    pub(crate) quarantine: Quarantine,
+    /// Key that the next scrub begins with.
     pub(crate) scrub_from: Vec<u8>,
     pub(crate) before_flush: Option<FlushCallback>,
-    /// Set when what is on disk is unknown.
+    /// The file whose state on disk is unknown after a failed sync; nothing may be written any
+    /// more.
     pub(crate) poisoned: Option<PathBuf>,
     pub(crate) _lock: Box<dyn LockGuard>,
 }
@@ -101,9 +117,9 @@ impl std::fmt::Debug for Writer {
     }
 }
 
-/// What a writer tells of itself.
+/// Figures of a writer for [`Stats`](crate::Stats).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Figures {
+pub(crate) struct WriterStats {
     pub(crate) file_pages: u64,
     pub(crate) used_pages: u64,
     pub(crate) held_pages: u64,
@@ -115,27 +131,27 @@ pub(crate) struct Figures {
     pub(crate) is_poisoned: bool,
 }
 
-/// How near the buffer or the log is to its limit.
+/// Fill level of the buffer and the WAL, whichever is nearer to its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pressure {
     None,
-    /// Three quarters are reached: calls drain in proportion to their updates.
+    /// Three quarters are reached: each call applies in proportion to its own updates.
     Some,
-    /// The limit is reached: calls drain as much as one call may.
+    /// The limit is reached: each call applies as much as one call may.
     Much,
 }
 
-/// Applies pending updates to leaves.
-struct Drain<'a> {
+/// The change that takes pending updates to their leaves.
+struct ApplyPending<'a> {
     core: &'a Core,
     updates: u64,
     bytes: usize,
-    /// What is left for the next drain: all updates from here on.
+    /// First key that this apply leaves to the next one.
     until: Option<Vec<u8>>,
 }
 
-impl Drain<'_> {
-    /// Where the updates of a range end, as far as they are drained now.
+impl ApplyPending<'_> {
+    /// Upper end of the updates that this apply takes from a range.
     fn end<'b>(&'b self, high: Option<&'b [u8]>) -> Option<&'b [u8]> {
         match (high, self.until.as_deref()) {
             (Some(high), Some(until)) => Some(high.min(until)),
@@ -144,23 +160,28 @@ impl Drain<'_> {
     }
 }
 
-impl Change for Drain<'_> {
+impl Change for ApplyPending<'_> {
     fn touches(&mut self, fences: Fences<'_>, _page: PageNo) -> bool {
         let Ok(state) = self.core.state() else { return false };
         if self.until.as_deref().is_some_and(|until| fences.low >= until) {
             return false;
         }
+
         let high = self.until.clone();
         let high = fences.high.into_iter().chain(high.as_deref()).min();
+
+        // Stops at the byte limit, in the middle of a leaf if need be: the rest waits for the next
+        // apply.
         let before = self.updates;
         for (key, value) in state.pending.range(fences.low, high) {
-            if self.bytes > DRAIN_BYTES_MAX {
+            if self.bytes > APPLY_BYTES_MAX {
                 self.until = Some(key.to_vec());
                 break;
             }
             self.updates += 1;
             self.bytes += block::entry_bytes(key, value);
         }
+
         self.updates > before
     }
 
@@ -171,7 +192,7 @@ impl Change for Drain<'_> {
     }
 }
 
-/// Packs leaves; changes no entry.
+/// The change that packs leaves and leaves every entry as it is.
 struct Pack;
 
 impl Change for Pack {
@@ -185,21 +206,21 @@ impl Change for Pack {
 }
 
 impl Writer {
-    pub(crate) fn figures(&self) -> Figures {
-        Figures {
-            file_pages: self.space.pages(),
-            used_pages: self.space.used_pages(),
-            held_pages: self.space.held_pages(),
-            log_bytes: self.log.end() - self.log.start(),
+    pub(crate) fn stats(&self) -> WriterStats {
+        WriterStats {
+            file_pages: self.free_map.pages(),
+            used_pages: self.free_map.used_pages(),
+            held_pages: self.free_map.held_pages(),
+            log_bytes: self.wal.end() - self.wal.start(),
             reserve_bytes: if self.reserve.is_full() { 0 } else { self.reserve.bytes() },
             generation: self.superblock.generation,
             readers: self.readers.1,
-            damaged_ranges: self.left_out.len() as u64,
+            damaged_ranges: self.quarantine.len() as u64,
             is_poisoned: self.poisoned.is_some(),
         }
     }
 
-    /// Refuses to go on after a failed sync.
+    /// Refuses to go on once the writer is poisoned.
     pub(crate) fn check_usable(&self) -> Result<()> {
         match &self.poisoned {
             Some(path) => Err(Error::Poisoned { path: path.clone() }),
@@ -207,71 +228,88 @@ impl Writer {
         }
     }
 
-    /// Notes a failed sync.
-    pub(crate) fn noting<T>(&mut self, result: Result<T>) -> Result<T> {
+    /// Poisons the writer if `result` is a failed sync.
+    pub(crate) fn poison_if_failed<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(Error::Poisoned { path }) = &result {
             self.poisoned = Some(path.clone());
         }
         result
     }
 
-    /// Makes room for a batch that takes so many bytes: flushes, drains and publishes as needed. On a full disk a batch that
-    /// makes room is not held up by that, and any other is refused.
+    /// Makes room for a batch of `bytes` bytes: flushes, applies and publishes as needed.
+    ///
+    /// On a full disk a batch that makes room itself goes on without; any other batch is refused.
     pub(crate) fn make_room(&mut self, core: &Core, bytes: usize, makes_room: bool) -> Result<()> {
         self.check_usable()?;
         if !makes_room {
             self.take_reserve_back(core)?;
         }
+
         if !self.body.is_empty() && self.body.bytes() + bytes > self.unflushed_bytes_max() {
             self.flush(core, false)?;
         }
         if self.reserve.is_full() {
-            // Draining writes what it drains once more before the log gets shorter.
+            // On a full disk an apply would write its updates once more before the WAL gets
+            // shorter.
             return self.adapt_cache(core);
         }
+
         if self.pressure(core)? != Pressure::None {
             match self.reserve_pages(core) {
                 Err(error) if makes_room && error.is_no_space() => return self.adapt_cache(core),
                 reserved => reserved?,
             }
         }
-        // Half as much again as comes: what a flush has brought at once is drained in the course of the following calls.
+
+        // Half as much again as comes in: the calls that follow one large flush apply it bit by
+        // bit.
         let mut owed = bytes + bytes / 2;
-        for _ in 0..DRAINS_MAX {
+
+        for _ in 0..APPLIES_MAX {
             match self.pressure(core)? {
                 Pressure::None => break,
                 Pressure::Some if owed == 0 => break,
-                pressure => match self.drain(core) {
+                pressure => match self.apply_oldest(core) {
                     Ok(bytes) => owed = owed.saturating_sub(bytes),
-                    // Updates of damaged leaves stop others only when there is no room left for any.
+                    // Updates of damaged leaves stop other updates only once the buffer has no room
+                    // left.
                     Err(Error::Corrupt { .. }) if pressure == Pressure::Some => break,
                     Err(error) if makes_room && error.is_no_space() => break,
                     Err(error) => return Err(error),
                 },
             }
         }
+
         self.adapt_cache(core)
     }
 
-    /// How much may be unflushed: one frame must fit where the reserve is all the room there is.
+    /// Most bytes that may be unflushed. One frame must fit into the reserve, which may be all the
+    /// room there is.
     fn unflushed_bytes_max(&self) -> usize {
-        self.limits.unflushed_bytes.min(self.log.segment_limit() as usize).max(UNFLUSHED_BYTES_MIN)
+        self.limits.unflushed_bytes.min(self.wal.segment_limit() as usize).max(UNFLUSHED_BYTES_MIN)
     }
 
-    /// Lets the tree file have the free pages that a drain and the checkpoint behind it take at the most.
+    /// Grows the tree file so that the next apply and the checkpoint behind it find their free
+    /// pages.
     fn reserve_pages(&mut self, core: &Core) -> Result<()> {
-        let used = self.space.used_pages();
+        let used = self.free_map.used_pages();
         let (leaves, fresh) = {
             let state = core.state()?;
             let updates = (state.pending.memory_bytes() / (PAGE_SIZE / 2)) as u64;
-            ((used.min(DRAIN_LEAVES / 4) + updates).min(DRAIN_LEAVES), state.tree.fresh_nodes)
+            (
+                (used.min(APPLY_LEAVES_MAX / 4) + updates).min(APPLY_LEAVES_MAX),
+                state.tree.fresh_nodes,
+            )
         };
+
         let wanted = used + leaves + fresh + CHECKPOINT_PAGES;
-        if self.space.pages() >= wanted {
+        if self.free_map.pages() >= wanted {
             return Ok(());
         }
+
         core.pager.file().allocate(wanted * PAGE_SIZE as u64)?;
-        if self.space.grow(wanted) {
+
+        if self.free_map.grow(wanted) {
             Ok(())
         } else {
             Err(Error::Full { path: core.pager.path().to_owned() })
@@ -280,8 +318,10 @@ impl Writer {
 
     fn pressure(&self, core: &Core) -> Result<Pressure> {
         let buffered = core.state()?.pending.memory_bytes();
-        let logged = self.log.end().saturating_sub(self.drained.oldest().0);
-        let (buffer_max, log_max) = (self.limits.buffer_bytes, self.limits.log_bytes);
+        let logged = self.wal.end().saturating_sub(self.applied.oldest().0);
+        let buffer_max = self.limits.buffer_bytes;
+        let log_max = self.limits.log_bytes;
+
         Ok(if buffered > buffer_max || logged > log_max {
             Pressure::Much
         } else if buffered > buffer_max - buffer_max / 4 || logged > log_max - log_max / 4 {
@@ -291,7 +331,7 @@ impl Writer {
         })
     }
 
-    /// Gives to the page cache what nothing else takes.
+    /// Gives the page cache the memory that nothing else takes.
     fn adapt_cache(&self, core: &Core) -> Result<()> {
         let state = core.state()?;
         let taken = state.pending.memory_bytes()
@@ -300,19 +340,22 @@ impl Writer {
             + state.tree.fresh_nodes as usize * (PAGE_SIZE + 256)
             + self.limits.other_bytes;
         drop(state);
+
         core.pager.cache.set_bytes(self.limits.memory_bytes.saturating_sub(taken));
         Ok(())
     }
 
-    /// Appends what is not flushed to the log, and makes it durable if asked to.
+    /// Appends the unflushed updates to the WAL, and makes the WAL durable if `sync` is set.
     ///
-    /// Cost: one write, one sync; a write and two syncs more when a segment of the log is full.
+    /// Cost: one write, one sync; a write and two syncs more when a segment of the WAL is full.
     pub(crate) fn flush(&mut self, core: &Core, sync: bool) -> Result<()> {
         self.check_usable()?;
+
         if !self.body.is_empty() {
             if let Some(callback) = &mut self.before_flush {
                 callback().map_err(|reason| Error::FlushRefused { reason })?;
             }
+
             let entries = core.state()?.entries;
             let mut body = std::mem::take(&mut self.body);
             let appended = self.append(core, &mut body, entries, entries < self.flushed_entries);
@@ -320,70 +363,81 @@ impl Writer {
             appended?;
             self.body.clear();
             self.flushed_entries = entries;
+            // Only now: a frame that was not appended leaves its updates unflushed.
             make_pending(core)?;
         }
+
         if sync {
-            let synced = self.log.sync();
-            core.pager.counters.syncs.add(u64::from(self.noting(synced)?));
+            let synced = self.wal.sync();
+            core.pager.counters.syncs.add(u64::from(self.poison_if_failed(synced)?));
         }
+
         Ok(())
     }
 
-    /// Lets the log go on in another segment, so that nothing of it is kept once all that was flushed is drained and published.
+    /// Begins a new segment, so that the WAL can be removed up to here once all flushed updates are
+    /// applied and published.
     pub(crate) fn cut_log(&mut self, core: &Core) -> Result<()> {
-        let before = self.log.end();
-        let cut = self.log.cut(self.flushed_entries);
-        core.pager.counters.log_bytes.add(self.log.end() - before);
-        self.noting(cut)
+        let before = self.wal.end();
+        let cut = self.wal.cut(self.flushed_entries);
+        core.pager.counters.log_bytes.add(self.wal.end() - before);
+        self.poison_if_failed(cut)
     }
 
-    /// Applies all updates that only the log has, so that the log takes no room any more.
+    /// Applies all updates that only the WAL has, so that the WAL can shrink to nothing.
     pub(crate) fn apply_all(&mut self, core: &Core) -> Result<()> {
         self.flush(core, true)?;
         self.cut_log(core)?;
-        self.drain_all(core)?;
+        self.apply_buffered(core)?;
         self.free_gone(core)
     }
 
-    /// Publishes the tree so that pages that it let go are free, unless somebody reads them.
+    /// Publishes the tree and frees the pages that the tree let go, unless somebody reads them.
     pub(crate) fn free_gone(&mut self, core: &Core) -> Result<()> {
-        // The second one frees what the first one let go.
+        // The first checkpoint lets pages go, the second one frees them.
         self.checkpoint(core)?;
         self.checkpoint(core)
     }
 
-    /// Packs the entries of neighbouring leaves into fewer where that makes an eighth fewer. All that was flushed must be
-    /// applied. Ends before a damaged leaf, and once somebody reads the leaves that were let go, so that the file does not grow
-    /// by all of them.
+    /// Packs the entries of neighbouring leaves into fewer leaves where that saves an eighth of
+    /// them.
     ///
-    /// Cost: reads each leaf, writes those that are packed. The file grows by what is packed between two checkpoints.
+    /// All flushed updates must be applied before. Stops at a damaged leaf, and as soon as somebody
+    /// reads the leaves that were let go: going on would grow the file by all of them.
+    ///
+    /// Cost: reads each leaf, writes the packed ones. The file grows by the leaves packed between
+    /// two checkpoints.
     pub(crate) fn pack(&mut self, core: &Core) -> Result<()> {
-        let leaves_max = (self.space.used_pages() / HELD_PART).max(HELD_PAGES_MIN);
+        let leaves_max = (self.free_map.used_pages() / HELD_PART).max(HELD_PAGES_MIN);
         let fresh_max = self.limits.fresh_nodes;
         let is_enough = |tree: &Tree, leaves| leaves >= leaves_max || tree.fresh_nodes > fresh_max;
+
         let mut from = Some(Vec::new());
         while let Some(start) = from {
             let tree = core.state()?.tree.as_ref().clone();
-            let packed = self.or_as_before(|writer| {
+            let packed = self.or_restore_free_map(|writer| {
                 writer.change_from(core, tree, start, &is_enough, &mut Pack, &mut |_| {})
             });
             let (tree, gone, next) = match packed {
                 Err(Error::Corrupt { .. }) => return Ok(()),
                 packed => packed?,
             };
+
             if !gone.is_empty() {
                 self.install(core, tree, gone);
                 self.free_gone(core)?;
             }
-            from = next.filter(|_| self.space.held_pages() == 0);
+
+            from = next.filter(|_| self.free_map.held_pages() == 0);
         }
         Ok(())
     }
 
-    /// Applies updates and appends them to the log, as one frame: all of them or none, whatever fails. Returns where the log
-    /// ends then.
+    /// Applies updates and appends them to the WAL as one frame: all of them or none, whatever
+    /// fails. Returns the end of the WAL behind the frame.
     ///
-    /// Cost: the lookups, and one write; as [`flush`](Self::flush) when a segment of the log is full.
+    /// Cost: the lookups, and one write; as [`flush`](Self::flush) when a segment of the WAL is
+    /// full.
     pub(crate) fn commit(
         &mut self,
         core: &Core,
@@ -394,10 +448,15 @@ impl Writer {
         let was_there = was_there(core)?;
         let makes_room = makes_room(updates.iter().map(|(_, value)| *value).zip(&was_there));
         self.make_room(core, bytes, makes_room)?;
+
+        // Unflushed updates of other callers, who asked for no flush, get a frame of their own.
         // Others, of which nobody has said that they are to be flushed with these.
         self.flush(core, false)?;
+
         let mut body = FrameBody::with_capacity(bytes);
         let mut entries = core.state()?.entries;
+
+        // A removal of a missing key changes nothing: the frame leaves it out.
         let has_effect =
             |&((_, value), was_there): &(EntryRef<'_>, bool)| value.is_some() || was_there;
         let updates = updates.iter().copied().zip(was_there).filter(has_effect);
@@ -405,28 +464,33 @@ impl Writer {
             entries = (entries + u64::from(value.is_some())).saturating_sub(u64::from(was_there));
             body.push(key, value);
         }
+
         if let Some(callback) = &mut self.before_flush {
             callback().map_err(|reason| Error::FlushRefused { reason })?;
         }
         self.append(core, &mut body, entries, makes_room)?;
+
+        // The frame is appended: nothing can fail any more.
         self.flushed_entries = entries;
         let mut state = core.state_mut();
         state.entries = entries;
         for ((key, value), _) in updates {
             state.pending.insert(key, value);
         }
-        Ok(self.log.end())
+
+        Ok(self.wal.end())
     }
 
-    /// The pages of the tree are of the next generation.
+    /// The generation that new pages get: one above the published one.
     fn generation(&self) -> u64 {
         self.superblock.generation + 1
     }
 
-    /// The generation that leaves are written for.
+    /// Returns the generation of the leaves to be written.
     ///
-    /// Publishes once before the first of them: a crash or a failure may have left leaves of the next generation
-    /// behind, and those that count are to be newer than these wherever a repair has nothing else to tell them by.
+    /// Publishes once before the first leaf is written. A crash or a failed call may have left
+    /// leaves of the next generation behind; a repair that goes by age alone must find the valid
+    /// leaves newer than those.
     pub(crate) fn begin_leaves(&mut self, core: &Core) -> Result<u64> {
         if self.superblock.generation == self.opened_generation {
             self.checkpoint(core)?;
@@ -435,183 +499,225 @@ impl Writer {
         Ok(self.generation())
     }
 
-    /// Applies all updates that wait to their leaves, but for those of damaged pages. Nothing of the log is needed any more after
-    /// the next checkpoint.
-    pub(crate) fn drain_all(&mut self, core: &Core) -> Result<()> {
-        let end = self.log.end();
+    /// Applies all pending updates to their leaves, except those of damaged pages. After the next
+    /// checkpoint nothing of the WAL is needed.
+    pub(crate) fn apply_buffered(&mut self, core: &Core) -> Result<()> {
+        let end = self.wal.end();
         let mut last = None;
         loop {
-            let (position, start) = self.drained.oldest();
+            let (position, start) = self.applied.oldest();
             let oldest = (position, start.to_vec());
+            // No progress since the last round: only damaged ranges are left.
             if position >= end || last.as_ref() == Some(&oldest) {
                 return Ok(());
             }
+
             last = Some(oldest);
-            self.drain(core)?;
+            self.apply_oldest(core)?;
         }
     }
 
-    /// Applies the updates of the range that waits longest to the leaves of one node; returns the bytes of these updates.
+    /// Applies the updates of the range that has waited longest to the leaves of one node. Returns
+    /// the bytes of these updates.
     ///
-    /// Ranges whose pages are damaged are left out: an error says that all updates there are wait for such pages.
-    fn drain(&mut self, core: &Core) -> Result<usize> {
-        let position = self.log.end();
-        let (oldest, start) = self.drained.oldest();
+    /// Ranges with damaged pages go into quarantine. An error says that every pending update waits
+    /// for such a page.
+    fn apply_oldest(&mut self, core: &Core) -> Result<usize> {
+        let position = self.wal.end();
+        let (oldest, start) = self.applied.oldest();
         let start = start.to_vec();
         let is_older = oldest < position;
+
+        // The first update at or behind the start of that range; keys before it have nothing to
+        // apply.
         let first = {
             let state = core.state()?;
             state.pending.range(&start, None).next().map(|(key, _)| key.to_vec())
         };
+
         let Some(mut first) = first else {
-            self.drained.set(&start, None, position);
+            self.applied.set(&start, None, position);
             self.publish_if_due(core)?;
             return Ok(0);
         };
+
         let is_progress = is_older && start < first;
-        self.drained.set(&start, Some(&first), position);
+        self.applied.set(&start, Some(&first), position);
+
         for _ in 0..ATTEMPTS_MAX {
-            let error = match self.drain_from(core, &first) {
+            let error = match self.apply_from(core, &first) {
                 Err(error @ Error::Corrupt { .. }) => error,
                 done => return done,
             };
-            match self.leave_out(core, &first, error) {
+            match self.quarantine_range(core, &first, error) {
                 Ok(Some(next)) => first = next,
                 Ok(None) => break,
-                // It was a range without updates that waited longest.
+                // The range that waited longest had no updates, and its position moved on: that is
+                // progress.
                 Err(Error::Corrupt { .. }) if is_progress => break,
                 Err(error) => return Err(error),
             }
         }
+
         Ok(0)
     }
 
-    /// Applies updates from a key on, as far as no range is left out.
-    fn drain_from(&mut self, core: &Core, first: &[u8]) -> Result<usize> {
-        let position = self.log.end();
+    /// Applies updates from a key on, up to the next quarantined range.
+    fn apply_from(&mut self, core: &Core, first: &[u8]) -> Result<usize> {
+        let position = self.wal.end();
         let generation = self.begin_leaves(core)?;
         let tree = core.state()?.tree.clone();
-        let until = self.left_out.end_from(first);
-        let mut change = Drain { core, updates: 0, bytes: 0, until };
-        let step = step(&core.pager, &mut self.space, generation, &tree, first, &mut change)?;
+        let until = self.quarantine.end_from(first);
+        let mut change = ApplyPending { core, updates: 0, bytes: 0, until };
+        let step = step(&core.pager, &mut self.free_map, generation, &tree, first, &mut change)?;
+
         core.pager.counters.drained_updates.add(change.updates);
         core.pager.counters.drained_leaves.add(step.leaves);
+
         let high = change.end(step.high.as_deref());
         {
             let mut state = core.state_mut();
             state.pending.remove_range(&step.low, high);
             state.tree = Arc::new(step.tree);
         }
-        self.drained.set(&step.low, high, position);
-        self.left_out.forget(&step.low, high);
-        self.space.hold(self.superblock.generation, step.gone);
+
+        self.applied.set(&step.low, high, position);
+        self.quarantine.forget(&step.low, high);
+        self.free_map.hold(self.superblock.generation, step.gone);
         self.publish_if_due(core)?;
         Ok(change.bytes)
     }
 
-    /// Leaves out the range whose page is damaged. Returns a key to go on with, or nothing if the log was helped along.
-    fn leave_out(&mut self, core: &Core, first: &[u8], error: Error) -> Result<Option<Vec<u8>>> {
+    /// Puts the range of a damaged page into quarantine. Returns the key to go on with, or `None`
+    /// if their updates were appended again, so that old frames can go.
+    fn quarantine_range(
+        &mut self,
+        core: &Core,
+        first: &[u8],
+        error: Error,
+    ) -> Result<Option<Vec<u8>>> {
         let Error::Corrupt { what, .. } = &error else { return Err(error) };
         let tree = core.state()?.tree.clone();
         let (mut low, mut high) = tree.damaged_range(&core.pager, first, what.page)?;
-        if low.as_slice() > first && !self.left_out.begins_at(&low) {
-            // What is before it may be whole.
-            return if self.left_out.note(&low, high.as_deref()) {
+        if low.as_slice() > first && !self.quarantine.begins_at(&low) {
+            // The updates before the damaged page may have whole pages.
+            return if self.quarantine.note(&low, high.as_deref()) {
                 Ok(Some(first.to_vec()))
             } else {
                 Err(error)
             };
         }
+
         let contains =
             |low: &[u8], high: Option<&[u8]>| low <= first && high.is_none_or(|h| first < h);
         if !contains(&low, high.as_deref()) {
-            // A range that was noted earlier reaches over the page.
+            // A range that was quarantined earlier reaches over the page.
             (low, high) = tree.damaged_range(&core.pager, first, u64::MAX)?;
         }
-        if !self.left_out.note(&low, high.as_deref()) {
+
+        if !self.quarantine.note(&low, high.as_deref()) {
             return Err(error);
         }
+
         tracing::warn!(path = %core.dir.display(), %error, "drain.left_out");
-        if self.log_again(core, first, (&low, high.as_deref()))? {
+        if self.append_again(core, first, (&low, high.as_deref()))? {
             return Ok(None);
         }
-        let next = self.left_out.first_outside(&core.state()?.pending);
+
+        let next = self.quarantine.first_outside(&core.state()?.pending);
         next.map(Some).ok_or(error)
     }
 
-    /// Writes the pending updates of a range, from `first` on, to the log again, so that it need not be kept for them; not if that, done for
-    /// all ranges that are left out, would be most of what is written.
-    fn log_again(
+    /// Appends the pending updates of a range, from `first` on, to the WAL once more, so that their
+    /// old frames can go.
+    ///
+    /// Does nothing and returns false if that, done for all quarantined ranges, were most of what
+    /// is written.
+    fn append_again(
         &mut self,
         core: &Core,
         first: &[u8],
         (low, high): (&[u8], Option<&[u8]>),
     ) -> Result<bool> {
-        let (mut body, entries) = (FrameBody::default(), self.flushed_entries);
+        let mut body = FrameBody::default();
         for (key, value) in core.state()?.pending.range(low, high) {
             body.push(key, value);
         }
-        let position = self.log.end();
-        let kept = position.saturating_sub(self.drained.position(first));
-        if (body.bytes() * self.left_out.len()) as u64 > kept / 2 {
+
+        let position = self.wal.end();
+        let kept = position.saturating_sub(self.applied.position(first));
+        if (body.bytes() * self.quarantine.len()) as u64 > kept / 2 {
             return Ok(false);
         }
-        let appended = self.log.append(&mut body, entries);
-        self.noting(appended)?;
-        core.pager.counters.log_bytes.add(self.log.end() - position);
-        self.drained.set(low, high, position);
+
+        let appended = self.wal.append(&mut body, self.flushed_entries);
+        self.poison_if_failed(appended)?;
+        core.pager.counters.log_bytes.add(self.wal.end() - position);
+        self.applied.set(low, high, position);
         self.publish_if_due(core)?;
         Ok(true)
     }
 
+    /// Makes a checkpoint if too many pages are held, too many nodes are new, or the WAL is too long.
     fn publish_if_due(&mut self, core: &Core) -> Result<()> {
-        let held_max = (self.space.used_pages() / HELD_PART).max(HELD_PAGES_MIN);
-        let is_due = self.space.held_pages_of(self.superblock.generation) > held_max
+        let held_max = (self.free_map.used_pages() / HELD_PART).max(HELD_PAGES_MIN);
+        let is_due = self.free_map.held_pages_of(self.superblock.generation) > held_max
             || core.state()?.tree.fresh_nodes > self.limits.fresh_nodes
-            || self.drained.oldest().0.saturating_sub(self.superblock.log_start)
+            || self.applied.oldest().0.saturating_sub(self.superblock.log_start)
                 > self.limits.log_bytes / 8;
         if is_due { self.checkpoint(core) } else { Ok(()) }
     }
 
     /// Publishes the tree as it is.
     ///
-    /// Cost: writes each fresh node, the changed pages of the map and two or three more pages; three syncs.
+    /// Cost: writes each new node, the changed pages of the free map and two or three more pages;
+    /// three syncs.
     pub(crate) fn checkpoint(&mut self, core: &Core) -> Result<()> {
         let tree = core.state()?.tree.clone();
-        self.publish(core, &tree, self.drained.clone(), self.flushed_entries, |_| {})?;
-        // What only this tree has can be freed at once.
+        self.publish(core, &tree, self.applied.clone(), self.flushed_entries, |_| {})?;
+        // While this clone lives, its pages cannot be freed.
         drop(tree);
         self.clean_up(core);
         Ok(())
     }
 
-    /// Publishes a tree which has what the log has up to where it was drained; `install` changes what is visible together with
-    /// the tree.
+    /// Publishes a tree with all updates of the WAL up to the applied positions. `install` changes
+    /// the visible state at the moment that the tree becomes visible.
     pub(crate) fn publish(
         &mut self,
         core: &Core,
         tree: &Tree,
-        drained: Drained,
+        applied: Applied,
         entries: u64,
         install: impl FnOnce(&mut State),
     ) -> Result<()> {
+        debug_assert!(
+            applied.newest() <= self.wal.end(),
+            "no update is applied before it is logged"
+        );
         self.check_usable()?;
-        let synced = self.log.sync();
-        self.noting(synced)?;
-        let before = self.space.clone();
-        let prepared = self.prepare(core, tree, &drained, entries);
+        // A published tree must never be ahead of the durable WAL.
+        let synced = self.wal.sync();
+        self.poison_if_failed(synced)?;
+
+        // If a page cannot be written, every page taken for this checkpoint goes back.
+        let before = self.free_map.clone();
+        let prepared = self.prepare(core, tree, &applied, entries);
         let (superblock, maps, tree) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
-                self.space = before;
-                return self.noting(Err(error));
+                self.free_map = before;
+                return self.poison_if_failed(Err(error));
             }
         };
+
         let written = write_superblock(&core.pager, &superblock);
         if written.is_err() {
+            // Either superblock may be the newest one now.
             self.poisoned = Some(core.pager.path().to_owned());
         }
         written?;
+
         core.pager.counters.checkpoints.add(1);
         let epoch = Arc::new(Epoch(superblock.generation));
         self.epochs.push_back(epoch.clone());
@@ -620,30 +726,35 @@ impl Writer {
             state.tree = Arc::new(Tree { epoch, ..tree });
             install(&mut state);
         }
+
         core.pager.begin_generation();
         self.superblock = superblock;
         self.maps = maps;
-        self.drained = drained;
-        self.space.set_stored();
+        self.applied = applied;
+        self.free_map.set_stored();
         Ok(())
     }
 
-    /// Writes everything that the next superblock leads to, durably.
+    /// Writes and syncs everything that the next superblock refers to.
     fn prepare(
         &mut self,
         core: &Core,
         tree: &Tree,
-        drained: &Drained,
+        applied: &Applied,
         entries: u64,
     ) -> Result<(Superblock, Vec<PageRef>, Tree)> {
         let pager = &core.pager;
-        let (generation, epoch) = (self.generation(), self.superblock.generation);
+        let generation = self.generation();
+        let epoch = self.superblock.generation;
         let mut written: Vec<NewPage> = Vec::new();
-        let space = &mut self.space;
-        let mut take = || take_page(pager, space);
+
+        let free_map = &mut self.free_map;
+        let mut take = || take_page(pager, free_map);
         let tree = tree.store(pager.tree, generation, &mut take, &mut written)?;
         let nodes = written.len();
-        let (count, body) = drained.encode();
+
+        // Applied positions, and pages of the previous checkpoint that become free with this one.
+        let (count, body) = applied.encode();
         let make = |kind, number: PageNo, count, body: &[u8]| {
             let mut bytes = [0; PAGE_SIZE];
             bytes[BODY_OFFSET..BODY_OFFSET + body.len()].copy_from_slice(body);
@@ -652,24 +763,28 @@ impl Writer {
             let crc = seal(&mut bytes, &header);
             (PageRef { number, crc }, (number, Page::new(&bytes)))
         };
-        let (drained_page, page) =
-            make(Kind::Drained, take_page(pager, &mut self.space)?, count, &body);
-        written.push(page);
-        let old = self.superblock.lists.iter().chain(&self.superblock.drained);
-        self.space.hold(epoch, old.map(|page| page.number).collect());
 
+        let (applied_page, page) =
+            make(Kind::Applied, take_page(pager, &mut self.free_map)?, count, &body);
+        written.push(page);
+        let old = self.superblock.lists.iter().chain(&self.superblock.applied);
+        self.free_map.hold(epoch, old.map(|page| page.number).collect());
+
+        // A file that was cut needs fewer parts of the free map.
         // A file that was cut needs fewer maps.
-        let unneeded = self.maps.iter().skip(self.space.map_count()).map(|page| page.number);
-        self.space.hold(epoch, unneeded.collect());
+        let unneeded = self.maps.iter().skip(self.free_map.map_count()).map(|page| page.number);
+        self.free_map.hold(epoch, unneeded.collect());
+
         let (map_numbers, list_numbers) = self.place_maps(pager, epoch)?;
         let mut maps = self.maps.clone();
-        let contents = self.space.write_maps(map_numbers.iter().map(|(map, _)| *map));
-        maps.resize(self.space.map_count(), PageRef { number: 0, crc: 0 });
+        let contents = self.free_map.write_maps(map_numbers.iter().map(|(map, _)| *map));
+        maps.resize(self.free_map.map_count(), PageRef { number: 0, crc: 0 });
         for ((map, number), body) in map_numbers.into_iter().zip(&contents) {
             let (page_ref, page) = make(Kind::Map, number, 0, body);
             maps[map] = page_ref;
             written.push(page);
         }
+
         let mut lists = Vec::new();
         for (number, maps) in list_numbers.into_iter().zip(maps.chunks(LIST_MAPS)) {
             let entry = |map: &PageRef| [map.number.to_le_bytes(), map.crc.to_le_bytes()].concat();
@@ -678,6 +793,8 @@ impl Writer {
             lists.push(page_ref);
             written.push(page);
         }
+
+        // One write in file order, and one sync before any superblock refers to these pages.
         let cached: Vec<NewPage> = written[..nodes].to_vec();
         written.sort_unstable_by_key(|(number, _)| *number);
         pager.write(&written)?;
@@ -689,17 +806,25 @@ impl Writer {
             Some(Child::Stored(page)) => Some(*page),
             _ => None,
         };
+
+        assert!(generation > self.superblock.generation, "generations only grow");
+        let log_start = applied.oldest().0;
+        debug_assert!(self.superblock.log_start <= log_start, "applied positions only move on");
+        debug_assert!(
+            self.wal.end() <= self.wal.synced(),
+            "the tree is not ahead of the durable log"
+        );
         let superblock = Superblock {
             generation,
             oldest: self.oldest_readable(generation),
             height: tree.height,
             root,
-            drained: Some(drained_page),
-            pages: self.space.pages(),
+            applied: Some(applied_page),
+            pages: self.free_map.pages(),
             entries,
-            log_start: drained.oldest().0,
-            log_end: self.log.end(),
-            replaced: self.log.replaced,
+            log_start,
+            log_end: self.wal.end(),
+            replaced: self.wal.replaced,
             level_pages: tree.level_pages,
             lists,
             ..self.superblock.clone()
@@ -707,38 +832,45 @@ impl Writer {
         Ok((superblock, maps, tree))
     }
 
-    /// Finds new pages for the parts of the map that change, which changes the map, until nothing more does; and for its lists.
+    /// Takes pages for the changed parts of the free map and for its lists. Taking a page changes
+    /// the map once more, so this goes on until nothing changes.
     #[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]
     fn place_maps(
         &mut self,
         pager: &Pager,
         epoch: u64,
     ) -> Result<(Vec<(usize, PageNo)>, Vec<PageNo>)> {
-        let (mut maps, mut lists) = (Vec::new(), Vec::new());
+        let mut maps: Vec<(usize, PageNo)> = Vec::new();
+        let mut lists = Vec::new();
         loop {
             let is_new = |map: &usize| maps.iter().all(|(placed, _)| placed != map);
-            let next = self.space.changed_maps().find(is_new);
+            let next = self.free_map.changed_maps().find(is_new);
             if let Some(map) = next {
                 if let Some(old) = self.maps.get(map) {
-                    self.space.hold(epoch, vec![old.number]);
+                    self.free_map.hold(epoch, vec![old.number]);
                 }
-                maps.push((map, take_page(pager, &mut self.space)?));
-            } else if lists.len() < self.space.map_count().div_ceil(LIST_MAPS) {
-                lists.push(take_page(pager, &mut self.space)?);
+                maps.push((map, take_page(pager, &mut self.free_map)?));
+            } else if lists.len() < self.free_map.map_count().div_ceil(LIST_MAPS) {
+                lists.push(take_page(pager, &mut self.free_map)?);
             } else {
                 return Ok((maps, lists));
             }
         }
     }
 
-    /// The oldest generation that stays readable: readers far behind lose their pages.
+    /// Oldest generation that stays readable; readers far behind lose their pages.
     fn oldest_readable(&self, generation: u64) -> u64 {
-        let most = (self.space.used_pages() / STALE_PART).max(STALE_PAGES_MIN);
+        let most = (self.free_map.used_pages() / STALE_PART).max(STALE_PAGES_MIN);
         let behind = self.readers.0.is_some_and(|oldest| oldest + 1 < generation);
-        if behind && self.space.held_pages() > most { generation } else { self.superblock.oldest }
+        if behind && self.free_map.held_pages() > most {
+            generation
+        } else {
+            self.superblock.oldest
+        }
     }
 
-    /// Frees what nobody needs any more. What cannot be freed now is at the next checkpoint.
+    /// Frees the pages and segments that nobody needs. A failure is logged and made up for by the
+    /// next checkpoint.
     fn clean_up(&mut self, core: &Core) {
         if let Err(error) = self.try_clean_up(core) {
             tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
@@ -752,27 +884,31 @@ impl Writer {
         {
             self.epochs.pop_front();
         }
+
         let published = self.superblock.generation;
         let in_use = self.epochs.front().map_or(published, |epoch| epoch.0);
         let read = self.readers.0.map_or(published, |read| read.max(self.superblock.oldest));
-        for page in self.space.release(published.min(in_use).min(read)) {
+
+        for page in self.free_map.release(published.min(in_use).min(read)) {
             core.pager.cache.remove(page);
         }
-        self.log.trim(self.superblock.log_start);
-        let slack = (self.space.pages() / 8).max(2 * DRAIN_LEAVES);
+
+        self.wal.trim(self.superblock.log_start);
+        let slack = (self.free_map.pages() / 8).max(2 * APPLY_LEAVES_MAX);
         self.cut_file(core, slack)
     }
 
-    /// Pages that the tree has.
+    /// Pages of the published tree.
     pub(crate) fn tree_pages(&self) -> Vec<PageNo> {
-        let lists = self.superblock.lists.iter().chain(&self.superblock.drained);
+        let lists = self.superblock.lists.iter().chain(&self.superblock.applied);
         let others: Vec<PageNo> = lists.chain(&self.maps).map(|page| page.number).collect();
-        self.space.all_but(&others)
+        self.free_map.all_but(&others)
     }
 
-    /// Changes every leaf in turn, in a tree that nobody sees yet; returns it, and the pages that it does not have.
+    /// Changes every leaf in turn, in a tree that nobody sees yet. Returns the new tree and the
+    /// pages that the new tree does not have.
     ///
-    /// Takes the memory of all nodes above the leaves that changed.
+    /// Memory: all nodes above the changed leaves.
     pub(crate) fn rewrite(
         &mut self,
         core: &Core,
@@ -780,27 +916,28 @@ impl Writer {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(Tree, Vec<PageNo>)> {
         let tree = core.state()?.tree.as_ref().clone();
-        let (tree, gone, _) = self.or_as_before(|writer| {
+        let (tree, gone, _) = self.or_restore_free_map(|writer| {
             writer.change_from(core, tree, Vec::new(), &|_, _| false, change, progress)
         })?;
         Ok((tree, gone))
     }
 
-    /// Does something that takes pages, and gives them back if it fails. It may call functions of the user, and so panic.
-    pub(crate) fn or_as_before<T>(
+    /// Runs `act`, which takes pages, and gives the pages back if `act` fails or panics (it may
+    /// call functions of the user).
+    pub(crate) fn or_restore_free_map<T>(
         &mut self,
         act: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let before = self.space.clone();
+        let before = self.free_map.clone();
         let done = catch_unwind(AssertUnwindSafe(|| act(self)));
         if !matches!(done, Ok(Ok(_))) {
-            self.space = before;
+            self.free_map = before;
         }
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Changes leaves in turn from a key on, until the tree and the number of those written are enough; returns the tree, the
-    /// pages that it does not have, and the key to go on from.
+    /// Changes leaves in turn from a key on, until `is_enough` says so. Returns the tree, the pages
+    /// that the tree does not have, and the key to go on from.
     fn change_from(
         &mut self,
         core: &Core,
@@ -810,10 +947,12 @@ impl Writer {
         change: &mut dyn Change,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(Tree, Vec<PageNo>, Option<Vec<u8>>)> {
-        let (mut gone, mut leaves) = (Vec::new(), 0);
+        let mut gone = Vec::new();
+        let mut leaves = 0;
         let generation = self.generation();
+
         loop {
-            let step = step(&core.pager, &mut self.space, generation, &tree, &from, change)?;
+            let step = step(&core.pager, &mut self.free_map, generation, &tree, &from, change)?;
             tree = step.tree;
             gone.extend(step.gone);
             leaves += step.leaves;
@@ -827,60 +966,69 @@ impl Writer {
 
     /// Makes a tree with the same entries the visible one.
     pub(crate) fn install(&mut self, core: &Core, tree: Tree, gone: Vec<PageNo>) {
-        self.space.hold(self.superblock.generation, gone);
+        self.free_map.hold(self.superblock.generation, gone);
         core.state_mut().tree = Arc::new(tree);
     }
 
-    /// Cuts off the free pages at the end of the file, if they are more than so many.
+    /// Cuts the free pages off the end of the file, if there are more than `slack` of them.
     pub(crate) fn cut_file(&mut self, core: &Core, slack: u64) -> Result<()> {
-        let needed = self.space.needed_pages();
-        if needed + slack < self.space.pages() {
+        let needed = self.free_map.needed_pages();
+        if needed + slack < self.free_map.pages() {
             core.pager.file().set_len(needed * PAGE_SIZE as u64)?;
-            self.space.cut(needed);
+            self.free_map.cut(needed);
         }
+
         Ok(())
     }
 
-    /// Makes everything durable, and publishes how far the log reaches: then a damaged end of it is known to be damaged.
+    /// Makes everything durable and publishes the end of the WAL, so that a damaged end is told
+    /// from a torn one.
     pub(crate) fn close(&mut self, core: &Core) -> Result<()> {
         self.with_reserve(core, |writer| writer.flush(core, true))?;
-        let is_published = self.superblock.log_end == self.log.end()
-            && self.space.held_pages_of(self.superblock.generation) == 0
+        let is_published = self.superblock.log_end == self.wal.end()
+            && self.free_map.held_pages_of(self.superblock.generation) == 0
             && core.state()?.tree.fresh_nodes == 0;
-        // The log has what a checkpoint has no room for.
+
+        // On a full disk the checkpoint may fail: the WAL has everything.
         if is_published { Ok(()) } else { unless_no_space(self.checkpoint(core)) }
     }
 
-    /// Publishes a tree in place of everything that there is. It takes no page of `before`, which is how things were.
+    /// Publishes a tree in place of all entries. `before` is the free map from before the tree was
+    /// made; the tree takes no page that was used then.
     pub(crate) fn replace(
         &mut self,
         core: &Core,
         tree: Tree,
         gone: Vec<PageNo>,
         entries: u64,
-        before: Space,
+        before: FreeMap,
     ) -> Result<()> {
-        self.space.hold(self.superblock.generation, gone);
-        let end = self.log.end();
-        let replaced = std::mem::replace(&mut self.log.replaced, end);
-        let published = self.publish(core, &tree, Drained::up_to(end), entries, |state| {
-            state.pending = Deltas::default();
-            state.unflushed = Deltas::default();
+        self.free_map.hold(self.superblock.generation, gone);
+        let end = self.wal.end();
+        let replaced = std::mem::replace(&mut self.wal.replaced, end);
+
+        let published = self.publish(core, &tree, Applied::up_to(end), entries, |state| {
+            state.pending = UpdateBuffer::default();
+            state.unflushed = UpdateBuffer::default();
             state.entries = entries;
         });
+
         if let Err(error) = published {
             if self.poisoned.is_none() {
-                self.space = before;
-                self.log.replaced = replaced;
+                self.free_map = before;
+                self.wal.replaced = replaced;
             }
             return Err(error);
         }
+
         self.body.clear();
-        self.left_out = LeftOut::default();
+        self.quarantine = Quarantine::default();
         self.flushed_entries = entries;
         drop(tree);
-        // Then both superblocks have it, so the loss of one does not bring back what was before, and what only the older
-        // tree had is free. It has happened already: what fails now comes again.
+
+        // A second checkpoint puts the tree into both superblocks: the loss of one does not bring
+        // the old entries back, and the old pages are free. The replacement itself is durable
+        // already, so a failure here is logged only.
         if let Err(error) = self.checkpoint(core) {
             tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
         }
@@ -888,9 +1036,11 @@ impl Writer {
     }
 }
 
-/// Whether updates only remove, or leave fewer entries than there were; by the value of each, and whether its key is there.
+/// Whether a batch gives disk space back: it only removes, or leaves fewer entries than before.
+/// Takes the value of each update and whether its key is present.
 pub(crate) fn makes_room<'a>(updates: impl Iterator<Item = (Option<&'a [u8]>, &'a bool)>) -> bool {
-    let (mut puts, mut more) = (0, 0);
+    let mut puts = 0;
+    let mut more = 0;
     for (value, &was_there) in updates {
         puts += u64::from(value.is_some());
         more += i64::from(value.is_some()) - i64::from(was_there);
@@ -898,7 +1048,8 @@ pub(crate) fn makes_room<'a>(updates: impl Iterator<Item = (Option<&'a [u8]>, &'
     puts == 0 || more < 0
 }
 
-/// Makes all unflushed updates pending. Each is visible throughout.
+/// Makes all unflushed updates pending. Each update is visible throughout, in one buffer or in
+/// both.
 fn make_pending(core: &Core) -> Result<()> {
     let flushed = core.state()?.unflushed.clone();
     let mut updates = flushed.iter().peekable();
@@ -908,11 +1059,11 @@ fn make_pending(core: &Core) -> Result<()> {
             state.pending.insert(key, value);
         }
     }
-    core.state_mut().unflushed = Deltas::default();
+    core.state_mut().unflushed = UpdateBuffer::default();
     Ok(())
 }
 
-/// Writes a superblock, durably.
+/// Writes and syncs a superblock.
 pub(crate) fn write_superblock(pager: &Pager, superblock: &Superblock) -> Result<()> {
     let mut bytes = terrane_io::AlignedBuf::zeroed(PAGE_SIZE);
     bytes.copy_from_slice(&superblock.encode());
@@ -920,7 +1071,7 @@ pub(crate) fn write_superblock(pager: &Pager, superblock: &Superblock) -> Result
     pager.sync()
 }
 
-/// What is visible when an index has been opened.
-pub(crate) fn opened(tree: Tree, pending: Deltas, entries: u64) -> State {
-    State { tree: Arc::new(tree), pending, unflushed: Deltas::default(), entries }
+/// The visible state of an index right after opening.
+pub(crate) fn opened_state(tree: Tree, pending: UpdateBuffer, entries: u64) -> State {
+    State { tree: Arc::new(tree), pending, unflushed: UpdateBuffer::default(), entries }
 }

@@ -1,7 +1,8 @@
-//! Records in memory that become one run: their bytes in one piece of memory, and an array that is sorted.
+//! Records in memory that become one run: their bytes in one piece of memory, and an array that is
+//! sorted.
 //!
-//! Both are allocated at once, in a proportion that follows from the records so far, and never grow; so the memory is
-//! what was asked for, whatever comes.
+//! Both are allocated at once, in a proportion that follows from the records so far, and never
+//! grow; so the memory is what was asked for, whatever comes.
 
 use terrane_io::prefetch;
 
@@ -9,14 +10,15 @@ use super::run::{RECORD_BYTES_MAX, Record, key_prefix};
 use crate::page::error::{Error, Result};
 
 /// Bytes of an element of the array.
-const ENTRY_BYTES: usize = size_of::<Entry>();
+const RECORD_REF_BYTES: usize = size_of::<RecordRef>();
 
-/// How far ahead of the one that is read a sorted record, which can stand anywhere, is fetched into the processor's cache.
+/// How far ahead of the one that is read a sorted record, which can stand anywhere, is fetched into
+/// the processor's cache.
 const PREFETCHED_RECORDS: usize = 16;
 
 /// A record, by its place.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct RecordRef {
     prefix: u64,
     at: u64,
 }
@@ -25,7 +27,7 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct Arena {
     bytes: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<RecordRef>,
     is_unique: bool,
 }
 
@@ -39,9 +41,9 @@ impl Arena {
     ///
     /// Fails where the system does not have so much.
     pub(super) fn allocate(&mut self, budget: usize, record_bytes: usize) -> Result<()> {
-        let room = budget.saturating_sub(RECORD_BYTES_MAX) / ENTRY_BYTES;
-        let entries = (budget / (record_bytes + ENTRY_BYTES)).min(room);
-        let bytes = budget - entries * ENTRY_BYTES;
+        let room = budget.saturating_sub(RECORD_BYTES_MAX) / RECORD_REF_BYTES;
+        let entries = (budget / (record_bytes + RECORD_REF_BYTES)).min(room);
+        let bytes = budget - entries * RECORD_REF_BYTES;
         let allocated = self.entries.try_reserve_exact(entries);
         allocated.and_then(|()| self.bytes.try_reserve_exact(bytes)).map_err(|_| {
             let allowed = "the system does not have so much";
@@ -56,7 +58,7 @@ impl Arena {
 
     /// Bytes of memory.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.entries.capacity() * ENTRY_BYTES
+        self.bytes.capacity() + self.entries.capacity() * RECORD_REF_BYTES
     }
 
     pub(super) fn len(&self) -> usize {
@@ -70,19 +72,21 @@ impl Arena {
 
     /// Appends a record, for which there is room.
     pub(super) fn push(&mut self, key: &[u8], value: &[u8], position: u64) {
-        self.entries.push(Entry { prefix: key_prefix(key), at: self.bytes.len() as u64 });
+        self.entries.push(RecordRef { prefix: key_prefix(key), at: self.bytes.len() as u64 });
         Record::put(&mut self.bytes, key, value, self.is_unique.then_some(position));
     }
 
-    fn record(&self, entry: &Entry) -> Record<'_> {
+    fn record(&self, entry: &RecordRef) -> Record<'_> {
         let bytes = self.bytes.get(entry.at as usize..).unwrap_or_default();
         Record::first_of(bytes, self.is_unique).expect("entries stand for whole records")
     }
 
-    /// Puts the records in the order of their keys, those of one key in the order in which they came.
+    /// Puts the records in the order of their keys, those of one key in the order in which they
+    /// came.
     pub(super) fn sort(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
-        // The order is total, so sorting in place is stable, without the memory that a stable sort takes.
+        // The order is total, so sorting in place is stable, without the memory that a stable sort
+        // takes.
         entries.sort_unstable_by(|left, right| {
             let prefixes = left.prefix.cmp(&right.prefix);
             let keys = || self.record(left).key.cmp(self.record(right).key);
@@ -91,7 +95,8 @@ impl Arena {
         self.entries = entries;
     }
 
-    /// Of the sorted records the last one of the key of record `index`, and the index behind it; `None` at the end.
+    /// Of the sorted records the last one of the key of record `index`, and the index behind it;
+    /// `None` at the end.
     pub(super) fn last_of_key(&self, index: usize) -> Result<Option<(Record<'_>, usize)>> {
         let Some(entry) = self.entries.get(index) else { return Ok(None) };
         if let Some(ahead) = self.entries.get(index + PREFETCHED_RECORDS)

@@ -1,7 +1,7 @@
 //! Records as inputs of a build: streams of (key, value), of fixed sizes or any other.
 //!
-//! A file of records of fixed sizes has neither header nor separators: key and value of record *n* stand at
-//! `n · (key_bytes + value_bytes)`, the value right behind its key.
+//! A file of records of fixed sizes has neither header nor separators: key and value of record *n*
+//! stand at `n · (key_bytes + value_bytes)`, the value right behind its key.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -45,7 +45,8 @@ impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Records for IterRecords<I> {
     }
 }
 
-/// Bytes of a file on a [`Disk`](terrane_io::Disk) as a stream. Reads what it is asked for; the file is not changed.
+/// Bytes of a file on a [`Disk`](terrane_io::Disk) as a stream. Reads what it is asked for; the
+/// file is not changed.
 #[derive(Debug)]
 pub struct FileInput {
     file: Arc<dyn DiskFile>,
@@ -89,7 +90,8 @@ pub struct FixedRecords<R> {
     input: R,
     key_bytes: usize,
     record_bytes: usize,
-    /// Invariant: `start <= end <= window.len()`; what has been read and not given stands between the two.
+    /// Invariant: `start <= end <= window.len()`; what has been read and not given stands between
+    /// the two.
     window: Vec<u8>,
     start: usize,
     end: usize,
@@ -142,8 +144,8 @@ impl<R: Read> Records for FixedRecords<R> {
     /// Cost: a read of the input for each 256 KiB.
     ///
     /// # Errors
-    /// [`Error::TruncatedInput`] if the input ends inside a record, [`Error::Disk`] and [`Error::Input`] if it cannot be
-    /// read.
+    /// [`Error::TruncatedInput`] if the input ends inside a record, [`Error::Disk`] and
+    /// [`Error::Input`] if it cannot be read.
     fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         if !self.fill()? {
             return Ok(None);
@@ -173,7 +175,8 @@ impl AscendingCheck {
     /// Takes the next key. Allocates for keys longer than all before.
     ///
     /// # Errors
-    /// [`Error::DuplicateKey`] if it is the last one again, [`Error::NotSorted`] if it is below; it counts for nothing then.
+    /// [`Error::DuplicateKey`] if it is the last one again, [`Error::NotSorted`] if it is below; it
+    /// counts for nothing then.
     pub fn check(&mut self, key: &[u8]) -> Result<()> {
         let position = self.position;
         if position > 0 && key <= self.last.as_slice() {
@@ -221,7 +224,8 @@ pub(crate) fn in_range(
 mod tests {
     use super::*;
 
-    /// Gives a few bytes at a time, so that records are cut in all ways, and is interrupted now and then.
+    /// Gives a few bytes at a time, so that records are cut in all ways, and is interrupted now and
+    /// then.
     struct Trickle<'a> {
         bytes: &'a [u8],
         step: usize,

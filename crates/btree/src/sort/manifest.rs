@@ -1,5 +1,6 @@
-//! The manifest of a sort: which runs are finished, and of which sort. Replaced atomically after each run and merge, so
-//! what it names is whole and durable, and what it does not name is nobody's.
+//! The manifest of a sort: which runs are finished, and of which sort. Replaced atomically after
+//! each run and merge, so what it names is whole and durable, and what it does not name is
+//! nobody's.
 
 use std::path::Path;
 
@@ -23,7 +24,8 @@ pub(super) const SORT_MAGIC: [u8; 8] = *b"TerraSrt";
 /// Version of a sort's files.
 pub(super) const SORT_VERSION: u32 = 1;
 
-/// Most runs at a time; beyond it some are merged before the next one is written. Bounds the manifest to 41 KB.
+/// Most runs at a time; beyond it some are merged before the next one is written. Bounds the
+/// manifest to 41 KB.
 pub(super) const RUNS_MAX: usize = 1024;
 
 /// Bytes of the manifest before its runs.

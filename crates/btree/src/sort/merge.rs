@@ -1,9 +1,11 @@
 //! Several sorted runs as one: a loser tree over their readers.
 //!
-//! The runs are the leaves, each inner node remembers the loser of the match played there, and taking the smallest
-//! record replays one path, log2(runs) comparisons; most of them look at the first eight bytes of keys only.
+//! The runs are the leaves, each inner node remembers the loser of the match played there, and
+//! taking the smallest record replays one path, log2(runs) comparisons; most of them look at the
+//! first eight bytes of keys only.
 //!
-//! Invariant: of records of one key that of the newest run comes first, and is the only one that is given.
+//! Invariant: of records of one key that of the newest run comes first, and is the only one that is
+//! given.
 
 use super::run::{Record, RunReader, key_prefix};
 use crate::page::error::{Error, Result};

@@ -1,8 +1,9 @@
-//! The directory of a mirage/index store as a stream of records, for migration. Only read, never changed.
+//! The directory of a mirage/index store as a stream of records, for migration. Only read, never
+//! changed.
 //!
-//! The store has up to three files below `index/`, read in this order, in which later records override earlier ones:
-//! `data` (ordered by a hash of the key), `log_async`, `log` (both in the order of their writing). Those that are missing
-//! have no records. All integers are big-endian:
+//! The store has up to three files below `index/`, read in this order, in which later records
+//! override earlier ones: `data` (ordered by a hash of the key), `log_async`, `log` (both in the
+//! order of their writing). Those that are missing have no records. All integers are big-endian:
 //!
 //! | size    | field        | meaning                                                  |
 //! |---------|--------------|----------------------------------------------------------|
@@ -81,7 +82,8 @@ impl Extent {
     }
 }
 
-/// The records of a mirage/index store, those that override others behind them. A key can come several times.
+/// The records of a mirage/index store, those that override others behind them. A key can come
+/// several times.
 ///
 /// Holds 256 KiB.
 #[derive(Debug)]
@@ -95,14 +97,15 @@ pub struct MirageIndex {
 }
 
 impl MirageIndex {
-    /// The store in `dir`, whose directory `index` has the files, with keys and values of these sizes (of the context
-    /// store of Tezos: 32 and 13 bytes).
+    /// The store in `dir`, whose directory `index` has the files, with keys and values of these
+    /// sizes (of the context store of Tezos: 32 and 13 bytes).
     ///
     /// Nothing may write to the store meanwhile. Cost: a read for each file.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for sizes that no index has; [`Error::Disk`], of kind `NotFound` if there is none of the
-    /// files; [`Error::Corrupt`] if a header is not one of such a store, or a file shorter than its header says.
+    /// [`Error::InvalidConfig`] for sizes that no index has; [`Error::Disk`], of kind `NotFound` if
+    /// there is none of the files; [`Error::Corrupt`] if a header is not one of such a store, or a
+    /// file shorter than its header says.
     pub fn open(disk: &dyn Disk, dir: &Path, key_bytes: usize, value_bytes: usize) -> Result<Self> {
         check_sizes(key_bytes, value_bytes)?;
         let record_bytes = (key_bytes + value_bytes) as u64;

@@ -1,6 +1,8 @@
-//! A sorted run in a file: blocks of one size, each with whole records and a checksum over them and its place.
+//! A sorted run in a file: blocks of one size, each with whole records and a checksum over them and
+//! its place.
 //!
-//! A run has neither header nor footer: the manifest says how many blocks it has. Its keys are strictly ascending.
+//! A run has neither header nor footer: the manifest says how many blocks it has. Its keys are
+//! strictly ascending.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,7 +46,8 @@ pub(super) fn run_number(name: &str) -> Option<u64> {
     (run_name(number) == name).then_some(number)
 }
 
-/// The first eight bytes of a key as a number that orders as they do; shorter keys are followed by zeros.
+/// The first eight bytes of a key as a number that orders as they do; shorter keys are followed by
+/// zeros.
 #[inline]
 pub(super) fn key_prefix(key: &[u8]) -> u64 {
     let mut prefix = [0; 8];

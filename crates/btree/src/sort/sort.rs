@@ -1,18 +1,19 @@
 //! External merge sort: records of any number and order, by key, in bounded memory.
 //!
-//! Records are collected in memory; when it is full they are sorted and written as a *run*. Runs that follow each other
-//! in the input are merged, up to [`SortOptions::fan_in`] at a time, until so few are left that one more merge gives all
-//! records in order; that one is not written, but read by the caller ([`SortedRecords`]). An input that fits in memory
-//! never touches the disk.
+//! Records are collected in memory; when it is full they are sorted and written as a *run*. Runs
+//! that follow each other in the input are merged, up to [`SortOptions::fan_in`] at a time, until
+//! so few are left that one more merge gives all records in order; that one is not written, but
+//! read by the caller ([`SortedRecords`]). An input that fits in memory never touches the disk.
 //!
-//! **Resuming.** After each run and each merge a manifest says what is finished. A sort that is opened again in the same
-//! directory, for the same input and with the same options, goes on from there: [`Sorter::resumes_at`] records of the
-//! input need not be read again. Whatever the manifest does not name was half-written, and is removed.
+//! **Resuming.** After each run and each merge a manifest says what is finished. A sort that is
+//! opened again in the same directory, for the same input and with the same options, goes on from
+//! there: [`Sorter::resumes_at`] records of the input need not be read again. Whatever the manifest
+//! does not name was half-written, and is removed.
 //!
 //! **Equal keys.** The sort is stable, so the last one of the input wins; or they are refused.
 //!
-//! **Files**, all in the directory chosen: `sort.manifest`, `sort.<number>.run`, and the empty `sort.lock`, which keeps a
-//! second sort out.
+//! **Files**, all in the directory chosen: `sort.manifest`, `sort.<number>.run`, and the empty
+//! `sort.lock`, which keeps a second sort out.
 
 #![doc = include_str!("../../../../docs/format/sort.md")]
 
@@ -66,17 +67,18 @@ pub enum Duplicates {
 pub struct SortOptions {
     /// The directory of the temporary files, which must exist. One sort at a time can use it.
     pub dir: PathBuf,
-    /// Tells this input from others; a sort of another input that is found in the directory is thrown away. The hash of
-    /// the input's name, size and time of change, say.
+    /// Tells this input from others; a sort of another input that is found in the directory is
+    /// thrown away. The hash of the input's name, size and time of change, say.
     pub input_identity: u64,
-    /// Memory for records, sorting and merging together, in bytes; the list of runs takes 100 KB besides at most.
-    /// Default: 256 MiB. At least `fan_in + 2` times 4 KiB.
+    /// Memory for records, sorting and merging together, in bytes; the list of runs takes 100 KB
+    /// besides at most. Default: 256 MiB. At least `fan_in + 2` times 4 KiB.
     pub memory_bytes: usize,
     /// Runs merged at once, 2 to 256. Default: 15.
     pub fan_in: usize,
     /// What becomes of records of one key. Default: the last one wins.
     pub duplicates: Duplicates,
-    /// Bytes of all keys and values, if they are known: then twice as many must be free on the disk.
+    /// Bytes of all keys and values, if they are known: then twice as many must be free on the
+    /// disk.
     pub input_bytes: Option<u64>,
 }
 
@@ -96,7 +98,8 @@ impl SortOptions {
 
     /// The options as they are written down.
     ///
-    /// Memory is for one block of each run that is merged, one of the output, and the rest of one for what is small.
+    /// Memory is for one block of each run that is merged, one of the output, and the rest of one
+    /// for what is small.
     fn parameters(&self) -> Result<Parameters> {
         in_range("fan_in", self.fan_in, 2, FAN_IN_MAX, "2 to 256 runs are merged at once")?;
         let block_bytes = (self.memory_bytes / (self.fan_in + 2)).min(BLOCK_BYTES_MAX);
@@ -137,14 +140,14 @@ impl SortStats {
 
 /// The directory of a sort, locked.
 #[derive(Debug)]
-struct Place {
+struct SortDir {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     _anchor: Box<dyn Anchor>,
     _lock: Box<dyn LockGuard>,
 }
 
-impl Place {
+impl SortDir {
     /// Removes the runs that `keep` does not name, and what an unfinished manifest left.
     fn remove_runs(&self, keep: &[Run]) -> Result<()> {
         for entry in self.disk.list(&self.dir)? {
@@ -204,10 +207,12 @@ impl Place {
     }
 }
 
-/// Sorts records of any number and order by their keys, in bounded memory, with temporary files in a directory.
+/// Sorts records of any number and order by their keys, in bounded memory, with temporary files in
+/// a directory.
 ///
-/// Full memory becomes a sorted run on disk; runs are merged when the input has ended. A sort that was dropped, or whose
-/// process died, can be opened again; it goes on from its last finished run or merge.
+/// Full memory becomes a sorted run on disk; runs are merged when the input has ended. A sort that
+/// was dropped, or whose process died, can be opened again; it goes on from its last finished run
+/// or merge.
 ///
 /// ```
 /// use std::path::Path;
@@ -227,7 +232,7 @@ impl Place {
 /// ```
 #[derive(Debug)]
 pub struct Sorter {
-    place: Place,
+    sort_dir: SortDir,
     options: SortOptions,
     manifest: Manifest,
     arena: Arena,
@@ -245,34 +250,35 @@ impl Sorter {
     /// Cost: reads the manifest and the lengths of the runs; removes what is left of another sort.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`]; [`Error::NoSpace`] if the input's size is given and the disk has no room for it;
-    /// [`Error::Corrupt`] and [`Error::UnsupportedVersion`] if the sort that is found is damaged, or of another version
-    /// (remove its files to begin anew); [`Error::Disk`], among others if another sort uses the directory.
+    /// [`Error::InvalidConfig`]; [`Error::NoSpace`] if the input's size is given and the disk has
+    /// no room for it; [`Error::Corrupt`] and [`Error::UnsupportedVersion`] if the sort that is
+    /// found is damaged, or of another version (remove its files to begin anew); [`Error::Disk`],
+    /// among others if another sort uses the directory.
     pub fn open(disk: Arc<dyn Disk>, options: SortOptions) -> Result<Self> {
         let parameters = options.parameters()?;
         let dir = disk.absolute(&options.dir)?;
         let anchor = disk.anchor(&dir)?;
         let lock = disk.lock(&dir.join(LOCK))?;
-        let place = Place { disk, dir, _anchor: anchor, _lock: lock };
-        let found = Manifest::load(place.disk.as_ref(), &place.dir)?;
+        let sort_dir = SortDir { disk, dir, _anchor: anchor, _lock: lock };
+        let found = Manifest::load(sort_dir.disk.as_ref(), &sort_dir.dir)?;
         let manifest = match found.filter(|found| found.parameters == parameters) {
             Some(manifest) => {
-                place.remove_runs(&manifest.runs)?;
-                place.check_lengths(&manifest)?;
+                sort_dir.remove_runs(&manifest.runs)?;
+                sort_dir.check_lengths(&manifest)?;
                 manifest
             }
             None => {
-                place.remove_sort()?;
+                sort_dir.remove_sort()?;
                 Manifest::new(parameters)
             }
         };
         if let Some(input_bytes) = options.input_bytes {
-            place.check_room(&manifest, input_bytes)?;
+            sort_dir.check_room(&manifest, input_bytes)?;
         }
         let position = manifest.covered();
         let (arena, stats) = (Arena::new(parameters.is_unique), SortStats::default());
         let (pushed, pushed_bytes) = (0, 0);
-        Ok(Self { place, options, manifest, arena, position, pushed, pushed_bytes, stats })
+        Ok(Self { sort_dir, options, manifest, arena, position, pushed, pushed_bytes, stats })
     }
 
     /// Records of the input that need not be pushed, because they are in finished runs.
@@ -289,12 +295,13 @@ impl Sorter {
 
     /// Takes the next record of the input.
     ///
-    /// Cost: none but of memory; when that is full, sorts it and writes a run, and a manifest, with two syncs of files and
-    /// two of the directory.
+    /// Cost: none but of memory; when that is full, sorts it and writes a run, and a manifest, with
+    /// two syncs of files and two of the directory.
     ///
     /// # Errors
-    /// [`Error::RecordTooLarge`], [`Error::DuplicateKey`] where duplicates are refused (with the position of a record
-    /// whose key came before; of several which one is not said), [`Error::Disk`]. The record is not taken then.
+    /// [`Error::RecordTooLarge`], [`Error::DuplicateKey`] where duplicates are refused (with the
+    /// position of a record whose key came before; of several which one is not said),
+    /// [`Error::Disk`]. The record is not taken then.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
             let (key_bytes, value_bytes) = (key.len(), value.len());
@@ -315,12 +322,12 @@ impl Sorter {
         Ok(())
     }
 
-    /// Takes all of `input`, which is the input from its first record on: what is in finished runs is read and passed
-    /// over. Reports now and then how many records have been read.
+    /// Takes all of `input`, which is the input from its first record on: what is in finished runs
+    /// is read and passed over. Reports now and then how many records have been read.
     ///
     /// # Errors
-    /// Those of the input and of [`push`](Self::push); [`Error::TruncatedInput`] if it has fewer records than there are in
-    /// finished runs.
+    /// Those of the input and of [`push`](Self::push); [`Error::TruncatedInput`] if it has fewer
+    /// records than there are in finished runs.
     pub fn push_all(
         &mut self,
         input: &mut dyn Records,
@@ -344,18 +351,23 @@ impl Sorter {
         Ok(())
     }
 
-    /// Ends the input and merges until one merge is left, whose records the result gives. Reports now and then how many
-    /// records have been merged.
+    /// Ends the input and merges until one merge is left, whose records the result gives. Reports
+    /// now and then how many records have been merged.
     ///
-    /// Cost: each of these merges reads its runs and writes them as one. None for fewer than `fan_in` runs.
+    /// Cost: each of these merges reads its runs and writes them as one. None for fewer than
+    /// `fan_in` runs.
     ///
     /// # Errors
     /// As [`push`](Self::push); [`Error::Corrupt`] if a file is damaged.
     pub fn finish(mut self, progress: &mut dyn FnMut(u64)) -> Result<SortedRecords> {
         if self.manifest.runs.is_empty() {
             self.arena.sort();
-            let Self { place, arena, stats, .. } = self;
-            return Ok(SortedRecords { place, source: Source::Memory { arena, next: 0 }, stats });
+            let Self { sort_dir, arena, stats, .. } = self;
+            return Ok(SortedRecords {
+                sort_dir,
+                source: Source::Memory { arena, next: 0 },
+                stats,
+            });
         }
         self.spill()?;
         let mut merged = 0;
@@ -370,11 +382,12 @@ impl Sorter {
         }
         let merge = self.open_merge(&self.manifest.runs)?;
         self.stats.note_memory(merge.memory_bytes());
-        let Self { place, stats, .. } = self;
-        Ok(SortedRecords { place, source: Source::Merge(merge), stats })
+        let Self { sort_dir, stats, .. } = self;
+        Ok(SortedRecords { sort_dir, source: Source::Merge(merge), stats })
     }
 
-    /// Memory for records and their order: without a block that is being written, and one for what is small.
+    /// Memory for records and their order: without a block that is being written, and one for what
+    /// is small.
     fn arena_bytes(&self) -> usize {
         self.options.memory_bytes - 2 * self.manifest.parameters.block_bytes as usize
     }
@@ -386,7 +399,7 @@ impl Sorter {
     }
 
     fn create(&self, run: Run) -> Result<RunWriter> {
-        let Place { disk, dir, .. } = &self.place;
+        let SortDir { disk, dir, .. } = &self.sort_dir;
         RunWriter::create(disk.as_ref(), dir, self.manifest.parameters, run)
     }
 
@@ -415,8 +428,8 @@ impl Sorter {
         Ok(())
     }
 
-    /// Merges some runs that follow each other: as many as are merged at once, or fewer if that is enough, and of all
-    /// such ones those with the fewest bytes. Calls `count` for each record.
+    /// Merges some runs that follow each other: as many as are merged at once, or fewer if that is
+    /// enough, and of all such ones those with the fewest bytes. Calls `count` for each record.
     fn merge_some(&mut self, count: &mut dyn FnMut()) -> Result<()> {
         let (runs, fan_in) = (&self.manifest.runs, self.options.fan_in);
         let width = fan_in.min((runs.len() + 1).saturating_sub(fan_in)).max(2);
@@ -438,21 +451,22 @@ impl Sorter {
         self.publish(writer.finish()?, at..at + width)?;
         self.stats.merges += 1;
         for run in inputs {
-            self.place.disk.remove(&self.place.dir.join(run_name(run.number)))?;
+            self.sort_dir.disk.remove(&self.sort_dir.dir.join(run_name(run.number)))?;
         }
         Ok(())
     }
 
     fn open_merge(&self, runs: &[Run]) -> Result<Merge> {
-        let (Place { disk, dir, .. }, parameters) = (&self.place, self.manifest.parameters);
+        let (SortDir { disk, dir, .. }, parameters) = (&self.sort_dir, self.manifest.parameters);
         let open = |run: &Run| RunReader::open(disk.as_ref(), dir, parameters, *run);
         let readers = runs.iter().map(open).collect::<Result<_>>()?;
         Ok(Merge::new(readers, parameters.is_unique))
     }
 
-    /// Puts a finished run in the place of those in `range`, durably: its name first, then the manifest that names it.
+    /// Puts a finished run in the place of those in `range`, durably: its name first, then the
+    /// manifest that names it.
     fn publish(&mut self, run: Run, range: Range<usize>) -> Result<()> {
-        let Place { disk, dir, .. } = &self.place;
+        let SortDir { disk, dir, .. } = &self.sort_dir;
         disk.sync_dir(dir)?;
         let mut manifest = self.manifest.clone();
         manifest.runs.splice(range, [run]);
@@ -476,11 +490,11 @@ enum Source {
 
 /// All records of a sort in ascending order of their keys, each key once.
 ///
-/// Dropping it leaves the sort as it is, so that it can be opened again and read from its beginning;
-/// [`remove_files`](Self::remove_files) ends it for good.
+/// Dropping it leaves the sort as it is, so that it can be opened again and read from its
+/// beginning; [`remove_files`](Self::remove_files) ends it for good.
 #[derive(Debug)]
 pub struct SortedRecords {
-    place: Place,
+    sort_dir: SortDir,
     source: Source,
     stats: SortStats,
 }
@@ -497,9 +511,9 @@ impl SortedRecords {
     /// # Errors
     /// [`Error::Disk`]; some of the files may be left.
     pub fn remove_files(self) -> Result<()> {
-        let Self { place, source, .. } = self;
+        let Self { sort_dir, source, .. } = self;
         drop(source);
-        place.clean_up()
+        sort_dir.clean_up()
     }
 }
 
@@ -507,7 +521,8 @@ impl Records for SortedRecords {
     /// Cost: a read for each block of each run, which has up to 256 KiB.
     ///
     /// # Errors
-    /// [`Error::Disk`]; [`Error::Corrupt`] if a file is damaged; [`Error::DuplicateKey`] where duplicates are refused.
+    /// [`Error::Disk`]; [`Error::Corrupt`] if a file is damaged; [`Error::DuplicateKey`] where
+    /// duplicates are refused.
     fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let record = match &mut self.source {
             Source::Memory { arena, next } => arena.last_of_key(*next)?.map(|(record, after)| {

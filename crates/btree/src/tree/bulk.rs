@@ -1,29 +1,31 @@
 //! Building a tree bottom-up from entries in ascending order.
 //!
-//! Leaves are filled to a chosen part and written one after the other, nodes among them as soon as they are full, so the file is
-//! written once from front to back, while more pages are made. What is left at the end of each level is divided evenly, so that
-//! no page is nearly empty. Nothing refers to the pages until the tree is published.
+//! Leaves are filled to a chosen part and written one after the other, nodes among them as soon as
+//! they are full, so the file is written once from front to back, while more pages are made. What
+//! is left at the end of each level is divided evenly, so that no page is nearly empty. Nothing
+//! refers to the pages until the tree is published.
 //!
 //! Invariant: a leaf is cut off only when entries for a whole leaf behind it are there.
 //!
-//! Memory: five rows of pages to be written (1.25 MiB), the entries of a few leaves, and of a few nodes for each level. Entries
-//! whose keys share all but a few bytes are collected whole, so the entries of a leaf can be many times what it takes: up to
-//! 4,000 keys.
+//! Memory: five rows of pages to be written (1.25 MiB), the entries of a few leaves, and of a few
+//! nodes for each level. Entries whose keys share all but a few bytes are collected whole, so the
+//! entries of a leaf can be many times what it takes: up to 4,000 keys.
 
 use crate::page::block::Block;
 use crate::page::error::{Error, Result};
 use crate::page::inner;
 use crate::page::leaf::{self, Fences, Part};
 use crate::page::page::{Header, Kind, PAGE_SIZE, PageRef, seal};
-use crate::pager::free_map::Space;
-use crate::pager::page_writer::RowWriter;
+use crate::pager::free_map::FreeMap;
+use crate::pager::page_writer::PageWriter;
 use crate::pager::pager::Pager;
 use crate::pager::superblock::LevelPages;
 use crate::sort::input::Records;
 use crate::tree::edit::{FILL_BYTES_MIN, take_page_growing, write_leaf};
-use crate::tree::tree::{Child, Entry};
+use crate::tree::tree::{Child, ChildEntry};
 
-/// Bytes of entries that are collected before leaves are cut off: many of them, since what is left is moved.
+/// Bytes of entries that are collected before leaves are cut off: many of them, since what is left
+/// is moved.
 const COLLECTED_BYTES: usize = 128 << 10;
 
 /// Children that are collected before a node is cut off: more than two nodes can hold.
@@ -47,7 +49,7 @@ pub(crate) struct Built {
 /// A tree under construction.
 pub(crate) struct Builder<'a> {
     pager: &'a Pager,
-    space: &'a mut Space,
+    free_map: &'a mut FreeMap,
     generation: u64,
     /// Bytes that a page is filled with.
     fill: usize,
@@ -57,9 +59,9 @@ pub(crate) struct Builder<'a> {
     /// The fence below what is collected.
     low: Vec<u8>,
     /// Children that have no node yet, of each level from 1 up.
-    children: Vec<Vec<Entry>>,
+    children: Vec<Vec<ChildEntry>>,
     level_pages: LevelPages,
-    rows: RowWriter<'a>,
+    page_writer: PageWriter<'a>,
     entries: u64,
 }
 
@@ -72,13 +74,13 @@ pub(crate) struct Builder<'a> {
 /// those of the input. Pages that were taken are the caller's to give back.
 pub(crate) fn build(
     pager: &Pager,
-    space: &mut Space,
+    free_map: &mut FreeMap,
     generation: u64,
     fill_percent: u32,
     input: &mut dyn Records,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Built> {
-    let mut builder = Builder::new(pager, space, generation, fill_percent)?;
+    let mut builder = Builder::new(pager, free_map, generation, fill_percent)?;
     while let Some((key, value)) = input.next()? {
         pager.sizes.check(key, Some(value))?;
         builder.add(key, value)?;
@@ -97,13 +99,13 @@ impl<'a> Builder<'a> {
     /// `Disk` of [`Error`].
     pub(crate) fn new(
         pager: &'a Pager,
-        space: &'a mut Space,
+        free_map: &'a mut FreeMap,
         generation: u64,
         fill_percent: u32,
     ) -> Result<Self> {
         Ok(Self {
             pager,
-            space,
+            free_map,
             generation,
             fill: PAGE_SIZE * fill_percent as usize / 100,
             block: Block::default(),
@@ -111,7 +113,7 @@ impl<'a> Builder<'a> {
             low: Vec::new(),
             children: Vec::new(),
             level_pages: LevelPages::default(),
-            rows: RowWriter::new(pager)?,
+            page_writer: PageWriter::new(pager)?,
             entries: 0,
         })
     }
@@ -141,7 +143,7 @@ impl<'a> Builder<'a> {
     /// As [`build`].
     pub(crate) fn add_leaf(&mut self, low: Vec<u8>, page: PageRef) -> Result<()> {
         self.level_pages[0] += 1;
-        self.add_child(1, Entry { low, child: Child::Stored(page) })
+        self.add_child(1, ChildEntry { low, child: Child::Stored(page) })
     }
 
     /// Appends as few leaves as hold some entries, which are all that there is between the fences.
@@ -162,7 +164,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Makes leaves of what is collected, but for one or two that are divided evenly if nothing more comes.
+    /// Makes leaves of what is collected, but for one or two that are divided evenly if nothing
+    /// more comes.
     fn cut_leaves(&mut self) -> Result<()> {
         let mut block = std::mem::take(&mut self.block);
         let mut from = 0;
@@ -179,19 +182,22 @@ impl<'a> Builder<'a> {
             end = next;
         }
         block.forget_before(from);
-        // Where leaves hold far more than their size, as much again comes before it is looked at again.
+        // Where leaves hold far more than their size, as much again comes before it is looked at
+        // again.
         self.collected_max = COLLECTED_BYTES + 2 * block.bytes();
         self.block = block;
         Ok(())
     }
 
-    /// Where a leaf ends that begins with entry `from`, above a fence; `None` if all entries from there on may fit into it.
+    /// Where a leaf ends that begins with entry `from`, above a fence; `None` if all entries from
+    /// there on may fit into it.
     fn leaf_end(&self, block: &Block, low: &[u8], from: usize) -> Option<usize> {
         let bytes = |high: &[u8], to: usize| {
             leaf::part_bytes(block, self.pager.sizes, Fences { low, high: Some(high) }, (from, to))
         };
-        // With the shortest fence that there can be above it a leaf only grows with its entries. Their prefix is what the
-        // lower fence has in common with the first key above, however long that fence is.
+        // With the shortest fence that there can be above it a leaf only grows with its entries.
+        // Their prefix is what the lower fence has in common with the first key above, however long
+        // that fence is.
         let may_fit = |to: usize| bytes(leaf::separator(low, block.key(to)), to) <= self.fill;
         let fits =
             |to: usize| bytes(leaf::separator(block.key(to - 1), block.key(to)), to) <= self.fill;
@@ -213,8 +219,8 @@ impl<'a> Builder<'a> {
         let low = self.low.clone();
         let all = Fences { low: &low, high: None };
         let even = leaf::divide(&block, self.pager.sizes, all);
-        // There is no fence above the last leaf, so its keys share no prefix. Where this matters it takes few entries, and
-        // the others are divided without it.
+        // There is no fence above the last leaf, so its keys share no prefix. Where this matters it
+        // takes few entries, and the others are divided without it.
         let fits = |at: &usize| {
             let low = leaf::separator(block.key(at - 1), block.key(*at));
             let own = Fences { low, high: None };
@@ -242,17 +248,17 @@ impl<'a> Builder<'a> {
         (from, to): (usize, usize),
         high: Option<&[u8]>,
     ) -> Result<()> {
-        let number = take_page_growing(self.pager, self.space, GROWTH_PART)?;
+        let number = take_page_growing(self.pager, self.free_map, GROWTH_PART)?;
         let fences = Fences { low: &self.low, high };
         let (place, entries) = ((self.generation, number), (block, from, to));
-        let page = self.rows.page(number)?;
+        let page = self.page_writer.page(number)?;
         let crc = write_leaf(page, self.pager, place, fences, entries);
         self.level_pages[0] += 1;
         let low = self.low.clone();
-        self.add_child(1, Entry { low, child: Child::Stored(PageRef { number, crc }) })
+        self.add_child(1, ChildEntry { low, child: Child::Stored(PageRef { number, crc }) })
     }
 
-    fn add_child(&mut self, level: u8, child: Entry) -> Result<()> {
+    fn add_child(&mut self, level: u8, child: ChildEntry) -> Result<()> {
         let at = usize::from(level) - 1;
         if self.children.len() <= at {
             self.children.push(Vec::with_capacity(COLLECTED_CHILDREN));
@@ -269,14 +275,14 @@ impl<'a> Builder<'a> {
         self.make_node(level, &own)
     }
 
-    fn make_node(&mut self, level: u8, children: &[Entry]) -> Result<()> {
+    fn make_node(&mut self, level: u8, children: &[ChildEntry]) -> Result<()> {
         let lows: Vec<&[u8]> = children.iter().map(|entry| entry.low.as_slice()).collect();
         let pages = children.iter().filter_map(|entry| match entry.child {
             Child::Stored(page) => Some(page),
             Child::Fresh(_) => None,
         });
-        let number = take_page_growing(self.pager, self.space, GROWTH_PART)?;
-        let bytes = self.rows.page(number)?;
+        let number = take_page_growing(self.pager, self.free_map, GROWTH_PART)?;
+        let bytes = self.page_writer.page(number)?;
         inner::write(bytes, &lows, pages);
         let count = children.len() as u16;
         let (tree, generation) = (self.pager.tree, self.generation);
@@ -284,7 +290,7 @@ impl<'a> Builder<'a> {
         let crc = seal(bytes, &header);
         self.level_pages[usize::from(level)] += 1;
         let low = children[0].low.clone();
-        self.add_child(level + 1, Entry { low, child: Child::Stored(PageRef { number, crc }) })
+        self.add_child(level + 1, ChildEntry { low, child: Child::Stored(PageRef { number, crc }) })
     }
 
     /// Makes pages of everything that is left, level by level.
@@ -314,7 +320,7 @@ impl<'a> Builder<'a> {
             }
             level += 1;
         };
-        self.rows.finish()?;
+        self.page_writer.finish()?;
         let (level_pages, entries) = (self.level_pages, self.entries);
         Ok(Built { root, height, level_pages, entries })
     }

@@ -1,16 +1,17 @@
-//! Cursors: the entries of a range in order, in either direction, as they were when the cursor was made.
+//! Cursors: the entries of a range in order, in either direction, as they were when the cursor was
+//! made.
 //!
-//! A cursor holds a tree and the updates of its range that were not in it; both stand still, so it may live beside any
-//! changes. Meanwhile pages of that tree are not written again.
+//! A cursor holds a tree and the updates of its range that were not in it; both stand still, so it
+//! may live beside any changes. Meanwhile pages of that tree are not written again.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use crate::log::pending::Deltas;
+use crate::log::pending::UpdateBuffer;
 use crate::page::error::{Error, Result};
 use crate::page::leaf::{Fences, Leaf};
-use crate::page::page::{Page, PageRef};
+use crate::page::page::{KeyRange, Page, PageRef};
 use crate::sort::input::Records;
 use crate::tree::state::{Core, State};
 use crate::tree::tree::{Child, Node, Tree, misplaced};
@@ -18,11 +19,8 @@ use crate::tree::tree::{Child, Node, Tree, misplaced};
 /// Leaves that are read ahead at most.
 const AHEAD_MAX: usize = 32;
 
-/// A range of keys: from the first on, and below the second.
-pub(crate) type KeyBounds = (Vec<u8>, Option<Vec<u8>>);
-
 /// The bounds of a range of keys.
-pub(crate) fn bounds_of<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> KeyBounds {
+pub(crate) fn bounds_of<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> KeyRange {
     let just_above = |key: &K| [key.as_ref(), &[0]].concat();
     let low = match range.start_bound() {
         Bound::Included(key) => key.as_ref().to_vec(),
@@ -38,7 +36,7 @@ pub(crate) fn bounds_of<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> KeyBound
 }
 
 /// The bounds of the keys that begin with a prefix.
-pub(crate) fn bounds_of_prefix(prefix: &[u8]) -> KeyBounds {
+pub(crate) fn bounds_of_prefix(prefix: &[u8]) -> KeyRange {
     let mut high = prefix.to_vec();
     while let Some(last) = high.pop() {
         if last < u8::MAX {
@@ -67,7 +65,8 @@ struct TreeCursor {
     ahead: VecDeque<Page>,
     window: usize,
     leaf: Option<Page>,
-    /// Entries of the leaf that are still to come: ascending those from here on, descending those below.
+    /// Entries of the leaf that are still to come: ascending those from here on, descending those
+    /// below.
     at: usize,
     key: Vec<u8>,
     /// Where the next leaf begins, or ends if the cursor descends.
@@ -75,7 +74,7 @@ struct TreeCursor {
 }
 
 impl TreeCursor {
-    fn new(core: &Core, tree: Arc<Tree>, direction: Direction, bounds: &KeyBounds) -> Result<Self> {
+    fn new(core: &Core, tree: Arc<Tree>, direction: Direction, bounds: &KeyRange) -> Result<Self> {
         let mut cursor = Self {
             tree,
             direction,
@@ -179,7 +178,8 @@ impl TreeCursor {
         Ok(!self.ahead.is_empty())
     }
 
-    /// Goes up until a node has a next child, and down again to a lowest node, whose place is then before its first child.
+    /// Goes up until a node has a next child, and down again to a lowest node, whose place is then
+    /// before its first child.
     fn next_node(&mut self, core: &Core) -> Result<Option<u8>> {
         let mut level: u8 = 1;
         loop {
@@ -237,19 +237,19 @@ impl TreeCursor {
 /// An update of a buffer.
 type Update = (Vec<u8>, Option<Vec<u8>>);
 
-/// The entries of a range in order, as they were when the cursor was made. It may live beside any changes; the pages of its
-/// tree are kept meanwhile.
+/// The entries of a range in order, as they were when the cursor was made. It may live beside any
+/// changes; the pages of its tree are kept meanwhile.
 #[derive(Debug)]
 pub struct Cursor {
     core: Arc<Core>,
     direction: Direction,
     /// What is still to come.
-    bounds: KeyBounds,
+    bounds: KeyRange,
     tree: TreeCursor,
     /// The next entry of the tree, and whether there is one; its key is in the tree's cursor.
     tree_value: Vec<u8>,
     has_tree: bool,
-    buffers: [Deltas; 2],
+    buffers: [UpdateBuffer; 2],
     /// The next update of each buffer.
     next: [Option<Update>; 2],
     is_done: bool,
@@ -258,29 +258,25 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    pub(crate) fn ascending(core: &Arc<Core>, bounds: KeyBounds) -> Result<Self> {
+    pub(crate) fn ascending(core: &Arc<Core>, bounds: KeyRange) -> Result<Self> {
         Self::new(core, bounds, Direction::Ascending)
     }
 
-    pub(crate) fn descending(core: &Arc<Core>, bounds: KeyBounds) -> Result<Self> {
+    pub(crate) fn descending(core: &Arc<Core>, bounds: KeyRange) -> Result<Self> {
         Self::new(core, bounds, Direction::Descending)
     }
 
     /// Over a state that stands still.
-    pub(crate) fn ascending_in(core: &Arc<Core>, state: &State, bounds: KeyBounds) -> Result<Self> {
+    pub(crate) fn ascending_in(core: &Arc<Core>, state: &State, bounds: KeyRange) -> Result<Self> {
         Self::over(core, state.clone(), bounds, Direction::Ascending)
     }
 
     /// Over a state that stands still.
-    pub(crate) fn descending_in(
-        core: &Arc<Core>,
-        state: &State,
-        bounds: KeyBounds,
-    ) -> Result<Self> {
+    pub(crate) fn descending_in(core: &Arc<Core>, state: &State, bounds: KeyRange) -> Result<Self> {
         Self::over(core, state.clone(), bounds, Direction::Descending)
     }
 
-    fn new(core: &Arc<Core>, bounds: KeyBounds, direction: Direction) -> Result<Self> {
+    fn new(core: &Arc<Core>, bounds: KeyRange, direction: Direction) -> Result<Self> {
         let state = core.state()?.clone();
         Self::over(core, state, bounds, direction)
     }
@@ -288,7 +284,7 @@ impl Cursor {
     fn over(
         core: &Arc<Core>,
         state: State,
-        bounds: KeyBounds,
+        bounds: KeyRange,
         direction: Direction,
     ) -> Result<Self> {
         let tree = TreeCursor::new(core, state.tree, direction, &bounds)?;
@@ -348,8 +344,8 @@ impl Cursor {
     /// Cost: one read of 4 KiB for each leaf, up to 32 of them ahead and side by side.
     ///
     /// # Errors
-    /// [`Error::Closed`] once the index or reader that it is of is closed or dropped, as its pages are not kept then;
-    /// [`Error::Disk`], [`Error::Corrupt`]: the cursor ends.
+    /// [`Error::Closed`] once the index or reader that it is of is closed or dropped, as its pages
+    /// are not kept then; [`Error::Disk`], [`Error::Corrupt`]: the cursor ends.
     #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed from the cursor")]
     pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let found = self.advance();
@@ -400,7 +396,8 @@ impl Cursor {
     }
 }
 
-/// Entries as they own themselves; the same as [`Cursor::next`], with an allocation for each key and value.
+/// Entries as they own themselves; the same as [`Cursor::next`], with an allocation for each key
+/// and value.
 impl Iterator for Cursor {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 

@@ -1,7 +1,8 @@
 //! Acceptance cases of the index, by their stable identifiers.
 //!
-//! Goal: each case holds, at a scale that a test can bear; what needs a large machine or many gigabytes is measured by the
-//! benchmarks, with the same checks. Method: each case says what it does.
+//! Goal: each case holds, at a scale that a test can bear; what needs a large machine or many
+//! gigabytes is measured by the benchmarks, with the same checks. Method: each case says what it
+//! does.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -76,7 +77,8 @@ fn assert_whole(disk: &Arc<SimDisk>, entries: u64) {
     assert_eq!(report.entries, entries);
 }
 
-/// 100 k random keys: added, found, replaced; absent keys are not there; 1,415 distinct keys are 1,415 entries.
+/// 100 k random keys: added, found, replaced; absent keys are not there; 1,415 distinct keys are
+/// 1,415 entries.
 #[test]
 fn b1_keys_are_added_found_and_replaced() {
     let disk = SimDisk::new(1);
@@ -110,8 +112,8 @@ fn b1_keys_are_added_found_and_replaced() {
     assert_whole(&disk, 1_415);
 }
 
-/// Removals leave leaves two fifths full, in neighbours that are not joined; compaction makes them full, and reads them only
-/// where they are.
+/// Removals leave leaves two fifths full, in neighbours that are not joined; compaction makes them
+/// full, and reads them only where they are.
 #[test]
 fn compaction_packs_half_empty_leaves() {
     let disk = SimDisk::new(1);
@@ -178,8 +180,8 @@ fn compaction_goes_on_behind_a_damaged_leaf() {
     assert!((900..1_000).contains(&found), "{found}");
 }
 
-/// What is added is removed again, odd keys at once and even ones later: nothing is left, not even a level; and ten times
-/// that takes no more space than once.
+/// What is added is removed again, odd keys at once and even ones later: nothing is left, not even
+/// a level; and ten times that takes no more space than once.
 #[test]
 fn b2_emptied_indexes_are_empty_and_their_space_is_used_again() {
     let disk = SimDisk::new(1);
@@ -236,7 +238,8 @@ fn step(index: &Index, model: &mut Model, rng: &mut ChaCha8Rng, spread: u64) {
     }
 }
 
-/// 10^5 random operations against a sorted map, growing and shrinking; order, balance, fences and density are checked.
+/// 10^5 random operations against a sorted map, growing and shrinking; order, balance, fences and
+/// density are checked.
 #[test]
 fn b3_operations_are_those_of_a_map() {
     for_each_seed("b3_operations_are_those_of_a_map", 1, |rng, seed| {
@@ -260,8 +263,8 @@ fn b3_operations_are_those_of_a_map() {
     });
 }
 
-/// A partial merge beside a neighbour from which entries were removed before: a prototype that kept the removed entries as
-/// dead ones chose its separator beyond one of these, and lost keys.
+/// A partial merge beside a neighbour from which entries were removed before: a prototype that kept
+/// the removed entries as dead ones chose its separator beyond one of these, and lost keys.
 #[test]
 fn b3_a_partial_merge_beside_removed_entries_keeps_the_order() {
     let disk = SimDisk::new(1);
@@ -274,7 +277,8 @@ fn b3_a_partial_merge_beside_removed_entries_keeps_the_order() {
         assert!(index.remove(&key(number)).unwrap());
         model.remove(&key(number));
     };
-    // Every third key everywhere, which leaves every leaf above the least; then nearly all of one leaf after the other.
+    // Every third key everywhere, which leaves every leaf above the least; then nearly all of one
+    // leaf after the other.
     for number in (0..2_000).step_by(3) {
         remove(number, &mut model);
     }
@@ -291,8 +295,8 @@ fn b3_a_partial_merge_beside_removed_entries_keeps_the_order() {
     assert_whole(&disk, model.len() as u64);
 }
 
-/// All inner pages of 10 k keys are damaged: a check says so, a repair restores every key. A damaged leaf is reported, and
-/// the rest stays usable.
+/// All inner pages of 10 k keys are damaged: a check says so, a repair restores every key. A
+/// damaged leaf is reported, and the rest stays usable.
 #[test]
 fn b5_inner_pages_are_rebuilt_from_leaves() {
     let disk = SimDisk::new(1);
@@ -339,8 +343,8 @@ fn b5_inner_pages_are_rebuilt_from_leaves() {
     assert!(damaged < 100, "{damaged}");
 }
 
-/// What was flushed durably survives a loss of power; what was not is lost from the end only; and the flush callback runs
-/// before any update of its flush is on disk.
+/// What was flushed durably survives a loss of power; what was not is lost from the end only; and
+/// the flush callback runs before any update of its flush is on disk.
 #[test]
 fn b6_flushed_updates_survive_and_the_callback_comes_first() {
     let disk = SimDisk::new(1);
@@ -396,8 +400,9 @@ fn b6_flushed_updates_survive_and_the_callback_comes_first() {
     assert!(log_bytes() > after);
 }
 
-/// Built trees have what inserted ones have; bad input is refused with its position; unsorted input goes through a sort that
-/// keeps its memory and goes on after an interruption; pages are as full as asked for.
+/// Built trees have what inserted ones have; bad input is refused with its position; unsorted input
+/// goes through a sort that keeps its memory and goes on after an interruption; pages are as full
+/// as asked for.
 #[test]
 fn b7_built_trees_are_those_of_insertion() {
     let disk = SimDisk::new(1);
@@ -435,7 +440,8 @@ fn b7_built_trees_are_those_of_insertion() {
         assert!(empty.is_empty().unwrap());
     }
 
-    // In any order, with duplicates of which the last wins, with little memory; given up in the middle and begun anew.
+    // In any order, with duplicates of which the last wins, with little memory; given up in the
+    // middle and begun anew.
     let unsorted = || {
         let early = (0..10_000).map(|number| (hash_key(number), value(0)));
         early.chain((0..20_000).rev().map(|number| (hash_key(number), value(number))))
@@ -501,7 +507,8 @@ fn owned((key, value): (&Vec<u8>, &Vec<u8>)) -> (Vec<u8>, Vec<u8>) {
     (key.clone(), value.clone())
 }
 
-/// A filter removes exactly what does not match, of leaves as of what waits above them, and what was cached agrees.
+/// A filter removes exactly what does not match, of leaves as of what waits above them, and what
+/// was cached agrees.
 #[test]
 fn b10_a_filter_keeps_exactly_what_matches() {
     let disk = SimDisk::new(1);
@@ -537,8 +544,9 @@ fn b10_a_filter_keeps_exactly_what_matches() {
     assert_whole(&disk, model.len() as u64);
 }
 
-/// A filter joins a leaf that it has emptied with the next one, and comes by the joined leaf again: it took what waited above
-/// the first part for entries that it removes once more, and the length became too small.
+/// A filter joins a leaf that it has emptied with the next one, and comes by the joined leaf again:
+/// it took what waited above the first part for entries that it removes once more, and the length
+/// became too small.
 #[test]
 fn b10_a_filter_counts_every_entry_once() {
     for_each_seed("b10_a_filter_counts_every_entry_once", 4, |rng, seed| {
@@ -568,8 +576,9 @@ fn b10_a_filter_counts_every_entry_once() {
     });
 }
 
-/// With all but the leaves cached a find reads one page at most, of a key that is there or not; and all memory stays within
-/// the budget, on a scale model of the reference store: the same ratio of memory to entries.
+/// With all but the leaves cached a find reads one page at most, of a key that is there or not; and
+/// all memory stays within the budget, on a scale model of the reference store: the same ratio of
+/// memory to entries.
 #[test]
 fn b11_a_find_reads_one_page_within_the_budget() {
     let disk = CountedDisk::new(SimDisk::new(1));
@@ -644,8 +653,9 @@ fn b13_a_recorded_mix_is_replayed() {
     });
 }
 
-/// Separators that are cut short must not be cut again between two separators: with `INDEX` and `INODE` below `I` and `INT`, the
-/// separator above must be `INO`, not `IN`. Every key is found at three levels or more, after divisions and joins.
+/// Separators that are cut short must not be cut again between two separators: with `INDEX` and
+/// `INODE` below `I` and `INT`, the separator above must be `INO`, not `IN`. Every key is found at
+/// three levels or more, after divisions and joins.
 #[test]
 fn b14_shortened_separators_lead_to_every_key() {
     let disk = SimDisk::new(1);

@@ -1,8 +1,9 @@
 //! Building from sorted input: how full pages become, and what fails while pages are in flight.
 //!
-//! Goal: leaves are as full as asked for, whatever keys have in common; a build that fails at any call says so, has done nothing and
-//! can be done again; writes are large. Method: pages are counted by a check; every call of a build whose pages make several
-//! rows in flight is made to fail, or is the last one before the power goes.
+//! Goal: leaves are as full as asked for, whatever keys have in common; a build that fails at any
+//! call says so, has done nothing and can be done again; writes are large. Method: pages are
+//! counted by a check; every call of a build whose pages make several rows in flight is made to
+//! fail, or is the last one before the power goes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -34,8 +35,8 @@ fn content(index: &Index) -> Model {
     index.iter().unwrap().map(Result::unwrap).collect()
 }
 
-/// The entries of such a leaf take many times the bytes of a page before their prefix is cut off. A leaf was cut off for want of
-/// entries, hardly a twentieth full.
+/// The entries of such a leaf take many times the bytes of a page before their prefix is cut off. A
+/// leaf was cut off for want of entries, hardly a twentieth full.
 #[test]
 fn leaves_of_keys_with_long_common_prefixes_are_as_full_as_asked_for() {
     const ENTRIES: u64 = 12_000;
@@ -45,7 +46,8 @@ fn leaves_of_keys_with_long_common_prefixes_are_as_full_as_asked_for() {
         let config = config.with_memory(1 << 20);
         for fill_percent in [50, 90, 100] {
             let report = built(&config, &model, fill_percent);
-            // As many as hold the entries with both fences in full, and only the first 480 bytes cut off.
+            // As many as hold the entries with both fences in full, and only the first 480 bytes
+            // cut off.
             let room = 4096 * u64::from(fill_percent) / 100 - 44 - 2 * 488;
             let most = ENTRIES.div_ceil(room / entry_bytes) + 2;
             assert!(report.leaves <= most, "{fill_percent} %: {} leaves of {most}", report.leaves);

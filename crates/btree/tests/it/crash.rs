@@ -1,12 +1,14 @@
 //! Power loss and sudden death at every call on the disk.
 //!
-//! Goal: after a crash an index opens with the state after some step of its history: not before the last step that was durable,
-//! and not in the middle of a step, whichever of the unsynced writes survived; its files are consistent; and work goes on.
-//! The scripts are small and have buffers so small that leaves and nodes are divided and joined, the root grows and
-//! collapses, segments of the log are sealed, pages are used again.
+//! Goal: after a crash an index opens with the state after some step of its history: not before the
+//! last step that was durable, and not in the middle of a step, whichever of the unsynced writes
+//! survived; its files are consistent; and work goes on. The scripts are small and have buffers so
+//! small that leaves and nodes are divided and joined, the root grows and collapses, segments of
+//! the log are sealed, pages are used again.
 //!
-//! Method: a script is run with a crash at call n, for every n; for each of several choices of what survives, the index is
-//! opened, compared and used. The opening is itself crashed at one of its calls, every call in turn.
+//! Method: a script is run with a crash at call n, for every n; for each of several choices of what
+//! survives, the index is opened, compared and used. The opening is itself crashed at one of its
+//! calls, every call in turn.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -169,8 +171,8 @@ fn packing() -> [Step; 3] {
     [Step::Apply(put.collect()), Step::Apply(removed.collect()), Step::Compact]
 }
 
-/// States that the index may have: those after each step, from the last durable one on; if only the process ends, from the
-/// last one on that was written.
+/// States that the index may have: those after each step, from the last durable one on; if only the
+/// process ends, from the last one on that was written.
 struct History {
     states: Vec<Model>,
     durable: usize,
@@ -311,8 +313,8 @@ fn a_crash_while_opening_after_a_crash_loses_nothing_more() {
     });
 }
 
-/// A fault of any kind at any call: the step says so and has not happened, unless it is one that went on; everything is
-/// there; and once the fault is gone so does the work.
+/// A fault of any kind at any call: the step says so and has not happened, unless it is one that
+/// went on; everything is there; and once the fault is gone so does the work.
 #[test]
 fn a_fault_at_any_call_changes_nothing_and_work_goes_on() {
     for_each_seed("a_fault_at_any_call_changes_nothing_and_work_goes_on", 2, |rng, seed| {

@@ -1,8 +1,10 @@
-//! Damaged files: bit rot, zeroed, swapped and missing pages, cut files; and what a repair makes of them.
+//! Damaged files: bit rot, zeroed, swapped and missing pages, cut files; and what a repair makes of
+//! them.
 //!
-//! Goal: whatever single damage there is, opening, lookups, cursors and checks give the right entries or say what is damaged,
-//! and never panic; a damaged leaf hides its own keys only; a repair brings back all keys but those that it names. Method: the
-//! files of small indexes are damaged at many places in turn, and everything is compared with a sorted map.
+//! Goal: whatever single damage there is, opening, lookups, cursors and checks give the right
+//! entries or say what is damaged, and never panic; a damaged leaf hides its own keys only; a
+//! repair brings back all keys but those that it names. Method: the files of small indexes are
+//! damaged at many places in turn, and everything is compared with a sorted map.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,7 +49,8 @@ pub(crate) fn shared(disk: &Arc<SimDisk>) -> Arc<dyn Disk> {
     disk.clone()
 }
 
-/// An index that was changed many times, so that older leaves stand in free pages, with updates in its log. Closed.
+/// An index that was changed many times, so that older leaves stand in free pages, with updates in
+/// its log. Closed.
 fn changed_index(seed: u64) -> (Arc<SimDisk>, Model) {
     let disk = SimDisk::new(seed);
     let index = Index::create(shared(&disk), Path::new(DIR), &config()).unwrap();
@@ -109,7 +112,8 @@ fn content(index: &Index) -> Result<Model, Error> {
     index.iter()?.collect()
 }
 
-/// Everything that can be asked of a damaged index is right or refused; returns whether something was refused.
+/// Everything that can be asked of a damaged index is right or refused; returns whether something
+/// was refused.
 fn look_at(disk: &Arc<SimDisk>, model: &Model, what: &str) -> bool {
     let mut is_refused = false;
     let mut note = |error: Error| {
@@ -183,7 +187,8 @@ fn repair_and_compare(disk: &Arc<SimDisk>, model: &Model, what: &str) -> Option<
     Some(report)
 }
 
-/// One wrong bit in every place that matters: all of each header, and some of the rest of each page.
+/// One wrong bit in every place that matters: all of each header, and some of the rest of each
+/// page.
 #[test]
 fn a_flipped_bit_never_gives_a_wrong_entry() {
     let (disk, model) = changed_index(1);
@@ -308,7 +313,8 @@ fn leaf_ranges(disk: &Arc<SimDisk>, pages: &[usize]) -> Vec<Range> {
     named.map(|problem| problem.keys.unwrap()).collect()
 }
 
-/// A built index with updates, not drained, of the first keys of some leaves, which are damaged then.
+/// A built index with updates, not drained, of the first keys of some leaves, which are damaged
+/// then.
 fn damaged_below_updates(which: &[usize]) -> (Arc<SimDisk>, Model, Vec<Range>) {
     let (disk, mut model) = built_index(2_000);
     let leaves = pages_of(&disk, |kind| kind == LEAF);
@@ -335,7 +341,8 @@ fn damaged_below_updates(which: &[usize]) -> (Arc<SimDisk>, Model, Vec<Range>) {
     (disk, model, hidden)
 }
 
-/// A damaged leaf stopped the draining of all others once the buffer was full, and with it all updates.
+/// A damaged leaf stopped the draining of all others once the buffer was full, and with it all
+/// updates.
 #[test]
 fn updates_go_on_beside_damaged_leaves() {
     // Neighbours among them, the first and the last leaf too.
@@ -398,7 +405,8 @@ fn updates_go_on_beside_damaged_leaves() {
     }
 }
 
-/// When there is nothing else to drain an update says which page is damaged; flushes and what can be read go on.
+/// When there is nothing else to drain an update says which page is damaged; flushes and what can
+/// be read go on.
 #[test]
 fn an_update_names_the_damaged_page_when_nothing_else_can_be_drained() {
     let (disk, model, hidden) = damaged_below_updates(&[7]);
@@ -417,7 +425,8 @@ fn an_update_names_the_damaged_page_when_nothing_else_can_be_drained() {
     index.close().unwrap();
 }
 
-/// Where the file still has an older leaf for the keys of a damaged one, these come back as they were, and are named.
+/// Where the file still has an older leaf for the keys of a damaged one, these come back as they
+/// were, and are named.
 #[test]
 fn keys_of_a_damaged_leaf_come_back_from_an_older_one() {
     let (mut stale, mut back) = (0, 0);

@@ -1,8 +1,10 @@
-//! Pages with right checksums whose content is impossible: of a hostile file, or of a defect in a writer.
+//! Pages with right checksums whose content is impossible: of a hostile file, or of a defect in a
+//! writer.
 //!
-//! Goal: whatever such a page says, every call gives an error or entries in order; none panics, and what a check passes can be
-//! changed. Method: fields of leaves and nodes are changed, some at a time, in a small tree; checksums are put right from
-//! the page up to the superblock. A panic in a build with debug assertions is a failure, too.
+//! Goal: whatever such a page says, every call gives an error or entries in order; none panics, and
+//! what a check passes can be changed. Method: fields of leaves and nodes are changed, some at a
+//! time, in a small tree; checksums are put right from the page up to the superblock. A panic in a
+//! build with debug assertions is a failure, too.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -204,7 +206,8 @@ fn use_it(disk: &Arc<SimDisk>, config: &Config, model: &Model) -> bool {
     is_whole
 }
 
-/// Leaves with equal or descending keys panicked where they were divided, or were taken as they were.
+/// Leaves with equal or descending keys panicked where they were divided, or were taken as they
+/// were.
 #[test]
 fn forged_pages_with_right_checksums_are_refused_or_harmless() {
     let trees = [true, false].map(|is_fixed| (config(is_fixed), built(is_fixed)));

@@ -1,8 +1,8 @@
 //! The bytes on disk: golden files of an index, and what is refused.
 //!
-//! Goal: a change of any byte of a format does not pass unnoticed, and files of a released version are read for ever.
-//! Method: a small index is written to a simulated disk whose clock stands still; its files are the golden files. They are
-//! then planted on an empty disk and opened.
+//! Goal: a change of any byte of a format does not pass unnoticed, and files of a released version
+//! are read for ever. Method: a small index is written to a simulated disk whose clock stands
+//! still; its files are the golden files. They are then planted on an empty disk and opened.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
-//! Hostile directories: links, special files, files that nobody may open, bad sectors, and files of every kind that are missing,
-//! empty, cut, longer, shifted, or another's.
+//! Hostile directories: links, special files, files that nobody may open, bad sectors, and files of
+//! every kind that are missing, empty, cut, longer, shifted, or another's.
 //!
-//! Goal: every call gives the right entries or an error that says what is wrong; nothing outside of the index is touched, and
-//! nothing is lost that was there. Method: a table of files times a table of treatments, on the simulated disk; links
-//! on a real one.
+//! Goal: every call gives the right entries or an error that says what is wrong; nothing outside of
+//! the index is touched, and nothing is lost that was there. Method: a table of files times a table
+//! of treatments, on the simulated disk; links on a real one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -277,7 +277,8 @@ fn a_read_only_a_full_and_a_foreign_directory_can_be_read_and_checked() {
     drop(Index::open(shared(&shared_disk), dir, &config()).unwrap());
 }
 
-/// A reader without a lease beside a writer sees its state or learns that it is gone; never wrong entries.
+/// A reader without a lease beside a writer sees its state or learns that it is gone; never wrong
+/// entries.
 #[test]
 fn a_reader_without_a_lease_beside_a_writer_never_sees_wrong_entries() {
     let (disk, mut model) = killed();
@@ -300,7 +301,8 @@ fn a_reader_without_a_lease_beside_a_writer_never_sees_wrong_entries() {
     assert!(content(reader.iter()).is_ok_and(|found| found == model));
 }
 
-/// Links in the place of files led calls out of the index: what they pointed at was overwritten or emptied.
+/// Links in the place of files led calls out of the index: what they pointed at was overwritten or
+/// emptied.
 #[test]
 fn links_of_a_real_directory_are_refused_and_their_targets_stay() {
     use std::fs;
@@ -392,7 +394,8 @@ fn handles_that_are_left_over_do_not_keep_the_index_locked() {
     assert!(matches!(cursor.next(), Err(Error::Closed)));
 }
 
-/// A path that is relative means the same after a change of the working directory, as it is made absolute at once.
+/// A path that is relative means the same after a change of the working directory, as it is made
+/// absolute at once.
 #[test]
 fn errors_name_the_absolute_path_of_an_index() {
     let disk: Arc<dyn Disk> = RealDisk::auto();

@@ -1,7 +1,8 @@
 //! Reading the directory of a mirage/index store.
 //!
-//! Goal: all records of its files come in the order in which they override each other, and nothing else does; a
-//! directory that is damaged gives a typed error, whatever its bytes, and is never changed.
+//! Goal: all records of its files come in the order in which they override each other, and nothing
+//! else does; a directory that is damaged gives a typed error, whatever its bytes, and is never
+//! changed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,7 +65,8 @@ fn the_records_of_all_files_come_in_the_order_in_which_they_override() {
     assert_eq!((during.writes, during.creates, during.syncs, during.locks), (0, 0, 0, 0));
 }
 
-/// Fifteen runs are merged at once; there are more of them, and the first attempt is given up in the middle.
+/// Fifteen runs are merged at once; there are more of them, and the first attempt is given up in
+/// the middle.
 #[test]
 fn case_b7_a_migration_keeps_to_its_memory_and_goes_on_where_it_was_given_up() {
     let many: Vec<Pair> = (0..20_000_u64)

@@ -1,8 +1,9 @@
 //! The index against a sorted map.
 //!
-//! Goal: whatever is done, lookups, cursors and the length are those of a sorted map, the files on disk are consistent, and
-//! closing and opening changes nothing. Method: random operations on both, with buffers so small that leaves are divided and
-//! joined all the time, or so large that nothing is drained; compared after each step.
+//! Goal: whatever is done, lookups, cursors and the length are those of a sorted map, the files on
+//! disk are consistent, and closing and opening changes nothing. Method: random operations on both,
+//! with buffers so small that leaves are divided and joined all the time, or so large that nothing
+//! is drained; compared after each step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -287,8 +288,9 @@ fn the_index_is_a_sorted_map() {
     assert!(splits > 0 && merges > 0, "{splits} splits, {merges} merges");
 }
 
-/// A leaf that a filter has left nearly empty is joined with its neighbour, which has not been filtered yet, and comes again
-/// with it. Updates that were pending for it were counted twice then, and the length came out too small.
+/// A leaf that a filter has left nearly empty is joined with its neighbour, which has not been
+/// filtered yet, and comes again with it. Updates that were pending for it were counted twice then,
+/// and the length came out too small.
 #[test]
 fn a_filter_asks_about_each_entry_once() {
     let disk: Arc<dyn Disk> = SimDisk::new(1);

@@ -1,11 +1,13 @@
 //! Real processes: one writes, three read, and all of them are killed now and then.
 //!
-//! Goal: each reader sees the state after some batch of the writer, whole, never an older one than before, and not beyond
-//! what was flushed; a writer that was killed goes on from a state that has everything it had flushed; nobody waits for the
-//! dead. Now and then the writer clears the index, or filters it.
+//! Goal: each reader sees the state after some batch of the writer, whole, never an older one than
+//! before, and not beyond what was flushed; a writer that was killed goes on from a state that has
+//! everything it had flushed; nobody waits for the dead. Now and then the writer clears the index,
+//! or filters it.
 //!
-//! Method: the test starts itself as writer and as readers. What batch n does follows from n alone, and each batch says in
-//! the index which one it is, so a reader knows what must be there. `cargo xtask readers` and `kill` do it for long.
+//! Method: the test starts itself as writer and as readers. What batch n does follows from n alone,
+//! and each batch says in the index which one it is, so a reader knows what must be there. `cargo
+//! xtask readers` and `kill` do it for long.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -201,7 +203,8 @@ impl Process {
         Self { child, lines, checks: 0 }
     }
 
-    /// The next line that begins with one of the words: the word, and the numbers after it. `None` at the end.
+    /// The next line that begins with one of the words: the word, and the numbers after it. `None`
+    /// at the end.
     fn line(&mut self, words: &[&str]) -> Option<(String, Vec<u64>)> {
         for line in self.lines.by_ref() {
             let line = line.unwrap();
@@ -230,8 +233,9 @@ impl Process {
     }
 }
 
-/// A writer filtered its index, and cleared it before anything else was flushed: the log had not grown between the two, by which
-/// readers told that everything was replaced. They saw the empty tree, with the number of entries that the filter had left.
+/// A writer filtered its index, and cleared it before anything else was flushed: the log had not
+/// grown between the two, by which readers told that everything was replaced. They saw the empty
+/// tree, with the number of entries that the filter had left.
 #[test]
 fn a_reader_counts_no_entries_after_a_clear_right_behind_a_filter() {
     let disk: Arc<dyn Disk> = SimDisk::new(1);

@@ -1,8 +1,9 @@
 //! The external sort against a stable sort in memory, through crashes, faults and damage.
 //!
-//! Goal: whatever the records, the memory and the runs merged at once, the result is that of a stable sort of which the
-//! last record of each key is kept; the memory is never exceeded; after a crash at any call on the disk the sort goes
-//! on, and what was finished is not done again; damage is reported and never returned.
+//! Goal: whatever the records, the memory and the runs merged at once, the result is that of a
+//! stable sort of which the last record of each key is kept; the memory is never exceeded; after a
+//! crash at any call on the disk the sort goes on, and what was finished is not done again; damage
+//! is reported and never returned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,17 +1,17 @@
 //! The traits that every engine does its I/O through, and what each call promises.
 //!
 //! **Durability.** Bytes written are durable after [`DiskFile::sync`] returned without error, the
-//! *name* of a file or directory only after [`Disk::sync_dir`] of the directory that holds it. Without
-//! them, any subset of the 512-byte sectors written and any subset of the names may survive a loss of
-//! power. After a failed sync the state of what was not yet durable is unknown, for good.
+//! *name* of a file or directory only after [`Disk::sync_dir`] of the directory that holds it.
+//! Without them, any subset of the 512-byte sectors written and any subset of the names may survive
+//! a loss of power. After a failed sync the state of what was not yet durable is unknown, for good.
 //!
 //! **Direct I/O.** Files opened with [`Access::Direct`] bypass the page cache where the file system
 //! allows it ([`DiskFile::access`] tells). Whole [`AlignedBuf`]s at offsets that are
 //! multiples of [`ALIGN`](crate::ALIGN) go straight to the device; other reads and writes are
 //! accepted as well and take a detour through an aligned copy.
 //!
-//! **Queues.** [`IoQueue`] is how many requests are in flight at once. Requests own their buffers and
-//! hold their file open, so they stay valid even when the thread that made them dies.
+//! **Queues.** [`IoQueue`] is how many requests are in flight at once. Requests own their buffers
+//! and hold their file open, so they stay valid even when the thread that made them dies.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -35,8 +35,8 @@ pub enum OpenMode {
     /// As [`CreateNew`](Self::CreateNew), for a file that others must not read: its permissions are
     /// [`FileModes::private`](crate::FileModes::private).
     CreatePrivate,
-    /// For reading and writing; an existing file is emptied, under all of its names. Files of a store
-    /// are removed and made with [`CreateNew`](Self::CreateNew) instead.
+    /// For reading and writing; an existing file is emptied, under all of its names. Files of a
+    /// store are removed and made with [`CreateNew`](Self::CreateNew) instead.
     Truncate,
 }
 
@@ -60,7 +60,8 @@ pub enum Access {
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The name, without the directory. Names that are not UTF-8 are given lossily; none of ours is.
+    /// The name, without the directory. Names that are not UTF-8 are given lossily; none of ours
+    /// is.
     pub name: String,
     /// What it stands for.
     pub kind: EntryKind,
@@ -107,9 +108,9 @@ impl QueueKind {
 /// A file system as engines see it. All paths are taken as they are; none is searched for.
 pub trait Disk: Send + Sync + Debug {
     /// Anchors a directory: as long as the guard lives, every path below `dir` is resolved from the
-    /// directory that `dir` names now, and neither a symbolic link nor a FIFO, socket or device below
-    /// it is followed or opened: [`WrongKind`](crate::Error::WrongKind). Of nested anchors the
-    /// innermost counts. Engines anchor the directory of a store before they look into it.
+    /// directory that `dir` names now, and neither a symbolic link nor a FIFO, socket or device
+    /// below it is followed or opened: [`WrongKind`](crate::Error::WrongKind). Of nested anchors
+    /// the innermost counts. Engines anchor the directory of a store before they look into it.
     ///
     /// Cost: one open directory.
     ///
@@ -192,16 +193,16 @@ pub trait Disk: Send + Sync + Debug {
     /// [`Locked`](crate::Error::Locked) if any other handle holds it, [`Io`](crate::Error::Io).
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>>;
 
-    /// Takes a shared lock on a file that is there, without waiting: as long as it is held nobody gets
-    /// the exclusive one. Needs no right but to read the file, and changes nothing.
+    /// Takes a shared lock on a file that is there, without waiting: as long as it is held nobody
+    /// gets the exclusive one. Needs no right but to read the file, and changes nothing.
     ///
     /// # Errors
     /// [`Locked`](crate::Error::Locked) if another handle holds the [`lock`](Self::lock),
     /// [`Io`](crate::Error::Io), of kind `NotFound` if there is no such file.
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>>;
 
-    /// Whether somebody holds the exclusive [`lock`](Self::lock) of a file; no, if there is no such file. Changes nothing,
-    /// and needs no right but to read the file.
+    /// Whether somebody holds the exclusive [`lock`](Self::lock) of a file; no, if there is no such
+    /// file. Changes nothing, and needs no right but to read the file.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io).
@@ -271,7 +272,8 @@ pub trait DiskFile: Send + Sync + Debug {
     /// [`Io`](crate::Error::Io); some of the bytes may have been written then.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
 
-    /// Writes all of `bytes` at the end of the file; returns where they begin. One appender at a time.
+    /// Writes all of `bytes` at the end of the file; returns where they begin. One appender at a
+    /// time.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io); some of the bytes may have been written then.
@@ -290,8 +292,8 @@ pub trait DiskFile: Send + Sync + Debug {
     /// Reserves space for the first `len` bytes without changing the length.
     ///
     /// # Errors
-    /// [`Io`](crate::Error::Io), among others when the disk is full. A file system that cannot reserve
-    /// answers `Ok`.
+    /// [`Io`](crate::Error::Io), among others when the disk is full. A file system that cannot
+    /// reserve answers `Ok`.
     fn allocate(&self, len: u64) -> Result<()>;
 
     /// Makes the bytes and the length durable (`fdatasync`).
@@ -354,7 +356,8 @@ impl Request {
 pub struct Completion {
     /// The request's tag.
     pub tag: u64,
-    /// The request's buffer: of a read that failed its content is unspecified, of a write what was to be written.
+    /// The request's buffer: of a read that failed its content is unspecified, of a write what was
+    /// to be written.
     pub buffer: AlignedBuf,
     /// Whether it was carried out in full.
     pub result: Result<()>,
@@ -364,8 +367,9 @@ pub struct Completion {
 ///
 /// Owned by one caller at a time. Dropping a queue waits for what is in flight.
 pub trait IoQueue: Send {
-    /// Hands a request over. It may wait in the queue until [`pop`](Self::pop), [`poll`](Self::poll)
-    /// or [`submit`](Self::submit); requests beyond the depth wait for their turn.
+    /// Hands a request over. It may wait in the queue until [`pop`](Self::pop),
+    /// [`poll`](Self::poll) or [`submit`](Self::submit); requests beyond the depth wait for their
+    /// turn.
     fn push(&mut self, request: Request);
 
     /// Starts as many of the requests handed over as the depth allows; does not wait for them.

@@ -1,4 +1,5 @@
-//! Whole small files and directories on any [`Disk`]: read, replaced atomically, created durably, measured.
+//! Whole small files and directories on any [`Disk`]: read, replaced atomically, created durably,
+//! measured.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,11 +1,12 @@
 //! Files by positioned system calls: the ground that every queue stands on and falls back to.
 //!
 //! Interrupted calls are made again, and short ones continued, here and nowhere else. Syncs are not
-//! made again: whatever interrupted one may have taken the report of a failed write with it. Direct files
-//! take whole blocks of [`ALIGN`] bytes; whatever is not such a block is read through an aligned copy,
-//! and written through a second, buffered descriptor of the same file. The kernel keeps the two in
-//! step: it writes cached pages back before a direct read and drops them after a direct write. That
-//! descriptor is opened through `/proc`, so without `/proc` such a write is an error.
+//! made again: whatever interrupted one may have taken the report of a failed write with it. Direct
+//! files take whole blocks of [`ALIGN`] bytes; whatever is not such a block is read through an
+//! aligned copy, and written through a second, buffered descriptor of the same file. The kernel
+//! keeps the two in step: it writes cached pages back before a direct read and drops them after a
+//! direct write. That descriptor is opened through `/proc`, so without `/proc` such a write is an
+//! error.
 
 use std::any::Any;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -22,7 +23,7 @@ use rustix::fs::{
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::aligned::{ALIGN, AlignedBuf};
-use crate::disk::anchor::{Place, kind_of};
+use crate::disk::anchor::{AnchoredPath, kind_of};
 use crate::disk::disk::{Access, DiskFile, Entry, EntryKind, LockGuard, OpenMode};
 use crate::error::{Error, Result};
 
@@ -57,8 +58,8 @@ impl Default for FileModes {
 }
 
 impl FileModes {
-    /// Permissions of files as given; directories can be entered by who can read the files in them; what files with secrets
-    /// would allow to others is taken off.
+    /// Permissions of files as given; directories can be entered by who can read the files in them;
+    /// what files with secrets would allow to others is taken off.
     #[must_use]
     pub fn of_files(mode: u32) -> Self {
         Self { file: mode, private: mode & 0o700, dir: mode | (mode & 0o444) >> 2 }
@@ -67,7 +68,7 @@ impl FileModes {
 
 /// Opens a file; a file system that refuses direct I/O gives a buffered one.
 pub(crate) fn open(
-    place: &Place<'_>,
+    place: &AnchoredPath<'_>,
     mode: OpenMode,
     access: Access,
     modes: FileModes,
@@ -100,7 +101,7 @@ pub(crate) fn open(
     })
 }
 
-fn open_at(place: &Place<'_>, flags: OFlags, permissions: u32) -> rustix::io::Result<File> {
+fn open_at(place: &AnchoredPath<'_>, flags: OFlags, permissions: u32) -> rustix::io::Result<File> {
     let flags = flags | place.open_flags();
     let permissions = Mode::from_raw_mode(permissions as RawMode);
     retry_on_intr(|| openat(place.dir(), place.name, flags, permissions)).map(File::from)
@@ -339,38 +340,38 @@ fn sync_all(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-pub(crate) fn create_dir(place: &Place<'_>, modes: FileModes) -> Result<()> {
+pub(crate) fn create_dir(place: &AnchoredPath<'_>, modes: FileModes) -> Result<()> {
     let permissions = Mode::from_raw_mode(modes.dir as RawMode);
     mkdirat(place.dir(), place.name, permissions).map_err(|errno| place.error("mkdir", errno))
 }
 
-pub(crate) fn remove_dir(place: &Place<'_>) -> Result<()> {
+pub(crate) fn remove_dir(place: &AnchoredPath<'_>) -> Result<()> {
     unlinkat(place.dir(), place.name, AtFlags::REMOVEDIR)
         .map_err(|errno| place.error("rmdir", errno))
 }
 
-pub(crate) fn remove(place: &Place<'_>) -> Result<()> {
+pub(crate) fn remove(place: &AnchoredPath<'_>) -> Result<()> {
     unlinkat(place.dir(), place.name, AtFlags::empty())
         .map_err(|errno| place.error("unlink", errno))
 }
 
-pub(crate) fn rename(from: &Place<'_>, to: &Place<'_>) -> Result<()> {
+pub(crate) fn rename(from: &AnchoredPath<'_>, to: &AnchoredPath<'_>) -> Result<()> {
     renameat(from.dir(), from.name, to.dir(), to.name).map_err(|errno| from.error("rename", errno))
 }
 
-pub(crate) fn hard_link(from: &Place<'_>, to: &Place<'_>) -> Result<()> {
+pub(crate) fn hard_link(from: &AnchoredPath<'_>, to: &AnchoredPath<'_>) -> Result<()> {
     from.check_kind("link")?;
     linkat(from.dir(), from.name, to.dir(), to.name, AtFlags::empty())
         .map_err(|errno| to.error("link", errno))
 }
 
 /// Opens a directory for reading its names or syncing it.
-fn open_dir(place: &Place<'_>) -> rustix::io::Result<OwnedFd> {
+fn open_dir(place: &AnchoredPath<'_>) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | place.open_flags();
     retry_on_intr(|| openat(place.dir(), place.name, flags, Mode::empty()))
 }
 
-pub(crate) fn list(place: &Place<'_>) -> Result<Vec<Entry>> {
+pub(crate) fn list(place: &AnchoredPath<'_>) -> Result<Vec<Entry>> {
     let read = || {
         let dir = open_dir(place)?;
         let mut entries = Vec::new();
@@ -398,7 +399,7 @@ pub(crate) fn list(place: &Place<'_>) -> Result<Vec<Entry>> {
 }
 
 /// What a path stands for. Links below an anchor are told as links, others are followed.
-pub(crate) fn kind(place: &Place<'_>) -> Result<Option<EntryKind>> {
+pub(crate) fn kind(place: &AnchoredPath<'_>) -> Result<Option<EntryKind>> {
     match retry_on_intr(|| statat(place.dir(), place.name, place.at_flags())) {
         Ok(stat) => Ok(Some(kind_of(FileType::from_raw_mode(stat.st_mode)))),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
@@ -406,7 +407,7 @@ pub(crate) fn kind(place: &Place<'_>) -> Result<Option<EntryKind>> {
     }
 }
 
-pub(crate) fn sync_dir(place: &Place<'_>) -> Result<()> {
+pub(crate) fn sync_dir(place: &AnchoredPath<'_>) -> Result<()> {
     let sync = || sync_all(&File::from(open_dir(place)?));
     sync().map_err(|error: io::Error| match Errno::from_io_error(&error) {
         Some(errno) => place.error("fsync", errno),
@@ -414,14 +415,14 @@ pub(crate) fn sync_dir(place: &Place<'_>) -> Result<()> {
     })
 }
 
-pub(crate) fn free_bytes(place: &Place<'_>) -> Result<u64> {
+pub(crate) fn free_bytes(place: &AnchoredPath<'_>) -> Result<u64> {
     let system =
         open_dir(place).and_then(fstatvfs).map_err(|errno| place.error("statvfs", errno))?;
     Ok(system.f_bavail.saturating_mul(system.f_frsize))
 }
 
 /// Bytes of the blocks that a file has; those of a part never written do not count.
-pub(crate) fn allocated_bytes(place: &Place<'_>) -> Result<u64> {
+pub(crate) fn allocated_bytes(place: &AnchoredPath<'_>) -> Result<u64> {
     let stat = retry_on_intr(|| statat(place.dir(), place.name, place.at_flags()))
         .map_err(|errno| place.error("stat", errno))?;
     // The unit is fixed, whatever blocks the file system has.
@@ -439,8 +440,8 @@ struct FileLock {
 impl LockGuard for FileLock {}
 
 impl Drop for FileLock {
-    /// Releases the lock. Closing the file is not enough: a child process that another thread has just forked holds a second
-    /// descriptor of the same open file until it runs its own program.
+    /// Releases the lock. Closing the file is not enough: a child process that another thread has
+    /// just forked holds a second descriptor of the same open file until it runs its own program.
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }
@@ -451,12 +452,13 @@ const LOCK_FILE_BYTES: usize = 11;
 
 /// Takes the lock, and leaves our process number in the file for whoever is refused.
 ///
-/// A holder may remove the file before it lets go: who had opened it by then locks nothing that others see, and tries again.
+/// A holder may remove the file before it lets go: who had opened it by then locks nothing that
+/// others see, and tries again.
 ///
 /// The number only tells; a file left behind by a dead process stops nobody. It has a fixed width,
-/// so writing it again needs no space and works on a full disk; failing to write it is no error. A file with several names is
-/// refused before that: under another name it may be anybody's.
-pub(crate) fn lock(place: &Place<'_>, modes: FileModes) -> Result<Box<dyn LockGuard>> {
+/// so writing it again needs no space and works on a full disk; failing to write it is no error. A
+/// file with several names is refused before that: under another name it may be anybody's.
+pub(crate) fn lock(place: &AnchoredPath<'_>, modes: FileModes) -> Result<Box<dyn LockGuard>> {
     let file = loop {
         place.check_kind("open")?;
         let file = open_at(place, OFlags::RDWR | OFlags::CREATE, modes.file)
@@ -478,8 +480,9 @@ pub(crate) fn lock(place: &Place<'_>, modes: FileModes) -> Result<Box<dyn LockGu
     Ok(Box::new(FileLock { file }))
 }
 
-/// Takes the lock for reading, of a file that is there. Needs no right to write, and writes nothing.
-pub(crate) fn lock_shared(place: &Place<'_>) -> Result<Box<dyn LockGuard>> {
+/// Takes the lock for reading, of a file that is there. Needs no right to write, and writes
+/// nothing.
+pub(crate) fn lock_shared(place: &AnchoredPath<'_>) -> Result<Box<dyn LockGuard>> {
     let file = open_for_lock(place)?;
     match file.try_lock_shared() {
         Ok(()) => Ok(Box::new(FileLock { file })),
@@ -488,18 +491,18 @@ pub(crate) fn lock_shared(place: &Place<'_>) -> Result<Box<dyn LockGuard>> {
     }
 }
 
-fn locked(place: &Place<'_>, file: &File) -> Error {
+fn locked(place: &AnchoredPath<'_>, file: &File) -> Error {
     Error::Locked { path: place.path.to_owned(), pid: locking_pid(file) }
 }
 
 /// Opens a lock file that is there, for reading.
-fn open_for_lock(place: &Place<'_>) -> Result<File> {
+fn open_for_lock(place: &AnchoredPath<'_>) -> Result<File> {
     place.check_kind("open")?;
     open_at(place, OFlags::RDONLY, 0).map_err(|errno| place.error("open", errno))
 }
 
 /// Whether an open file is the one of a name.
-fn is_at(file: &File, place: &Place<'_>) -> Result<bool> {
+fn is_at(file: &File, place: &AnchoredPath<'_>) -> Result<bool> {
     let ours = file.metadata().map_err(|error| Error::io("fstat", place.path, error))?;
     match retry_on_intr(|| statat(place.dir(), place.name, place.at_flags())) {
         Err(Errno::NOENT) => Ok(false),
@@ -509,7 +512,7 @@ fn is_at(file: &File, place: &Place<'_>) -> Result<bool> {
 }
 
 /// Whether somebody holds the lock of a file for writing.
-pub(crate) fn is_locked(place: &Place<'_>) -> Result<bool> {
+pub(crate) fn is_locked(place: &AnchoredPath<'_>) -> Result<bool> {
     let file = match open_for_lock(place) {
         Err(error) if error.is_not_found() => return Ok(false),
         opened => opened?,

@@ -33,8 +33,8 @@ pub enum QueueChoice {
 pub struct RealOptions {
     /// The means for queued requests.
     pub queue: QueueChoice,
-    /// Threads of the pool, at least one. The pool starts when it is first needed; all queues of the
-    /// disk share it.
+    /// Threads of the pool, at least one. The pool starts when it is first needed; all queues of
+    /// the disk share it.
     pub threads: usize,
     /// Permissions of what is created.
     pub modes: FileModes,
@@ -62,8 +62,8 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// The file system of the machine. With [`QueueChoice::Auto`] it is found out here, once, whether
-    /// `io_uring` can be used; [`queue_kind`](Disk::queue_kind) tells the outcome.
+    /// The file system of the machine. With [`QueueChoice::Auto`] it is found out here, once,
+    /// whether `io_uring` can be used; [`queue_kind`](Disk::queue_kind) tells the outcome.
     ///
     /// # Errors
     /// [`Io`](Error::Io) if `io_uring` is demanded and not to be had.

@@ -1,8 +1,8 @@
 //! Queued requests by a pool of threads with positioned reads and writes.
 //!
 //! The pool belongs to a disk and serves all of its queues; it starts with the first queue and ends
-//! with the disk and the last of them. Jobs own their request, so nothing is borrowed from the thread
-//! that made it.
+//! with the disk and the last of them. Jobs own their request, so nothing is borrowed from the
+//! thread that made it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -121,7 +121,8 @@ impl Jobs {
 /// Carries out a request whose file may be of any kind, ours or not. If that panics the request has
 /// failed: without its completion the owner of the queue would wait for ever.
 fn carry_out(mut request: Request) -> Completion {
-    // What the file may have left half done is its own, and the bytes to be read are unspecified then.
+    // What the file may have left half done is its own, and the bytes to be read are unspecified
+    // then.
     let result = catch_unwind(AssertUnwindSafe(|| request.transfer())).unwrap_or_else(|_| {
         let error = io::Error::other("the file panicked");
         Err(Error::io("queued request", request.file.path(), error))

@@ -2,22 +2,23 @@
 //!
 //! **Ownership.** A queue holds one ring, taken from the pool of its disk and given back when the
 //! queue is dropped, so a ring outlives the threads that use it. Requests own their buffer and hold
-//! their file open; they lie in the queue from before the kernel sees them until their completion has
-//! been read. Dropping the queue waits for all of them, during unwinding too; forgetting it leaks
-//! them. So the kernel never writes to memory that is used otherwise.
+//! their file open; they lie in the queue from before the kernel sees them until their completion
+//! has been read. Dropping the queue waits for all of them, during unwinding too; forgetting it
+//! leaks them. So the kernel never writes to memory that is used otherwise.
 //!
-//! **Out of the ordinary.** The ring carries the common case. A request that completes short or with
-//! an error of any kind (`EAGAIN`, `EINTR`, the end of the file, `EFAULT` and `ECANCELED` after the
-//! thread that submitted it has died) is carried out again by a positioned call, which has the one
-//! loop for short and interrupted transfers, and whose answer counts. If the kernel stops taking
-//! requests from a ring, they are all carried out that way, and the ring is not used again.
+//! **Out of the ordinary.** The ring carries the common case. A request that completes short or
+//! with an error of any kind (`EAGAIN`, `EINTR`, the end of the file, `EFAULT` and `ECANCELED`
+//! after the thread that submitted it has died) is carried out again by a positioned call, which
+//! has the one loop for short and interrupted transfers, and whose answer counts. If the kernel
+//! stops taking requests from a ring, they are all carried out that way, and the ring is not used
+//! again.
 //!
-//! **Left out.** Measured with one thread and 128 random direct reads of 4 KiB in flight, on a virtual
-//! machine: registered files and buffers, `COOP_TASKRUN`, and waiting for more than one completion at
-//! a time change the 2 to 2.5 us of CPU time per read by less than the runs differ among themselves
-//! (0.3 us), so none of them is worth its rules. `SINGLE_ISSUER` would bind a ring to one thread, but
-//! rings move between threads with their queues. The time spent waiting is kept out of the system's
-//! iowait figure where the kernel allows.
+//! **Left out.** Measured with one thread and 128 random direct reads of 4 KiB in flight, on a
+//! virtual machine: registered files and buffers, `COOP_TASKRUN`, and waiting for more than one
+//! completion at a time change the 2 to 2.5 us of CPU time per read by less than the runs differ
+//! among themselves (0.3 us), so none of them is worth its rules. `SINGLE_ISSUER` would bind a ring
+//! to one thread, but rings move between threads with their queues. The time spent waiting is kept
+//! out of the system's iowait figure where the kernel allows.
 
 use std::collections::VecDeque;
 use std::io;
@@ -169,15 +170,16 @@ pub(crate) struct UringQueue {
     waiting: VecDeque<Request>,
     /// The requests in the ring, by `user_data`.
     ///
-    /// Invariant: a request stays in its slot, untouched, from before it enters the submission queue
-    /// until its completion has been read, or until the kernel can no longer see it.
+    /// Invariant: a request stays in its slot, untouched, from before it enters the submission
+    /// queue until its completion has been read, or until the kernel can no longer see it.
     slots: Vec<Option<Request>>,
     /// Slots that hold nothing.
     free: Vec<usize>,
-    /// Slots whose requests are in the submission queue, in its order: the kernel has not seen them.
+    /// Slots whose requests are in the submission queue, in its order: the kernel has not seen
+    /// them.
     unseen: VecDeque<usize>,
-    /// Slots in use. Invariant: at most `depth`, which is at most the entries of the ring, so neither
-    /// of its two queues overflows.
+    /// Slots in use. Invariant: at most `depth`, which is at most the entries of the ring, so
+    /// neither of its two queues overflows.
     in_flight: usize,
     /// Whether the kernel has stopped taking requests from this ring.
     is_broken: bool,

@@ -1,11 +1,14 @@
-//! A reserve: room on the disk that an engine gives up for what makes room, when there is no other left.
+//! A reserve: room on the disk that an engine gives up for what makes room, when there is no other
+//! left.
 //!
-//! The room is allocated behind the end of a file that the engine has anyway. It has no content, no length and no format, and
-//! each opening allocates it anew; so no crash leaves it in a wrong state. The file itself keeps its length while it is open, so
-//! cutting it to that length frees what lies behind and nothing else.
+//! The room is allocated behind the end of a file that the engine has anyway. It has no content, no
+//! length and no format, and each opening allocates it anew; so no crash leaves it in a wrong
+//! state. The file itself keeps its length while it is open, so cutting it to that length frees
+//! what lies behind and nothing else.
 //!
-//! An engine that gave the reserve up is *full*: it refuses what takes room until the disk has room for the whole of the
-//! reserve again, and the first such call then [takes it back](Reserve::take_back).
+//! An engine that gave the reserve up is *full*: it refuses what takes room until the disk has room
+//! for the whole of the reserve again, and the first such call then [takes it
+//! back](Reserve::take_back).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +32,8 @@ impl Reserve {
         Self { file: None, bytes: 0, is_full: false }
     }
 
-    /// Allocates a reserve. On a full disk the engine begins full; where nothing can be allocated there is no reserve.
+    /// Allocates a reserve. On a full disk the engine begins full; where nothing can be allocated
+    /// there is no reserve.
     #[must_use]
     pub fn open(file: Arc<dyn DiskFile>, bytes: u64) -> Self {
         let mut reserve = Self { file: Some(file), ..Self::none() };
@@ -52,10 +56,12 @@ impl Reserve {
         self.is_full
     }
 
-    /// Makes it longer, if it is shorter. While it is given up, only the length that it will have changes.
+    /// Makes it longer, if it is shorter. While it is given up, only the length that it will have
+    /// changes.
     ///
     /// # Errors
-    /// Those of the disk: it has the length that it had, and is held as it was unless somebody took its room at that moment.
+    /// Those of the disk: it has the length that it had, and is held as it was unless somebody took
+    /// its room at that moment.
     pub fn grow(&mut self, bytes: u64) -> Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         if bytes <= self.bytes {
@@ -75,7 +81,8 @@ impl Reserve {
     /// Gives its room to whoever needs it; whether there was any.
     ///
     /// # Errors
-    /// Those of the disk. After a sync that failed it is given up, and what was written to the file may not be durable.
+    /// Those of the disk. After a sync that failed it is given up, and what was written to the file
+    /// may not be durable.
     pub fn give_up(&mut self) -> Result<bool> {
         let Some(file) = self.file.as_ref().filter(|_| !self.is_full && self.bytes > 0) else {
             return Ok(false);
@@ -93,7 +100,8 @@ impl Reserve {
     /// Those of the disk.
     pub fn take_back(&mut self, disk: &dyn Disk, dir: &Path) -> Result<bool> {
         let Some(file) = self.file.as_ref().filter(|_| self.is_full) else { return Ok(true) };
-        // An allocation that fails in the middle would take from others, for a moment, what room there is.
+        // An allocation that fails in the middle would take from others, for a moment, what room
+        // there is.
         if disk.free_bytes(dir)? < self.bytes {
             return Ok(false);
         }

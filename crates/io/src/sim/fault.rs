@@ -1,8 +1,8 @@
 //! What is to go wrong on a simulated disk, and when.
 //!
 //! Calls are numbered from 0 in the order in which the disk sees them: every call on a disk or file
-//! that can fail, and every queued request. [`SimDisk::calls`](crate::sim::sim::SimDisk::calls) tells the
-//! next number.
+//! that can fail, and every queued request. [`SimDisk::calls`](crate::sim::sim::SimDisk::calls)
+//! tells the next number.
 
 use rustix::io::Errno;
 
@@ -11,8 +11,8 @@ use rustix::io::Errno;
 pub struct FaultPlan {
     /// A call that fails, or all from some call on.
     pub fail: Option<Fault>,
-    /// The call at which the power goes. It may still happen in whole, in part or not at all; it and
-    /// all later calls fail.
+    /// The call at which the power goes. It may still happen in whole, in part or not at all; it
+    /// and all later calls fail.
     pub crash_at_call: Option<u64>,
     /// Bytes that files may occupy together, in blocks of 4 KiB; beyond it the disk is full.
     pub capacity_bytes: Option<u64>,
@@ -78,9 +78,9 @@ pub enum FaultKind {
     ShortWrite,
     /// A write writes some of its sectors, drawn from the seed, and fails with EIO.
     TornWrite,
-    /// A sync of a file or directory fails with EIO. Each sector, length and name that it was to make
-    /// durable is so or is lost for good, drawn from the seed: reads still see it, and no later sync
-    /// makes it durable.
+    /// A sync of a file or directory fails with EIO. Each sector, length and name that it was to
+    /// make durable is so or is lost for good, drawn from the seed: reads still see it, and no
+    /// later sync makes it durable.
     FailedSync,
     /// A read gives one flipped bit, and succeeds.
     BitRot,

@@ -1,13 +1,13 @@
 //! A disk in memory that loses what was not synced, and fails when told to.
 //!
-//! It makes the promises of [`disk`](crate::disk::disk) precise: what is seen and what is durable are kept
-//! apart, for the bytes of each file by 512-byte sectors, for lengths and for names. At any moment
-//! [`SimDisk::after_crash`] gives the disk as it may be after a loss of power, and
+//! It makes the promises of [`disk`](crate::disk::disk) precise: what is seen and what is durable
+//! are kept apart, for the bytes of each file by 512-byte sectors, for lengths and for names. At
+//! any moment [`SimDisk::after_crash`] gives the disk as it may be after a loss of power, and
 //! [`SimDisk::process_kill`] as it is after the death of the process.
 //!
-//! **Determinism.** The same seed and the same calls in the same order give the same bytes, the same
-//! faults, the same order of completions and the same [`SimDisk::trace_hash`]. Time is simulated: it
-//! advances with each call.
+//! **Determinism.** The same seed and the same calls in the same order give the same bytes, the
+//! same faults, the same order of completions and the same [`SimDisk::trace_hash`]. Time is
+//! simulated: it advances with each call.
 //!
 //! The root directory `/` exists from the start; relative paths start there as well.
 
@@ -231,8 +231,8 @@ impl SimDisk {
         self.shared.lock().tree.pending_count()
     }
 
-    /// A disk as this one is after a loss of power now, or at the planned crash. Nothing is open and
-    /// nothing locked there, it has no plan, and its calls count from 0.
+    /// A disk as this one is after a loss of power now, or at the planned crash. Nothing is open
+    /// and nothing locked there, it has no plan, and its calls count from 0.
     ///
     /// Cost: the changed files are copied by reference, page by page; the rest is shared.
     #[must_use]
@@ -248,9 +248,9 @@ impl SimDisk {
         self.restart(&state, state.tree.after_crash(survival), salt)
     }
 
-    /// A disk as this one is after the death of the process: all is seen as before, and what was not
-    /// durable still is not. Nothing is open and nothing locked there, it has no plan, and its calls
-    /// count from 0.
+    /// A disk as this one is after the death of the process: all is seen as before, and what was
+    /// not durable still is not. Nothing is open and nothing locked there, it has no plan, and its
+    /// calls count from 0.
     #[must_use]
     pub fn process_kill(&self) -> Arc<Self> {
         let state = self.shared.lock();
@@ -272,8 +272,8 @@ impl SimDisk {
         Self::restarted(seed, tree, state.media.clone(), nanos)
     }
 
-    /// A disk with the same files, plan, numbers and random numbers to come, on which nothing is open
-    /// and nothing locked. From here on the two go their own ways.
+    /// A disk with the same files, plan, numbers and random numbers to come, on which nothing is
+    /// open and nothing locked. From here on the two go their own ways.
     #[must_use]
     pub fn clone_disk(&self) -> Arc<Self> {
         let state = self.shared.lock();
@@ -362,8 +362,8 @@ impl SimDisk {
         assert_eq!(planted, Ok(()), "cannot plant {}", path.display());
     }
 
-    /// Flips a bit of a file, counted from the lowest one of its first byte, as it is seen and as it
-    /// is durable. A bit beyond the end does not exist.
+    /// Flips a bit of a file, counted from the lowest one of its first byte, as it is seen and as
+    /// it is durable. A bit beyond the end does not exist.
     ///
     /// # Panics
     /// If there is no such file.
@@ -642,8 +642,9 @@ impl Shared {
                 Err(call.error(kind.errno()))
             }
             Strike::Crash => {
-                // All or nothing: what survives in part is for `after_crash` to draw, while after the
-                // death of the process alone what was not made durable can still be so by a later sync.
+                // All or nothing: what survives in part is for `after_crash` to draw, while after
+                // the death of the process alone what was not made durable can still be so by a
+                // later sync.
                 if state.random.chance(1, 3) {
                     let _ = act(&mut state);
                 }
@@ -983,8 +984,8 @@ impl DiskFile for SimFile {
     }
 }
 
-/// A queue whose requests are carried out when their completion is taken, in an order drawn from the
-/// disk's random numbers.
+/// A queue whose requests are carried out when their completion is taken, in an order drawn from
+/// the disk's random numbers.
 struct SimQueue {
     shared: Arc<Shared>,
     depth: usize,

@@ -1,7 +1,7 @@
 //! A disk that counts what is asked of it: the source of every test of an I/O budget.
 //!
-//! Calls are counted when they are made, whether or not they succeed. A queued request counts as the
-//! read or write that it is, and under `queued` besides.
+//! Calls are counted when they are made, whether or not they succeed. A queued request counts as
+//! the read or write that it is, and under `queued` besides.
 
 use std::any::Any;
 use std::ops::Sub;
@@ -15,7 +15,7 @@ use crate::disk::disk::{
     QueueKind, Request,
 };
 use crate::error::Result;
-use crate::wrap::forward_queue::{Below, QueueAbove};
+use crate::wrap::forward_queue::{Below, ForwardQueue};
 
 /// The unit of `read_pages` and `write_pages`, in bytes.
 const PAGE_BYTES: usize = 4096;
@@ -294,7 +294,7 @@ impl Disk for CountedDisk {
                 Direction::Write => counters.write(request.buffer.len()),
             }
         };
-        Ok(Box::new(QueueAbove { inner: self.inner.queue(depth)?, below, pass }))
+        Ok(Box::new(ForwardQueue { inner: self.inner.queue(depth)?, below, pass }))
     }
 
     fn queue_kind(&self) -> QueueKind {

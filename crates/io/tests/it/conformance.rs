@@ -1,8 +1,8 @@
 //! One suite for every disk.
 //!
-//! Goal: an engine cannot tell by anything but speed which disk it runs on. Method: each test states
-//! a property and checks it on the real disk with either queue, on a counting disk, on one in memory and
-//! on a simulated one.
+//! Goal: an engine cannot tell by anything but speed which disk it runs on. Method: each test
+//! states a property and checks it on the real disk with either queue, on a counting disk, on one
+//! in memory and on a simulated one.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -547,8 +547,8 @@ fn a_queue_dropped_with_requests_in_flight_leaves_the_disk_usable() {
     });
 }
 
-/// Completions are tied to the thread that submitted. Buffered reads whose thread ended at once have
-/// crashed a node that ran on another implementation of such tables.
+/// Completions are tied to the thread that submitted. Buffered reads whose thread ended at once
+/// have crashed a node that ran on another implementation of such tables.
 #[test]
 fn requests_survive_the_thread_that_submitted_them() {
     each(|subject| {

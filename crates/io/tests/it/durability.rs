@@ -1,8 +1,9 @@
 //! What survives a loss of power on the simulated disk.
 //!
-//! Goal: nothing survives that was not synced, unless chance has it so, and everything does that was;
-//! each promise of `disk` has its test here, with the crash that shows the promise to be kept and the
-//! one that shows that no more is promised. Method: short scripts, then every kind of survival.
+//! Goal: nothing survives that was not synced, unless chance has it so, and everything does that
+//! was; each promise of `disk` has its test here, with the crash that shows the promise to be kept
+//! and the one that shows that no more is promised. Method: short scripts, then every kind of
+//! survival.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -313,8 +314,8 @@ fn replacing_a_file_leaves_the_old_content_or_the_new_at_every_call() {
     }
 }
 
-/// A store asked for as `x1/x2/x3` had only the name of `x3` synced: after a loss of power the whole
-/// path was gone, and every block reported as durable with it.
+/// A store asked for as `x1/x2/x3` had only the name of `x3` synced: after a loss of power the
+/// whole path was gone, and every block reported as durable with it.
 #[test]
 fn directories_made_on_the_way_are_durable() {
     for path in ["/x1/x2/x3", "x1/x2/x3", "x1"] {

@@ -1,8 +1,8 @@
 //! The disks in memory, simulated or plain, against the real one.
 //!
 //! Goal: whatever is tested on a disk in memory holds on the real one. Method: the same random
-//! operations on both; after each the answers agree, down to the kind of an error, and at the end of
-//! each run all names and bytes. Seeds are printed on failure.
+//! operations on both; after each the answers agree, down to the kind of an error, and at the end
+//! of each run all names and bytes. Seeds are printed on failure.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};

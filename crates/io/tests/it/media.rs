@@ -1,7 +1,7 @@
 //! Faults of the medium on the simulated disk.
 //!
-//! Goal: they strike the place that a test names and no other, and stay through restarts. Method: one
-//! file, one fault, every call that may and may not meet it.
+//! Goal: they strike the place that a test names and no other, and stay through restarts. Method:
+//! one file, one fault, every call that may and may not meet it.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -126,7 +126,8 @@ fn links_and_special_files_are_refused_by_kind_and_can_be_removed() {
     }
 }
 
-/// Blocks behind the end of a file are freed by the length that the file has, on the real disk as on the simulated one.
+/// Blocks behind the end of a file are freed by the length that the file has, on the real disk as
+/// on the simulated one.
 #[test]
 fn a_reserve_takes_room_behind_a_file_and_gives_it_up_for_others() {
     let temporary = tempfile::tempdir().unwrap();

@@ -133,7 +133,8 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, std::o
     })
 }
 
-/// The ranges that `len` bytes at `offset` fall into when cut at the multiples of `unit` of the file.
+/// The ranges that `len` bytes at `offset` fall into when cut at the multiples of `unit` of the
+/// file.
 pub(super) fn split(
     offset: u64,
     len: usize,

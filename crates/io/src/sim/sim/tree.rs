@@ -1,8 +1,8 @@
 //! The files and directories of a simulated disk, each as it is seen and as it is durable.
 //!
 //! Every node keeps both forms, and a list of the operations that lead from the durable to the seen
-//! one, each with its number in the order of issue. A sync applies the list; a loss of power applies
-//! some of it and drops the seen form.
+//! one, each with its number in the order of issue. A sync applies the list; a loss of power
+//! applies some of it and drops the seen form.
 //!
 //! A rename within a directory is one operation. One across directories is an operation in each, of
 //! the same number: a crash takes both or neither, while a sync makes only its own side durable.
