@@ -151,10 +151,10 @@ mod tests {
                     model[low..high.unwrap_or(1_000)].fill(position);
                 }
                 let exact = applied.ranges.len() < RANGES_MAX && seed % 2 == 0 && position < 40;
-                for (at, &applied) in model.iter().enumerate() {
+                for (at, &expected) in model.iter().enumerate() {
                     let found = applied.position(&key(at));
-                    assert!(found <= applied);
-                    assert!(!exact || found == applied, "{at}: {found} of {applied}");
+                    assert!(found <= expected);
+                    assert!(!exact || found == expected, "{at}: {found} of {expected}");
                 }
                 assert!(applied.ranges.len() <= RANGES_MAX);
                 let (oldest, start) = applied.oldest();

@@ -289,6 +289,11 @@ impl Error {
         }
     }
 
+    /// The error of a key that is not above the one before it.
+    pub(crate) fn not_ascending(is_equal: bool, position: u64) -> Self {
+        if is_equal { Self::DuplicateKey { position } } else { Self::NotSorted { position } }
+    }
+
     /// Whether the disk has no room.
     pub(crate) fn is_no_space(&self) -> bool {
         self.kind() == ErrorKind::NoSpace
