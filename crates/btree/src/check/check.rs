@@ -158,6 +158,7 @@ impl Check<'_> {
                 (self.pager.path().to_owned(), Corrupt::rule("readable", 1, 0))
             }
         };
+
         self.report.problems.push(Problem { path, what, keys });
     }
 
@@ -202,6 +203,7 @@ impl Check<'_> {
             let high = lows.get(at + 1).map(Vec::as_slice).or(fences.high);
             Fences { low: &lows[at], high }
         };
+
         let children: Vec<PageRef> = (0..node.count()).map(|at| node.child(at)).collect();
 
         for (at, child) in children.iter().enumerate() {
@@ -296,6 +298,7 @@ impl Check<'_> {
             Ok(applied) => applied,
             Err(error) => return self.note(error, None),
         };
+
         let mut wal = WalReader::new(disk.clone(), dir, superblock.tree, superblock.log_start);
         let mut pending = UpdateBuffer::default();
         let mut entries = superblock.entries;
@@ -319,6 +322,7 @@ impl Check<'_> {
         if let Err(error) = read {
             self.note(error, None);
         }
+
         if let Err(error) = check_mark(disk.as_ref(), dir) {
             self.note(error, None);
         }

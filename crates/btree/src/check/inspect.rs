@@ -231,6 +231,7 @@ fn superblock_page(bytes: &[u8; PAGE_SIZE], number: u32) -> std::result::Result<
             Corrupt::rule("version", u64::from(TREE_VERSION), u64::from(found))
         }
     })?;
+
     Ok(TreePage {
         number,
         kind: "superblock",

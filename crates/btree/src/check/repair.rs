@@ -16,7 +16,7 @@
 //! - With both superblocks lost, the number of leaves is unknown. Then leaves that follow each
 //!   other without a gap count as the right ones.
 //!
-//! So that age is right, a writer publishes once before its first leaf: leaves that a crash left
+//! To keep ages right, a writer publishes once before its first leaf: leaves that a crash left
 //! behind are older than all that follow.
 //!
 //! Invariants: nothing is overwritten until a superblock refers to the new tree. Only new pages
@@ -156,6 +156,7 @@ pub fn repair(
         }
         found => found?,
     };
+
     let lock = Index::lock(disk.as_ref(), dir)?;
     if let Some(done) = repair_without_rebuild(disk, dir)? {
         if done.superblocks_rewritten > 0 {
@@ -178,6 +179,7 @@ pub fn repair(
         // The WAL may have more updates of these keys than the older leaf.
         applied.set(low, high.as_deref(), basis.superblock.log_start);
     }
+
     let found = read_log(disk, dir, &basis.superblock, &applied)?;
     report.log_lost.clone_from(&found.salvaged.gaps);
     if loss == Loss::Refused && report.loses_something() {
@@ -191,6 +193,7 @@ pub fn repair(
         lists: Vec::new(),
         ..basis.superblock
     };
+
     let state = opened_state(tree, found.pending.clone(), 0);
     let core = Core::new(anchor, dir.to_owned(), pager, state);
     report.entries = publish(disk, core, (superblock, applied, free_map), found, lock)?;
@@ -237,6 +240,7 @@ fn repair_without_tree(
     let applied = Applied::up_to(start);
     let superblock = Superblock { log_start: start, log_end: start, ..Superblock::first(owner) };
     let found = read_log(disk, dir, &superblock, &applied)?;
+
     // Nothing tells which entries only the leaves had.
     let mut report = RepairReport {
         tree_lost: true,
@@ -305,14 +309,17 @@ fn publish(
 
     let start = writer.wal.start();
     writer.publish(&core, &tree, applied, entries, |_| {})?;
+
     // The repair is done; until this checkpoint, the other superblock refers to the tree before it.
     if let Err(error) = writer.checkpoint(&core) {
         tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
     }
+
     if is_broken {
         let old: Vec<u64> = old.into_iter().filter(|&old| old < start).collect();
         wal::remove_segments(disk.as_ref(), &core.dir, &old);
     }
+
     Ok(entries)
 }
 
@@ -320,7 +327,10 @@ impl Basis {
     /// A generation above all others, whose superblock does not overwrite one that is needed.
     fn next_generation(&self, scan: &Scan) -> u64 {
         let next = scan.generation_max.max(self.superblock.generation) + 1;
-        if self.kept.is_some_and(|kept| kept % 2 == next % 2) { next + 1 } else { next }
+        let is_taken = self.kept.is_some_and(|kept| kept % 2 == next % 2);
+        let next = if is_taken { next + 1 } else { next };
+        assert!(self.superblock.generation < next, "the new tree is the newest one");
+        next
     }
 }
 
@@ -346,6 +356,7 @@ fn find_basis(
         Some(superblock) => Some(superblock.tree),
         None => most_frequent_tree(file.as_ref())?,
     };
+
     let refused = || superblock::refused(&path, &both);
     let tree = tree.ok_or_else(refused)?;
 
@@ -359,6 +370,7 @@ fn find_basis(
         both.iter().all(std::result::Result::is_ok)
             || superblock.generation >= scan.checkpoint_max()
     };
+
     let kept = newest.as_ref().map(|superblock| superblock.generation);
 
     let basis = match newest {
@@ -379,6 +391,7 @@ fn find_basis(
             Basis { kept, ..guess(&pager, &scan, log_start, replaced) }
         }
     };
+
     Ok((pager, scan, basis))
 }
 
@@ -440,6 +453,7 @@ fn report_on(scan: &Scan, basis: &Basis, pieces: &[Piece]) -> RepairReport {
             _ => ranges.push(piece.keys.clone()),
         }
     }
+
     report
 }
 
@@ -471,6 +485,7 @@ fn read_log(
         }
         replay(&mut pending, frame, applied, superblock.sizes, dir)
     })?;
+
     Ok(FoundLog { pending, replaced, salvaged })
 }
 
@@ -507,9 +522,11 @@ impl FoundLog {
                 body.clear();
             }
         }
+
         if !body.is_empty() {
             wal.append(&mut body, entries)?;
         }
+
         Ok((wal, Applied::up_to(start)))
     }
 }
@@ -532,10 +549,12 @@ fn rebuild(
     for piece in pieces {
         rebuild.add(piece, &scan.leaves)?;
     }
+
     rebuild.flush(None)?;
     let LeafRebuild { builder, kept, .. } = rebuild;
     let built = builder.finish()?;
 
+    assert!(kept.len() as u64 <= scan.whole, "only whole leaves stay");
     report.leaves_kept = kept.len() as u64;
     report.pages_dropped = scan.whole - report.leaves_kept;
     let dropped = (SUPERBLOCKS..scan.pages as PageNo).filter(|page| !kept.contains(page));
@@ -631,6 +650,7 @@ impl LeafRebuild<'_> {
                 self.held = Some((low.to_vec(), Waiting::Made(entries)));
             }
         }
+
         Ok(())
     }
 

@@ -83,6 +83,7 @@ fn for_each_page(
         next += count as u64;
         progress(next, pages);
     }
+
     Ok(pages)
 }
 
@@ -118,6 +119,7 @@ impl Scan {
                 scan.damaged.push(number);
             }
         })?;
+
         Ok(scan)
     }
 
@@ -318,6 +320,7 @@ fn fill(gaps: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>, (low, high): &KeyRange) -
         };
         filled.push((from, to));
     }
+
     filled
 }
 

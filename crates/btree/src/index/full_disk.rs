@@ -122,7 +122,8 @@ impl Writer {
     /// A batch that makes room may take the room of the reserve. Before any other batch the reserve
     /// grows to the length that the WAL with the new frame needs.
     ///
-    /// # Errors Those of the WAL; [`Error::OutOfSpace`]. Nothing was appended.
+    /// # Errors
+    /// Those of the WAL; [`Error::OutOfSpace`]. Nothing was appended.
     pub(crate) fn append(
         &mut self,
         core: &Core,
@@ -204,7 +205,8 @@ impl Writer {
 
     /// Collects each segment of the WAL once.
     ///
-    /// # Errors Those of writing; segments collected before the failure stay collected.
+    /// # Errors
+    /// Those of writing; segments collected before the failure stay collected.
     pub(crate) fn collect_log(&mut self, core: &Core) -> Result<()> {
         let end = self.wal.end();
         while self.wal.start() < end && self.collect_oldest(core)? {}
@@ -217,6 +219,7 @@ impl Writer {
         if self.wal.end() == self.wal.start() {
             return Ok(false);
         }
+
         if self.wal.has_one_segment() {
             self.cut_log(core)?;
         }
@@ -314,6 +317,7 @@ impl Writer {
             // removal.
             rest = &rest[done.max(1)..];
         }
+
         Ok(())
     }
 }

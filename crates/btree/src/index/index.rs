@@ -30,7 +30,7 @@ use crate::index::writer::{FlushCallback, Writer, WriterStats, makes_room, opene
 use crate::log::applied::Applied;
 use crate::log::pending::UpdateBuffer;
 use crate::log::quarantine::Quarantine;
-use crate::log::wal::{self, FrameBody, LOG_DIR, Tail, Wal};
+use crate::log::wal::{self, Frame, FrameBody, LOG_DIR, Tail, Wal};
 use crate::page::block::{self, Block};
 use crate::page::corrupt::Corrupt;
 use crate::page::error::{Error, Result, unless_no_space};
@@ -124,7 +124,8 @@ pub(crate) fn read_applied(pager: &Pager, superblock: &Superblock) -> Result<App
     });
 
     applied.ok_or_else(|| {
-        let (page, count) = (u64::from(page.number), count as u64);
+        let page = u64::from(page.number);
+        let count = count as u64;
         pager.corrupt(Corrupt { page, rule: "ranges of the drained", expected: count, found: 0 })
     })
 }
@@ -177,6 +178,7 @@ pub(crate) fn read_free_map(
     for &map in &maps {
         bodies.push(pager.load_other(map, Kind::Map)?.1);
     }
+
     let bodies = bodies.iter().map(|bytes| &bytes[BODY_OFFSET..]);
     let free_map = FreeMap::from_maps(superblock.pages, bodies).ok_or_else(|| broken(root))?;
     Ok((free_map, maps))
@@ -210,10 +212,12 @@ pub(crate) fn existing_tree(disk: &dyn Disk, dir: &Path) -> Result<PathBuf> {
     let Some(trace) = trace_of_index(disk, dir)? else {
         return Err(Error::NotFound { path: dir.to_owned() });
     };
+
     // A creation may have ended since the first look.
     if disk.kind(&path)?.is_some() {
         return Ok(path);
     }
+
     Err(Error::TreeMissing { path: dir.to_owned(), trace })
 }
 
@@ -238,9 +242,11 @@ fn check_vacant(disk: &dyn Disk, dir: &Path) -> Result<()> {
     if is_unfinished(disk, dir) {
         return Ok(());
     }
+
     if let Some(trace) = trace_of_index(disk, dir)? {
         return Err(Error::TreeMissing { path: dir.to_owned(), trace });
     }
+
     for name in [LOG_DIR, READERS_DIR] {
         let path = dir.join(name);
         match disk.kind(&path)? {
@@ -249,6 +255,7 @@ fn check_vacant(disk: &dyn Disk, dir: &Path) -> Result<()> {
             Some(_) => return Err(Error::DirectoryInUse { path: dir.to_owned(), found: path }),
         }
     }
+
     Ok(())
 }
 
@@ -264,6 +271,7 @@ pub(crate) fn write_first_superblock(
     }
 
     let file = disk.open(path, OpenMode::CreateNew, Access::Buffered)?;
+
     // The first superblock of a tree is the second page; the page before it stays zero.
     let mut bytes = vec![0; PAGE_SIZE];
     bytes.extend(superblock.encode());
@@ -275,7 +283,8 @@ pub(crate) fn write_first_superblock(
 impl Index {
     /// Creates an empty index in a directory, durably. Creates the directory if need be.
     ///
-    /// # Errors [`Error::AlreadyExists`], [`Error::InvalidConfig`], [`Error::Locked`],
+    /// # Errors
+    /// [`Error::AlreadyExists`], [`Error::InvalidConfig`], [`Error::Locked`],
     /// [`Error::Disk`]; [`Error::TreeMissing`] if the directory has the WAL of an index whose tree
     /// file is lost; [`Error::DirectoryInUse`] if something else is in `log` or `readers`. Nothing
     /// was changed then, except that the directory and its lock file may have been created.
@@ -367,6 +376,7 @@ impl Index {
         if disk.kind(&dir.join(READERS_DIR))?.is_none() {
             disk.create_dir(&dir.join(READERS_DIR))?;
         }
+
         // The creation of the index may have been interrupted before the name was durable.
         disk.sync_dir(dir)?;
         let path = dir.join(TREE_FILE);
@@ -383,25 +393,8 @@ impl Index {
             read_free_map(&pager, &superblock)?
         };
 
-        // The updates that only the WAL has, above the published tree.
         let applied = read_applied(&pager, &superblock)?;
-        let mut pending = UpdateBuffer::default();
-        let mut entries = superblock.entries;
-        let reach = (superblock.log_start, superblock.log_end);
-        let mut wal =
-            Wal::recover(&disk, dir, superblock.tree, reach, limits.segment_bytes, |frame| {
-                if frame.replaced > superblock.replaced {
-                    // The superblock of that replacement is lost; the other superblock's tree does
-                    // not belong below these frames.
-                    let (expected, found) = (frame.replaced, superblock.replaced);
-                    let what = Corrupt::rule("replaced", expected, found);
-                    return Err(Error::Corrupt { path: path.clone(), what });
-                }
-                entries = if frame.next > superblock.log_end { frame.entries } else { entries };
-                replay(&mut pending, frame, &applied, limits.sizes, dir)
-            })?;
-        wal.replaced = superblock.replaced;
-
+        let (wal, pending, entries) = recover_wal(&disk, dir, &limits, &superblock, &applied)?;
         let reserve = open_reserve(&wal, dir);
 
         // Readers of older trees need some of the free pages; which ones is not recorded.
@@ -446,7 +439,8 @@ impl Index {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `act` with the writer, and keeps the writer's figures for calls that do not wait for it.
+    /// Calls `act` with the writer, and keeps the writer's figures for calls that do not wait for
+    /// it.
     fn with_writer<T>(&self, act: impl FnOnce(&mut Writer, &Core) -> Result<T>) -> Result<T> {
         let mut writer = self.writer();
         let writer = writer.as_mut().filter(|_| !self.core.is_closed()).ok_or(Error::Closed)?;
@@ -474,7 +468,7 @@ impl Index {
     /// Returns whether a key is present. Cost and errors as of [`find`](Self::find).
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     #[doc(alias = "contains_key")]
     pub fn mem(&self, key: &[u8]) -> Result<bool> {
         Ok(self.core.find(key)?.is_some())
@@ -484,7 +478,7 @@ impl Index {
     /// side; a page that several keys share is read once.
     ///
     /// # Errors
-    /// As [`find`](Self::find); no partial result.
+    /// Those of [`find`](Self::find); no partial result.
     #[doc(alias = "multi_get")]
     pub fn find_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         self.core.find_many(keys)
@@ -511,7 +505,7 @@ impl Index {
     /// Cost: the lookups run side by side.
     ///
     /// # Errors
-    /// As [`replace`](Self::replace).
+    /// Those of [`replace`](Self::replace).
     pub fn replace_many(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
         let updates: Vec<Update<'_>> =
             entries.iter().map(|(key, value)| Update::Replace(key, value)).collect();
@@ -522,7 +516,7 @@ impl Index {
     /// [`replace`](Self::replace).
     ///
     /// # Errors
-    /// As [`replace`](Self::replace).
+    /// Those of [`replace`](Self::replace).
     #[doc(alias = "delete")]
     pub fn remove(&self, key: &[u8]) -> Result<bool> {
         Ok(self.apply(&[Update::Remove(key)])? > 0)
@@ -532,12 +526,13 @@ impl Index {
     /// the removed keys were present.
     ///
     /// # Errors
-    /// As [`replace`](Self::replace).
+    /// Those of [`replace`](Self::replace).
     #[doc(alias = "write_batch")]
     pub fn apply(&self, updates: &[Update<'_>]) -> Result<usize> {
         for update in updates {
             self.core.pager.sizes.check(update.key(), update.value())?;
         }
+
         let bytes = |update: &Update<'_>| block::entry_bytes(update.key(), update.value());
         let bytes = updates.iter().map(bytes).sum();
 
@@ -582,19 +577,19 @@ impl Index {
     /// when a segment is full.
     ///
     /// # Errors
-    /// As [`replace`](Self::replace). Nothing was changed.
+    /// Those of [`replace`](Self::replace). Nothing was changed.
     pub fn commit(&self, updates: &[Update<'_>]) -> Result<u64> {
         self.commit_if(updates, |core| was_there(core, updates))
     }
 
-    /// As [`commit`](Self::commit), without lookups: the caller says of each update whether its key
-    /// is present when its turn comes.
+    /// Like [`commit`](Self::commit), without lookups: the caller says of each update whether its
+    /// key is present when its turn comes.
     ///
     /// A wrong answer makes [`len`](Self::len) wrong from then on. A removal of a key that is not
     /// present has no effect.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Those of [`commit`](Self::commit).
     ///
     /// # Panics
     /// If there is not one answer for each update.
@@ -691,7 +686,7 @@ impl Index {
     /// The entries of a range as they are now, ascending.
     ///
     /// # Errors
-    /// As [`iter`](Self::iter).
+    /// Those of [`iter`](Self::iter).
     #[doc(alias = "scan")]
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
         Cursor::ascending(&self.core, bounds_of(&range))
@@ -700,7 +695,7 @@ impl Index {
     /// The entries of a range as they are now, descending.
     ///
     /// # Errors
-    /// As [`iter`](Self::iter).
+    /// Those of [`iter`](Self::iter).
     pub fn range_back<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
         Cursor::descending(&self.core, bounds_of(&range))
     }
@@ -708,7 +703,7 @@ impl Index {
     /// The entries whose keys begin with a prefix, ascending.
     ///
     /// # Errors
-    /// As [`iter`](Self::iter).
+    /// Those of [`iter`](Self::iter).
     pub fn prefix(&self, prefix: &[u8]) -> Result<Cursor> {
         Cursor::ascending(&self.core, bounds_of_prefix(prefix))
     }
@@ -716,7 +711,7 @@ impl Index {
     /// The entries whose keys begin with a prefix, descending.
     ///
     /// # Errors
-    /// As [`iter`](Self::iter).
+    /// Those of [`iter`](Self::iter).
     pub fn prefix_back(&self, prefix: &[u8]) -> Result<Cursor> {
         Cursor::descending(&self.core, bounds_of_prefix(prefix))
     }
@@ -748,7 +743,7 @@ impl Index {
     /// less of the WAL. Checkpoints also happen as needed.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
+    /// Those of [`flush`](Self::flush).
     pub fn checkpoint(&self) -> Result<()> {
         self.with_writer(|writer, core| {
             writer.flush(core, true)?;
@@ -759,7 +754,7 @@ impl Index {
     /// Removes all entries: all or nothing, durably. Their space is free once no reader needs it.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
+    /// Those of [`flush`](Self::flush).
     pub fn clear(&self) -> Result<()> {
         self.with_writer(|writer, core| {
             writer.with_reserve(core, |writer| {
@@ -783,7 +778,7 @@ impl Index {
     /// Cost: reads each leaf, writes those that change. Lookups go on meanwhile; updates wait.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush), and [`Error::Corrupt`].
+    /// Those of [`flush`](Self::flush), and [`Error::Corrupt`].
     pub fn filter(&self, keep: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         self.with_writer(|writer, core| {
             writer.flush(core, true)?;
@@ -849,14 +844,14 @@ impl Index {
         })
     }
 
-    /// As [`build_sorted`](Self::build_sorted) for input in any order, through an external sort in
-    /// the directory and memory of `options`.
+    /// Like [`build_sorted`](Self::build_sorted) for input in any order, through an external sort
+    /// in the directory and memory of `options`.
     ///
     /// After a crash the same call with the same input resumes the sort. The files of the sort are
     /// removed in the end.
     ///
     /// # Errors
-    /// As [`build_sorted`](Self::build_sorted), and those of [`Sorter`].
+    /// Those of [`build_sorted`](Self::build_sorted), and those of [`Sorter`].
     pub fn build_unsorted(
         &self,
         input: &mut dyn Records,
@@ -870,6 +865,7 @@ impl Index {
         let mut sorted = sorter.finish(&mut progress)?;
 
         let entries = self.build_sorted(&mut sorted, fill_percent, progress)?;
+
         // Only now: the records are durable in the index.
         sorted.remove_files()?;
         Ok(entries)
@@ -891,7 +887,7 @@ impl Index {
     /// higher limit for joining leaves at every removal (each later insertion would divide them).
     ///
     /// # Errors
-    /// As [`flush`](Self::flush), and [`Error::Corrupt`].
+    /// Those of [`flush`](Self::flush), and [`Error::Corrupt`].
     pub fn compact(&self) -> Result<u64> {
         self.with_writer(|writer, core| {
             let before = writer.free_map.pages();
@@ -954,7 +950,7 @@ impl Index {
     /// Makes everything durable and closes the index. A second call does nothing.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush); the index is closed nevertheless.
+    /// Those of [`flush`](Self::flush); the index is closed nevertheless.
     pub fn close(&self) -> Result<()> {
         let mut writer = self.writer();
         let Some(open) = writer.as_mut() else { return Ok(()) };
@@ -965,7 +961,7 @@ impl Index {
     }
 }
 
-/// As [`close`](Index::close); an error goes to the log of the program.
+/// Like [`close`](Index::close); an error goes to the log of the program.
 impl Drop for Index {
     fn drop(&mut self) {
         if let Some(writer) = self.writer().as_mut()
@@ -1068,13 +1064,14 @@ fn was_there(core: &Core, updates: &[Update<'_>]) -> Result<Vec<bool>> {
         let before = latest.insert(update.key(), update.value().is_some());
         *was_there = before.unwrap_or(*was_there);
     }
+
     Ok(there)
 }
 
 /// Makes the updates of a frame pending, except those that the tree has.
 pub(crate) fn replay(
     pending: &mut UpdateBuffer,
-    frame: &crate::log::wal::Frame,
+    frame: &Frame,
     applied: &Applied,
     sizes: crate::page::leaf::Sizes,
     dir: &Path,
@@ -1094,7 +1091,35 @@ pub(crate) fn replay(
             pending.insert(key, value);
         }
     }
+
     Ok(())
+}
+
+/// Recovers the WAL above a published tree. Returns it with the updates that the tree does not
+/// have, and the number of entries with them.
+fn recover_wal(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    limits: &Limits,
+    superblock: &Superblock,
+    applied: &Applied,
+) -> Result<(Wal, UpdateBuffer, u64)> {
+    let mut pending = UpdateBuffer::default();
+    let mut entries = superblock.entries;
+    let reach = (superblock.log_start, superblock.log_end);
+    let each = |frame: &Frame| {
+        if frame.replaced > superblock.replaced {
+            // The superblock of that replacement is lost; the other superblock's tree does not
+            // belong below these frames.
+            let what = Corrupt::rule("replaced", frame.replaced, superblock.replaced);
+            return Err(Error::Corrupt { path: dir.join(TREE_FILE), what });
+        }
+        entries = if frame.next > superblock.log_end { frame.entries } else { entries };
+        replay(&mut pending, frame, applied, limits.sizes, dir)
+    };
+    let mut wal = Wal::recover(disk, dir, superblock.tree, reach, limits.segment_bytes, each)?;
+    wal.replaced = superblock.replaced;
+    Ok((wal, pending, entries))
 }
 
 /// Opens the reserve of an index; without room for it the index begins with its reserve given up.

@@ -107,6 +107,7 @@ impl Lease {
                 Err(error) => return Err(error.into()),
             }
         }
+
         Err(Error::TooManyReaders { path: dir.to_owned(), limit: READERS_MAX })
     }
 
@@ -163,6 +164,7 @@ pub(crate) fn oldest(disk: &dyn Disk, dir: &Path) -> Result<(Option<u64>, u32)> 
             readers += 1;
         }
     }
+
     Ok((oldest, readers))
 }
 
@@ -188,6 +190,7 @@ mod tests {
         let found = || oldest(disk.as_ref(), dir).unwrap();
         assert_eq!(found(), (None, 0));
         let first = Lease::take(disk.as_ref(), dir, &dir.join("lock")).unwrap();
+
         // Nothing whole yet: it may be for any generation.
         assert_eq!(found(), (Some(0), 1));
         first.renew(7).unwrap();

@@ -83,7 +83,8 @@ fn take_up(disk: &dyn Disk, path: &Path, lease: &Lease, oldest: u64) -> Result<S
         }
         superblock = again;
     }
-    let (generation, oldest) = (superblock.generation, superblock.oldest);
+    let generation = superblock.generation;
+    let oldest = superblock.oldest;
     Err(Error::StaleReader { generation, oldest })
 }
 
@@ -207,7 +208,7 @@ impl IndexReader {
     /// All entries as of the last sync, ascending. Later syncs do not change the cursor.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     #[expect(clippy::iter_not_returning_iterator, reason = "making one can fail")]
     pub fn iter(&self) -> Result<Cursor> {
         self.range::<&[u8]>(..)
@@ -216,7 +217,7 @@ impl IndexReader {
     /// The entries of a range, ascending.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
         Cursor::ascending(&self.core, bounds_of(&range))
     }
@@ -224,7 +225,7 @@ impl IndexReader {
     /// The entries of a range, descending.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn range_back<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
         Cursor::descending(&self.core, bounds_of(&range))
     }
@@ -232,7 +233,7 @@ impl IndexReader {
     /// The entries whose keys begin with a prefix, ascending.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn prefix(&self, prefix: &[u8]) -> Result<Cursor> {
         Cursor::ascending(&self.core, bounds_of_prefix(prefix))
     }
@@ -240,7 +241,7 @@ impl IndexReader {
     /// The entries whose keys begin with a prefix, descending.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn prefix_back(&self, prefix: &[u8]) -> Result<Cursor> {
         Cursor::descending(&self.core, bounds_of_prefix(prefix))
     }
@@ -309,7 +310,9 @@ impl Follower {
                 return Err(lost(&core.dir, self.wal.position(), must_reach));
             }
         }
-        let (generation, oldest) = (self.superblock.generation, self.superblock.oldest);
+
+        let generation = self.superblock.generation;
+        let oldest = self.superblock.oldest;
         Err(Error::StaleReader { generation, oldest })
     }
 
@@ -319,6 +322,7 @@ impl Follower {
         let applied = read_applied(&core.pager, superblock)?;
 
         let start = superblock.log_start;
+
         // Read before the WAL: a writer may append and sync meanwhile.
         let durable = durable_mark(self.disk.as_ref(), &core.dir, superblock.tree);
         let must_reach = durable.max(superblock.log_end);
@@ -330,6 +334,7 @@ impl Follower {
             entries = if frame.next > superblock.log_end { frame.entries } else { entries };
             replay(&mut pending, &frame, &applied, sizes, &core.dir)?;
         }
+
         if self.wal.position() < must_reach {
             return Ok(false);
         }
@@ -339,6 +344,7 @@ impl Follower {
             state.pending = pending;
             state.entries = entries;
         })?;
+
         Ok(true)
     }
 
@@ -364,6 +370,7 @@ impl Follower {
         while self.epochs.front().is_some_and(|epoch| Arc::strong_count(epoch) == 1) {
             self.epochs.pop_front();
         }
+
         let oldest = self.epochs.front().map_or(generation, |epoch| epoch.0);
         core.pager.stands_at.store(oldest, Ordering::Relaxed);
         self.is_behind = false;
@@ -415,10 +422,12 @@ impl Follower {
         for frame in &frames {
             replay(&mut pending, frame, &everything, sizes, &core.dir)?;
         }
+
         self.install(core, |state| {
             state.pending = pending;
             state.entries = entries.unwrap_or(state.entries);
         })?;
+
         Ok(true)
     }
 

@@ -51,15 +51,8 @@ pub(crate) fn scrub(core: &Core, from: &[u8], leaves: u64) -> Result<(ScrubRepor
                 continue;
             }
 
-            let view = node.view();
-            let first = view.child_for(&from);
-            let end =
-                view.count().min(first.saturating_add(usize::try_from(left).unwrap_or(usize::MAX)));
-            for at in first..end {
-                let low = view.separator(at);
-                let own_high = node.high_of(at, high.clone());
-                reread(core, &mut report, view.child(at), 0, (&low, own_high.as_deref()))?;
-            }
+            let first = node.view().child_for(&from);
+            let end = reread_leaves(core, &mut report, &node, (first, left), high.as_deref())?;
             left -= (end - first) as u64;
             high = node.high_of(end - 1, high);
         }
@@ -77,8 +70,29 @@ pub(crate) fn scrub(core: &Core, from: &[u8], leaves: u64) -> Result<(ScrubRepor
             }
         }
     }
+
     report.has_ended = tree.root.is_none();
     Ok((report, from))
+}
+
+/// Reads up to `count` leaves of a node from the disk, from child `first` on. Returns the place
+/// behind the last one.
+fn reread_leaves(
+    core: &Core,
+    report: &mut ScrubReport,
+    node: &Node,
+    (first, count): (usize, u64),
+    high: Option<&[u8]>,
+) -> Result<usize> {
+    let view = node.view();
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let end = view.count().min(first.saturating_add(count));
+    for at in first..end {
+        let low = view.separator(at);
+        let own_high = node.high_of(at, high.map(<[u8]>::to_vec));
+        reread(core, report, view.child(at), 0, (&low, own_high.as_deref()))?;
+    }
+    Ok(end)
 }
 
 /// Reads a node from the disk; `None` if it is damaged and not in memory.

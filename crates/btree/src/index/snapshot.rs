@@ -44,7 +44,7 @@ impl Snapshot {
     /// [`Index::find_many`](crate::Index::find_many).
     ///
     /// # Errors
-    /// As [`find`](Self::find); no partial result.
+    /// Those of [`find`](Self::find); no partial result.
     pub fn find_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         self.check_open()?;
         self.core.find_many_in(&self.state, keys)
@@ -63,7 +63,7 @@ impl Snapshot {
     /// The entries of a range, ascending. The cursor may outlive the snapshot.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
         self.check_open()?;
         Cursor::ascending_in(&self.core, &self.state, bounds_of(&range))
@@ -72,7 +72,7 @@ impl Snapshot {
     /// The entries of a range, descending. The cursor may outlive the snapshot.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn range_back<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
         self.check_open()?;
         Cursor::descending_in(&self.core, &self.state, bounds_of(&range))

@@ -52,7 +52,8 @@ const APPLY_BYTES_MAX: usize = 512 << 10;
 /// Most leaves that one apply writes.
 const APPLY_LEAVES_MAX: u64 = 256;
 
-/// Pages of a checkpoint besides its new nodes: superblock, applied positions, parts of the free map.
+/// Pages of a checkpoint besides its new nodes: superblock, applied positions, parts of the free
+/// map.
 const CHECKPOINT_PAGES: u64 = 32;
 
 /// Least size of the unflushed buffer, in bytes.
@@ -248,6 +249,7 @@ impl Writer {
         if !self.body.is_empty() && self.body.bytes() + bytes > self.unflushed_bytes_max() {
             self.flush(core, false)?;
         }
+
         if self.reserve.is_full() {
             // On a full disk an apply would write its updates once more before the WAL gets
             // shorter.
@@ -430,6 +432,7 @@ impl Writer {
 
             from = next.filter(|_| self.free_map.held_pages() == 0);
         }
+
         Ok(())
     }
 
@@ -468,6 +471,7 @@ impl Writer {
         if let Some(callback) = &mut self.before_flush {
             callback().map_err(|reason| Error::FlushRefused { reason })?;
         }
+
         self.append(core, &mut body, entries, makes_room)?;
 
         // The frame is appended: nothing can fail any more.
@@ -581,6 +585,7 @@ impl Writer {
             state.tree = Arc::new(step.tree);
         }
 
+        debug_assert!(high.is_none_or(|high| step.low.as_slice() <= high), "a range of keys");
         self.applied.set(&step.low, high, position);
         self.quarantine.forget(&step.low, high);
         self.free_map.hold(self.superblock.generation, step.gone);
@@ -658,7 +663,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Makes a checkpoint if too many pages are held, too many nodes are new, or the WAL is too long.
+    /// Makes a checkpoint if too many pages are held, too many nodes are new, or the WAL is too
+    /// long.
     fn publish_if_due(&mut self, core: &Core) -> Result<()> {
         let held_max = (self.free_map.used_pages() / HELD_PART).max(HELD_PAGES_MIN);
         let is_due = self.free_map.held_pages_of(self.superblock.generation) > held_max
@@ -696,6 +702,7 @@ impl Writer {
             "no update is applied before it is logged"
         );
         self.check_usable()?;
+
         // A published tree must never be ahead of the durable WAL.
         let synced = self.wal.sync();
         self.poison_if_failed(synced)?;
@@ -716,9 +723,11 @@ impl Writer {
             // Either superblock may be the newest one now.
             self.poisoned = Some(core.pager.path().to_owned());
         }
+
         written?;
 
         core.pager.counters.checkpoints.add(1);
+        assert!(self.superblock.generation < superblock.generation, "epochs ascend");
         let epoch = Arc::new(Epoch(superblock.generation));
         self.epochs.push_back(epoch.clone());
         {
@@ -753,46 +762,16 @@ impl Writer {
         let tree = tree.store(pager.tree, generation, &mut take, &mut written)?;
         let nodes = written.len();
 
-        // Applied positions, and pages of the previous checkpoint that become free with this one.
         let (count, body) = applied.encode();
-        let make = |kind, number: PageNo, count, body: &[u8]| {
-            let mut bytes = [0; PAGE_SIZE];
-            bytes[BODY_OFFSET..BODY_OFFSET + body.len()].copy_from_slice(body);
-            let (tree, step) = (pager.tree, 0);
-            let header = Header { kind, level: 0, count, tree, generation, number, step };
-            let crc = seal(&mut bytes, &header);
-            (PageRef { number, crc }, (number, Page::new(&bytes)))
-        };
-
+        let number = take_page(pager, &mut self.free_map)?;
         let (applied_page, page) =
-            make(Kind::Applied, take_page(pager, &mut self.free_map)?, count, &body);
+            make_page(pager, generation, Kind::Applied, count, (number, &body));
         written.push(page);
+
+        // The pages of the previous checkpoint become free once this one is published.
         let old = self.superblock.lists.iter().chain(&self.superblock.applied);
         self.free_map.hold(epoch, old.map(|page| page.number).collect());
-
-        // A file that was cut needs fewer parts of the free map.
-        // A file that was cut needs fewer maps.
-        let unneeded = self.maps.iter().skip(self.free_map.map_count()).map(|page| page.number);
-        self.free_map.hold(epoch, unneeded.collect());
-
-        let (map_numbers, list_numbers) = self.place_maps(pager, epoch)?;
-        let mut maps = self.maps.clone();
-        let contents = self.free_map.write_maps(map_numbers.iter().map(|(map, _)| *map));
-        maps.resize(self.free_map.map_count(), PageRef { number: 0, crc: 0 });
-        for ((map, number), body) in map_numbers.into_iter().zip(&contents) {
-            let (page_ref, page) = make(Kind::Map, number, 0, body);
-            maps[map] = page_ref;
-            written.push(page);
-        }
-
-        let mut lists = Vec::new();
-        for (number, maps) in list_numbers.into_iter().zip(maps.chunks(LIST_MAPS)) {
-            let entry = |map: &PageRef| [map.number.to_le_bytes(), map.crc.to_le_bytes()].concat();
-            let body: Vec<u8> = maps.iter().flat_map(entry).collect();
-            let (page_ref, page) = make(Kind::MapList, number, maps.len() as u16, &body);
-            lists.push(page_ref);
-            written.push(page);
-        }
+        let (maps, lists) = self.store_free_map(pager, generation, &mut written)?;
 
         // One write in file order, and one sync before any superblock refers to these pages.
         let cached: Vec<NewPage> = written[..nodes].to_vec();
@@ -802,6 +781,7 @@ impl Writer {
         for (number, page) in cached {
             pager.cache.put(number, page);
         }
+
         let root = match &tree.root {
             Some(Child::Stored(page)) => Some(*page),
             _ => None,
@@ -829,7 +809,47 @@ impl Writer {
             lists,
             ..self.superblock.clone()
         };
+
         Ok((superblock, maps, tree))
+    }
+
+    /// Makes pages of the changed parts of the free map. Returns the references of all its parts,
+    /// and those of its list pages.
+    fn store_free_map(
+        &mut self,
+        pager: &Pager,
+        generation: u64,
+        written: &mut Vec<NewPage>,
+    ) -> Result<(Vec<PageRef>, Vec<PageRef>)> {
+        let epoch = self.superblock.generation;
+
+        // A file that was cut needs fewer parts of the free map.
+        let unneeded = self.maps.iter().skip(self.free_map.map_count()).map(|page| page.number);
+        self.free_map.hold(epoch, unneeded.collect());
+
+        // The bodies are made only now: taking pages for them has changed the map.
+        let (map_numbers, list_numbers) = self.place_maps(pager, epoch)?;
+        let mut maps = self.maps.clone();
+        let contents = self.free_map.write_maps(map_numbers.iter().map(|(map, _)| *map));
+        maps.resize(self.free_map.map_count(), PageRef { number: 0, crc: 0 });
+        for ((map, number), body) in map_numbers.into_iter().zip(&contents) {
+            let (page_ref, page) = make_page(pager, generation, Kind::Map, 0, (number, body));
+            maps[map] = page_ref;
+            written.push(page);
+        }
+        assert!(maps.iter().all(|map| map.number != 0), "every part of the map has a page");
+
+        let mut lists = Vec::new();
+        for (number, maps) in list_numbers.into_iter().zip(maps.chunks(LIST_MAPS)) {
+            let entry = |map: &PageRef| [map.number.to_le_bytes(), map.crc.to_le_bytes()].concat();
+            let body: Vec<u8> = maps.iter().flat_map(entry).collect();
+            let count = maps.len() as u16;
+            let (page_ref, page) =
+                make_page(pager, generation, Kind::MapList, count, (number, &body));
+            lists.push(page_ref);
+            written.push(page);
+        }
+        Ok((maps, lists))
     }
 
     /// Takes pages for the changed parts of the free map and for its lists. Taking a page changes
@@ -966,6 +986,10 @@ impl Writer {
 
     /// Makes a tree with the same entries the visible one.
     pub(crate) fn install(&mut self, core: &Core, tree: Tree, gone: Vec<PageNo>) {
+        debug_assert!(
+            gone.iter().all(|&page| self.free_map.is_used(page)),
+            "pages of the old tree"
+        );
         self.free_map.hold(self.superblock.generation, gone);
         core.state_mut().tree = Arc::new(tree);
     }
@@ -1032,6 +1056,7 @@ impl Writer {
         if let Err(error) = self.checkpoint(core) {
             tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
         }
+
         self.adapt_cache(core)
     }
 }
@@ -1046,6 +1071,21 @@ pub(crate) fn makes_room<'a>(updates: impl Iterator<Item = (Option<&'a [u8]>, &'
         more += i64::from(value.is_some()) - i64::from(was_there);
     }
     puts == 0 || more < 0
+}
+
+/// Makes a page that belongs to no level of the tree. Returns its reference, too.
+fn make_page(
+    pager: &Pager,
+    generation: u64,
+    kind: Kind,
+    count: u16,
+    (number, body): (PageNo, &[u8]),
+) -> (PageRef, NewPage) {
+    let mut bytes = [0; PAGE_SIZE];
+    bytes[BODY_OFFSET..BODY_OFFSET + body.len()].copy_from_slice(body);
+    let header = Header { kind, level: 0, count, tree: pager.tree, generation, number, step: 0 };
+    let crc = seal(&mut bytes, &header);
+    (PageRef { number, crc }, (number, Page::new(&bytes)))
 }
 
 /// Makes all unflushed updates pending. Each update is visible throughout, in one buffer or in

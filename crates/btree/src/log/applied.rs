@@ -59,13 +59,16 @@ impl Applied {
         self.ranges.retain(|start, _| {
             start.as_slice() < low || high.is_some_and(|high| start.as_slice() >= high)
         });
+
         self.ranges.insert(low.to_vec(), position);
 
         self.join_equal();
+
         // Joining loses precision and nothing else: some updates are applied once more.
         while self.ranges.len() > RANGES_MAX || self.encoded_bytes() > BODY_BYTES {
             self.join_nearest();
         }
+
         debug_assert!(self.ranges.contains_key(&[][..]), "every key has a position");
     }
 
@@ -107,6 +110,7 @@ impl Applied {
         for (start, position) in &self.ranges {
             out.u64(*position).u16(start.len() as u16).put(start);
         }
+        assert!(out.bytes().len() <= BODY_BYTES, "the ranges fit into a page");
         (self.ranges.len() as u16, out.into_bytes())
     }
 
@@ -125,6 +129,7 @@ impl Applied {
             }
             ranges.insert(start, position);
         }
+
         (!ranges.is_empty()).then_some(Self { ranges })
     }
 }

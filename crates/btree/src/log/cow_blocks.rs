@@ -97,6 +97,7 @@ impl CowBlocks {
         self.blocks += 1;
         let chunks = Arc::make_mut(&mut self.chunks);
         let blocks = Arc::make_mut(&mut chunks[chunk]);
+        debug_assert!(blocks[at].start < start, "keys ascend over the blocks");
         blocks.insert(at + 1, SharedBlock::new(start, block));
 
         if blocks.len() > CHUNK_BLOCKS_MAX {
@@ -110,6 +111,7 @@ impl CowBlocks {
     /// Replaces the blocks from one position on and before another. The new keys lie between those
     /// of the neighbours.
     pub(crate) fn replace(&mut self, from: BlockPos, to: BlockPos, by: Vec<(Arc<[u8]>, Block)>) {
+        debug_assert!(from <= to, "positions are in order");
         let chunks = Arc::make_mut(&mut self.chunks);
         let before: usize =
             chunks[from.0..chunks.len().min(to.0 + 1)].iter().map(|s| s.len()).sum();
@@ -119,6 +121,7 @@ impl CowBlocks {
             Some(chunk) => chunk[..from.1].to_vec(),
             None => Vec::new(),
         };
+
         kept.extend(by.into_iter().map(|(start, block)| SharedBlock::new(start, block)));
         if let Some(chunk) = chunks.get(to.0) {
             kept.extend_from_slice(&chunk[to.1..]);
@@ -148,6 +151,7 @@ impl CowBlocks {
             Some(chunk) => (chunk, self.chunks[chunk].partition_point(is_below)),
             None => (0, 0),
         };
+
         (from, to)
     }
 

@@ -67,6 +67,7 @@ impl UpdateBuffer {
             if block.bytes() + bytes <= BLOCK_BYTES || entries < 2 {
                 block.insert(key, value);
                 self.entries = self.entries + block.len() - entries;
+                debug_assert!(self.entries > 0, "an update was put in");
                 self.block_bytes = self.block_bytes + block.memory_bytes() - memory;
                 return;
             }
@@ -165,52 +166,53 @@ mod tests {
     #[test]
     fn update_buffers_are_maps_whose_copies_share_blocks() {
         for_each_seed("deltas_are_a_map_whose_copies_stand_still", 30, |rng, _| {
-            let (mut deltas, mut model) = (UpdateBuffer::default(), Model::new());
+            let mut updates = UpdateBuffer::default();
+            let mut model = Model::new();
             let mut view = (UpdateBuffer::default(), Model::new());
             for round in 0..2_000 {
                 let key = rng.below(1_000).to_string().into_bytes();
                 if rng.chance(1, 100) {
                     let high = rng.below(1_000).to_string().into_bytes();
                     let high = rng.chance(9, 10).then_some(high);
-                    let found = list(deltas.range(&key, high.as_deref()));
+                    let found = list(updates.range(&key, high.as_deref()));
                     assert_eq!(found, expect(&model, &key, high.as_deref()));
-                    let mut backward = list(deltas.range(&key, high.as_deref()).rev());
+                    let mut backward = list(updates.range(&key, high.as_deref()).rev());
                     backward.reverse();
                     assert_eq!(found, backward);
                     if round % 3 == 0 {
-                        deltas.remove_range(&key, high.as_deref());
+                        updates.remove_range(&key, high.as_deref());
                         model.retain(|k, _| k < &key || high.as_ref().is_some_and(|h| k >= h));
                     }
                     assert_eq!(list(view.0.iter()), expect(&view.1, b"", None));
-                    view = (deltas.clone(), model.clone());
+                    view = (updates.clone(), model.clone());
                 }
                 let value = rng.chance(3, 4).then(|| vec![1; rng.index(40)]);
-                deltas.insert(&key, value.as_deref());
-                assert_eq!(deltas.get(&key), Some(value.as_deref()));
+                updates.insert(&key, value.as_deref());
+                assert_eq!(updates.get(&key), Some(value.as_deref()));
                 model.insert(key, value);
-                assert_eq!(deltas.len(), model.len());
+                assert_eq!(updates.len(), model.len());
             }
-            assert_eq!(list(deltas.iter()), expect(&model, b"", None));
-            let memory: usize = deltas.blocks.iter().map(|(_, block)| block.memory_bytes()).sum();
-            assert_eq!(deltas.block_bytes, memory);
-            assert!(deltas.blocks.iter().all(|(_, block)| !block.is_empty()));
-            assert!(deltas.blocks.iter().map(|(start, _)| start).is_sorted_by(|a, b| a < b));
-            assert_eq!(deltas.blocks.len(), deltas.blocks.iter().count());
-            deltas.remove_range(b"", None);
-            assert_eq!((deltas.len(), deltas.memory_bytes()), (0, 0));
+            assert_eq!(list(updates.iter()), expect(&model, b"", None));
+            let memory: usize = updates.blocks.iter().map(|(_, block)| block.memory_bytes()).sum();
+            assert_eq!(updates.block_bytes, memory);
+            assert!(updates.blocks.iter().all(|(_, block)| !block.is_empty()));
+            assert!(updates.blocks.iter().map(|(start, _)| start).is_sorted_by(|a, b| a < b));
+            assert_eq!(updates.blocks.len(), updates.blocks.iter().count());
+            updates.remove_range(b"", None);
+            assert_eq!((updates.len(), updates.memory_bytes()), (0, 0));
         });
     }
 
     #[test]
     fn ascending_keys_fill_their_blocks() {
-        let mut deltas = UpdateBuffer::default();
+        let mut updates = UpdateBuffer::default();
         for number in 0..20_000_u32 {
             // Big-endian, so that keys ascend.
             let mut key = number.to_le_bytes();
             key.reverse();
-            deltas.insert(&key, Some(&[0; 13]));
+            updates.insert(&key, Some(&[0; 13]));
         }
         let bytes = 20_000 * (ENTRY_HEAD_BYTES + 4 + 13 + 4);
-        assert!(deltas.block_bytes < bytes * 3 / 2, "{} of {bytes}", deltas.block_bytes);
+        assert!(updates.block_bytes < bytes * 3 / 2, "{} of {bytes}", updates.block_bytes);
     }
 }

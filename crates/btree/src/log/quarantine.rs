@@ -36,6 +36,7 @@ impl Quarantine {
             return false;
         }
         self.ranges.insert(low.to_vec(), high.map(<[u8]>::to_vec));
+        debug_assert!(self.ranges.len() <= RANGES_MAX, "the ranges are bounded");
         true
     }
 
@@ -102,12 +103,14 @@ mod tests {
             updates.insert(key, None);
             assert_eq!(quarantine.first_outside(&updates), expected.map(|key| key.to_vec()));
         }
+
         quarantine.forget(b"a", Some(b"m"));
         assert_eq!(quarantine.len(), 1);
         assert!(quarantine.begins_at(b"m") && !quarantine.begins_at(b"d"));
         for number in 0..2 * RANGES_MAX as u64 {
             quarantine.note(&number.to_le_bytes(), None);
         }
+
         assert_eq!(quarantine.len(), RANGES_MAX);
         assert!(quarantine.note(b"m", Some(b"n")));
     }

@@ -11,13 +11,11 @@
 
 #![doc = include_str!("../../../../docs/format/btree-log.md")]
 
+// Bottom-up: a module imports only from modules above it.
 mod frame;
-
 mod mark;
-
-mod salvage;
-
 mod segment;
+mod salvage;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -111,11 +109,11 @@ impl WalReader {
         }
     }
 
-    /// As [`next`](Self::next), but stops where all entries were replaced: from there on the frames
-    /// belong above a newer tree.
+    /// Like [`next`](Self::next), but stops where all entries were replaced: from there on the
+    /// frames belong above a newer tree.
     ///
     /// # Errors
-    /// As [`next`](Self::next).
+    /// Those of [`next`](Self::next).
     pub(crate) fn next_of(&mut self, replaced: u64) -> Result<Option<Frame>> {
         let position = self.position;
         let frame = self.next()?;
@@ -211,6 +209,7 @@ impl Tail {
 
         let (file, end) = lock(&self.end).clone();
         *has_failed = *has_failed || file.sync().is_err();
+
         // A second fsync could succeed although the first one dropped the pages.
         if *has_failed {
             return Err(Error::Poisoned { path: file.path().to_owned() });
@@ -282,7 +281,8 @@ impl Wal {
     ///
     /// Cost: in proportion to the WAL.
     ///
-    /// # Errors [`Error::Corrupt`] if the WAL ends before `must_reach`, or before a position that
+    /// # Errors
+    /// [`Error::Corrupt`] if the WAL ends before `must_reach`, or before a position that
     /// the WAL or the durable mark calls durable, or if a file of another tree stands among the
     /// segments; [`Error::Disk`]; those of `each`.
     pub(crate) fn recover(
@@ -297,28 +297,7 @@ impl Wal {
         let (old, mut segments) = live_segments(disk.as_ref(), dir, tree, start)?;
         let starts: VecDeque<u64> = segments.iter().map(|segment| segment.start).collect();
 
-        // Every segment but the last must end with a frame that says so, exactly where the next
-        // begins.
-        let mut position = start;
-        let mut is_sealed = false;
-        for (number, segment) in segments.iter().enumerate() {
-            is_sealed = false;
-            while let Some(frame) = segment.frame_read_twice(position)? {
-                position = frame.next;
-                is_sealed = frame.is_end;
-                if is_sealed {
-                    break;
-                }
-                each(&frame)?;
-            }
-            match starts.get(number + 1) {
-                Some(&next) if is_sealed && next == position => {}
-                // Only a WAL with an earlier end can have left segments behind this one.
-                Some(_) => return Err(lost_in(segment.file.path(), position, must_reach)),
-                None => {}
-            }
-        }
-
+        let (position, is_sealed) = read_frames(&segments, (start, must_reach), &mut each)?;
         let Some(segment) = segments.pop() else {
             return Err(lost_in(&Segment::path(dir, start), start, must_reach));
         };
@@ -328,13 +307,15 @@ impl Wal {
             return Err(lost_in(segment.file.path(), position, must_reach));
         }
 
-        // The end is torn, not damaged: nothing behind it was ever durable.
         for old in old {
             disk.remove(&Segment::path(dir, old))?;
         }
+
+        // The end is torn, not damaged: nothing behind it was ever durable.
         segment.file.set_len(segment.offset(position))?;
         segment.write_again()?;
         segment.file.sync()?;
+
         // The creation of the segment may have been interrupted before its name was durable.
         disk.sync_dir(&dir.join(LOG_DIR))?;
 
@@ -380,7 +361,8 @@ impl Wal {
     ///
     /// Cost: one write. A full segment is made durable before its successor is created.
     ///
-    /// # Errors [`Error::Disk`]: nothing was appended, and the call may be repeated.
+    /// # Errors
+    /// [`Error::Disk`]: nothing was appended, and the call may be repeated.
     /// [`Error::Poisoned`]: a sync failed.
     pub(crate) fn append(&mut self, body: &mut FrameBody, entries: u64) -> Result<()> {
         let len = self.end - self.segment.start;
@@ -422,6 +404,7 @@ impl Wal {
     /// # Errors
     /// [`Error::Corrupt`] if a frame is not whole; [`Error::Disk`].
     pub(crate) fn oldest_frames(&self) -> Result<(Vec<Frame>, u64)> {
+        debug_assert!(!self.has_one_segment(), "the last segment still grows");
         let start = self.start();
         let next = self.starts.get(1).copied().unwrap_or(self.end);
         let disk = self.disk.as_ref();
@@ -437,6 +420,7 @@ impl Wal {
             position = frame.next;
             frames.push(frame);
         }
+
         Ok((frames, next))
     }
 
@@ -450,7 +434,7 @@ impl Wal {
     /// Cost: one write and two syncs, unless the last segment is empty.
     ///
     /// # Errors
-    /// As [`append`](Self::append).
+    /// Those of [`append`](Self::append).
     pub(crate) fn cut(&mut self, entries: u64) -> Result<()> {
         if self.end == self.segment.start { Ok(()) } else { self.begin_segment(entries) }
     }
@@ -461,16 +445,19 @@ impl Wal {
             self.write(SEALED, entries, &mut FrameBody::default())?;
             self.is_sealed = true;
         }
+
         // Only the last segment of a WAL may have a torn end.
         self.sync()?;
 
         let disk = self.disk.as_ref();
         let segment = Segment::create(disk, &self.dir, self.segment.owner, self.end)?;
         let path = self.dir.join(LOG_DIR);
+
         // After a failed sync of a directory its names may be lost for good, as bytes of a file
         // after a failed fsync.
         disk.sync_dir(&path).map_err(|_| Error::Poisoned { path })?;
 
+        assert!(self.starts.back().is_some_and(|&last| last < self.end), "starts ascend");
         self.segment = segment;
         self.tail.set(&self.segment, self.end);
         self.starts.push_back(self.end);
@@ -481,6 +468,7 @@ impl Wal {
     /// Writes a frame behind the last one.
     fn write(&mut self, kind: u32, entries: u64, body: &mut FrameBody) -> Result<()> {
         debug_assert!(self.segment.start <= self.end, "a segment begins before its frames");
+        debug_assert!(self.synced() <= self.end, "nothing is durable that was not written");
         let numbers = [entries, self.synced(), self.replaced];
         let frame = &mut body.frame;
         let body_end = frame.len();
@@ -488,6 +476,7 @@ impl Wal {
         let bytes = frame.len();
 
         let written = self.segment.file.write_at(frame, self.segment.offset(self.end));
+
         // The body may be written once more, elsewhere.
         frame.truncate(body_end);
         written?;
@@ -509,6 +498,7 @@ impl Wal {
     /// Removes the segments that are not needed from `start` on. A segment that cannot be removed
     /// stays until the next call.
     pub(crate) fn trim(&mut self, start: u64) {
+        debug_assert!(start <= self.synced(), "only durable updates can leave the WAL");
         while self.starts.get(1).is_some_and(|&next| next <= start) {
             let path = Segment::path(&self.dir, self.starts[0]);
             if let Err(error) = self.disk.remove(&path) {
@@ -518,6 +508,41 @@ impl Wal {
             self.starts.pop_front();
         }
     }
+}
+
+/// Hands out the frames of segments that follow each other. Returns the end of the last whole
+/// frame, and whether that frame ends its segment.
+///
+/// # Errors
+/// [`Error::Corrupt`] if a segment but the last does not end exactly where the next begins, with a
+/// frame that says so; those of `each`.
+fn read_frames(
+    segments: &[Segment],
+    (start, must_reach): (u64, u64),
+    each: &mut impl FnMut(&Frame) -> Result<()>,
+) -> Result<(u64, bool)> {
+    let mut position = start;
+    let mut is_sealed = false;
+    for (number, segment) in segments.iter().enumerate() {
+        is_sealed = false;
+        while let Some(frame) = segment.frame_read_twice(position)? {
+            assert!(position < frame.next, "each frame takes the reader on");
+            position = frame.next;
+            is_sealed = frame.is_end;
+            if is_sealed {
+                break;
+            }
+            each(&frame)?;
+        }
+
+        match segments.get(number + 1) {
+            Some(next) if is_sealed && next.start == position => {}
+            // Only a WAL with an earlier end can have left segments behind this one.
+            Some(_) => return Err(lost_in(segment.file.path(), position, must_reach)),
+            None => {}
+        }
+    }
+    Ok((position, is_sealed))
 }
 
 /// The starts of the segments that are not needed from `start` on, and the needed segments,
@@ -607,7 +632,7 @@ pub(crate) fn lost(dir: &Path, found: u64, expected: u64) -> Error {
     Error::Corrupt { path: dir.join(LOG_DIR), what }
 }
 
-/// As [`lost`], naming the segment.
+/// Like [`lost`], naming the segment.
 fn lost_in(path: &Path, found: u64, expected: u64) -> Error {
     let what = Corrupt::rule("the log reaches as far as it was durable", expected, found);
     Error::Corrupt { path: path.to_owned(), what }

@@ -52,6 +52,7 @@ impl Block {
 
     /// Bytes of the keys and values of a range of entries.
     pub(crate) fn content_bytes(&self, from: usize, to: usize) -> usize {
+        debug_assert!(from <= to && to <= self.len(), "a range of entries");
         let start_of = |at: usize| self.starts.get(at).map_or(self.data.len(), |&s| s as usize);
         start_of(to) - start_of(from) - (to - from) * ENTRY_HEAD_BYTES
     }
@@ -77,7 +78,8 @@ impl Block {
 
     /// The place of `key`, or the place where it would be.
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, self.len());
+        let mut low = 0;
+        let mut high = self.len();
         while low < high {
             let middle = (low + high) / 2;
             match compare_keys(self.key(middle), key) {
@@ -130,6 +132,7 @@ impl Block {
     /// Replaces `old` bytes at `start` by room for `new` bytes.
     fn resize_at(&mut self, start: usize, old: usize, new: usize) {
         let end = self.data.len();
+        debug_assert!(start + old <= end, "the bytes are there");
         if new > old {
             self.data.resize(end + new - old, 0);
         }
@@ -147,6 +150,7 @@ impl Block {
 
     /// Splits the entries from `at` on off into a block of their own.
     pub(crate) fn split_off(&mut self, at: usize) -> Self {
+        debug_assert!(at <= self.len(), "a place among the entries");
         let cut = self.starts.get(at).map_or(self.data.len(), |&start| start as usize);
         let mut upper = Self::with_capacity(self.data.capacity(), self.starts.capacity());
         upper.data.extend_from_slice(&self.data[cut..]);
@@ -158,6 +162,7 @@ impl Block {
 
     /// Removes the entries before `at`, and keeps the memory.
     pub(crate) fn forget_before(&mut self, at: usize) {
+        debug_assert!(at <= self.len(), "a place among the entries");
         let cut = self.starts.get(at).map_or(self.data.len(), |&start| start as usize);
         self.data.drain(..cut);
         self.starts.drain(..at);
@@ -168,6 +173,7 @@ impl Block {
 
     /// The entries of a range, as a block of their own.
     pub(crate) fn slice(&self, from: usize, to: usize) -> Self {
+        debug_assert!(to <= self.len(), "a range of entries");
         let mut slice = Self::with_capacity(0, to.saturating_sub(from));
         for at in from..to {
             let (key, value) = self.get(at);
@@ -223,6 +229,7 @@ pub(crate) fn apply<'a>(below: &Block, above: impl Iterator<Item = EntryRef<'a>>
         let (key, value) = below.get(at);
         merged.push(key, value);
     }
+
     merged
 }
 
@@ -238,7 +245,8 @@ mod tests {
     #[test]
     fn a_block_is_a_sorted_map() {
         for_each_seed("a_block_is_a_sorted_map", 40, |rng, _| {
-            let (mut block, mut model) = (Block::default(), BTreeMap::new());
+            let mut block = Block::default();
+            let mut model = BTreeMap::new();
             for _ in 0..300 {
                 let key = rng.below(100).to_string().into_bytes();
                 let value = (!rng.below(4).eq(&0)).then(|| vec![7; rng.below(20) as usize]);

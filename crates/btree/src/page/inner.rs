@@ -136,7 +136,9 @@ impl<'a> Inner<'a> {
         let Some(suffix) = key.strip_prefix(self.prefix) else {
             return if key < self.prefix { 0 } else { self.count - 1 };
         };
-        let (mut low, mut high) = (1, self.count);
+
+        let mut low = 1;
+        let mut high = self.count;
         while low < high {
             let middle = (low + high) / 2;
             if compare_keys(self.suffix(middle), suffix).is_le() {
@@ -145,6 +147,7 @@ impl<'a> Inner<'a> {
                 high = middle;
             }
         }
+
         low - 1
     }
 
@@ -216,6 +219,7 @@ pub(crate) fn divide(lows: &[&[u8]]) -> Vec<usize> {
             return ends;
         }
     }
+
     unreachable!("a child fits into a node of its own")
 }
 
@@ -230,6 +234,7 @@ pub(crate) fn write(bytes: &mut [u8], lows: &[&[u8]], children: impl Iterator<It
         set_child(bytes, at, child);
     }
 
+    debug_assert!(lows.is_sorted(), "separators ascend");
     let ends_at = CHILDREN_OFFSET + CHILD_BYTES * lows.len();
     let mut end = ends_at + 2 * (lows.len() - 1);
     let mut put = |bytes: &mut [u8], what: &[u8]| {
@@ -280,7 +285,8 @@ mod tests {
                 let child = |at: usize| PageRef { number: at as u32 + 2, crc: at as u32 * 3 };
                 write(&mut bytes, own, (from..to).map(child));
                 let count = own.len() as u16;
-                let (tree, number) = (1, 1);
+                let tree = 1;
+                let number = 1;
                 let header = Header {
                     kind: Kind::Inner,
                     level: 1,

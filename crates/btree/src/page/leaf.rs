@@ -161,24 +161,31 @@ impl<'a> Leaf<'a> {
             return if end <= PAGE_SIZE { Ok(()) } else { Err(broken("entries")) };
         }
 
-        let mut start = leaf.entries_at + 2 * count;
+        leaf.check_entries()
+    }
+
+    /// Checks that entries of varying sizes lie within the page, one behind the other.
+    fn check_entries(&self) -> Result<(), Corrupt> {
+        let broken = |rule| Corrupt::rule(rule, 0, 0);
+        let head = if self.sizes.key.is_some() { 0 } else { 2 };
+        let mut start = self.entries_at + 2 * self.count;
         if start > PAGE_SIZE {
             return Err(broken("ends"));
         }
 
-        for at in 0..count {
-            let end = usize::from(u16_at(bytes, leaf.entries_at + 2 * at));
-            let head = if sizes.key.is_some() { 0 } else { 2 };
+        for at in 0..self.count {
+            let end = usize::from(u16_at(self.bytes, self.entries_at + 2 * at));
             if end > PAGE_SIZE || end < start + head {
                 return Err(broken("ends"));
             }
-            let suffix = match sizes.key {
-                Some(key) => usize::from(key).checked_sub(leaf.prefix.len()),
-                None => Some(usize::from(u16_at(bytes, start))),
+
+            let suffix = match self.sizes.key {
+                Some(key) => usize::from(key).checked_sub(self.prefix.len()),
+                None => Some(usize::from(u16_at(self.bytes, start))),
             };
             let rest = suffix.and_then(|suffix| (end - start - head).checked_sub(suffix));
-            let key_bytes = suffix.map_or(0, |suffix| suffix + leaf.prefix.len());
-            match (rest, sizes.value) {
+            let key_bytes = suffix.map_or(0, |suffix| suffix + self.prefix.len());
+            match (rest, self.sizes.value) {
                 (Some(rest), Some(value)) if rest == usize::from(value) => {}
                 (Some(rest), None) if rest <= VALUE_BYTES_MAX => {}
                 _ => return Err(broken("entry")),
@@ -188,6 +195,7 @@ impl<'a> Leaf<'a> {
             }
             start = end;
         }
+
         Ok(())
     }
 
@@ -282,7 +290,9 @@ impl<'a> Leaf<'a> {
         let Some(suffix) = key.strip_prefix(self.prefix) else {
             return Err(if key < self.prefix { 0 } else { self.count });
         };
-        let (mut low, mut high) = (0, self.count);
+
+        let mut low = 0;
+        let mut high = self.count;
         while low < high {
             let middle = (low + high) / 2;
             match compare_keys(self.entry(middle).0, suffix) {
@@ -291,6 +301,7 @@ impl<'a> Leaf<'a> {
                 std::cmp::Ordering::Greater => high = middle,
             }
         }
+
         Err(low)
     }
 
@@ -374,7 +385,8 @@ fn divide_into(parts: usize, block: &Block, sizes: Sizes, fences: Fences<'_>) ->
             block.len()
         } else {
             // The cut nearest to the goal that leaves an entry for each part to come.
-            let (mut low_at, mut high_at) = (from + 1, block.len() - left);
+            let mut low_at = from + 1;
+            let mut high_at = block.len() - left;
             while low_at < high_at {
                 let middle = (low_at + high_at) / 2;
                 if weigh(middle) < goal { low_at = middle + 1 } else { high_at = middle }
@@ -399,6 +411,7 @@ fn divide_into(parts: usize, block: &Block, sizes: Sizes, fences: Fences<'_>) ->
         low = high.unwrap_or_default();
         from = to;
     }
+
     Some(divided)
 }
 
@@ -424,6 +437,7 @@ pub(crate) fn write<'a>(
         bytes[BODY_OFFSET + 2 * at..][..2].copy_from_slice(&field.to_le_bytes());
     }
 
+    debug_assert!(fences.high.is_none_or(|high| fences.low < high), "fences ascend");
     let mut end = FENCES_OFFSET;
     let mut put = |bytes: &mut [u8], what: &[u8]| {
         bytes[end..end + what.len()].copy_from_slice(what);
@@ -478,6 +492,7 @@ mod tests {
             number: 2,
             step: 0,
         };
+
         seal(&mut bytes, &header);
         Leaf::check(&bytes, sizes).unwrap();
         Page::new(&bytes)

@@ -173,19 +173,22 @@ pub(crate) fn open(bytes: &[u8], tree: u64, number: PageNo) -> Result<Header, Co
     if header.tree != tree {
         return Err(broken("tree", tree, header.tree));
     }
+
     if header.number != number {
         return Err(broken("number", u64::from(number), u64::from(header.number)));
     }
+
     if header.step != 0 && kind != Kind::Leaf {
         return Err(broken("step", 0, u64::from(header.step)));
     }
+
     Ok(header)
 }
 
 /// Reads the header of the page that a reference means.
 ///
 /// # Errors
-/// As [`open`]; [`Corrupt`] also if another whole page stands there.
+/// Those of [`open`]; [`Corrupt`] also if another whole page stands there.
 pub(crate) fn open_ref(bytes: &[u8], tree: u64, page: PageRef) -> Result<Header, Corrupt> {
     let header = open(bytes, tree, page.number)?;
     let found = u32_at(bytes, 0);
@@ -199,6 +202,7 @@ pub(crate) fn open_ref(bytes: &[u8], tree: u64, page: PageRef) -> Result<Header,
             found: u64::from(found),
         });
     }
+
     Ok(header)
 }
 

@@ -207,11 +207,13 @@ mod tests {
     #[test]
     fn pages_go_from_the_lowest_level_up() {
         let cache = Cache::new(SHARDS * 4 * CACHED_PAGE_BYTES);
+
         // Numbers of one shard.
         let number = |at: u32| at * SHARDS as u32;
         let root = put(&cache, number(0), 2);
         let nodes: Vec<_> = (1..4).map(|at| put(&cache, number(at), 1)).collect();
         let leaf = put(&cache, number(9), 0);
+
         // Full of nodes: no leaf comes in.
         assert!(cache.get(leaf).is_none());
         assert!(cache.get(nodes[0]).is_some() && cache.get(nodes[2]).is_some());
@@ -221,6 +223,7 @@ mod tests {
             put(&cache, number(at), 1);
             assert!(cache.get(root).is_some());
         }
+
         assert_eq!(cache.pages_by_level()[..3], [0, 3, 1]);
         cache.set_bytes(SHARDS * CACHED_PAGE_BYTES);
         assert_eq!(cache.pages_by_level()[..3], [0, 0, 1]);

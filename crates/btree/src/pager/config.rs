@@ -106,6 +106,7 @@ impl Config {
                 "1 to 512 bytes are allowed",
             );
         }
+
         if self.value_bytes.is_some_and(|bytes| bytes > VALUE_BYTES_MAX) {
             return refuse(
                 "value_bytes",
@@ -117,9 +118,11 @@ impl Config {
         if self.memory_bytes < MEMORY_BYTES_MIN {
             return refuse("memory_bytes", self.memory_bytes.to_string(), "1 MiB is the least");
         }
+
         if self.log_bytes_max < LOG_BYTES_MIN {
             return refuse("log_bytes_max", self.log_bytes_max.to_string(), "64 KiB is the least");
         }
+
         if self.batch_bytes_max.is_some_and(|bytes| bytes > BATCH_BYTES_MAX) {
             let value = format!("{:?}", self.batch_bytes_max);
             return refuse("batch_bytes_max", value, "1 GiB is the most");

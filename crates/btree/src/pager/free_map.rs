@@ -56,10 +56,12 @@ impl FreeMap {
             held_pages: 0,
             changed: Vec::new(),
         };
+
         free_map.grow(u64::from(SUPERBLOCKS));
         for page in 0..SUPERBLOCKS {
             free_map.mark(page);
         }
+
         free_map
     }
 
@@ -127,7 +129,8 @@ impl FreeMap {
 
     /// Marks a free page as used.
     fn mark(&mut self, page: PageNo) {
-        debug_assert!(!self.is_used(page) && u64::from(page) < self.pages);
+        debug_assert!(!self.is_used(page), "a page is taken once");
+        debug_assert!(u64::from(page) < self.pages, "a page of the file");
         self.used[page as usize / 64] |= 1 << (page % 64);
         self.used_pages += 1;
         self.changed[page as usize / MAP_PAGES] = true;
@@ -135,7 +138,7 @@ impl FreeMap {
 
     /// Marks a page as free.
     fn unmark(&mut self, page: PageNo) {
-        debug_assert!(page >= SUPERBLOCKS);
+        debug_assert!(SUPERBLOCKS <= page, "superblocks are never freed");
         if !self.is_used(page) {
             // A forged tree may refer to a page twice; the page is freed once.
             return;
@@ -162,6 +165,7 @@ impl FreeMap {
 
     /// Gives back a page to which no tree refers yet.
     pub(crate) fn give_back(&mut self, page: PageNo) {
+        debug_assert!(self.is_used(page), "only a page that was taken can be given back");
         self.unmark(page);
     }
 
@@ -263,13 +267,14 @@ impl FreeMap {
 
     /// Length of the file without the free pages at its end, in pages.
     pub(crate) fn needed_pages(&self) -> u64 {
+        debug_assert!(self.is_used(0), "the superblocks are always in use");
         let last = self.used.iter().rposition(|&word| word != 0).unwrap_or(0);
         last as u64 * 64 + 64 - u64::from(self.used[last].leading_zeros())
     }
 
     /// Cuts the file; the pages behind its new end are free.
     pub(crate) fn cut(&mut self, pages: u64) {
-        debug_assert!(pages >= self.needed_pages());
+        assert!(self.needed_pages() <= pages, "no page in use is cut off");
         self.pages = pages;
         self.used.truncate(pages.div_ceil(64) as usize);
         self.changed.truncate((pages as usize).div_ceil(MAP_PAGES));
@@ -290,7 +295,8 @@ mod tests {
     fn pages_are_given_out_once_and_again_when_nobody_needs_them() {
         for_each_seed("pages_are_given_out_once_and_again", 20, |rng, _| {
             let mut free_map = FreeMap::new();
-            let (mut used, mut held) = (BTreeSet::from([0, 1]), Vec::new());
+            let mut used = BTreeSet::from([0, 1]);
+            let mut held = Vec::new();
             for epoch in 1..60 {
                 for _ in 0..rng.below(80) {
                     let page = free_map.take().unwrap_or_else(|| {
@@ -314,7 +320,7 @@ mod tests {
                 assert_eq!(free_map.held_pages() as usize, held.len());
                 assert_eq!(free_map.used_pages() as usize, used.len());
                 assert_eq!(free_map.needed_pages(), u64::from(*used.last().unwrap()) + 1);
-                // What is stored has neither free pages nor those held.
+                // The stored map has neither free nor held pages.
                 let map = free_map.write_maps(std::iter::once(0)).remove(0);
                 let again =
                     FreeMap::from_maps(free_map.pages(), std::iter::once(map.as_slice())).unwrap();

@@ -60,6 +60,7 @@ impl<'a> PageWriter<'a> {
             self.first = number;
         }
 
+        debug_assert!(self.count < BATCH_PAGES, "the batch has room for a page");
         self.pager.cache.remove(number);
         let page = &mut self.batch[self.count * PAGE_SIZE..][..PAGE_SIZE];
         page.fill(0);
@@ -70,13 +71,15 @@ impl<'a> PageWriter<'a> {
     /// Waits until everything is written. The pages are not durable yet.
     ///
     /// # Errors
-    /// As [`page`](Self::page).
+    /// Those of [`page`](Self::page).
     pub(crate) fn finish(mut self) -> Result<()> {
         self.send()?;
 
         while let Some(done) = self.queue.pop() {
             self.take_back(done)?;
         }
+
+        debug_assert_eq!(self.queue.outstanding(), 0, "nothing is in flight");
         Ok(())
     }
 

@@ -140,10 +140,10 @@ impl Pager {
         }
     }
 
-    /// As [`load`](Self::load), past the cache.
+    /// Like [`load`](Self::load), past the cache.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// Those of [`load`](Self::load).
     pub(crate) fn read(&self, page: PageRef, level: u8) -> Result<Page> {
         self.read_unexplained(page, level).map_err(|error| self.explain(error))
     }
@@ -193,7 +193,7 @@ impl Pager {
     /// Cost: a read of 4 KiB for each page that is not cached, up to 64 in flight.
     ///
     /// # Errors
-    /// As [`load`](Self::load), of the first page that fails.
+    /// Those of [`load`](Self::load), of the first page that fails.
     pub(crate) fn load_many(&self, pages: &[PageRef], level: u8, keep: bool) -> Result<Vec<Page>> {
         let mut loaded: Vec<Option<Page>> =
             pages.iter().map(|&page| self.cached(page, level)).collect();
@@ -211,6 +211,8 @@ impl Pager {
                 self.cache.put(pages[at].number, page);
             }
         }
+
+        debug_assert!(loaded.iter().all(Option::is_some), "a page for each reference");
         Ok(loaded.into_iter().flatten().collect())
     }
 
@@ -255,7 +257,7 @@ impl Pager {
     /// Returns the count and the bytes of a page that is neither leaf nor inner node.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// Those of [`load`](Self::load).
     pub(crate) fn load_other(&self, page: PageRef, kind: Kind) -> Result<(usize, AlignedBuf)> {
         let mut buffer = AlignedBuf::zeroed(PAGE_SIZE);
         let read = self.file.read_at(&mut buffer, offset(page.number));
@@ -269,6 +271,7 @@ impl Pager {
             let page = u64::from(page.number);
             return Err(self.corrupt(Corrupt { page, rule: "kind", expected, found }));
         }
+
         Ok((usize::from(header.count), buffer))
     }
 
@@ -287,6 +290,7 @@ impl Pager {
         buffer: AlignedBuf,
         direction: Direction,
     ) -> Request {
+        debug_assert!(buffer.len().is_multiple_of(PAGE_SIZE), "whole pages");
         Request { tag: 0, file: self.file.clone(), offset: offset(first), buffer, direction }
     }
 
@@ -294,7 +298,8 @@ impl Pager {
     ///
     /// Cost: a write for each batch of neighbours, up to 64 in flight.
     ///
-    /// # Errors [`Error::Disk`]; any of the pages may have been written.
+    /// # Errors
+    /// [`Error::Disk`]; any of the pages may have been written.
     pub(crate) fn write(&self, pages: &[NewPage]) -> Result<()> {
         debug_assert!(pages.is_sorted_by(|a, b| a.0 < b.0), "pages are in the order of the file");
         let mut batches: Vec<&[NewPage]> = Vec::new();
@@ -340,7 +345,8 @@ impl Pager {
 
     /// Makes all written pages durable.
     ///
-    /// # Errors [`Error::Poisoned`]: from now on it is unknown which bytes are durable.
+    /// # Errors
+    /// [`Error::Poisoned`]: from now on it is unknown which bytes are durable.
     pub(crate) fn sync(&self) -> Result<()> {
         self.counters.syncs.add(1);
         self.file.sync().map_err(|_| Error::Poisoned { path: self.path().to_owned() })

@@ -115,8 +115,8 @@ impl Superblock {
     /// The bytes of the page.
     pub(crate) fn encode(&self) -> Vec<u8> {
         assert!(self.lists.len() <= LISTS_MAX, "the lists fit into the page");
-        assert!(self.log_start <= self.log_end, "the log does not end before it starts");
-        assert!(self.replaced <= self.log_end, "a replacement lies within the log");
+        debug_assert!(self.log_start <= self.log_end, "the log does not end before it starts");
+        debug_assert!(self.replaced <= self.log_end, "a replacement lies within the log");
 
         let mut out = Writer::with_capacity(PAGE_SIZE);
         out.put(&SUPERBLOCK_MAGIC).u32(TREE_VERSION).u32(0);
@@ -134,10 +134,12 @@ impl Superblock {
         for pages in self.level_pages {
             out.u64(pages);
         }
+
         for list in &self.lists {
             out.u32(list.number).u32(list.crc);
         }
 
+        debug_assert_eq!(out.bytes().len(), LISTS_OFFSET + 8 * self.lists.len(), "the format");
         let mut bytes = out.into_bytes();
         bytes.resize(PAGE_SIZE, 0);
         let crc = crc32c(&bytes);
@@ -150,6 +152,7 @@ impl Superblock {
         let broken = |rule, expected: u64, found: u64| {
             Refusal::Corrupt(Corrupt { page, rule, expected, found })
         };
+
         if bytes[..8] != SUPERBLOCK_MAGIC {
             let is_unwritten = bytes.iter().all(|&byte| byte == 0);
             return Err(if is_unwritten { broken(UNWRITTEN, 1, 0) } else { Refusal::NotOurs });
@@ -174,6 +177,7 @@ impl Superblock {
         if usize::from(height) >= LEVELS_MAX {
             return Err(broken("height", LEVELS_MAX as u64, u64::from(height)));
         }
+
         if lists > LISTS_MAX {
             return Err(broken("map_lists", LISTS_MAX as u64, lists as u64));
         }
@@ -200,6 +204,7 @@ impl Superblock {
             level_pages,
             lists: (0..lists).map(|at| page_ref(LISTS_OFFSET + 8 * at)).collect(),
         };
+
         superblock.check(page)?;
         Ok(superblock)
     }
@@ -209,9 +214,11 @@ impl Superblock {
         let broken = |rule, expected: u64, found: u64| {
             Err(Refusal::Corrupt(Corrupt { page, rule, expected, found }))
         };
+
         if self.page() != page || !(1..=NUMBER_MAX).contains(&self.generation) {
             return broken("generation", page, self.generation);
         }
+
         if self.oldest > self.generation {
             return broken("oldest", self.generation, self.oldest);
         }
@@ -220,6 +227,7 @@ impl Superblock {
         if let Some(bytes) = key.filter(|bytes| !(1..=KEY_BYTES_MAX).contains(bytes)) {
             return broken("key_bytes", KEY_BYTES_MAX as u64, bytes as u64);
         }
+
         if let Some(bytes) = value.filter(|&bytes| bytes > VALUE_BYTES_MAX) {
             return broken("value_bytes", VALUE_BYTES_MAX as u64, bytes as u64);
         }
@@ -235,11 +243,13 @@ impl Superblock {
                 return broken(rule, most, found);
             }
         }
+
         let of_levels =
             self.level_pages.iter().fold(0, |sum: u64, &pages| sum.saturating_add(pages));
         if of_levels > self.pages {
             return broken("level_pages", self.pages, of_levels);
         }
+
         if self.log_end < self.log_start {
             return broken("log_end", self.log_start, self.log_end);
         }
@@ -249,9 +259,11 @@ impl Superblock {
         if let Some(number) = numbers.find(|&number| number >= self.pages) {
             return broken("pages", self.pages, number);
         }
+
         if self.root.is_none() && self.height != 0 {
             return broken("root", 1, 0);
         }
+
         Ok(())
     }
 }
@@ -277,6 +289,7 @@ pub(crate) fn read_both(
     let len = file.len()?.min(2 * PAGE_SIZE as u64) as usize;
 
     let mut unreadable = [false; 2];
+
     // Bytes behind the end of the file count as zero.
     if let Err(error) = file.read_at(&mut buffer[..len], 0) {
         if !error.is_unreadable() {
@@ -299,6 +312,7 @@ pub(crate) fn read_both(
         }
         Superblock::decode(bytes.try_into().expect("a page"), page)
     };
+
     Ok(buffer.chunks_exact(PAGE_SIZE).zip(0..).map(decode).collect())
 }
 

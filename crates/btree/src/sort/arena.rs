@@ -47,6 +47,7 @@ impl Arena {
         let room = budget.saturating_sub(RECORD_BYTES_MAX) / RECORD_REF_BYTES;
         let entries = (budget / (record_bytes + RECORD_REF_BYTES)).min(room);
         let bytes = budget - entries * RECORD_REF_BYTES;
+        debug_assert!(self.entries.is_empty(), "memory is divided before the first record");
         let allocated = self.entries.try_reserve_exact(entries);
         allocated.and_then(|()| self.bytes.try_reserve_exact(bytes)).map_err(|_| {
             let allowed = "the system does not have so much";

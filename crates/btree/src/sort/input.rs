@@ -138,6 +138,7 @@ impl<R: Read> FixedRecords<R> {
                 Err(error) => return Err(Error::input(error)),
             }
         }
+
         debug_assert!(self.end <= self.window.len(), "the window bounds what is read");
         Ok(true)
     }

@@ -46,10 +46,12 @@ impl Merge {
             last_position: 0,
             is_unique,
         };
+
         if !merge.readers.is_empty() {
             merge.tree = vec![merge.contender(0); merge.readers.len()];
             merge.tree[0] = merge.play(1);
         }
+
         merge
     }
 
@@ -138,6 +140,7 @@ impl Merge {
 
             self.advance(winner)?;
         }
+
         Ok(None)
     }
 }

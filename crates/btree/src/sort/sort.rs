@@ -359,9 +359,11 @@ impl Sorter {
                 progress(position);
             }
         }
+
         if position < passed {
             return Err(Error::TruncatedInput { position, bytes: 0 });
         }
+
         progress(position);
         Ok(())
     }
@@ -373,7 +375,7 @@ impl Sorter {
     /// runs.
     ///
     /// # Errors
-    /// As [`push`](Self::push); [`Error::Corrupt`] if a file is damaged.
+    /// Those of [`push`](Self::push); [`Error::Corrupt`] if a file is damaged.
     pub fn finish(mut self, progress: &mut dyn FnMut(u64)) -> Result<SortedRecords> {
         if self.manifest.runs.is_empty() {
             self.arena.sort();
@@ -429,6 +431,7 @@ impl Sorter {
         if self.arena.len() == 0 {
             return Ok(());
         }
+
         self.arena.sort();
 
         let first = self.manifest.covered();
@@ -452,6 +455,7 @@ impl Sorter {
         if self.manifest.runs.len() == RUNS_MAX {
             self.merge_some(&mut || {})?;
         }
+
         Ok(())
     }
 
@@ -462,6 +466,7 @@ impl Sorter {
         let runs = &self.manifest.runs;
         let fan_in = self.options.fan_in;
         let width = fan_in.min((runs.len() + 1).saturating_sub(fan_in)).max(2);
+        debug_assert!(width <= runs.len(), "there are enough runs to merge");
         let blocks =
             |at: &usize| -> u64 { runs[*at..at + width].iter().map(|run| run.blocks).sum() };
         let at = (0..=runs.len() - width).min_by_key(blocks).unwrap_or(0);
@@ -484,10 +489,12 @@ impl Sorter {
         drop(merge);
         self.publish(writer.finish()?, at..at + width)?;
         self.stats.merges += 1;
+
         // Only now: the manifest does not name these runs any more.
         for run in inputs {
             self.sort_dir.disk.remove(&self.sort_dir.dir.join(run_name(run.number)))?;
         }
+
         Ok(())
     }
 

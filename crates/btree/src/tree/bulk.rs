@@ -89,6 +89,7 @@ pub(crate) fn build(
             progress(builder.entries);
         }
     }
+
     builder.finish()
 }
 
@@ -137,7 +138,7 @@ impl<'a> Builder<'a> {
     /// Appends a leaf that is on disk already; `low` is its low fence.
     ///
     /// # Errors
-    /// As [`build`].
+    /// Those of [`build`].
     pub(crate) fn add_leaf(&mut self, low: Vec<u8>, page: PageRef) -> Result<()> {
         self.level_pages[0] += 1;
         self.add_child(1, ChildEntry { low, child: Child::Stored(page) })
@@ -146,7 +147,7 @@ impl<'a> Builder<'a> {
     /// Appends as few leaves as hold a block, which has all entries between the fences.
     ///
     /// # Errors
-    /// As [`build`].
+    /// Those of [`build`].
     pub(crate) fn add_block(&mut self, block: &Block, fences: Fences<'_>) -> Result<()> {
         let parts = leaf::divide(block, self.pager.sizes, fences);
         self.make_parts(block, &parts, fences.high)
@@ -182,6 +183,7 @@ impl<'a> Builder<'a> {
         }
 
         block.forget_before(from);
+
         // If leaves hold far more than their size, as much again comes before the next cut.
         self.collected_max = COLLECTED_BYTES + 2 * block.bytes();
         self.block = block;
@@ -212,6 +214,7 @@ impl<'a> Builder<'a> {
         if most == block.len() {
             return None;
         }
+
         // A large entry may not fit into the part to be filled, but always fits into a leaf of its
         // own.
         (from + 1..most).rev().find(|&to| fits(to)).or(Some(from + 1))
@@ -274,6 +277,7 @@ impl<'a> Builder<'a> {
         if self.children.len() <= at {
             self.children.push(Vec::with_capacity(COLLECTED_CHILDREN));
         }
+
         self.children[at].push(child);
         if self.children[at].len() < COLLECTED_CHILDREN {
             return Ok(());
@@ -285,6 +289,7 @@ impl<'a> Builder<'a> {
         let to = inner::most_children(&lows, self.fill);
         let behind = own.split_off(to);
         self.children[at] = behind;
+        debug_assert!(own.len() > 1, "a node has at least two children");
         self.make_node(level, &own)
     }
 
@@ -314,7 +319,7 @@ impl<'a> Builder<'a> {
     /// Makes pages of everything that is left, level by level.
     ///
     /// # Errors
-    /// As [`build`].
+    /// Those of [`build`].
     pub(crate) fn finish(mut self) -> Result<Built> {
         if self.entries > 0 {
             self.cut_leaves()?;

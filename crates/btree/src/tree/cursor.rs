@@ -90,6 +90,7 @@ impl TreeCursor {
         };
 
         let (low, high) = bounds;
+
         // A descending cursor without an upper bound begins in the last child of each node.
         let start = if direction == Direction::Ascending { Some(low) } else { high.as_ref() };
         cursor.descend(core, start.map(Vec::as_slice))?;
@@ -107,6 +108,7 @@ impl TreeCursor {
                 None => leaf.count(),
             };
         }
+
         Ok(cursor)
     }
 
@@ -175,6 +177,7 @@ impl TreeCursor {
         debug_assert_eq!(level, 1, "the parents of leaves are on level 1");
         let Some((node, at)) = self.path.last_mut() else { return Ok(false) };
         let mut pages: Vec<PageRef> = Vec::with_capacity(self.window);
+
         // The place is that of the leaf read last.
         while pages.len() < self.window {
             let Some(next) = Self::step(self.direction, node, *at) else { break };
@@ -223,6 +226,7 @@ impl TreeCursor {
             };
             self.path.push((below, first));
         }
+
         Ok(Some(1))
     }
 
@@ -324,6 +328,7 @@ impl Cursor {
             key: Vec::new(),
             value: Vec::new(),
         };
+
         cursor.advance_tree()?;
         cursor.advance_buffer(0);
         cursor.advance_buffer(1);
@@ -367,7 +372,8 @@ impl Cursor {
     ///
     /// Cost: one read of 4 KiB for each leaf, up to 32 leaves ahead and side by side.
     ///
-    /// # Errors [`Error::Closed`] once the index or reader is closed or dropped, as its pages are
+    /// # Errors
+    /// [`Error::Closed`] once the index or reader is closed or dropped, as its pages are
     /// not kept any longer; [`Error::Disk`], [`Error::Corrupt`]: the cursor ends.
     #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed from the cursor")]
     pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
@@ -422,6 +428,7 @@ impl Cursor {
                 return Ok(true);
             }
         }
+
         Ok(false)
     }
 }

@@ -114,10 +114,10 @@ pub(crate) fn take_page(pager: &Pager, free_map: &mut FreeMap) -> Result<PageNo>
     take_page_growing(pager, free_map, GROWTH_PART)
 }
 
-/// As [`take_page`]; a full file grows by one `part`-th of its length.
+/// Like [`take_page`]; a full file grows by one `part`-th of its length.
 ///
 /// # Errors
-/// As [`take_page`].
+/// Those of [`take_page`].
 pub(crate) fn take_page_growing(
     pager: &Pager,
     free_map: &mut FreeMap,
@@ -140,6 +140,7 @@ pub(crate) fn take_page_growing(
     if !free_map.grow(pages) {
         return Err(is_full());
     }
+
     free_map.take().ok_or_else(is_full)
 }
 
@@ -292,6 +293,7 @@ impl Edit<'_> {
             let entries = vec![ChildEntry { low: Vec::new(), child }];
             return Ok((path, Siblings { entries, high: None, from: 0, to: 1 }));
         };
+
         let (from, to) = path.last().map_or((0, 1), |parent| (parent.at, parent.at + 1));
         Ok((path, Siblings { entries: lowest.node.entries(), high: lowest.high, from, to }))
     }
@@ -360,6 +362,7 @@ impl Edit<'_> {
                 step_leaves[at] = StepLeaf::Made { low: siblings.entries[at].low.clone(), block };
             }
         }
+
         Ok((step_leaves, low, high))
     }
 
@@ -439,6 +442,7 @@ impl Edit<'_> {
                 at += 1;
             }
         }
+
         Ok(())
     }
 
@@ -467,6 +471,7 @@ impl Edit<'_> {
                 return Ok(Some(with));
             }
         }
+
         Ok(None)
     }
 
@@ -547,6 +552,7 @@ impl Edit<'_> {
             self.pager.cache.put(number, page);
         }
 
+        debug_assert!(entries.is_sorted_by(|a, b| a.low < b.low), "separators ascend");
         siblings.entries = entries;
         Ok(leaves)
     }
@@ -569,6 +575,7 @@ impl Edit<'_> {
             }
             entries.push(ChildEntry { low: part.low.clone(), child: Child::Stored(page) });
         }
+
         Ok(())
     }
 
@@ -587,6 +594,7 @@ impl Edit<'_> {
 
     /// Makes the nodes above the siblings anew, up to the root.
     fn finish(&mut self, mut siblings: Siblings, path: &mut Vec<PathNode>) -> Result<()> {
+        debug_assert!(siblings.from <= siblings.to, "places of the parent");
         let mut level = 1;
         loop {
             let parent = path.pop();
@@ -626,6 +634,7 @@ impl Edit<'_> {
     fn make_nodes(&mut self, entries: &[ChildEntry], level: u8) -> Vec<ChildEntry> {
         let lows: Vec<&[u8]> = entries.iter().map(|entry| entry.low.as_slice()).collect();
         let ends = inner::divide(&lows);
+        debug_assert_eq!(ends.last(), Some(&entries.len()), "every child has a node");
         self.tree.level_pages[usize::from(level)] += ends.len() as u64;
         self.tree.fresh_nodes += ends.len() as u64;
         let mut from = 0;
@@ -657,6 +666,7 @@ impl Edit<'_> {
             }
             _ => Some(root),
         };
+
         Ok(())
     }
 }

@@ -167,6 +167,7 @@ impl Core {
                 found(at, None);
             }
         }
+
         Ok(())
     }
 

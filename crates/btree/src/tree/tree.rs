@@ -66,6 +66,7 @@ impl Node {
             Child::Stored(page) => page,
             Child::Fresh(_) => unknown,
         });
+
         inner::write(&mut bytes, &lows, children);
 
         // The part of the header that reading a node needs.
@@ -77,6 +78,7 @@ impl Node {
             Child::Stored(_) => None,
             Child::Fresh(node) => Some((at as u16, node.clone())),
         });
+
         Self { page: Page::new(&bytes), fresh: fresh.collect() }
     }
 
@@ -188,6 +190,7 @@ impl Tree {
             high = node.high_of(at, high);
             child = node.child(at);
         }
+
         Ok((low, high))
     }
 
@@ -255,6 +258,7 @@ impl Tree {
             }
             other => other.clone(),
         };
+
         Ok(Self { root, fresh_nodes: 0, ..self.clone() })
     }
 }
@@ -304,6 +308,7 @@ fn store_node(
     take: &mut dyn FnMut() -> Result<PageNo>,
     written: &mut Vec<NewPage>,
 ) -> Result<PageRef> {
+    assert!(level > 0, "leaves are on disk already");
     let mut bytes = *node.page.bytes();
     for (at, child) in &node.fresh {
         let page = store_node(child, level - 1, (tree, generation), take, written)?;

@@ -33,7 +33,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 #[derive(Debug, Clone)]
 enum Step {
     Apply(Vec<(Vec<u8>, Option<Vec<u8>>)>),
-    /// The same to the log, durably or not.
+    /// Appends updates to the WAL, durably or not.
     Commit(Vec<(Vec<u8>, Option<Vec<u8>>)>, bool),
     Flush(bool),
     Checkpoint,
@@ -161,6 +161,7 @@ fn draw_script(rng: &mut ChaCha8Rng, count: usize) -> Vec<Step> {
             steps.push(Step::Build(built.collect()));
         }
     }
+
     steps
 }
 
@@ -206,6 +207,7 @@ fn run(disk: &Arc<SimDisk>, script: &[Step]) -> History {
             history.written = history.states.len() - 1;
         }
     }
+
     history
 }
 
@@ -241,6 +243,7 @@ fn check_image(disk: &Arc<SimDisk>, history: &History) {
         step.apply(&mut found);
         assert!(content(&index) == found);
     }
+
     let report = check(&shared, Path::new(DIR), &mut |_, _| {}).unwrap();
     assert_eq!(report.problems, []);
     index.close().unwrap();
@@ -278,6 +281,7 @@ fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
             images += 1;
         }
     });
+
     assert!(images > by_effort(250, 2_000), "{images}");
 }
 
@@ -338,14 +342,16 @@ fn run_with_fault(disk: &Arc<SimDisk>, script: &[Step], kind: FaultKind) {
     let shared: Arc<dyn Disk> = disk.clone();
     let mut index = match open(&shared) {
         Ok(index) => index,
-        // What a failed sync of a directory was to make durable no later one does.
+        // After a failed sync of a directory, no later sync makes its names durable.
         Err(_) if kind == FaultKind::FailedSync => return,
         Err(_) => {
             disk.set_plan(FaultPlan::default());
             open(&shared).expect("it opens without the fault")
         }
     };
-    let (mut model, mut before) = (Model::new(), Model::new());
+
+    let mut model = Model::new();
+    let mut before = Model::new();
     for step in script {
         before.clone_from(&model);
         step.apply(&mut model);
@@ -374,6 +380,7 @@ fn run_with_fault(disk: &Arc<SimDisk>, script: &[Step], kind: FaultKind) {
         }
         assert!(content(&index) == model);
     }
+
     disk.set_plan(FaultPlan::default());
     if index.checkpoint().is_ok() {
         assert!(content(&index) == model);
@@ -426,10 +433,11 @@ fn wrong_bytes_are_found_out() {
             }
         }
     });
+
     assert!(found_out > by_effort(3, 10), "{found_out}");
 }
 
-/// What the disk is asked for is counted and bounded.
+/// The calls on the disk are counted and bounded.
 #[test]
 fn lookups_read_what_is_promised() {
     let disk = CountedDisk::new(SimDisk::new(1));
@@ -442,6 +450,7 @@ fn lookups_read_what_is_promised() {
         key[..8].copy_from_slice(&(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes());
         key
     };
+
     let model: Model = (0..60_000).map(|number| (key(number).to_vec(), vec![1; 13])).collect();
     index.build_sorted(&mut IterRecords::new(model), 90, |_| {}).unwrap();
     let stats = index.stats().unwrap();
@@ -449,6 +458,7 @@ fn lookups_read_what_is_promised() {
     index.close().unwrap();
     let index = Index::open(shared, dir, &config).unwrap();
     let reads = || disk.counts().reads;
+
     // Cold: a page for each level.
     let before = reads();
     assert!(index.mem(&key(7)).unwrap());
@@ -456,6 +466,7 @@ fn lookups_read_what_is_promised() {
     for number in 0..3_000 {
         index.mem(&key(number * 17)).unwrap();
     }
+
     for number in 0..500 {
         let before = reads();
         assert!(index.mem(&key(number * 31)).unwrap());

@@ -29,7 +29,8 @@ fn key(number: u64) -> [u8; 4] {
 /// Durable commits that only the log has.
 fn put(index: &Index, model: &mut Model, numbers: std::ops::Range<u64>) {
     for number in numbers {
-        let (key, value) = (key(number), number.to_le_bytes());
+        let key = key(number);
+        let value = number.to_le_bytes();
         let position = index.commit(&[Update::Replace(&key, &value)]).unwrap();
         index.sync_to(position).unwrap();
         model.insert(key.to_vec(), value.to_vec());
@@ -90,6 +91,7 @@ fn an_index_without_its_tree_file_is_neither_made_anew_nor_changed() {
         assert!(matches!(&error, Error::TreeMissing { path, .. } if path == dir), "{error}");
         assert!(error.to_string().contains("terrane verify --repair --accept-loss"), "{error}");
     }
+
     assert_eq!(snapshot(&disk), before);
     disk.write_raw(tree_path(), &tree);
     assert_eq!(content(&open(&disk).unwrap()), model);
@@ -206,6 +208,7 @@ fn a_wrong_bit_in_the_last_durable_record_is_damage_and_no_torn_end() {
     let (disk, model) = killed();
     let last = segments(&disk).pop().unwrap();
     let bytes = disk.read_raw(&last).unwrap();
+
     // Key and value are fixed, so each record has 56 bytes.
     for bit in (bytes.len() - 56) * 8..bytes.len() * 8 {
         let damaged = disk.clone_disk();
@@ -216,6 +219,7 @@ fn a_wrong_bit_in_the_last_durable_record_is_damage_and_no_torn_end() {
         }
         assert_eq!(damaged.read_raw(&last).unwrap().len(), bytes.len());
     }
+
     // Once another one is durable, or the index closed, that holds without the mark, too.
     for closes in [false, true] {
         let disk = disk.clone_disk();

@@ -70,7 +70,8 @@ fn remove(index: &Index, number: u64) -> Result<()> {
 }
 
 fn content(index: &Index) -> Model {
-    let (mut found, mut cursor) = (Model::new(), index.iter().unwrap());
+    let mut found = Model::new();
+    let mut cursor = index.iter().unwrap();
     while let Some((key, value)) = cursor.next().unwrap() {
         found.insert(key.to_vec(), value.to_vec());
     }

@@ -100,7 +100,7 @@ impl AnchoredPath<'_> {
         }
     }
 
-    /// What the name stands for; a link is told as a link.
+    /// Kind of the entry; a link is a link.
     fn stat(&self) -> rustix::io::Result<EntryKind> {
         let stat = retry_on_intr(|| statat(self.dir(), self.name, AtFlags::SYMLINK_NOFOLLOW))?;
         Ok(kind_of(FileType::from_raw_mode(stat.st_mode)))
@@ -113,7 +113,7 @@ impl AnchoredPath<'_> {
             return Ok(());
         }
         match self.stat() {
-            // Of a name that is not there the call that follows says so, or makes the file.
+            // If the name does not exist, the next call says so, or creates the file.
             Err(Errno::NOENT) | Ok(EntryKind::File | EntryKind::Directory) => Ok(()),
             Err(errno) => Err(self.error(call, errno)),
             Ok(found) => Err(Error::wrong_kind(self.path, found)),
@@ -121,7 +121,7 @@ impl AnchoredPath<'_> {
     }
 }
 
-/// What the system calls a file, in our words.
+/// The kind of a file type of the system.
 pub(crate) fn kind_of(file_type: FileType) -> EntryKind {
     match file_type {
         FileType::RegularFile => EntryKind::File,
@@ -157,7 +157,7 @@ impl Anchors {
         Ok(Box::new(DirAnchor { anchors: Arc::clone(self), path: path.to_owned(), dir }))
     }
 
-    /// AnchoredPath of what `path` names: of an anchored directory itself, the directory.
+    /// The place that `path` names; for an anchored directory, the directory itself.
     pub(crate) fn place<'path>(
         &self,
         call: &'static str,
@@ -167,8 +167,8 @@ impl Anchors {
         Ok(AnchoredPath { path, dir: Some(dir), name: Path::new(".") })
     }
 
-    /// AnchoredPath of the *name* `path`, for calls that make, move or remove names: an anchored directory
-    /// counts as a name in its parent.
+    /// The place of the *name* `path`, for calls that make, move or remove names: an anchored
+    /// directory counts as a name in its parent.
     pub(crate) fn name_of<'path>(
         &self,
         call: &'static str,
@@ -191,7 +191,7 @@ impl Anchors {
             }
             walked.push(name);
             dir = Arc::new(step(dir.as_fd(), name).map_err(|errno| {
-                // A link is no directory either, and the system says only that.
+                // A link is not a directory either, and the system says no more.
                 let is_link = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)
                     .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_symlink());
                 if is_link {
@@ -201,6 +201,7 @@ impl Anchors {
                 }
             })?);
         }
+
         // `..` would lead out of the anchored directory.
         Err(Error::io(call, path, Errno::INVAL.into()))
     }

@@ -32,8 +32,8 @@ pub enum OpenMode {
     ReadWrite,
     /// For reading and writing; the file must not exist yet.
     CreateNew,
-    /// As [`CreateNew`](Self::CreateNew), for a file that others must not read: its permissions are
-    /// [`FileModes::private`](crate::FileModes::private).
+    /// Like [`CreateNew`](Self::CreateNew), for a file that others must not read: its permissions
+    /// are [`FileModes::private`](crate::FileModes::private).
     CreatePrivate,
     /// For reading and writing; an existing file is emptied, under all of its names. Files of a
     /// store are removed and made with [`CreateNew`](Self::CreateNew) instead.

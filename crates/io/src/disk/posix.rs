@@ -94,6 +94,7 @@ pub(crate) fn open(
         Access::Buffered => (open(flags), Access::Buffered),
         Access::Direct => open_direct(open, flags),
     };
+
     let file = file.map_err(|errno| place.error("open", errno))?;
     Ok(PosixFile {
         path: place.path.to_owned(),
@@ -165,6 +166,7 @@ fn transfer_all(
             Err(error) => return Err(error),
         }
     }
+
     debug_assert!(done <= wanted, "no more bytes are moved than there are");
     Ok(done)
 }
@@ -211,9 +213,11 @@ impl PosixFile {
         if self.access == Access::Buffered {
             return read_all(&self.file, Access::Buffered, buffer, offset);
         }
+
         if !is_aligned(buffer, offset) {
             return self.read_unaligned(buffer, offset);
         }
+
         match read_all(&self.file, Access::Direct, buffer, offset) {
             // The blocks of this device are larger than `ALIGN`.
             Err(error) if is_invalid(&error) => {
@@ -236,9 +240,11 @@ impl PosixFile {
         if self.access == Access::Buffered {
             return write_all(&self.file, Access::Buffered, bytes, offset);
         }
+
         if !is_aligned(bytes, offset) {
             return write_all(self.buffered()?, Access::Buffered, bytes, offset);
         }
+
         match write_all(&self.file, Access::Direct, bytes, offset) {
             // The blocks of this device are larger than `ALIGN`.
             Err(error) if is_invalid(&error) => {

@@ -66,6 +66,7 @@ impl Pool {
                 Err(_) => break,
             }
         }
+
         Ok(Arc::new(pool))
     }
 
@@ -276,10 +277,12 @@ mod tests {
         let pool = Pool::new(1).unwrap();
         let mut queue = pool.queue(4);
         for tag in 0..3 {
-            let (file, mut buffer) = (Arc::new(Bomb), AlignedBuf::zeroed(1));
+            let file = Arc::new(Bomb);
+            let mut buffer = AlignedBuf::zeroed(1);
             buffer.fill(7);
             queue.push(Request { tag, file, offset: 0, buffer, direction: Direction::Write });
         }
+
         for tag in 0..2 {
             let completion = queue.pop().unwrap();
             assert_eq!(completion.tag, tag);

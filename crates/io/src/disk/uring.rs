@@ -88,6 +88,7 @@ impl RingPool {
             Some(ring) => ring,
             None => Ring::new(depth.next_power_of_two().max(ENTRIES_MIN))?,
         };
+
         Ok(UringQueue {
             ring: ManuallyDrop::new(ring),
             pool: Arc::clone(self),
@@ -327,6 +328,7 @@ impl IoQueue for UringQueue {
                 return None;
             }
         }
+
         self.done.pop_front()
     }
 

@@ -15,7 +15,7 @@ use crate::error::Result;
 /// shows in every digit.
 const MOMENT: Duration = Duration::new(1_767_225_600, 123_456_789);
 
-/// A disk whose clock stands still; all else is done by another.
+/// A disk whose clock stands still; another disk does everything else.
 #[derive(Debug)]
 pub struct FixedClockDisk {
     disk: Arc<dyn Disk>,
@@ -26,7 +26,7 @@ pub struct FixedClockDisk {
 struct FixedClock;
 
 impl FixedClockDisk {
-    /// What `disk` is, without its clock.
+    /// Wraps `disk`, with a clock that stands still.
     #[must_use]
     pub fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
         Arc::new(Self { disk, clock: FixedClock })

@@ -1,8 +1,7 @@
-//! A disk that asks for no sync: what is written stays with the system, which writes it back when
-//! it likes.
+//! A disk without syncs: written bytes stay with the system, which writes them back when it likes.
 //!
-//! What runs on it survives the end of its process and promises nothing beyond: after a loss of
-//! power any of the unsynced writes may be there and any may not, in any order.
+//! A store on this disk survives the end of its process and nothing else: after a loss of power any
+//! of the unsynced writes may be there and any may not, in any order.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -16,14 +15,14 @@ use crate::disk::disk::{
 use crate::error::Result;
 use crate::wrap::forward_queue::{Below, ForwardQueue};
 
-/// A disk that asks for no sync; all else is done by another.
+/// A disk without syncs; another disk does everything else.
 #[derive(Debug)]
 pub struct NoSyncDisk {
     inner: Arc<dyn Disk>,
 }
 
 impl NoSyncDisk {
-    /// What `inner` is, without syncs.
+    /// Wraps `inner`, and leaves its syncs out.
     #[must_use]
     pub fn new(inner: Arc<dyn Disk>) -> Arc<Self> {
         Arc::new(Self { inner })

@@ -1,4 +1,4 @@
-//! What the disks promise, tested from outside: the same for all of them in `conformance`, the
+//! The promises of the disks, tested from outside: those of all disks in `conformance`, the
 //! border of a store on the real one in `border`, locks between processes in `locks`, the simulated
 //! disk against the real one in `lockstep`, and what only the simulated one can show in
 //! `durability`, `faults` and `media`.

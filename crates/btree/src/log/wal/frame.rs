@@ -132,7 +132,6 @@ pub(super) fn encode(
     frame: &mut Vec<u8>,
 ) {
     assert!(FRAME_HEAD_BYTES <= frame.len(), "a body begins behind room for its head");
-    assert!(position.is_multiple_of(FRAME_ALIGN as u64), "frames are aligned");
     let body_len = frame.len() - FRAME_HEAD_BYTES;
     let mut head = Writer::with_capacity(FRAME_HEAD_BYTES);
     head.put(&FRAME_MAGIC).u32(0).u32(kind).u32(body_len as u32);

@@ -87,6 +87,7 @@ fn segments(disk: &dyn Disk, dir: &Path, owner: Owner, start: u64) -> Result<(Ve
             break;
         }
     }
+
     segments.reverse();
     Ok((segments, is_broken))
 }
@@ -147,6 +148,7 @@ impl Salvaged {
     /// Moves on to a position; the bytes up to there are a gap.
     fn skip_to(&mut self, position: u64) {
         if self.end < position {
+            debug_assert!(self.gaps.last().is_none_or(|gap| gap.1 <= self.end), "gaps ascend");
             self.gaps.push((self.end, position));
             self.is_broken = true;
             self.end = position;

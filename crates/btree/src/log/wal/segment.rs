@@ -75,6 +75,7 @@ impl SegmentHead {
         if fields.take(8) != Ok(&SEGMENT_MAGIC[..]) {
             return Err(Corrupt::rule("magic of a log segment", 1, 0));
         }
+
         if crc != found {
             return Err(Corrupt::rule("crc of the head", u64::from(crc), u64::from(found)));
         }
@@ -83,6 +84,7 @@ impl SegmentHead {
         if start > NUMBER_MAX || !start.is_multiple_of(FRAME_ALIGN as u64) {
             return Err(Corrupt::rule("position of the log segment", NUMBER_MAX, start));
         }
+
         let [key, value] = [(); 2].map(|()| fields.u16().ok().filter(|&size| size != NONE));
         Ok(Self { owner: Owner { tree, sizes: Sizes { key, value } }, start })
     }
@@ -166,13 +168,15 @@ impl Segment {
             }
             HeadRead::Damaged(what) => what,
         };
+
         Err(Error::Corrupt { path, what })
     }
 
     /// Creates a segment with a durable head; its name is not durable yet. Removes what an
     /// abandoned attempt left in its place, and nothing else.
     ///
-    /// # Errors [`Error::Corrupt`] if another file stands in its place; [`Error::Disk`].
+    /// # Errors
+    /// [`Error::Corrupt`] if another file stands in its place; [`Error::Disk`].
     pub(super) fn create(disk: &dyn Disk, dir: &Path, owner: Owner, start: u64) -> Result<Self> {
         let path = Self::path(dir, start);
         if disk.kind(&path)?.is_some() {
@@ -236,6 +240,7 @@ impl Segment {
 
         let found = crc32c_append(frame_crc(self.owner.tree, position, &head[8..]), &body);
         let next = self.start + (body_end - self.start).next_multiple_of(FRAME_ALIGN as u64);
+        debug_assert!(position < next, "a frame has a head");
         let is_end = kind == SEALED;
         Ok((found == crc).then_some(Frame {
             position,
@@ -248,7 +253,8 @@ impl Segment {
         }))
     }
 
-    /// As [`frame`](Self::frame), where a missing frame has consequences: a read may be wrong once.
+    /// Like [`frame`](Self::frame), where a missing frame has consequences: a read may be wrong
+    /// once.
     pub(super) fn frame_read_twice(&self, position: u64) -> Result<Option<Frame>> {
         match self.frame(position)? {
             None => self.frame(position),
@@ -291,7 +297,8 @@ impl Segment {
         self.scan(position, SCAN_BYTES, Err)
     }
 
-    /// As [`frame_behind`](Self::frame_behind), passing over frames in sectors that cannot be read.
+    /// Like [`frame_behind`](Self::frame_behind), passing over frames in sectors that cannot be
+    /// read.
     pub(super) fn frame_behind_unreadable(&self, position: u64) -> Option<Frame> {
         self.scan(position, SECTOR_BYTES, |_| Ok(())).ok().flatten()
     }
@@ -326,6 +333,7 @@ impl Segment {
             }
             at += (len / FRAME_ALIGN * FRAME_ALIGN).max(FRAME_ALIGN) as u64;
         }
+
         Ok(None)
     }
 

@@ -49,7 +49,8 @@ fn what_was_synced_is_read_again_and_what_follows_is_a_prefix() {
         let dir = Path::new("/i");
         let shared: Arc<dyn Disk> = disk.clone();
         let mut wal = create(&shared, 300);
-        let (mut written, mut durable) = (0, 0);
+        let mut written = 0;
+        let mut durable = 0;
         for number in 0..rng.below(60) {
             wal.append(&mut body(number), number).unwrap();
             written += 1;
@@ -85,6 +86,7 @@ fn a_durable_frame_that_is_damaged_is_reported() {
     let shared: Arc<dyn Disk> = disk.clone();
     let dir = Path::new("/i");
     let mut wal = create(&shared, 1 << 20);
+
     // The zeros behind a frame do not count.
     let mut durable = Vec::new();
     for number in 0..5 {
@@ -94,6 +96,7 @@ fn a_durable_frame_that_is_damaged_is_reported() {
         wal.sync().unwrap();
         durable.extend(start..start + (FRAME_HEAD_BYTES + updates.bytes()) as u64);
     }
+
     let path = Segment::path(dir, 0);
     let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered).unwrap();
     for at in durable.into_iter().map(|at| at + SEGMENT_HEAD_BYTES as u64) {
@@ -114,6 +117,7 @@ fn segments_that_are_not_needed_go() {
     for number in 0..50 {
         wal.append(&mut body(number), number).unwrap();
     }
+
     let count = || list(disk.as_ref(), dir).unwrap().len();
     let before = count();
     wal.trim(wal.end() / 2);
@@ -122,7 +126,7 @@ fn segments_that_are_not_needed_go() {
     assert_eq!(count(), 1);
 }
 
-/// What is cut off goes without what follows; nothing is cut where nothing is.
+/// A cut removes everything behind it; nothing is cut where there is nothing.
 #[test]
 fn a_log_that_was_cut_takes_no_room_once_it_is_not_needed() {
     let disk = SimDisk::new(1);
@@ -132,11 +136,13 @@ fn a_log_that_was_cut_takes_no_room_once_it_is_not_needed() {
     for number in 0..50 {
         wal.append(&mut body(number), number).unwrap();
     }
+
     for _ in 0..2 {
         wal.cut(50).unwrap();
         let starts = list(disk.as_ref(), dir).unwrap();
         assert_eq!(starts, [0, wal.end()]);
     }
+
     wal.trim(wal.end());
     let bytes = terrane_io::files::allocated_below(disk.as_ref(), &dir.join(LOG_DIR)).unwrap();
     assert_eq!(bytes, SEGMENT_HEAD_BYTES as u64);
@@ -149,6 +155,7 @@ fn a_log_that_was_cut_takes_no_room_once_it_is_not_needed() {
             Ok(())
         })
     };
+
     let mut found = Vec::new();
     assert_eq!(read(&mut found, wal.end()).unwrap().end(), wal.end());
     assert_eq!(found, [51]);
@@ -174,6 +181,7 @@ fn readers_go_beyond_an_end_whose_successor_comes_later() {
         assert!(reader.next_of(0).unwrap().is_none());
         assert_eq!(reader.position(), end);
     }
+
     let (mut wal, found) = read_all(&disk, end).unwrap();
     assert_eq!((wal.end(), found.len()), (end, 1));
     wal.append(&mut body(2), 2).unwrap();

@@ -88,6 +88,7 @@ impl Image {
         if self.pages.len() <= last {
             return;
         }
+
         let gone = self.pages.drain(last + 1..).flatten().count();
         self.stored -= gone as u64;
         if within == 0 {
@@ -192,6 +193,7 @@ mod tests {
                 copies.push((image.clone(), model.clone()));
             }
         }
+
         for (copy, model) in copies {
             assert_eq!(copy.to_bytes(), model);
         }
