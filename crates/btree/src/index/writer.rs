@@ -135,11 +135,12 @@ pub(crate) struct WriterStats {
 /// Fill level of the buffer and the WAL, whichever is nearer to its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pressure {
-    None,
+    /// Far from it: calls apply nothing.
+    Low,
     /// Three quarters are reached: each call applies in proportion to its own updates.
-    Some,
+    High,
     /// The limit is reached: each call applies as much as one call may.
-    Much,
+    Full,
 }
 
 /// The change that takes pending updates to their leaves.
@@ -256,7 +257,7 @@ impl Writer {
             return self.adapt_cache(core);
         }
 
-        if self.pressure(core)? != Pressure::None {
+        if self.pressure(core)? != Pressure::Low {
             match self.reserve_pages(core) {
                 Err(error) if makes_room && error.is_no_space() => return self.adapt_cache(core),
                 reserved => reserved?,
@@ -269,13 +270,13 @@ impl Writer {
 
         for _ in 0..APPLIES_MAX {
             match self.pressure(core)? {
-                Pressure::None => break,
-                Pressure::Some if owed == 0 => break,
+                Pressure::Low => break,
+                Pressure::High if owed == 0 => break,
                 pressure => match self.apply_oldest(core) {
                     Ok(bytes) => owed = owed.saturating_sub(bytes),
                     // Updates of damaged leaves stop other updates only once the buffer has no room
                     // left.
-                    Err(Error::Corrupt { .. }) if pressure == Pressure::Some => break,
+                    Err(Error::Corrupt { .. }) if pressure == Pressure::High => break,
                     Err(error) if makes_room && error.is_no_space() => break,
                     Err(error) => return Err(error),
                 },
@@ -318,6 +319,7 @@ impl Writer {
         }
     }
 
+    /// Fill level of the buffer and the WAL.
     fn pressure(&self, core: &Core) -> Result<Pressure> {
         let buffered = core.state()?.pending.memory_bytes();
         let logged = self.wal.end().saturating_sub(self.applied.oldest().0);
@@ -325,11 +327,11 @@ impl Writer {
         let log_max = self.limits.log_bytes;
 
         Ok(if buffered > buffer_max || logged > log_max {
-            Pressure::Much
+            Pressure::Full
         } else if buffered > buffer_max - buffer_max / 4 || logged > log_max - log_max / 4 {
-            Pressure::Some
+            Pressure::High
         } else {
-            Pressure::None
+            Pressure::Low
         })
     }
 
@@ -913,6 +915,7 @@ impl Writer {
             core.pager.cache.remove(page);
         }
 
+        debug_assert!(self.superblock.log_start <= self.wal.synced(), "the tree has what goes");
         self.wal.trim(self.superblock.log_start);
         let slack = (self.free_map.pages() / 8).max(2 * APPLY_LEAVES_MAX);
         self.cut_file(core, slack)
