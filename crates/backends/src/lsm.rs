@@ -12,7 +12,7 @@ use terrane_kv::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, Reader, Receipt, Result, Writer,
 };
 use terrane_lsm::{
-    CheckpointThread, FilterPolicy, MergePolicy, MergeThread, NamedTable, PAGE_SIZE,
+    CheckpointThread, CompactionPolicy, CompactionThread, FilterPolicy, NamedTable, PAGE_SIZE,
     SessionOptions, Store, StoreOptions, TableConfig, TableName, Update, WriteBuffer,
 };
 
@@ -42,7 +42,7 @@ pub struct LsmOptions {
     /// How much memory filters get. Not beside `memory_bytes`.
     pub filter: FilterPolicy,
     /// Shape of the levels.
-    pub merge_policy: MergePolicy,
+    pub merge_policy: CompactionPolicy,
     /// How much larger each level is than the one above; 2 to 16.
     pub size_ratio: u32,
     /// Bytes of the log; 64 MiB unless set.
@@ -111,7 +111,7 @@ impl LsmOptions {
             config.write_buffer = WriteBuffer::Bytes(bytes);
         }
         if self.background {
-            config.merge_thread = MergeThread::Background;
+            config.merge_thread = CompactionThread::Background;
         }
         config
     }

@@ -48,7 +48,7 @@ use terrane::lsm::inspect::{
     RunInfo, SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
 };
 use terrane::lsm::{
-    CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer,
+    CanonicalSummary, CompactionPolicy, Error, PAGE_SIZE, Purpose, TableConfig, WriteBuffer,
 };
 use terrane::state_dir;
 
@@ -689,9 +689,9 @@ fn config(config: &TableConfig) -> Config {
     };
     Config {
         merge_policy: match config.merge_policy {
-            MergePolicy::LazyLevelling => "lazy_levelling",
-            MergePolicy::Levelling => "levelling",
-            MergePolicy::Tiering => "tiering",
+            CompactionPolicy::LazyLevelling => "lazy_levelling",
+            CompactionPolicy::Levelling => "levelling",
+            CompactionPolicy::Tiering => "tiering",
             _ => "other",
         },
         size_ratio: config.size_ratio,

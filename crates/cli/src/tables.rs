@@ -17,7 +17,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
 use terrane::lsm::inspect::{self, Inspection, StoreInfo};
-use terrane::lsm::{Resolve, TableConfig, TableName, WriteBuffer};
+use terrane::lsm::{MergeOperator, TableConfig, TableName, WriteBuffer};
 
 use crate::args;
 use crate::copy::{self, Copied, FromArgs};
@@ -128,10 +128,10 @@ pub(crate) struct CreateArgs {
     /// Bytes of memory for write buffer, filters and indexes together
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
-    /// Resolve function, which upserts combine values with: newest, oldest, add-u64-wrapping,
+    /// MergeOperator function, which upserts combine values with: newest, oldest, add-u64-wrapping,
     /// add-u64-saturating, add-i128-wrapping, max, min or concatenate
     #[arg(long, value_name = "NAME", value_parser = resolve, default_value = "newest")]
-    resolve: Resolve,
+    resolve: MergeOperator,
     #[command(flatten)]
     reserve: ReserveArgs,
     #[command(flatten)]
@@ -177,10 +177,11 @@ pub(crate) struct DropArgs {
 }
 
 /// A ready-made function, by its name with or without what all of them begin with.
-fn resolve(text: &str) -> Result<Resolve, String> {
-    let found = Resolve::by_name(text).or_else(|| Resolve::by_name(&format!("terrane.{text}")));
+fn resolve(text: &str) -> Result<MergeOperator, String> {
+    let found =
+        MergeOperator::by_name(text).or_else(|| MergeOperator::by_name(&format!("terrane.{text}")));
     found.ok_or_else(|| {
-        let names = Resolve::all_ready_made().map(|ready| ready.name().to_owned());
+        let names = MergeOperator::all_ready_made().map(|ready| ready.name().to_owned());
         format!("not ready-made; those that are: {}", names.join(", "))
     })
 }

@@ -669,7 +669,7 @@ fn shape(
     for level in &meta.levels {
         let runs: Vec<RunInfo> = level.sources().map(open).collect::<Result<_>>()?;
         let merge = match &level.incoming {
-            IncomingRef::Merging(merge) => Some(merge),
+            IncomingRef::Compaction(merge) => Some(merge),
             IncomingRef::Nothing | IncomingRef::Single(_) => None,
         };
         let output = merge.and_then(|merge| merge.output).map(|output| OutputInfo {

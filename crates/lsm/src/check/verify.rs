@@ -34,7 +34,7 @@ use crate::error::{Error, Result, unreadable};
 use crate::files::file_set::{
     FileSet, Partial, RunRef, blobs_name, blobs_number, file_name, file_number,
 };
-use crate::files::handles::{OPEN_FILES_DEFAULT, OpenFiles};
+use crate::files::handles::{FileHandles, OPEN_FILES_DEFAULT};
 use crate::files::lost_found::{self, LOST_FOUND};
 use crate::files::reserve::{RESERVE, RESERVE_HEADER_SIZE, is_denied, is_unreadable, read_header};
 use crate::filter::filter::FilterAllocation;
@@ -397,7 +397,7 @@ impl<'a> Check<'a> {
         let lost = lost.iter().filter_map(|name| lost_found::run_number(name));
         let numbers = listed.iter().filter_map(|entry| file_number(&entry.name)).chain(lost);
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
-        let open = OpenFiles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
+        let open = FileHandles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
         let files = Arc::new(FileSet::new(open, active, next_number));
         // Pinned, so that no handle removes a file when it goes.
         files.pin(wanted.numbers());

@@ -141,7 +141,7 @@ pub(crate) struct MergeRef {
 pub(crate) enum IncomingRef {
     Nothing,
     Single(MaskedRef),
-    Merging(MergeRef),
+    Compaction(MergeRef),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -385,7 +385,7 @@ impl LevelRef {
         let incoming: &[MaskedRef] = match &self.incoming {
             IncomingRef::Nothing => &[],
             IncomingRef::Single(run) => std::slice::from_ref(run),
-            IncomingRef::Merging(merge) => &merge.inputs,
+            IncomingRef::Compaction(merge) => &merge.inputs,
         };
         incoming.iter().chain(&self.residents)
     }
@@ -394,7 +394,7 @@ impl LevelRef {
         let incoming: &mut [MaskedRef] = match &mut self.incoming {
             IncomingRef::Nothing => &mut [],
             IncomingRef::Single(run) => std::slice::from_mut(run),
-            IncomingRef::Merging(merge) => &mut merge.inputs,
+            IncomingRef::Compaction(merge) => &mut merge.inputs,
         };
         incoming.iter_mut().chain(&mut self.residents)
     }
@@ -404,7 +404,7 @@ impl SnapshotMeta {
     /// What merges under way had written.
     pub(crate) fn partials(&self) -> impl Iterator<Item = &Partial> {
         self.levels.iter().filter_map(|level| match &level.incoming {
-            IncomingRef::Merging(merge) => merge.output.as_ref(),
+            IncomingRef::Compaction(merge) => merge.output.as_ref(),
             IncomingRef::Nothing | IncomingRef::Single(_) => None,
         })
     }
@@ -418,7 +418,7 @@ impl SnapshotMeta {
     /// The same snapshot without what merges under way had written: it refers to whole runs only.
     pub(crate) fn without_progress(mut self) -> Self {
         for level in &mut self.levels {
-            if let IncomingRef::Merging(merge) = &mut level.incoming {
+            if let IncomingRef::Compaction(merge) = &mut level.incoming {
                 merge.output = None;
             }
         }
@@ -435,7 +435,7 @@ impl SnapshotMeta {
     /// All masks.
     fn masks(&self) -> impl Iterator<Item = &Mask> {
         let of_merges = self.levels.iter().filter_map(|level| match &level.incoming {
-            IncomingRef::Merging(merge) => Some(&merge.mask),
+            IncomingRef::Compaction(merge) => Some(&merge.mask),
             IncomingRef::Nothing | IncomingRef::Single(_) => None,
         });
         self.sources().map(|source| &source.mask).chain(of_merges)
@@ -472,7 +472,7 @@ impl SnapshotMeta {
                     let replaced = run.replaced(replace);
                     level.incoming = replaced.map_or(IncomingRef::Nothing, IncomingRef::Single);
                 }
-                IncomingRef::Merging(merge) => {
+                IncomingRef::Compaction(merge) => {
                     let is_changed = replace_all(&mut merge.inputs, replace);
                     merge.output.take_if(|output| is_changed || is_lost(output));
                     if merge.inputs.is_empty() {
@@ -539,7 +539,7 @@ impl SnapshotMeta {
                     out.u8(1);
                     put_run(&mut out, run, masks);
                 }
-                IncomingRef::Merging(merge) => {
+                IncomingRef::Compaction(merge) => {
                     out.u8(2).u64(merge.due).u8(u8::from(merge.drop_deletes));
                     put_runs(&mut out, &merge.inputs, masks);
                     out.u32(masks.place(&merge.mask));
@@ -574,7 +574,7 @@ impl SnapshotMeta {
             let incoming = match input.u8()? {
                 0 => IncomingRef::Nothing,
                 1 => IncomingRef::Single(take_run(&mut input, &masks)?),
-                2 => IncomingRef::Merging(MergeRef {
+                2 => IncomingRef::Compaction(MergeRef {
                     due: input.u64()?,
                     drop_deletes: input.u8()? != 0,
                     inputs: take_runs(&mut input, &masks)?,
@@ -641,7 +641,7 @@ mod tests {
             passed: 0,
             tables: vec![below],
         };
-        let incoming = IncomingRef::Merging(merge);
+        let incoming = IncomingRef::Compaction(merge);
         SnapshotMeta {
             images: vec![run(1, mask(1)), run(2, Mask::default())],
             levels: vec![LevelRef { incoming, residents: vec![run(7, mask(2))] }],

@@ -31,7 +31,7 @@ use crate::block::page::PAGE_SIZE;
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{Kind, Update};
 use crate::error::{Error, Result};
-use crate::files::handles::OpenFiles;
+use crate::files::handles::FileHandles;
 use crate::manifest::snapshot_meta::{self, Refused};
 use crate::trace::event;
 
@@ -666,13 +666,13 @@ pub(crate) fn written_segment(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>
 
 /// The file of the segment that is being written, for its syncs.
 #[derive(Debug, Clone)]
-pub(crate) struct LogFile {
+pub(crate) struct WalFile {
     pub(crate) file: Arc<dyn DiskFile>,
     /// The number of the segment.
     pub(crate) number: u64,
 }
 
-impl LogFile {
+impl WalFile {
     /// Writes the mark: a sync has made all commits up to `commit` durable.
     ///
     /// # Errors
@@ -684,9 +684,9 @@ impl LogFile {
 
 /// The end of the log, where records are written.
 #[derive(Debug, Clone)]
-pub(crate) struct LogEnd {
-    files: Arc<OpenFiles>,
-    pub(crate) log: LogFile,
+pub(crate) struct WalEnd {
+    files: Arc<FileHandles>,
+    pub(crate) log: WalFile,
     /// Where the next record goes.
     end: u64,
     size: u64,
@@ -706,15 +706,15 @@ pub(crate) enum Made {
 
 /// How segments are made.
 #[derive(Debug)]
-pub(crate) struct LogDir {
-    files: Arc<OpenFiles>,
+pub(crate) struct WalDir {
+    files: Arc<FileHandles>,
     dir: PathBuf,
     /// Bytes of an ordinary segment.
     segment_bytes: u64,
 }
 
-impl LogDir {
-    pub(crate) fn new(files: Arc<OpenFiles>, store: &Path, segment_bytes: u64) -> Self {
+impl WalDir {
+    pub(crate) fn new(files: Arc<FileHandles>, store: &Path, segment_bytes: u64) -> Self {
         Self { files, dir: store.join(LOG), segment_bytes }
     }
 
@@ -732,7 +732,7 @@ impl LogDir {
         header: SegmentHeader,
         record: usize,
         made: Made,
-    ) -> io::Result<LogEnd> {
+    ) -> io::Result<WalEnd> {
         let reused = match made {
             Made::Again(spare) => self.reuse(header, spare, record)?,
             Made::New | Made::Least => None,
@@ -756,7 +756,7 @@ impl LogDir {
         header: SegmentHeader,
         spare: u64,
         record: usize,
-    ) -> io::Result<Option<LogEnd>> {
+    ) -> io::Result<Option<WalEnd>> {
         let (files, disk) = (&self.files, self.files.disk());
         let path = self.path(header.number);
         files.with_space(|| disk.rename(&self.path(spare), &path))?;
@@ -784,7 +784,7 @@ impl LogDir {
         header: SegmentHeader,
         record: usize,
         made: Made,
-    ) -> io::Result<LogEnd> {
+    ) -> io::Result<WalEnd> {
         let least = (SEGMENT_HEADER_SIZE + record as u64).max(SEGMENT_BYTES_MIN);
         let size = if made == Made::Least { least } else { self.segment_bytes.max(least) };
         let size = self.make_room(file.as_ref(), size, least)?;
@@ -792,8 +792,8 @@ impl LogDir {
         bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
         self.files.with_space(|| file.write_at(&bytes, 0))?;
         let files = Arc::clone(&self.files);
-        let log = LogFile { file, number: header.number };
-        Ok(LogEnd { files, log, end: SEGMENT_HEADER_SIZE, size, is_found: false })
+        let log = WalFile { file, number: header.number };
+        Ok(WalEnd { files, log, end: SEGMENT_HEADER_SIZE, size, is_found: false })
     }
 
     /// Gives a segment a size; where there is no room for that, one that is smaller and no smaller than `needed`. Returns it.
@@ -819,16 +819,16 @@ impl LogDir {
     }
 }
 
-impl LogEnd {
+impl WalEnd {
     /// The end of a log that another process has written, whose records end at byte `end`. It has room for none, so the
     /// next record goes to another segment.
     pub(crate) fn found(
-        files: &Arc<OpenFiles>,
+        files: &Arc<FileHandles>,
         file: Arc<dyn DiskFile>,
         number: u64,
         end: u64,
     ) -> Self {
-        let log = LogFile { file, number };
+        let log = WalFile { file, number };
         Self { files: Arc::clone(files), log, end, size: end, is_found: true }
     }
 

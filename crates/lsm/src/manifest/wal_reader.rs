@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::manifest::wal::{LOG, Record, SegmentScan, segment_name};
 
 /// A place in a log.
-pub(crate) struct LogWalk {
+pub(crate) struct WalReader {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     salt: u64,
@@ -23,7 +23,7 @@ pub(crate) struct LogWalk {
     passed_bytes: u64,
 }
 
-impl LogWalk {
+impl WalReader {
     /// Before the first record of a segment, which follows on `commit`.
     ///
     /// # Errors

@@ -47,7 +47,7 @@ pub(crate) struct Chain {
 }
 
 /// The log of a store.
-pub(crate) struct DamagedLog<'a> {
+pub(crate) struct DamagedWal<'a> {
     pub(crate) disk: &'a dyn Disk,
     /// The directory of the store.
     pub(crate) dir: &'a Path,
@@ -57,7 +57,7 @@ pub(crate) struct DamagedLog<'a> {
     pub(crate) next_table: u64,
 }
 
-impl DamagedLog<'_> {
+impl DamagedWal<'_> {
     pub(crate) fn path(&self, number: u64) -> PathBuf {
         self.dir.join(LOG).join(segment_name(number))
     }

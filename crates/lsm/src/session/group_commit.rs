@@ -22,8 +22,8 @@ use terrane_io::DiskFile;
 
 use crate::error::Result;
 use crate::files::file_set::lock;
-use crate::manifest::wal::LogFile;
-use crate::session::inner::SessionCore;
+use crate::manifest::wal::WalFile;
+use crate::session::inner::SessionInner;
 use crate::trace::event;
 
 /// How long a sync waits for others at the most: a few times what they take to come.
@@ -31,8 +31,8 @@ const PATIENCE_MAX: Duration = Duration::from_micros(100);
 
 /// What is known to survive a loss of power.
 #[derive(Debug)]
-pub(crate) struct Durable {
-    core: Arc<SessionCore>,
+pub(crate) struct GroupCommit {
+    inner: Arc<SessionInner>,
     syncs: Mutex<Syncs>,
     /// Told when `syncs` changes.
     changed: Condvar,
@@ -45,7 +45,7 @@ struct Syncs {
     /// The same, for receipts that outlive the store.
     reached: Arc<AtomicU64>,
     /// The end of the log: its file, and the last commit written to it.
-    end: Option<(LogFile, u64)>,
+    end: Option<(WalFile, u64)>,
     is_syncing: bool,
     /// The commits that threads wait for.
     waiting: Vec<u64>,
@@ -73,12 +73,12 @@ impl Syncs {
     }
 }
 
-impl Durable {
+impl GroupCommit {
     /// Of a store whose commits up to `commit` are durable, and to whose log nothing was written yet.
-    pub(crate) fn new(core: Arc<SessionCore>, commit: u64) -> Self {
+    pub(crate) fn new(inner: Arc<SessionInner>, commit: u64) -> Self {
         let reached = Arc::new(AtomicU64::new(commit));
         let syncs = Syncs { commit, reached, ..Syncs::default() };
-        Self { core, syncs: Mutex::new(syncs), changed: Condvar::new() }
+        Self { inner, syncs: Mutex::new(syncs), changed: Condvar::new() }
     }
 
     /// The last durable commit.
@@ -92,12 +92,12 @@ impl Durable {
     }
 
     /// Notes the end of the log, and the last commit that is written.
-    pub(crate) fn set_end(&self, log: &LogFile, last: u64) {
+    pub(crate) fn set_end(&self, log: &WalFile, last: u64) {
         lock(&self.syncs).end = Some((log.clone(), last));
     }
 
     /// Notes that the commits up to `commit` are durable without the log; and its end, if that is not known.
-    pub(crate) fn reach(&self, commit: u64, end: Option<(&LogFile, u64)>) {
+    pub(crate) fn reach(&self, commit: u64, end: Option<(&WalFile, u64)>) {
         let mut syncs = lock(&self.syncs);
         syncs.reach(commit);
         if syncs.end.is_none() {
@@ -129,7 +129,7 @@ impl Durable {
         last: u64,
         mark: &dyn Fn(),
     ) -> Result<()> {
-        let (files, clock) = (self.core.files(), self.core.disk().clock());
+        let (files, clock) = (self.inner.files(), self.inner.disk().clock());
         files.check_poisoned()?;
         (syncs.is_syncing, syncs.is_watched) = (true, false);
         drop(syncs);
@@ -179,18 +179,18 @@ impl Durable {
 
     /// Marks the commits up to `last` as durable in the log. They are so without it: if it cannot be written, damage
     /// of these records may look like a torn end.
-    fn mark(&self, log: &LogFile, last: u64) {
+    fn mark(&self, log: &WalFile, last: u64) {
         let marked =
-            self.core.files().open_files().may_write().and_then(|_right| Ok(log.mark(last)?));
+            self.inner.files().open_files().may_write().and_then(|_right| Ok(log.mark(last)?));
         if let Err(error) = marked {
-            event!(WARN, "log.unmarked", self.core.dir(), commit = last, %error);
+            event!(WARN, "log.unmarked", self.inner.dir(), commit = last, %error);
         }
     }
 
     fn wait_among<'a>(&'a self, mut syncs: MutexGuard<'a, Syncs>, commit: u64) -> Result<bool> {
         let mut is_patient = true;
         while syncs.commit < commit {
-            self.core.check_writable()?;
+            self.inner.check_writable()?;
             if syncs.is_syncing {
                 syncs = self.wait(syncs);
                 continue;
@@ -236,12 +236,12 @@ mod tests {
     fn whoever_is_woken_for_no_reason_goes_on_watching() {
         let disk: Arc<dyn Disk> = SimDisk::new(1);
         disk.create_dir(Path::new("/session")).unwrap();
-        let core =
-            SessionCore::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs).unwrap();
+        let inner =
+            SessionInner::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs).unwrap();
         let path = Path::new("/session/log");
         let file = disk.open(path, OpenMode::CreateNew, Access::Buffered).unwrap();
-        let log = LogFile { file, number: 1 };
-        let durable = Arc::new(Durable::new(core, 0));
+        let log = WalFile { file, number: 1 };
+        let durable = Arc::new(GroupCommit::new(inner, 0));
         for commit in 1..200 {
             durable.set_end(&log, commit);
             {

@@ -16,13 +16,13 @@ use terrane_io::files::{create_afresh, read_file};
 use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::compaction::background::Worker;
-use crate::compaction::compaction::{MergeSpec, Merging};
-use crate::compaction::resume::TakenOver;
+use crate::compaction::compaction::{Compaction, CompactionSpec};
+use crate::compaction::resume::ResumedPages;
 use crate::entry::entry::Update;
 use crate::entry::mask::Mask;
 use crate::error::{Error, Result, unreadable};
 use crate::files::file_set::{FileHandle, FileSet, Partial, blobs_number, file_number, lock};
-use crate::files::handles::OpenFiles;
+use crate::files::handles::FileHandles;
 use crate::files::lost_found::{self, LOST_FOUND};
 use crate::files::reserve::{Reserve, WantedReserve};
 use crate::lookup::submitted::LookupThread;
@@ -46,7 +46,7 @@ pub(crate) const TMP_SUFFIX: &str = ".tmp";
 
 /// Shared by all handles of a session.
 #[derive(Debug)]
-pub(crate) struct SessionCore {
+pub(crate) struct SessionInner {
     // Dropped first: its thread holds merges, whose files are removed under the lock.
     worker: Worker,
     lookups: LookupThread,
@@ -61,7 +61,7 @@ pub(crate) struct SessionCore {
     /// Held by who decides how much of filters to have in memory that nobody has read so far.
     filters: Mutex<()>,
     /// Merges that snapshots refer to, by the number of their output, so that tables share them.
-    merges: Mutex<BTreeMap<u64, Weak<Merging>>>,
+    merges: Mutex<BTreeMap<u64, Weak<Compaction>>>,
     snapshots: Registry,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
     /// Keeps every call in the directory, whatever links are put into it.
@@ -94,7 +94,7 @@ pub(crate) enum Holder {
 /// A place among the open tables, cursors and calls of a session, and the session itself; given up on drop.
 #[derive(Debug)]
 pub(crate) struct Registered {
-    core: Arc<SessionCore>,
+    inner: Arc<SessionInner>,
     holder: Holder,
     id: u64,
 }
@@ -107,34 +107,34 @@ impl Registered {
 }
 
 impl Deref for Registered {
-    type Target = Arc<SessionCore>;
+    type Target = Arc<SessionInner>;
 
     fn deref(&self) -> &Self::Target {
-        &self.core
+        &self.inner
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
         match self.holder {
-            Holder::Table => event!(DEBUG, "table.closed", self.core.dir, table = self.id),
-            Holder::Cursor => event!(DEBUG, "cursor.closed", self.core.dir, cursor = self.id),
+            Holder::Table => event!(DEBUG, "table.closed", self.inner.dir, table = self.id),
+            Holder::Cursor => event!(DEBUG, "cursor.closed", self.inner.dir, cursor = self.id),
             Holder::Call => {}
         }
-        self.core.count(self.holder).fetch_sub(1, Ordering::AcqRel);
+        self.inner.count(self.holder).fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Segments of the log that a call needs; see [`SessionCore::keep_log`].
+/// Segments of the log that a call needs; see [`SessionInner::keep_log`].
 #[derive(Debug)]
 pub(crate) struct KeptLog<'a> {
-    core: &'a SessionCore,
+    inner: &'a SessionInner,
     from: u64,
 }
 
 impl Drop for KeptLog<'_> {
     fn drop(&mut self) {
-        let mut kept = lock(&self.core.logs_kept);
+        let mut kept = lock(&self.inner.logs_kept);
         if let Some(at) = kept.iter().position(|&from| from == self.from) {
             kept.swap_remove(at);
         }
@@ -415,7 +415,7 @@ fn keep_orphans(
     Ok(())
 }
 
-impl SessionCore {
+impl SessionInner {
     /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only; up to
     /// `open_files_max` run files will be kept open; `reserve` says which reserve it is to have.
     pub(crate) fn open(
@@ -489,7 +489,7 @@ impl SessionCore {
         let next_number = last.map_or(0, |number| number.saturating_add(1));
         let wanted = reserve.bytes(disk.as_ref(), dir, is_new)?;
         let reserve = Reserve::open(disk.as_ref(), dir, wanted)?;
-        let open = OpenFiles::with_reserve(Arc::clone(disk), open_files_max, reserve);
+        let open = FileHandles::with_reserve(Arc::clone(disk), open_files_max, reserve);
         let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
         files.pin(pins);
         files.pin(leased.iter().copied());
@@ -525,11 +525,11 @@ impl SessionCore {
         }
         let is_known = !damaged && !is_rootless;
         keep_orphans(&files, dir, &orphans, &lost, is_known)?;
-        let mut core = Self::new(files, dir, meta.salt, anchor);
-        core.snapshots = snapshots;
-        core.leased = Mutex::new(leased);
-        core.lock = Mutex::new(Some(guard));
-        Ok(Arc::new(core))
+        let mut inner = Self::new(files, dir, meta.salt, anchor);
+        inner.snapshots = snapshots;
+        inner.leased = Mutex::new(leased);
+        inner.lock = Mutex::new(Some(guard));
+        Ok(Arc::new(inner))
     }
 
     /// Opens the session in `dir`, which another process may hold, for reading only.
@@ -544,7 +544,7 @@ impl SessionCore {
             return foreign_dir(disk.as_ref(), dir);
         }
         let meta = read_metadata(disk.as_ref(), dir)?;
-        let open = OpenFiles::new(Arc::clone(disk), open_files_max);
+        let open = FileHandles::new(Arc::clone(disk), open_files_max);
         let files = Arc::new(FileSet::read_only(open, dir.join(ACTIVE)));
         Ok(Arc::new(Self::new(files, dir, meta.salt, anchor)))
     }
@@ -644,7 +644,7 @@ impl SessionCore {
     /// Keeps the segments of the log from this one on, as long as the guard lives.
     pub(crate) fn keep_log(&self, from: u64) -> KeptLog<'_> {
         lock(&self.logs_kept).push(from);
-        KeptLog { core: self, from }
+        KeptLog { inner: self, from }
     }
 
     /// Takes a pin off each of these files, which nothing on disk leads to any more, as soon as no reader needs
@@ -677,7 +677,7 @@ impl SessionCore {
             Holder::Table | Holder::Cursor => self.next_id.fetch_add(1, Ordering::Relaxed),
             Holder::Call => 0,
         };
-        Registered { core: Arc::clone(self), holder, id }
+        Registered { inner: Arc::clone(self), holder, id }
     }
 
     /// Counters of all handles.
@@ -872,7 +872,11 @@ impl SessionCore {
 
     /// The merge that `spec` describes, which had written `output`: shared with whoever has it under way, or
     /// resumed; `None` if neither can be. Cost: no I/O.
-    pub(crate) fn merging(&self, spec: &MergeSpec, output: &Partial) -> Option<Arc<Merging>> {
+    pub(crate) fn merging(
+        &self,
+        spec: &CompactionSpec,
+        output: &Partial,
+    ) -> Option<Arc<Compaction>> {
         let mut merges = lock(&self.merges);
         if let Some(merging) = merges.get(&output.number).and_then(Weak::upgrade)
             && merging.access() == spec.access
@@ -880,15 +884,18 @@ impl SessionCore {
             return Some(merging);
         }
         let (handle, partial) = self.files.take_over(output)?;
-        let taken = TakenOver { partial, handle };
-        let merging = Arc::new(Merging::resumed(&self.files, spec.clone(), taken));
+        let taken = ResumedPages { partial, handle };
+        let merging = Arc::new(Compaction::resumed(&self.files, spec.clone(), taken));
         merges.retain(|_, merging| merging.strong_count() > 0);
         merges.insert(output.number, Arc::downgrade(&merging));
         Some(merging)
     }
 
     /// Lets tables that are opened from a snapshot share these merges, each with the number of its output.
-    pub(crate) fn share_merges<'a>(&self, shared: impl Iterator<Item = (u64, &'a Arc<Merging>)>) {
+    pub(crate) fn share_merges<'a>(
+        &self,
+        shared: impl Iterator<Item = (u64, &'a Arc<Compaction>)>,
+    ) {
         let mut merges = lock(&self.merges);
         merges.retain(|_, merging| merging.strong_count() > 0);
         merges.extend(shared.map(|(number, merging)| (number, Arc::downgrade(merging))));
@@ -964,7 +971,7 @@ impl SessionCore {
     }
 }
 
-impl Drop for SessionCore {
+impl Drop for SessionInner {
     fn drop(&mut self) {
         // Its thread may hold a merge for a moment longer than all tables.
         self.worker.stop();
@@ -995,11 +1002,12 @@ mod tests {
         ] {
             let disk: Arc<dyn Disk> = SimDisk::new(1);
             disk.create_dir(Path::new("/session")).unwrap();
-            let core = SessionCore::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs)
-                .unwrap();
-            let registered = holder.map(|holder| core.register(holder));
-            let (handle, file) = core.files().create(Access::Buffered).unwrap();
-            let closed = catch_unwind(AssertUnwindSafe(|| core.close().unwrap()));
+            let inner =
+                SessionInner::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs)
+                    .unwrap();
+            let registered = holder.map(|holder| inner.register(holder));
+            let (handle, file) = inner.files().create(Access::Buffered).unwrap();
+            let closed = catch_unwind(AssertUnwindSafe(|| inner.close().unwrap()));
             match closed {
                 Ok(()) => assert!(!(is_leak && cfg!(debug_assertions)), "{holder:?}"),
                 Err(panic) => {
@@ -1009,7 +1017,7 @@ mod tests {
             }
             drop((file, handle, registered));
             // Whole again, so the last handle on the session finds nothing.
-            drop(core);
+            drop(inner);
         }
     }
 }

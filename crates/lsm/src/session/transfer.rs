@@ -27,7 +27,7 @@ use crate::corrupt::Corrupt;
 use crate::entry::entry::{EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, FileSet, RunRef};
-use crate::files::handles::{OPEN_FILES_DEFAULT, OpenFiles};
+use crate::files::handles::{FileHandles, OPEN_FILES_DEFAULT};
 use crate::files::reserve::WantedReserve;
 use crate::filter::filter::FilterAllocation;
 use crate::manifest::snapshot_meta::SnapshotMeta;
@@ -38,7 +38,7 @@ use crate::run::check::{
 use crate::run::run::{Run, RunMeta, read_meta};
 use crate::run::writer::RunBuilder;
 use crate::session::inner::{
-    ACTIVE, STORE, SessionCore, anchor_dir, check_dir, foreign_dir, is_session_like, lock_dir,
+    ACTIVE, STORE, SessionInner, anchor_dir, check_dir, foreign_dir, is_session_like, lock_dir,
     make_dir, read_snapshot,
 };
 use crate::session::snapshot::{self, SnapshotName};
@@ -98,22 +98,22 @@ pub struct ImportReport {
 
 /// Exports a snapshot.
 pub(crate) fn export(
-    core: &SessionCore,
+    inner: &SessionInner,
     name: &SnapshotName,
     place: &SnapshotPlace,
     progress: Progress<'_>,
 ) -> Result<ExportReport> {
-    let reading = snapshot::read(core, name)?;
-    let disk = place.disk_or(core.files().disk());
-    let open = || open_target(&disk, &place.dir, core.salt());
-    let target = with_room(&[core.files().open_files()], open)?;
+    let reading = snapshot::read(inner, name)?;
+    let disk = place.disk_or(inner.files().disk());
+    let open = || open_target(&disk, &place.dir, inner.salt());
+    let target = with_room(&[inner.files().open_files()], open)?;
     let exported = (|| {
         let reservation = target.snapshots().reserve(place.name.as_str())?;
         let known = target.snapshots().runs();
-        let go_on = || core.check_open();
-        let mut copier = Copier::new(core.files(), &target, known, &go_on, progress);
+        let go_on = || inner.check_open();
+        let mut copier = Copier::new(inner.files(), &target, known, &go_on, progress);
         let meta = copier.copy(&reading.meta);
-        let meta = meta.map_err(|error| snapshot::damaged(core.dir(), name.as_str(), error))?;
+        let meta = meta.map_err(|error| snapshot::damaged(inner.dir(), name.as_str(), error))?;
         snapshot::publish(&target, reservation, &meta)?;
         Ok(copier.report)
     })();
@@ -124,7 +124,7 @@ pub(crate) fn export(
 /// Makes a call that opens files; if the system has too many open, once more after those have been closed
 /// that nobody uses in any of the sessions.
 pub(crate) fn with_room<T>(
-    sessions: &[&Arc<OpenFiles>],
+    sessions: &[&Arc<FileHandles>],
     call: impl Fn() -> Result<T>,
 ) -> Result<T> {
     match call() {
@@ -137,7 +137,11 @@ pub(crate) fn with_room<T>(
 }
 
 /// Opens or makes the session to export to.
-pub(crate) fn open_target(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<SessionCore>> {
+pub(crate) fn open_target(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    salt: u64,
+) -> Result<Arc<SessionInner>> {
     let foreign = || Err(Error::SnapshotExportDirExists { path: dir.to_owned() });
     match disk.kind(dir)? {
         None => {}
@@ -150,19 +154,19 @@ pub(crate) fn open_target(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result
         Some(_) => return foreign(),
     }
     make_dir(disk.as_ref(), dir)?;
-    SessionCore::open(disk, dir, salt, OPEN_FILES_DEFAULT, WantedReserve::AsItIs)
+    SessionInner::open(disk, dir, salt, OPEN_FILES_DEFAULT, WantedReserve::AsItIs)
 }
 
 /// Imports a snapshot.
 pub(crate) fn import(
-    core: &Arc<SessionCore>,
+    inner: &Arc<SessionInner>,
     place: &SnapshotPlace,
     name: &SnapshotName,
     progress: Progress<'_>,
 ) -> Result<ImportReport> {
-    core.check_writable()?;
-    core.check_room()?;
-    let disk = place.disk_or(core.files().disk());
+    inner.check_writable()?;
+    inner.check_room()?;
+    let disk = place.disk_or(inner.files().disk());
     let dir = &disk.absolute(&place.dir)?;
     match disk.kind(dir)? {
         None => return Err(Error::SnapshotImportDirDoesNotExist { path: dir.to_owned() }),
@@ -183,15 +187,15 @@ pub(crate) fn import(
         }
         read => read.map_err(damaged)?,
     };
-    let reservation = core.snapshots().reserve(name.as_str())?;
-    let open = OpenFiles::new(disk, OPEN_FILES_DEFAULT);
+    let reservation = inner.snapshots().reserve(name.as_str())?;
+    let open = FileHandles::new(disk, OPEN_FILES_DEFAULT);
     let files = Arc::new(FileSet::read_only(open, dir.join(ACTIVE)));
-    let go_on = || core.check_open();
+    let go_on = || inner.check_open();
     // No run of this session is shared: it may be the very one that is damaged.
-    let copier = Copier::new(&files, core, [], &go_on, progress);
+    let copier = Copier::new(&files, inner, [], &go_on, progress);
     let mut copier = Copier { snapshot: from, checks_entries: true, ..copier };
     let meta = copier.copy(&meta).map_err(damaged)?;
-    snapshot::publish(core, reservation, &meta)?;
+    snapshot::publish(inner, reservation, &meta)?;
     let ExportReport { files_copied, bytes_copied, files_rebuilt, .. } = copier.report;
     Ok(ImportReport { files_copied, bytes_copied, files_rebuilt })
 }
@@ -210,7 +214,7 @@ pub(crate) struct Copier<'a> {
     /// The snapshot, for errors.
     snapshot: &'a str,
     from: &'a Arc<FileSet>,
-    to: &'a SessionCore,
+    to: &'a SessionInner,
     /// Runs that are in the other session already, by identity.
     known: BTreeMap<u64, RunRef>,
     /// Whether everything is checked, or only each page for itself.
@@ -229,7 +233,7 @@ impl<'a> Copier<'a> {
     /// Copies what is not among the `known` runs of the other session.
     pub(crate) fn new(
         from: &'a Arc<FileSet>,
-        to: &'a SessionCore,
+        to: &'a SessionInner,
         known: impl IntoIterator<Item = RunRef>,
         go_on: &'a dyn Fn() -> Result<()>,
         progress: Progress<'a>,

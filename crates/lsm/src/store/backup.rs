@@ -20,8 +20,8 @@ use crate::manifest::manifest::{self, NamedMeta, StoreManifest, VersionBase, Ver
 use crate::manifest::snapshot_meta::SnapshotMeta;
 use crate::manifest::wal::{LOG, segment_name, segments};
 use crate::run::check::Progress;
-use crate::session::current_manifest::Published;
-use crate::session::inner::{SessionCore, TMP_SUFFIX};
+use crate::session::current_manifest::CurrentManifest;
+use crate::session::inner::{SessionInner, TMP_SUFFIX};
 use crate::session::snapshot::{self, SnapshotName};
 use crate::session::transfer::{Copier, ExportReport, open_target, with_room};
 use crate::store::inner::damaged;
@@ -76,7 +76,7 @@ pub struct BackupReport {
 
 /// What is to be copied. Its files stay meanwhile.
 pub(crate) struct Source<'a> {
-    pub(crate) core: &'a SessionCore,
+    pub(crate) inner: &'a SessionInner,
     pub(crate) manifest: &'a StoreManifest,
     /// The last commit.
     pub(crate) commit: u64,
@@ -91,10 +91,10 @@ pub(crate) fn back_up(
     progress: Progress<'_>,
 ) -> Result<BackupReport> {
     let dir = place.dir.as_path();
-    event!(DEBUG, "store.back_up", source.core.dir(), commit = source.commit);
-    let disk = Arc::clone(place.disk.as_ref().unwrap_or(source.core.files().disk()));
-    let open = || open_target(&disk, dir, source.core.salt());
-    let target = match with_room(&[source.core.files().open_files()], open) {
+    event!(DEBUG, "store.back_up", source.inner.dir(), commit = source.commit);
+    let disk = Arc::clone(place.disk.as_ref().unwrap_or(source.inner.files().disk()));
+    let open = || open_target(&disk, dir, source.inner.salt());
+    let target = match with_room(&[source.inner.files().open_files()], open) {
         Err(Error::SnapshotExportDirExists { path }) => {
             return Err(Error::NotABackup { path, reason: "something else is there".to_owned() });
         }
@@ -103,14 +103,14 @@ pub(crate) fn back_up(
     let made = renew(source, &target, progress);
     // What was copied in vain goes before the lock does.
     let report = made.and_then(|report| target.close().map(|()| report))?;
-    event!(DEBUG, "store.backed_up", source.core.dir(), commit = source.commit);
+    event!(DEBUG, "store.backed_up", source.inner.dir(), commit = source.commit);
     Ok(report)
 }
 
 /// The manifest of an earlier backup, or an empty one.
-fn published(source: &Source<'_>, target: &SessionCore) -> Result<Published> {
+fn published(source: &Source<'_>, target: &SessionInner) -> Result<CurrentManifest> {
     let refused = |reason: String| Error::NotABackup { path: target.dir().to_owned(), reason };
-    if target.salt() != source.core.salt() {
+    if target.salt() != source.inner.salt() {
         return Err(refused("it is another store, with another salt".to_owned()));
     }
     let found = manifest::read(target.disk(), target.dir())?;
@@ -127,12 +127,12 @@ fn published(source: &Source<'_>, target: &SessionCore) -> Result<Published> {
         None if target.snapshots().names()?.is_empty() => StoreManifest::default(),
         None => return Err(refused("it has snapshots of its own".to_owned())),
     };
-    Ok(Published::found(manifest, older))
+    Ok(CurrentManifest::found(manifest, older))
 }
 
 fn renew(
     source: &Source<'_>,
-    target: &SessionCore,
+    target: &SessionInner,
     progress: Progress<'_>,
 ) -> Result<BackupReport> {
     let mut published = published(source, target)?;
@@ -143,10 +143,10 @@ fn renew(
     }
     let known = published.manifest.all_tables().flat_map(|table| table.meta.runs()).copied();
     let known = target.snapshots().runs().into_iter().chain(known);
-    let go_on = || source.core.check_open();
+    let go_on = || source.inner.check_open();
     // Files of a store that was closed meanwhile may be gone for good reason.
     let damage = |error| go_on().err().unwrap_or_else(|| damaged(error));
-    let mut copier = Copier::new(source.core.files(), target, known, &go_on, progress);
+    let mut copier = Copier::new(source.inner.files(), target, known, &go_on, progress);
     let mut images = Vec::new();
     let mut next = StoreManifest {
         is_backup: true,
@@ -180,7 +180,7 @@ fn renew(
             |version: &VersionMeta| VersionMeta { base: Arc::clone(&base), ..version.clone() };
         next.versions.extend(group.0.iter().map(moved));
     }
-    let logs = copy_log(source.core, target, &next).map_err(damage)?;
+    let logs = copy_log(source.inner, target, &next).map_err(damage)?;
     let both = published.publish(target, next)?;
     let images_bytes = images.iter().map(|written| written.image_bytes).sum::<u64>();
     let image_count = images.iter().map(|written| written.meta.images.len() as u64).sum::<u64>();
@@ -188,7 +188,7 @@ fn renew(
     if both {
         remove_log(target, &published.manifest)?;
     }
-    let snapshots = renew_snapshots(source.core, target, &mut copier)?;
+    let snapshots = renew_snapshots(source.inner, target, &mut copier)?;
     let ExportReport { files_copied, bytes_copied, files_shared, bytes_shared, .. } = copier.report;
     Ok(BackupReport {
         commit: source.commit,
@@ -207,8 +207,8 @@ fn renew(
 /// Each is whole under its name. A store that a loss of power has thrown back uses a number again, so only equal bytes
 /// count as the same segment.
 fn copy_log(
-    source: &SessionCore,
-    target: &SessionCore,
+    source: &SessionInner,
+    target: &SessionInner,
     manifest: &StoreManifest,
 ) -> Result<ExportReport> {
     let mut report = ExportReport::default();
@@ -252,7 +252,7 @@ fn copy_log(
 }
 
 /// Whether the file at `path` has the same bytes.
-fn is_copy_of(file: &dyn DiskFile, target: &SessionCore, path: &Path) -> Result<bool> {
+fn is_copy_of(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result<bool> {
     if target.disk().kind(path)?.is_none() {
         return Ok(false);
     }
@@ -277,7 +277,7 @@ fn is_copy_of(file: &dyn DiskFile, target: &SessionCore, path: &Path) -> Result<
 }
 
 /// Copies a segment, which is whole when it gets its name.
-fn copy_segment(file: &dyn DiskFile, target: &SessionCore, path: &Path) -> Result<()> {
+fn copy_segment(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(TMP_SUFFIX);
     let temporary = PathBuf::from(temporary);
@@ -308,7 +308,7 @@ fn copy_segment(file: &dyn DiskFile, target: &SessionCore, path: &Path) -> Resul
 }
 
 /// Removes the segments of the log that no version of a backup needs any more.
-fn remove_log(target: &SessionCore, manifest: &StoreManifest) -> Result<()> {
+fn remove_log(target: &SessionInner, manifest: &StoreManifest) -> Result<()> {
     let dir = target.dir().join(LOG);
     if target.disk().kind(&dir)?.is_none() {
         return Ok(());
@@ -325,14 +325,14 @@ fn remove_log(target: &SessionCore, manifest: &StoreManifest) -> Result<()> {
 /// Brings the snapshots that are new or others now, and removes those that the store has no more. Returns
 /// how many there are. One that cannot be read keeps the others from nothing.
 fn renew_snapshots(
-    core: &SessionCore,
-    target: &SessionCore,
+    inner: &SessionInner,
+    target: &SessionInner,
     copier: &mut Copier<'_>,
 ) -> Result<u64> {
-    let names = snapshot::list(core)?;
+    let names = snapshot::list(inner)?;
     let mut damage = Ok(());
     for name in &names {
-        match renew_snapshot(core, target, name, copier) {
+        match renew_snapshot(inner, target, name, copier) {
             // Deleted in the meantime.
             Err(Error::SnapshotDoesNotExist { .. }) => {}
             Err(error @ Error::SnapshotCorrupted { .. }) => damage = damage.and(Err(error)),
@@ -347,18 +347,18 @@ fn renew_snapshots(
 }
 
 fn renew_snapshot(
-    core: &SessionCore,
-    target: &SessionCore,
+    inner: &SessionInner,
+    target: &SessionInner,
     name: &SnapshotName,
     copier: &mut Copier<'_>,
 ) -> Result<()> {
-    let reading = snapshot::read(core, name)?;
+    let reading = snapshot::read(inner, name)?;
     let there = snapshot::list(target)?.contains(name);
     if there && target.read_snapshot(name.as_str()).is_ok_and(|old| is_copy(&old, &reading.meta)) {
         return Ok(());
     }
     let copied = copier.copy(&reading.meta);
-    let copied = copied.map_err(|error| snapshot::damaged(core.dir(), name.as_str(), error))?;
+    let copied = copied.map_err(|error| snapshot::damaged(inner.dir(), name.as_str(), error))?;
     if there {
         snapshot::delete(target, name)?;
     }

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use crate::compaction::compaction::Merging;
+use crate::compaction::compaction::Compaction;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::run::check::Progress;
@@ -73,7 +73,7 @@ fn compact(mut place: impl Place, progress: Progress<'_>) -> Result<()> {
 /// Does the work of a merge up to some page of it, step by step.
 fn advance(
     place: &mut impl Place,
-    merging: &Arc<Merging>,
+    merging: &Arc<Compaction>,
     target: u64,
     progress: Progress<'_>,
 ) -> Result<()> {
@@ -126,7 +126,7 @@ impl Store {
                 Err(Error::TableDoesNotExist { .. }) => continue,
                 named => named?,
             };
-            event!(DEBUG, "store.compact", shared.core.dir(), name = %info.name);
+            event!(DEBUG, "store.compact", shared.inner.dir(), name = %info.name);
             let compacted = compact(&named, &mut |done, total| {
                 made = total;
                 progress(before + done, before + total);

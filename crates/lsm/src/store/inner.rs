@@ -16,12 +16,12 @@ use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::manifest::manifest::StoreManifest;
 use crate::manifest::wal::{
-    LOG, LogDir, LogEnd, Made, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, UPDATE_BYTES,
+    LOG, Made, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, UPDATE_BYTES, WalDir, WalEnd,
     segment_name, segments,
 };
-use crate::session::current_manifest::Published;
-use crate::session::group_commit::Durable;
-use crate::session::inner::SessionCore;
+use crate::session::current_manifest::CurrentManifest;
+use crate::session::group_commit::GroupCommit;
+use crate::session::inner::SessionInner;
 use crate::session::snapshot::WrittenOut;
 use crate::store::options::{CheckpointThread, Durability, StoreOptions, TableName};
 use crate::table::session::Session;
@@ -52,15 +52,15 @@ pub(crate) enum LogRoom {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) core: Arc<SessionCore>,
+    pub(crate) inner: Arc<SessionInner>,
     pub(crate) session: Session,
     pub(crate) options: StoreOptions,
     pub(crate) log_bytes_max: u64,
-    pub(crate) log_dir: LogDir,
+    pub(crate) log_dir: WalDir,
     /// Held by whoever writes another manifest.
-    pub(crate) published: Mutex<Published>,
+    pub(crate) published: Mutex<CurrentManifest>,
     pub(crate) state: Mutex<State>,
-    pub(crate) durable: Durable,
+    pub(crate) durable: GroupCommit,
     /// Bytes that this process has written to the log.
     pub(crate) log_written: AtomicU64,
     /// Bytes of the log since the last checkpoint, and when the next one is due.
@@ -78,7 +78,7 @@ pub(crate) struct State {
     pub(crate) commit: u64,
     /// The end of the log. A process never goes on in a segment that it has found, as nobody knows what stands behind its
     /// last record: it seals that one and begins the next.
-    pub(crate) log: Option<LogEnd>,
+    pub(crate) log: Option<WalEnd>,
     /// Whether the manifest on disk leads there: nothing is committed to a segment that recovery would not find.
     pub(crate) is_linked: bool,
     /// Whether a commit has not ended, as the store is to be poisoned then: tables may hold a part of it.
@@ -128,13 +128,13 @@ impl FoundLog {
     ///
     /// # Errors
     /// Those of the disk. Nothing has changed then.
-    pub(crate) fn secure(&self, core: &SessionCore) -> Result<LogEnd> {
-        let files = core.files().open_files();
+    pub(crate) fn secure(&self, inner: &SessionInner) -> Result<WalEnd> {
+        let files = inner.files().open_files();
         let _right = files.may_write()?;
         let mut bytes = Vec::new();
         for number in self.from..=self.last {
-            let path = core.dir().join(LOG).join(segment_name(number));
-            let open = || core.disk().open(&path, OpenMode::ReadWrite, Access::Buffered);
+            let path = inner.dir().join(LOG).join(segment_name(number));
+            let open = || inner.disk().open(&path, OpenMode::ReadWrite, Access::Buffered);
             let file = files.with_room(open)?;
             let end = if number == self.last { self.end } else { file.len()? };
             for at in (0..end).step_by(SECURED_BYTES) {
@@ -142,9 +142,9 @@ impl FoundLog {
                 file.read_at(&mut bytes, at)?;
                 file.write_at(&bytes, at)?;
             }
-            core.files().synced(&path, file.sync())?;
+            inner.files().synced(&path, file.sync())?;
             if number == self.last {
-                return Ok(LogEnd::found(files, file, number, end));
+                return Ok(WalEnd::found(files, file, number, end));
             }
         }
         // `from` is no greater than `last`.
@@ -271,7 +271,7 @@ impl Shared {
             Err(error) if frees && error.is_no_space() => {
                 let due_at = self.log_bytes.load(Ordering::Relaxed) + self.log_bytes_max / 2;
                 self.due_at.store(due_at, Ordering::Relaxed);
-                event!(WARN, "checkpoint.failed", self.core.dir(), %error);
+                event!(WARN, "checkpoint.failed", self.inner.dir(), %error);
             }
             made => made?,
         }
@@ -279,13 +279,13 @@ impl Shared {
     }
 
     /// Makes commits possible: behind the log that was found, else behind a checkpoint.
-    fn begin_logging(&self, published: &mut Published) -> Result<()> {
+    fn begin_logging(&self, published: &mut CurrentManifest) -> Result<()> {
         match self.take_up_log() {
             Ok(true) => Ok(()),
             Ok(false) => self.checkpoint_over(published),
             Err(error) => {
-                self.core.files().check_poisoned()?;
-                event!(WARN, "log.unreadable", self.core.dir(), %error);
+                self.inner.files().check_poisoned()?;
+                event!(WARN, "log.unreadable", self.inner.dir(), %error);
                 self.checkpoint_over(published)
             }
         }
@@ -293,14 +293,14 @@ impl Shared {
 
     /// Makes the log that was found durable, for commits to go on behind it; says whether there is one.
     fn take_up_log(&self) -> Result<bool> {
-        self.core.check_writable()?;
+        self.inner.check_writable()?;
         let mut state = lock(&self.state);
         let state = &mut *state;
         if state.is_linked {
             return Ok(true);
         }
         let Some(found) = state.found.filter(|_| state.log.is_none()) else { return Ok(false) };
-        let end = found.secure(&self.core)?;
+        let end = found.secure(&self.inner)?;
         if found.segments() > FOUND_SEGMENTS_MAX {
             self.due_at.store(0, Ordering::Relaxed);
         }
@@ -313,17 +313,17 @@ impl Shared {
 
     /// Makes the directory of the log, unless it is there.
     fn make_log_dir(&self) -> Result<()> {
-        let (disk, dir) = (self.core.disk(), self.core.dir().join(LOG));
+        let (disk, dir) = (self.inner.disk(), self.inner.dir().join(LOG));
         if disk.kind(&dir)?.is_some() {
             return Ok(());
         }
-        self.core.files().open_files().with_space(|| disk.create_dir(&dir))?;
-        let synced = self.core.sync_root();
+        self.inner.files().open_files().with_space(|| disk.create_dir(&dir))?;
+        let synced = self.inner.sync_root();
         if synced.is_err()
             // No later sync can be trusted with this name; the next attempt makes a new one.
             && let Err(error) = disk.remove_dir(&dir)
         {
-            event!(WARN, "cleanup.failed", self.core.dir(), %error);
+            event!(WARN, "cleanup.failed", self.inner.dir(), %error);
         }
         synced
     }
@@ -331,7 +331,7 @@ impl Shared {
     /// Begins another segment of the log, for a record of so many bytes. If the manifest leads to the old one,
     /// what is in that is durable then.
     fn begin_segment(&self, state: &mut State, record: usize, room: LogRoom) -> Result<()> {
-        let files = self.core.files();
+        let files = self.inner.files();
         files.check_poisoned()?;
         let _right = files.open_files().may_write()?;
         if state.log.is_none() {
@@ -343,12 +343,12 @@ impl Shared {
             LogRoom::Least => Made::Least,
         };
         let end = self.log_dir.begin(header, record, made)?;
-        self.core.sync_dir(LOG)?;
+        self.inner.sync_dir(LOG)?;
         if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {
             // The seal says that all of this is durable, so it comes after.
             let file = &old.log.file;
             self.durable.sync_in_turn(file, state.commit)?;
-            old.seal(state.commit).or_else(|error| self.core.poison(file.path(), error))?;
+            old.seal(state.commit).or_else(|error| self.inner.poison(file.path(), error))?;
             self.durable.sync_in_turn(file, state.commit)?;
             self.durable.set_end(&end.log, state.commit);
             state.ends.insert(old.log.number, old.end());
@@ -387,7 +387,7 @@ impl Shared {
         batches: &[Batch<'_>],
         record: RecordBuilder,
     ) -> Result<u64> {
-        self.core.check_writable()?;
+        self.inner.check_writable()?;
         if self.is_logged() && !state.log.as_ref().is_some_and(|log| log.has_room(record.len())) {
             self.begin_segment(state, record.len(), LogRoom::Ordinary)?;
         }
@@ -411,16 +411,16 @@ impl Shared {
     /// Writes the next commit to the log, if there is one.
     fn write(&self, state: &mut State, record: RecordBuilder) -> Result<()> {
         let Some(log) = state.log.as_mut().filter(|_| self.is_logged()) else { return Ok(()) };
-        let _right = self.core.files().open_files().may_write()?;
+        let _right = self.inner.files().open_files().may_write()?;
         let commit = state.commit + 1;
         let known = self.durable.commit();
-        let record = record.finish(self.core.salt(), log.log.number, commit, known);
+        let record = record.finish(self.inner.salt(), log.log.number, commit, known);
         if let Err(error) = log.write(&record) {
             // Nobody must read what there may be of it, now or later.
             let withdrawn = log.withdraw(&error);
             let file = &log.log.file;
-            withdrawn.or_else(|error| self.core.poison(file.path(), error))?;
-            self.core.files().synced(file.path(), file.sync())?;
+            withdrawn.or_else(|error| self.inner.poison(file.path(), error))?;
+            self.inner.files().synced(file.path(), file.sync())?;
             return Err(error);
         }
         self.log_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
@@ -436,7 +436,7 @@ impl Shared {
     }
 
     /// Makes all commits so far durable.
-    pub(crate) fn make_durable(&self, published: &mut Published) -> Result<()> {
+    pub(crate) fn make_durable(&self, published: &mut CurrentManifest) -> Result<()> {
         if !self.is_logged() {
             return self.checkpoint_over(published);
         }
@@ -488,7 +488,7 @@ impl Shared {
 
     fn checkpoint_or_tell(&self) {
         if let Err(error) = self.checkpoint_if_due() {
-            event!(WARN, "checkpoint.failed", self.core.dir(), %error);
+            event!(WARN, "checkpoint.failed", self.inner.dir(), %error);
         }
     }
 
@@ -517,17 +517,17 @@ impl Shared {
         self.checkpoint_over(&mut lock(&self.published))
     }
 
-    pub(crate) fn checkpoint_over(&self, published: &mut Published) -> Result<()> {
+    pub(crate) fn checkpoint_over(&self, published: &mut CurrentManifest) -> Result<()> {
         self.checkpoint_leaving(published, LogRoom::Ordinary)
     }
 
     /// A checkpoint that leaves so much of the log. What is less than wanted is not cut for more.
     pub(crate) fn checkpoint_leaving(
         &self,
-        published: &mut Published,
+        published: &mut CurrentManifest,
         room: LogRoom,
     ) -> Result<()> {
-        self.core.check_writable()?;
+        self.inner.check_writable()?;
         let mut next = published.manifest.clone();
         let (copies, log_bytes) = {
             let mut state = lock(&self.state);
@@ -542,11 +542,11 @@ impl Shared {
             (copies, self.log_bytes.load(Ordering::Relaxed))
         };
         let commit = next.commit;
-        event!(DEBUG, "store.checkpoint", self.core.dir(), commit);
+        event!(DEBUG, "store.checkpoint", self.inner.dir(), commit);
         let written = write_out(&copies, &mut next)?;
-        let both = published.publish(&self.core, next)?;
+        let both = published.publish(&self.inner, next)?;
         for written in &written {
-            written.share(&self.core);
+            written.share(&self.inner);
         }
         {
             let mut state = lock(&self.state);
@@ -561,7 +561,7 @@ impl Shared {
             published.age_chain();
             self.recycle(published, room);
         }
-        event!(DEBUG, "store.checkpointed", self.core.dir(), commit);
+        event!(DEBUG, "store.checkpointed", self.inner.dir(), commit);
         Ok(())
     }
 
@@ -571,7 +571,7 @@ impl Shared {
         // Nothing is committed to a segment that is not linked: if there is an empty one, it follows on the last
         // commit.
         let is_enough =
-            |log: &LogEnd| log.is_empty() && (room == LogRoom::Ordinary || log.is_least());
+            |log: &WalEnd| log.is_empty() && (room == LogRoom::Ordinary || log.is_least());
         if state.log.as_ref().is_some_and(is_enough) {
             return Ok(state.segment);
         }
@@ -599,23 +599,28 @@ impl Shared {
     }
 
     /// Keeps some of the segments that a manifest, which both copies hold, does not need, and removes the others.
-    pub(crate) fn recycle(&self, published: &Published, room: LogRoom) {
+    pub(crate) fn recycle(&self, published: &CurrentManifest, room: LogRoom) {
         let mut state = lock(&self.state);
         if let Err(error) = self.recycle_from(&mut state, published, room) {
-            event!(WARN, "cleanup.failed", self.core.dir(), %error);
+            event!(WARN, "cleanup.failed", self.inner.dir(), %error);
         }
     }
 
-    fn recycle_from(&self, state: &mut State, published: &Published, room: LogRoom) -> Result<()> {
+    fn recycle_from(
+        &self,
+        state: &mut State,
+        published: &CurrentManifest,
+        room: LogRoom,
+    ) -> Result<()> {
         if state.segment == 0 {
             return Ok(());
         }
-        let _right = self.core.files().open_files().may_write()?;
+        let _right = self.inner.files().open_files().may_write()?;
         let needed_from = match published.manifest.segment {
             0 => state.segment + 1,
             segment => segment,
         };
-        let leased_from = self.core.leased_segment()?;
+        let leased_from = self.inner.leased_segment()?;
         let spares_max = match room {
             LogRoom::Ordinary if self.is_logged() => SPARES_MAX,
             LogRoom::Ordinary | LogRoom::Least => 0,
@@ -624,7 +629,7 @@ impl Shared {
             state.spares.clear();
         }
 
-        for number in segments(self.core.disk(), self.core.dir())? {
+        for number in segments(self.inner.disk(), self.inner.dir())? {
             if number >= needed_from.min(leased_from) || state.spares.contains(&number) {
                 continue;
             }
@@ -633,7 +638,7 @@ impl Shared {
             } else if state.spares.len() < spares_max {
                 state.spares.push(number);
             } else {
-                self.core.disk().remove(&self.log_dir.path(number))?;
+                self.inner.disk().remove(&self.log_dir.path(number))?;
             }
             state.ends.remove(&number);
         }
@@ -644,9 +649,9 @@ impl Shared {
     /// does not know where they end.
     fn trim(&self, state: &State, number: u64) -> Result<()> {
         let Some(&end) = state.ends.get(&number) else { return Ok(()) };
-        let files = self.core.files().open_files();
+        let files = self.inner.files().open_files();
         let path = self.log_dir.path(number);
-        let open = || self.core.disk().open(&path, OpenMode::ReadWrite, Access::Buffered);
+        let open = || self.inner.disk().open(&path, OpenMode::ReadWrite, Access::Buffered);
         Ok(files.with_room(open)?.set_len(end)?)
     }
 }
@@ -656,8 +661,8 @@ struct Unwinding<'a>(&'a Shared);
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        let core = &self.0.core;
-        core.files().open_files().panicked(core.dir());
+        let inner = &self.0.inner;
+        inner.files().open_files().panicked(inner.dir());
     }
 }
 
@@ -673,7 +678,7 @@ impl Drop for Checkpointing<'_> {
 impl State {
     /// Whether the log takes no more room than a checkpoint is to leave.
     fn has_no_more_than(&self, room: LogRoom) -> bool {
-        let is_least = |log: &LogEnd| log.is_least();
+        let is_least = |log: &WalEnd| log.is_least();
         room == LogRoom::Ordinary
             || self.spares.is_empty() && self.log.as_ref().is_some_and(is_least)
     }

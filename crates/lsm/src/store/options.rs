@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::manifest::snapshot_meta::is_name;
 use crate::table::session::SessionOptions;
@@ -99,8 +99,8 @@ pub struct StoreOptions {
     pub log_bytes_max: Option<u64>,
     /// Where checkpoints are made.
     pub checkpoint_thread: CheckpointThread,
-    /// Resolve functions of the tables that are not ready-made ones: the store knows their names.
-    pub resolves: Vec<Resolve>,
+    /// MergeOperator functions of the tables that are not ready-made ones: the store knows their names.
+    pub resolves: Vec<MergeOperator>,
 }
 
 impl StoreOptions {
@@ -136,7 +136,7 @@ impl StoreOptions {
 
     /// The same with one more resolve function.
     #[must_use]
-    pub fn resolve(mut self, resolve: Resolve) -> Self {
+    pub fn resolve(mut self, resolve: MergeOperator) -> Self {
         self.resolves.push(resolve);
         self
     }

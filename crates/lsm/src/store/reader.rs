@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 use terrane_io::{Disk, RealDisk};
 
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::FileHandle;
 use crate::files::handles::OPEN_FILES_DEFAULT;
 use crate::manifest::manifest::{self, StoreManifest};
-use crate::manifest::wal_reader::LogWalk;
+use crate::manifest::wal_reader::WalReader;
 use crate::run::check::Progress;
-use crate::session::inner::SessionCore;
+use crate::session::inner::SessionInner;
 use crate::session::snapshot::SnapshotName;
 use crate::store::backup::{self, BackupPlace, BackupReport, Source};
 use crate::store::inner::damaged;
@@ -39,8 +39,8 @@ use crate::trace::event;
 pub struct ReaderOptions {
     /// As [`SessionOptions::open_files_max`].
     pub open_files_max: usize,
-    /// Resolve functions of the tables that are not ready-made ones: the store knows their names.
-    pub resolves: Vec<Resolve>,
+    /// MergeOperator functions of the tables that are not ready-made ones: the store knows their names.
+    pub resolves: Vec<MergeOperator>,
 }
 
 impl Default for ReaderOptions {
@@ -58,7 +58,7 @@ impl ReaderOptions {
 
     /// The same with one more resolve function.
     #[must_use]
-    pub fn resolve(mut self, resolve: Resolve) -> Self {
+    pub fn resolve(mut self, resolve: MergeOperator) -> Self {
         self.resolves.push(resolve);
         self
     }
@@ -86,7 +86,7 @@ impl ReaderOptions {
 #[derive(Debug)]
 pub struct StoreReader {
     session: Session,
-    resolves: Vec<Resolve>,
+    resolves: Vec<MergeOperator>,
     /// Where to go on; `None` after an error.
     place: Option<Place>,
     view: View,
@@ -123,7 +123,7 @@ struct Place {
     /// Those that the log has updates for.
     ahead: BTreeSet<u64>,
     /// `None` in a store without a log.
-    log: Option<LogWalk>,
+    log: Option<WalReader>,
 }
 
 impl std::fmt::Debug for Place {
@@ -154,8 +154,8 @@ impl StoreReader {
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &ReaderOptions) -> Result<Self> {
         SessionOptions::default().open_files_max(options.open_files_max).validate()?;
         event!(DEBUG, "reader.open", dir);
-        let core = SessionCore::open_read_only(&disk, dir, options.open_files_max)?;
-        let (session, resolves) = (Session::of(core), options.resolves.clone());
+        let inner = SessionInner::open_read_only(&disk, dir, options.open_files_max)?;
+        let (session, resolves) = (Session::of(inner), options.resolves.clone());
         let mut reader = Self { session, resolves, place: None, view: View::default() };
         reader.refresh()?;
         Ok(reader)
@@ -174,7 +174,7 @@ impl StoreReader {
     /// [`Error::StoreCorrupted`] if manifest or log are damaged, [`Error::TooManyReaders`], [`Error::Disk`],
     /// [`Error::SessionClosed`]. The view stays what it was.
     pub fn refresh(&mut self) -> Result<u64> {
-        self.core().check_open()?;
+        self.inner().check_open()?;
         let mut place = self.place.take();
         if let Some(at) = &mut place
             // Whatever goes wrong here, a newer manifest may be the reason.
@@ -191,17 +191,17 @@ impl StoreReader {
         // The files of the view before are not needed any more, either.
         self.let_log_go();
         let commit = shown?;
-        event!(DEBUG, "reader.refreshed", self.core().dir(), commit);
+        event!(DEBUG, "reader.refreshed", self.inner().dir(), commit);
         Ok(commit)
     }
 
-    fn core(&self) -> &Arc<SessionCore> {
-        self.session.core()
+    fn inner(&self) -> &Arc<SessionInner> {
+        self.session.inner()
     }
 
     fn newest(&self) -> Result<StoreManifest> {
-        let core = self.core();
-        let read = || manifest::read(core.disk(), core.dir());
+        let inner = self.inner();
+        let read = || manifest::read(inner.disk(), inner.dir());
         Ok(read()?.manifest.unwrap_or_default())
     }
 
@@ -211,19 +211,19 @@ impl StoreReader {
 
     /// Opens the tables of the newest manifest and applies the log to them, which is leased then, too.
     fn find_place(&self) -> Result<Place> {
-        let core = self.core();
+        let inner = self.inner();
         // Comes to an end: it goes on only where a table was made, renamed or dropped meanwhile, a commit was taken
         // back, or a checkpoint came between two small calls.
         loop {
-            core.check_open()?;
+            inner.check_open()?;
             let manifest = self.newest()?;
             let sequence = manifest.sequence;
-            core.need_log(if manifest.segment == 0 { u64::MAX } else { manifest.segment });
-            let _held = core.hold(manifest.numbers())?;
+            inner.need_log(if manifest.segment == 0 { u64::MAX } else { manifest.segment });
+            let _held = inner.hold(manifest.numbers())?;
             if !self.is_newest(sequence)? {
                 continue;
             }
-            let opened = Place::open(core, &self.resolves, manifest);
+            let opened = Place::open(inner, &self.resolves, manifest);
             let newest = self.newest()?;
             match opened {
                 // The log may have gone on over a change of the tables.
@@ -269,7 +269,7 @@ impl StoreReader {
     /// # Errors
     /// As [`refresh`](Self::refresh).
     pub fn versions(&self) -> Result<Vec<VersionInfo>> {
-        self.core().check_open()?;
+        self.inner().check_open()?;
         Ok(self.newest()?.version_infos())
     }
 
@@ -284,25 +284,25 @@ impl StoreReader {
     }
 
     fn open_version(&self, number: u64) -> Result<Version> {
-        let core = self.core();
+        let inner = self.inner();
         // Comes to an end: a version never changes but for its name.
         loop {
-            core.check_open()?;
+            inner.check_open()?;
             let manifest = self.newest()?;
             let version = manifest.version(number)?;
-            core.need_log(version.first_segment());
-            let _held = core.hold(version.base.numbers())?;
+            inner.need_log(version.first_segment());
+            let _held = inner.hold(version.base.numbers())?;
             if self.newest()?.version(number)? == version {
-                return open_version(core, version, manifest.next_table, &self.resolves);
+                return open_version(inner, version, manifest.next_table, &self.resolves);
             }
         }
     }
 
     /// Leases the log no longer, since what was read of it is in memory. Until that is written, too much is leased.
     fn let_log_go(&self) {
-        self.core().need_log(u64::MAX);
-        if let Err(error) = self.core().lease() {
-            event!(WARN, "cleanup.failed", self.core().dir(), %error);
+        self.inner().need_log(u64::MAX);
+        if let Err(error) = self.inner().lease() {
+            event!(WARN, "cleanup.failed", self.inner().dir(), %error);
         }
     }
 
@@ -343,7 +343,7 @@ impl StoreReader {
                 changed.insert(*id, table.as_ref().map_err(Clone::clone)?);
             }
         }
-        let source = Source { core: self.core(), manifest, commit, changed };
+        let source = Source { inner: self.inner(), manifest, commit, changed };
         backup::back_up(&source, place, progress)
     }
 
@@ -353,8 +353,8 @@ impl StoreReader {
             let commit = self.refresh()?;
             let newest = self.newest()?;
             let log_from = newest.first_segment_of_versions();
-            self.core().need_log(log_from);
-            let held = self.core().hold(newest.numbers())?;
+            self.inner().need_log(log_from);
+            let held = self.inner().hold(newest.numbers())?;
             let age = newest.age();
             // A version that was retained since belongs to a later commit.
             let is_of_view = newest.versions.last().is_none_or(|last| last.number <= commit);
@@ -381,13 +381,13 @@ impl StoreReader {
 
 impl Place {
     fn open(
-        core: &Arc<SessionCore>,
-        resolves: &[Resolve],
+        inner: &Arc<SessionInner>,
+        resolves: &[MergeOperator],
         manifest: StoreManifest,
     ) -> Result<Self> {
         let mut tables = BTreeMap::new();
         for named in &manifest.tables {
-            let table = match open_table(core, named, resolves) {
+            let table = match open_table(inner, named, resolves) {
                 // The others can be read all the same.
                 Err(
                     error @ (Error::ResolveNotCompatible { .. } | Error::StoreCorrupted { .. }),
@@ -397,7 +397,7 @@ impl Place {
             tables.insert(named.id, table);
         }
         let from = (manifest.segment, manifest.commit);
-        let begin = || LogWalk::begin(core.files().disk(), core.dir(), core.salt(), from);
+        let begin = || WalReader::begin(inner.files().disk(), inner.dir(), inner.salt(), from);
         let log = if manifest.segment == 0 { None } else { Some(begin()?) };
         let mut place = Self { manifest, tables, ahead: BTreeSet::new(), log };
         place.catch_up()?;
@@ -434,7 +434,7 @@ impl Place {
     /// Whether the last record that was applied still stands where it was: one that could not be written in full is
     /// taken back.
     fn is_there(&self) -> Result<bool> {
-        self.log.as_ref().map_or(Ok(true), LogWalk::is_last_there)
+        self.log.as_ref().map_or(Ok(true), WalReader::is_last_there)
     }
 
     fn apply_rest(&mut self) -> Result<()> {
@@ -448,7 +448,7 @@ impl Place {
 
     /// Applies the record that the log has been moved to.
     fn apply(&mut self) -> Result<()> {
-        let Some(record) = self.log.as_ref().and_then(LogWalk::record) else { return Ok(()) };
+        let Some(record) = self.log.as_ref().and_then(WalReader::record) else { return Ok(()) };
         for part in record.updates(self.manifest.next_table).map_err(damaged)? {
             // A table that is not there was dropped since.
             self.ahead.insert(part.table);
@@ -468,7 +468,7 @@ impl Place {
             };
             tables.insert(named.name.clone(), table);
         }
-        let commit = self.log.as_ref().map_or(self.manifest.commit, LogWalk::commit);
+        let commit = self.log.as_ref().map_or(self.manifest.commit, WalReader::commit);
         Ok(View { commit, tables })
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::Result;
 use crate::manifest::manifest::{NamedMeta, StoreManifest, VersionMeta};
 use crate::manifest::wal::{LOG, SegmentScan, segment_name, segments};
-use crate::manifest::wal_reader::LogWalk;
-use crate::session::inner::{Holder, SessionCore};
+use crate::manifest::wal_reader::WalReader;
+use crate::session::inner::{Holder, SessionInner};
 use crate::session::snapshot::{self, OpenOptions};
 use crate::store::inner::{FoundLog, Named, State, corrupted, damaged};
 use crate::table::table::Table;
@@ -19,13 +19,13 @@ const REPLAYED_BYTES_MAX: u64 = 128 << 20;
 
 /// Opens all named tables.
 pub(crate) fn open_tables(
-    core: &Arc<SessionCore>,
+    inner: &Arc<SessionInner>,
     manifest: &StoreManifest,
-    resolves: &[Resolve],
+    resolves: &[MergeOperator],
 ) -> Result<BTreeMap<u64, Named>> {
     let mut tables = BTreeMap::new();
     for named in &manifest.tables {
-        let table = open_table(core, named, resolves)?;
+        let table = open_table(inner, named, resolves)?;
         let (id, slot) = (named.id, Arc::default());
         tables.insert(id, Named { table, changed: 0, written: 0, slot });
     }
@@ -34,11 +34,11 @@ pub(crate) fn open_tables(
 
 /// Opens a named table as the manifest has it.
 pub(crate) fn open_table(
-    core: &Arc<SessionCore>,
+    inner: &Arc<SessionInner>,
     NamedMeta { name, meta, .. }: &NamedMeta,
-    resolves: &[Resolve],
+    resolves: &[MergeOperator],
 ) -> Result<Table> {
-    let session = core.register(Holder::Table);
+    let session = inner.register(Holder::Table);
     let mut meta = meta.clone();
     let given = resolves.iter().find(|resolve| resolve.name() == meta.resolve);
     meta.config.resolve = snapshot::resolve_of(name, &meta.resolve, given)?;
@@ -50,15 +50,15 @@ pub(crate) fn open_table(
 /// Applies the log from where the manifest says; `older` is what its other copy says, if that is older. Returns how
 /// long that part is.
 pub(crate) fn recover(
-    core: &SessionCore,
+    inner: &SessionInner,
     manifest: &StoreManifest,
     older: Option<&StoreManifest>,
     (is_logged, state): (bool, &mut State),
 ) -> Result<u64> {
-    let (disk, dir) = (core.disk(), core.dir());
+    let (disk, dir) = (inner.disk(), inner.dir());
     let has_log = disk.kind(&dir.join(LOG))?.is_some();
     let numbers = if has_log { segments(disk, dir)? } else { Vec::new() };
-    let leased = core.leased_segment()?;
+    let leased = inner.leased_segment()?;
     let spares = |number: &u64| {
         let is_old = manifest.segment == 0 || *number < manifest.segment;
         let mut manifests = std::iter::once(manifest).chain(older);
@@ -78,7 +78,8 @@ pub(crate) fn recover(
         return Ok(0);
     }
     let from = (manifest.segment, manifest.commit);
-    let mut walk = LogWalk::begin(core.files().disk(), dir, core.salt(), from).map_err(damaged)?;
+    let mut walk =
+        WalReader::begin(inner.files().disk(), dir, inner.salt(), from).map_err(damaged)?;
     while walk.advance().map_err(damaged)? {
         apply(&walk, manifest.next_table, state).map_err(damaged)?;
     }
@@ -93,7 +94,7 @@ pub(crate) fn recover(
     state.found = is_logged.then_some(FoundLog { from, last, end });
     for number in numbers {
         if number > state.segment {
-            if let Some(mut scan) = SegmentScan::open(disk, dir, core.salt(), number)?
+            if let Some(mut scan) = SegmentScan::open(disk, dir, inner.salt(), number)?
                 && scan.advance()?
             {
                 // Records are written to a segment only when the one before is sealed.
@@ -115,7 +116,7 @@ pub(crate) fn ends_before(version: u64, last: u64) -> String {
 /// Applies the log to tables that were opened as the base of a version has them, up to the commit of the version;
 /// `next_table` is a number that no table has.
 pub(crate) fn apply_log_of_version(
-    core: &SessionCore,
+    inner: &SessionInner,
     version: &VersionMeta,
     next_table: u64,
     tables: &mut BTreeMap<u64, Table>,
@@ -125,12 +126,12 @@ pub(crate) fn apply_log_of_version(
     }
     let from = (version.base.segment, version.base.commit);
     // A reader has no file to write runs to.
-    let flush_at = (!core.is_read_only()).then_some(REPLAYED_BYTES_MAX);
-    let mut walk = LogWalk::begin(core.files().disk(), core.dir(), core.salt(), from)?;
+    let flush_at = (!inner.is_read_only()).then_some(REPLAYED_BYTES_MAX);
+    let mut walk = WalReader::begin(inner.files().disk(), inner.dir(), inner.salt(), from)?;
     while walk.commit() < version.number {
-        core.check_open()?;
+        inner.check_open()?;
         if !walk.advance()? {
-            let path = core.dir().join(LOG).join(segment_name(walk.segment()));
+            let path = inner.dir().join(LOG).join(segment_name(walk.segment()));
             return Err(corrupted(&path, ends_before(version.number, walk.commit())));
         }
         let Some(record) = walk.record() else { continue };
@@ -144,7 +145,7 @@ pub(crate) fn apply_log_of_version(
 }
 
 /// Applies the record that a walk has come to.
-fn apply(walk: &LogWalk, next_table: u64, state: &mut State) -> Result<()> {
+fn apply(walk: &WalReader, next_table: u64, state: &mut State) -> Result<()> {
     let Some(record) = walk.record() else { return Ok(()) };
     for part in record.updates(next_table)? {
         // A table that is not there was dropped since.

@@ -30,10 +30,10 @@ use crate::files::file_set::lock;
 use crate::lookup::result::Lookup;
 use crate::manifest::manifest::{self, COPIES, NamedMeta, StoreManifest};
 use crate::manifest::snapshot_meta::SnapshotMeta;
-use crate::manifest::wal::LogDir;
+use crate::manifest::wal::WalDir;
 use crate::run::check::Progress;
-use crate::session::current_manifest::{Published, sync_edits};
-use crate::session::group_commit::Durable;
+use crate::session::current_manifest::{CurrentManifest, sync_edits};
+use crate::session::group_commit::GroupCommit;
 use crate::session::inner::{Holder, TMP_SUFFIX};
 use crate::session::snapshot::SnapshotName;
 use crate::stats::TableStats;
@@ -103,19 +103,19 @@ impl Store {
         let log_bytes_max = options.log_bytes()?;
         let dir = &disk.absolute(dir)?;
         let session = Session::open_for_store(&disk, dir, &options.session)?;
-        let core = Arc::clone(session.core());
-        let disk = core.disk();
+        let inner = Arc::clone(session.inner());
+        let disk = inner.disk();
         let found = manifest::read(disk, dir)?;
         if found.manifest.is_some() {
             // In their place there is nothing to lose.
             for path in &found.stale {
-                core.write_whole(path, &found.bytes)?;
+                inner.write_whole(path, &found.bytes)?;
             }
             if !found.stale.is_empty() {
-                core.sync_root()?;
+                inner.sync_root()?;
             }
         }
-        sync_edits(&core, found.manifests())?;
+        sync_edits(&inner, found.manifests())?;
         let older = found.older.iter().flat_map(StoreManifest::numbers).collect();
         // From here on it is a store of its own.
         let manifest = StoreManifest { is_backup: false, ..found.manifest.unwrap_or_default() };
@@ -126,7 +126,7 @@ impl Store {
             }
         }
         let mut state = State {
-            tables: open_tables(&core, &manifest, &options.resolves)?,
+            tables: open_tables(&inner, &manifest, &options.resolves)?,
             commit: manifest.commit,
             log: None,
             is_linked: false,
@@ -139,20 +139,20 @@ impl Store {
         };
         let is_logged = options.durability > Durability::SnapshotOnly;
         let place = (is_logged, &mut state);
-        let log_bytes = recover(&core, &manifest, found.older.as_ref(), place)?;
+        let log_bytes = recover(&inner, &manifest, found.older.as_ref(), place)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
-        let durable = Durable::new(Arc::clone(&core), manifest.commit);
+        let durable = GroupCommit::new(Arc::clone(&inner), manifest.commit);
         let shared = Arc::new(Shared {
-            log_dir: LogDir::new(
-                Arc::clone(core.files().open_files()),
+            log_dir: WalDir::new(
+                Arc::clone(inner.files().open_files()),
                 dir,
                 log_bytes_max / SEGMENTS,
             ),
-            core,
+            inner,
             session,
             options: options.clone(),
             log_bytes_max,
-            published: Mutex::new(Published::found(manifest, older)),
+            published: Mutex::new(CurrentManifest::found(manifest, older)),
             state: Mutex::new(state),
             durable,
             log_written: AtomicU64::new(0),
@@ -181,15 +181,15 @@ impl Store {
         config.validate()?;
         let shared = &self.shared;
         let mut published = lock(&shared.published);
-        shared.core.check_writable()?;
-        event!(DEBUG, "store.create_table", shared.core.dir(), %name);
+        shared.inner.check_writable()?;
+        event!(DEBUG, "store.create_table", shared.inner.dir(), %name);
         if published.manifest.tables.iter().any(|table| table.name == name.0) {
             return Err(Error::TableExists { name: name.to_string() });
         }
         let table = shared.session.new_table(config)?;
         let id = published.manifest.next_table;
         let meta = SnapshotMeta {
-            created_ns: shared.core.disk().clock().wall().as_nanos() as u64,
+            created_ns: shared.inner.disk().clock().wall().as_nanos() as u64,
             resolve: config.resolve.name().to_owned(),
             config: config.clone(),
             ..SnapshotMeta::default()
@@ -198,7 +198,7 @@ impl Store {
         let mut next = published.manifest.clone();
         next.next_table += 1;
         next.tables.push(NamedMeta { id, name: name.0.clone(), meta });
-        published.publish(&shared.core, next)?;
+        published.publish(&shared.inner, next)?;
         let slot = Arc::new(Slot::default());
         let named = Named { table, changed: 0, written: 0, slot: Arc::clone(&slot) };
         lock(&shared.state).tables.insert(id, named);
@@ -214,7 +214,7 @@ impl Store {
     /// # Errors
     /// [`Error::TableDoesNotExist`], [`Error::SessionClosed`].
     pub fn table(&self, name: &TableName) -> Result<NamedTable> {
-        self.shared.core.check_open()?;
+        self.shared.inner.check_open()?;
         let published = lock(&self.shared.published);
         let id = published.manifest.find(name)?;
         let state = lock(&self.shared.state);
@@ -232,7 +232,7 @@ impl Store {
     /// # Errors
     /// [`Error::SessionClosed`].
     pub fn tables(&self) -> Result<Vec<TableInfo>> {
-        self.shared.core.check_open()?;
+        self.shared.inner.check_open()?;
         let published = lock(&self.shared.published);
         let state = lock(&self.shared.state);
         let mut tables = Vec::new();
@@ -255,8 +255,8 @@ impl Store {
     /// [`Error::SessionClosed`]. After an error, or a crash, it has the one name or the other.
     pub fn rename_table(&self, from: &TableName, to: &TableName) -> Result<()> {
         let mut published = lock(&self.shared.published);
-        self.shared.core.check_writable()?;
-        event!(DEBUG, "store.rename_table", self.shared.core.dir(), name = %from, %to);
+        self.shared.inner.check_writable()?;
+        event!(DEBUG, "store.rename_table", self.shared.inner.dir(), name = %from, %to);
         let id = published.manifest.find(from)?;
         if published.manifest.tables.iter().any(|table| table.name == to.0) {
             return Err(Error::TableExists { name: to.to_string() });
@@ -266,7 +266,7 @@ impl Store {
         for table in next.tables.iter_mut().filter(|table| table.id == id) {
             table.name.clone_from(&to.0);
         }
-        published.publish(&self.shared.core, next).map(drop)
+        published.publish(&self.shared.inner, next).map(drop)
     }
 
     /// Removes a table, durably; all commits before are durable then, too. Views, duplicates and snapshots of
@@ -280,15 +280,15 @@ impl Store {
     pub fn drop_table(&self, name: &TableName) -> Result<()> {
         let shared = &self.shared;
         let mut published = lock(&shared.published);
-        shared.core.check_writable()?;
-        event!(DEBUG, "store.drop_table", shared.core.dir(), %name);
+        shared.inner.check_writable()?;
+        event!(DEBUG, "store.drop_table", shared.inner.dir(), %name);
         let id = published.manifest.find(name)?;
         shared.make_durable(&mut published)?;
         let mut next = published.manifest.clone();
         next.tables.retain(|table| table.id != id);
         // No commit may come in between that would be durable and yet for nothing.
         let mut state = lock(&shared.state);
-        published.publish(&shared.core, next)?;
+        published.publish(&shared.inner, next)?;
         let dropped = state.tables.remove(&id);
         drop(state);
         if let Some(named) = dropped {
@@ -304,7 +304,7 @@ impl Store {
     /// # Errors
     /// As [`NamedTable::view`].
     pub fn views(&self, tables: &[&NamedTable]) -> Result<Vec<Arc<Table>>> {
-        self.shared.core.check_open()?;
+        self.shared.inner.check_open()?;
         let state = lock(&self.shared.state);
         tables.iter().map(|table| table.view_in(&state)).collect()
     }
@@ -351,7 +351,7 @@ impl Store {
             }
         }
         for batch in &grouped {
-            shared.core.check_room_for(&batch.updates)?;
+            shared.inner.check_room_for(&batch.updates)?;
         }
         let record = shared.record(&grouped)?;
         let frees = grouped
@@ -369,7 +369,7 @@ impl Store {
     /// Whether a sync has failed, so that nothing can be written any more.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
-        self.shared.core.files().check_poisoned().is_err()
+        self.shared.inner.files().check_poisoned().is_err()
     }
 
     /// The number of the last commit; 0 before the first.
@@ -432,19 +432,19 @@ impl Store {
     /// and each snapshot is whole or absent.
     pub fn back_up(&self, place: &BackupPlace, progress: Progress<'_>) -> Result<BackupReport> {
         let shared = &self.shared;
-        let _call = shared.core.register(Holder::Call);
+        let _call = shared.inner.register(Holder::Call);
         let (manifest, _held, _log) = {
             let mut published = lock(&shared.published);
             shared.checkpoint_over(&mut published)?;
             let manifest = published.manifest.clone();
             let held: Vec<_> =
-                manifest.numbers().map(|run| shared.core.files().attach(run)).collect();
-            let log = shared.core.keep_log(manifest.first_segment_of_versions());
+                manifest.numbers().map(|run| shared.inner.files().attach(run)).collect();
+            let log = shared.inner.keep_log(manifest.first_segment_of_versions());
             (manifest, held, log)
         };
         let commit = manifest.commit;
         let changed = BTreeMap::new();
-        let source = Source { core: &shared.core, manifest: &manifest, commit, changed };
+        let source = Source { inner: &shared.inner, manifest: &manifest, commit, changed };
         backup::back_up(&source, place, progress)
     }
 
@@ -461,13 +461,13 @@ impl Store {
             let state = lock(&shared.state);
             state.is_linked && state.log.as_ref().is_some_and(|log| !log.is_found())
         };
-        let written = if is_ours && shared.core.check_writable().is_ok() {
+        let written = if is_ours && shared.inner.check_writable().is_ok() {
             let made = shared.checkpoint_leaving(&mut lock(&shared.published), LogRoom::Least);
             made.or_else(|error| {
                 if !error.is_no_space() {
                     return Err(error);
                 }
-                event!(WARN, "checkpoint.failed", shared.core.dir(), %error);
+                event!(WARN, "checkpoint.failed", shared.inner.dir(), %error);
                 shared.durable.wait_for(self.last_commit()).map(drop)
             })
         } else {
@@ -497,7 +497,7 @@ impl NamedTable {
     /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`]; [`Error::Poisoned`] if a resolve
     /// function has panicked in a commit, so that only what somebody has read before is known to be whole.
     pub fn view(&self) -> Result<Arc<Table>> {
-        self.shared.core.check_open()?;
+        self.shared.inner.check_open()?;
         {
             let mut reading = lock(&self.slot.0);
             reading.is_wanted = true;
@@ -511,7 +511,7 @@ impl NamedTable {
     /// Does something to the table that changes nothing of what it holds, for the next checkpoint to write out.
     pub(crate) fn rearrange<T>(&self, act: impl FnOnce(&mut Table) -> Result<T>) -> Result<T> {
         let mut state = lock(&self.shared.state);
-        self.shared.core.check_writable()?;
+        self.shared.inner.check_writable()?;
         let change = state.changes + 1;
         let Some(named) = state.tables.get_mut(&self.key.id) else {
             return Err(Error::TableDoesNotExist { name: self.key.name.to_string() });
@@ -527,7 +527,7 @@ impl NamedTable {
         let named = state.table(self.key.id, &self.key.name)?;
         if state.is_torn {
             // Nobody is to read a part of a commit.
-            self.shared.core.files().check_poisoned()?;
+            self.shared.inner.files().check_poisoned()?;
         }
         let mut reading = lock(&named.slot.0);
         reading.is_wanted = true;

@@ -17,13 +17,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::manifest::manifest::{Edit, StoreManifest, VersionBase, VersionMeta};
 use crate::manifest::snapshot_meta::MANIFEST_BYTES_MAX;
-use crate::session::current_manifest::{Chain, Published};
-use crate::session::inner::{Holder, SessionCore};
+use crate::session::current_manifest::{Chain, CurrentManifest};
+use crate::session::inner::{Holder, SessionInner};
 use crate::session::snapshot::SnapshotName;
 use crate::store::inner::{LogRoom, Named, Shared, damaged, write_out};
 use crate::store::options::TableName;
@@ -112,27 +112,27 @@ impl StoreManifest {
 
 /// Opens the tables of a version whose files stay, by number; `next_table` is a number that no table has.
 fn open_tables(
-    core: &Arc<SessionCore>,
+    inner: &Arc<SessionInner>,
     version: &VersionMeta,
     next_table: u64,
-    resolves: &[Resolve],
+    resolves: &[MergeOperator],
 ) -> Result<BTreeMap<u64, Table>> {
     let mut tables = BTreeMap::new();
     for named in &version.base.tables {
-        tables.insert(named.id, open_table(core, named, resolves)?);
+        tables.insert(named.id, open_table(inner, named, resolves)?);
     }
-    apply_log_of_version(core, version, next_table, &mut tables).map_err(damaged)?;
+    apply_log_of_version(inner, version, next_table, &mut tables).map_err(damaged)?;
     Ok(tables)
 }
 
 /// Opens a version whose files stay; `next_table` is a number that no table has.
 pub(crate) fn open_version(
-    core: &Arc<SessionCore>,
+    inner: &Arc<SessionInner>,
     version: &VersionMeta,
     next_table: u64,
-    resolves: &[Resolve],
+    resolves: &[MergeOperator],
 ) -> Result<Version> {
-    let mut opened = open_tables(core, version, next_table, resolves)?;
+    let mut opened = open_tables(inner, version, next_table, resolves)?;
     let mut tables = BTreeMap::new();
     for named in &version.base.tables {
         let table = opened.remove(&named.id).map(Arc::new);
@@ -144,7 +144,7 @@ pub(crate) fn open_version(
 impl Shared {
     /// Makes all commits so far durable. Returns the last one, and the segment of the log that it is in or that follows on
     /// it; 0 without a log.
-    fn durable_place(&self, published: &mut Published) -> Result<(u64, u64)> {
+    fn durable_place(&self, published: &mut CurrentManifest) -> Result<(u64, u64)> {
         self.make_durable(published)?;
         let state = lock(&self.state);
         let segment = if state.is_linked { state.segment } else { 0 };
@@ -154,7 +154,7 @@ impl Shared {
     }
 
     /// The base of a version that is retained now: that of the last one, or the last checkpoint.
-    fn base_of_version(&self, published: &mut Published) -> Arc<VersionBase> {
+    fn base_of_version(&self, published: &mut CurrentManifest) -> Arc<VersionBase> {
         let StoreManifest { commit, segment, tables, .. } = &published.manifest;
         let written = self.log_written.load(Ordering::Relaxed);
         let most = (CHAIN_LOGS * self.log_bytes_max).min(CHAIN_BYTES_MAX);
@@ -192,7 +192,7 @@ impl Store {
     pub fn retain(&self, name: Option<&SnapshotName>) -> Result<u64> {
         let shared = &self.shared;
         let mut published = lock(&shared.published);
-        shared.core.check_writable()?;
+        shared.inner.check_writable()?;
         let (mut number, mut segment) = shared.durable_place(&mut published)?;
         let StoreManifest { versions, tables, .. } = &published.manifest;
         let is_other = |last: &VersionMeta| last.number == number && !last.base.has_tables(tables);
@@ -202,7 +202,7 @@ impl Store {
             (number, segment) = shared.durable_place(&mut published)?;
         }
 
-        event!(DEBUG, "store.retain", shared.core.dir(), number);
+        event!(DEBUG, "store.retain", shared.inner.dir(), number);
         let versions = &published.manifest.versions;
         let wanted = name.map_or("", SnapshotName::as_str);
         let taken = |version: &&VersionMeta| {
@@ -232,7 +232,7 @@ impl Store {
             // What is left is for the tables to grow.
             return Err(Error::SnapshotTooLarge { bytes, limit });
         }
-        published.amend(&shared.core, Edit::Retain(version))?;
+        published.amend(&shared.inner, Edit::Retain(version))?;
         if let Some(chain) = &mut published.chain {
             chain.is_used = true;
         }
@@ -248,10 +248,10 @@ impl Store {
     pub fn release(&self, number: u64) -> Result<()> {
         let shared = &self.shared;
         let mut published = lock(&shared.published);
-        shared.core.check_writable()?;
-        event!(DEBUG, "store.release", shared.core.dir(), number);
+        shared.inner.check_writable()?;
+        event!(DEBUG, "store.release", shared.inner.dir(), number);
         let until = published.manifest.version(number)?.until;
-        let both = published.amend(&shared.core, Edit::Release(number))?;
+        let both = published.amend(&shared.inner, Edit::Release(number))?;
         if both && until > 0 && !published.needs_segment(until) {
             shared.recycle(&published, LogRoom::Ordinary);
         }
@@ -263,7 +263,7 @@ impl Store {
     /// # Errors
     /// [`Error::SessionClosed`].
     pub fn versions(&self) -> Result<Vec<VersionInfo>> {
-        self.shared.core.check_open()?;
+        self.shared.inner.check_open()?;
         Ok(lock(&self.shared.published).manifest.version_infos())
     }
 
@@ -277,17 +277,17 @@ impl Store {
     /// [`Error::VersionDoesNotExist`], and those of [`open`](Self::open).
     pub fn version(&self, number: u64) -> Result<Version> {
         let shared = &self.shared;
-        shared.core.check_open()?;
-        let _call = shared.core.register(Holder::Call);
+        shared.inner.check_open()?;
+        let _call = shared.inner.register(Holder::Call);
         let (version, next_table, _log, _runs) = {
             let published = lock(&shared.published);
             let version = published.manifest.version(number)?.clone();
-            let log = shared.core.keep_log(version.first_segment());
+            let log = shared.inner.keep_log(version.first_segment());
             let runs: Vec<_> =
-                version.base.numbers().map(|run| shared.core.files().attach(run)).collect();
+                version.base.numbers().map(|run| shared.inner.files().attach(run)).collect();
             (version, published.manifest.next_table, log, runs)
         };
-        open_version(&shared.core, &version, next_table, &shared.options.resolves)
+        open_version(&shared.inner, &version, next_table, &shared.options.resolves)
     }
 
     /// Opens the retained version of that name.
@@ -313,11 +313,11 @@ impl Store {
         let shared = &self.shared;
         drop(shared.state_to_commit(false)?);
         let mut published = lock(&shared.published);
-        shared.core.check_writable()?;
-        event!(DEBUG, "store.roll_back", shared.core.dir(), number);
+        shared.inner.check_writable()?;
+        event!(DEBUG, "store.roll_back", shared.inner.dir(), number);
         let version = published.manifest.version(number)?.clone();
         let next_table = published.manifest.next_table;
-        let tables = open_tables(&shared.core, &version, next_table, &shared.options.resolves)?;
+        let tables = open_tables(&shared.inner, &version, next_table, &shared.options.resolves)?;
         let mut next = published.manifest.clone();
         next.tables.clone_from(&version.base.tables);
         let copies: Vec<_> = tables.into_iter().map(|(id, table)| (id, 0, table)).collect();
@@ -333,7 +333,7 @@ impl Store {
         next.commit = state.commit;
         let made = shared.begin_log(state, LogRoom::Ordinary).and_then(|segment| {
             next.segment = segment;
-            published.publish(&shared.core, next)
+            published.publish(&shared.inner, next)
         });
         if made.is_err() {
             // The log goes on where it was; the segment that was begun is the next one to be begun again.
@@ -344,7 +344,7 @@ impl Store {
         // The log goes on from other tables.
         published.chain = None;
         for written in &written {
-            written.share(&shared.core);
+            written.share(&shared.inner);
         }
         let mut slots: BTreeMap<u64, _> = std::mem::take(&mut state.tables)
             .into_iter()

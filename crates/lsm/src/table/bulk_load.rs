@@ -18,14 +18,14 @@ use std::sync::atomic::Ordering;
 use terrane_io::QueueKind;
 
 use crate::block::index::IndexKind;
-use crate::compaction::compaction::{Input, MergeSpec, Merging};
-use crate::compaction::levels::{Context, Incoming, Level, Tree};
-use crate::config::{LEVELS_MAX, MergeThread, TableConfig};
+use crate::compaction::compaction::{Compaction, CompactionSpec, Input};
+use crate::compaction::levels::{CompactionEnv, Incoming, Level, Levels};
+use crate::config::{CompactionThread, LEVELS_MAX, TableConfig};
 use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, Update};
 use crate::entry::mask::{Masking, Span};
 use crate::error::{Error, Result};
 use crate::memory::budget::{Held, budget_min, check_budget};
-use crate::memtable::memtable::WriteBuffer;
+use crate::memtable::memtable::Memtable;
 use crate::memtable::part::Room;
 use crate::run::run::{Purpose, Run};
 use crate::session::inner::Registered;
@@ -55,9 +55,9 @@ fn is_range(update: &Update<'_>) -> bool {
 pub struct BulkLoader {
     // Fields drop in order: the files of runs go while the session still holds the lock.
     config: TableConfig,
-    buffer: WriteBuffer,
+    buffer: Memtable,
     /// The buffer before this one, on its way to becoming a run.
-    flushing: Option<Arc<Merging>>,
+    flushing: Option<Arc<Compaction>>,
     /// Runs that have been written and merged so often, oldest first.
     tiers: Vec<Vec<Arc<Run>>>,
     written_bytes: u64,
@@ -66,7 +66,7 @@ pub struct BulkLoader {
 
 impl BulkLoader {
     pub(crate) fn new(session: Registered, config: TableConfig) -> Self {
-        let (buffer, tiers) = (WriteBuffer::default(), Vec::new());
+        let (buffer, tiers) = (Memtable::default(), Vec::new());
         Self { session, config, buffer, flushing: None, tiers, written_bytes: 0 }
     }
 
@@ -149,7 +149,7 @@ impl BulkLoader {
             self.add(part, Room::default())
         });
         if added.is_err() {
-            self.buffer = WriteBuffer::default();
+            self.buffer = Memtable::default();
             self.flushing = None;
             self.tiers.iter_mut().take(1).for_each(|newest| newest.truncate(runs));
             self.written_bytes = written_bytes;
@@ -183,8 +183,8 @@ impl BulkLoader {
     }
 
     /// A merge into a run that is only read in order.
-    fn begin_merge(&self, inputs: Vec<Input>) -> Arc<Merging> {
-        let spec = MergeSpec {
+    fn begin_merge(&self, inputs: Vec<Input>) -> Arc<Compaction> {
+        let spec = CompactionSpec {
             inputs,
             drop_deletes: false,
             resolve: self.config.resolve.clone(),
@@ -194,13 +194,13 @@ impl BulkLoader {
             salt: self.session.salt(),
             purpose: Purpose::Level,
         };
-        Arc::new(Merging::new(self.session.files(), spec))
+        Arc::new(Compaction::new(self.session.files(), spec))
     }
 
     /// Whether a merge may have a second thread: where the configuration gives merges one, but on a simulated disk,
     /// whose calls are to come in one order.
     fn has_two_threads(&self) -> bool {
-        self.config.merge_thread == MergeThread::Background
+        self.config.merge_thread == CompactionThread::Background
             && self.session.disk().queue_kind() != QueueKind::Simulated
     }
 
@@ -212,7 +212,7 @@ impl BulkLoader {
         }
         let buffer = std::mem::take(&mut self.buffer);
         let merging = self.begin_merge(vec![Input::Buffer(buffer)]);
-        if self.config.merge_thread == MergeThread::Background {
+        if self.config.merge_thread == CompactionThread::Background {
             merging.requested.store(u64::MAX, Ordering::Release);
             self.session.worker().advance(&merging);
         }
@@ -281,7 +281,7 @@ impl BulkLoader {
         self.settle()?;
         self.merge_groups()?;
         let inputs: Vec<Input> = self.tiers.iter().flat_map(|runs| newest_first(runs)).collect();
-        let context = Context {
+        let context = CompactionEnv {
             set: self.session.files(),
             config: &self.config,
             salt: self.session.salt(),
@@ -290,7 +290,7 @@ impl BulkLoader {
         let weight: u64 = inputs.iter().filter_map(Input::run).map(|r| context.run_size(r)).sum();
         let level = context.last_level_of(weight);
         let spec = context.spec(inputs, (level, level), true, &Held::default());
-        let merging = Merging::new(self.session.files(), spec);
+        let merging = Compaction::new(self.session.files(), spec);
         if self.has_two_threads()
             && let ControlFlow::Break(reason) = merging.merge_on_two_threads(watch)?
         {
@@ -302,7 +302,7 @@ impl BulkLoader {
             }
             merging.advance_to(merging.done() + STEP_PAGES)?;
         }
-        let mut tree = Tree { written_bytes: self.written_bytes, ..Tree::default() };
+        let mut tree = Levels { written_bytes: self.written_bytes, ..Levels::default() };
         if let Some(run) = merging.finish()? {
             if let Some(budget) = self.config.memory_budget {
                 let least = budget_min(run.memory_bytes().1 as u64, self.config.memory_goal);

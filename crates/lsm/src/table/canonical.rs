@@ -16,7 +16,7 @@ use crate::entry::entry::{KEY_BYTES_MAX, Update};
 use crate::error::{Error, Result};
 use crate::lookup::result::Record;
 use crate::run::blob::{self, BlobRef};
-use crate::session::inner::SessionCore;
+use crate::session::inner::SessionInner;
 use crate::table::cursor::Cursor;
 
 /// First bytes of a canonical export.
@@ -86,7 +86,7 @@ impl<W: Write> Output<W> {
     }
 
     /// Puts entries with their blobs, which the cursor keeps that gave the references.
-    fn put_all(&mut self, session: &SessionCore, records: &[Record]) -> Result<()> {
+    fn put_all(&mut self, session: &SessionInner, records: &[Record]) -> Result<()> {
         let refs: Vec<_> = records.iter().filter_map(|record| record.blob.clone()).collect();
         let blobs = blob::retrieve(session.disk(), blob::READS_IN_FLIGHT, &refs)?;
         let mut blobs = blobs.iter().map(Vec::as_slice);
@@ -103,7 +103,7 @@ fn stream(error: io::Error) -> Error {
 
 /// Writes what a cursor over all of a table gives.
 pub(crate) fn export(
-    session: &SessionCore,
+    session: &SessionInner,
     mut cursor: Cursor,
     out: impl Write,
 ) -> Result<CanonicalSummary> {

@@ -7,17 +7,17 @@
 
 use std::ops::Bound;
 
-use crate::compaction::levels::Tree;
-use crate::compaction::loser_tree::KMerge;
+use crate::compaction::levels::Levels;
+use crate::compaction::loser_tree::MergeIterator;
 use crate::compaction::sources::{Scan, Sources};
 use crate::entry::entry::{EntryRef, Kind, Order};
 use crate::entry::key_range::KeyRange;
-use crate::entry::merge_operator::{Resolve, TooLarge};
+use crate::entry::merge_operator::{MergeOperator, TooLarge};
 use crate::error::{Error, Result};
 use crate::lookup::result::Record;
 use crate::run::blob::{Blob, BlobRef};
 use crate::run::chunk_reader::Reading;
-use crate::run::prefetch::ReadAhead;
+use crate::run::prefetch::Prefetcher;
 use crate::session::inner::Registered;
 use crate::trace::event;
 
@@ -37,7 +37,7 @@ enum Gap {
 /// Readers at a gap, on their way in one direction.
 #[derive(Debug)]
 struct Readers {
-    merge: KMerge,
+    merge: MergeIterator,
     order: Order,
     /// Whether the entry that the readers stand at has been given, so that the gap is beyond it.
     is_passed: bool,
@@ -82,7 +82,7 @@ pub struct RecordRef<'a> {
     /// Its value.
     pub value: &'a [u8],
     /// Stands at the entry.
-    merge: &'a KMerge,
+    merge: &'a MergeIterator,
 }
 
 impl RecordRef<'_> {
@@ -145,14 +145,19 @@ pub struct Cursor {
     gap: Gap,
     view: Sources,
     range: KeyRange,
-    resolve: Resolve,
+    resolve: MergeOperator,
     failed: Option<Error>,
     session: Registered,
 }
 
 impl Cursor {
     /// A cursor before the first entry of a range.
-    pub(crate) fn new(session: Registered, tree: &Tree, range: KeyRange, resolve: Resolve) -> Self {
+    pub(crate) fn new(
+        session: Registered,
+        tree: &Levels,
+        range: KeyRange,
+        resolve: MergeOperator,
+    ) -> Self {
         let mut view = tree.sources();
         view.buffers.insert(0, tree.buffer.clone());
         view.narrow(&range);
@@ -210,7 +215,7 @@ impl Cursor {
         }
         if self.readers.is_none() {
             let Some(range) = self.ahead(order) else { return Ok(false) };
-            let reading = Reading::Scan(ReadAhead::new(self.session.files().open_files()));
+            let reading = Reading::Scan(Prefetcher::new(self.session.files().open_files()));
             let scan = Scan { order, resolve: self.resolve.clone(), reading };
             let merge = scan.of_table(&self.view, &range);
             self.readers = Some(Readers { merge, order, is_passed: false });

@@ -9,19 +9,19 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::compaction::levels::Tree;
-use crate::compaction::loser_tree::KMerge;
+use crate::compaction::levels::Levels;
+use crate::compaction::loser_tree::MergeIterator;
 use crate::compaction::sources::Scan;
 use crate::config::TableConfig;
 use crate::entry::entry::{Kind, Order};
 use crate::error::{Error, Result};
-use crate::lookup::lookup::{LookupContext, lookup_in};
+use crate::lookup::lookup::{LookupEnv, lookup_in};
 use crate::lookup::plan::Plan;
 use crate::lookup::result::Lookup;
 use crate::run::blob::{Blob, BlobRef, READS_IN_FLIGHT, retrieve};
 use crate::run::chunk_reader::Reading;
-use crate::run::prefetch::ReadAhead;
-use crate::session::inner::{Registered, SessionCore};
+use crate::run::prefetch::Prefetcher;
+use crate::session::inner::{Registered, SessionInner};
 use crate::table::divergence::{Difference, Layer, layers_of, merge_of};
 use crate::trace::event;
 
@@ -56,14 +56,14 @@ impl View {
     /// Looks up those suspects that `place` has nothing for yet.
     fn look_up(
         &self,
-        session: &SessionCore,
+        session: &SessionInner,
         suspects: &mut [Suspect],
         place: fn(&mut Suspect) -> &mut Option<Lookup>,
     ) -> Result<()> {
         let unknown: Vec<usize> =
             (0..suspects.len()).filter(|&at| place(&mut suspects[at]).is_none()).collect();
         let keys: Vec<&[u8]> = unknown.iter().map(|&at| suspects[at].key.as_slice()).collect();
-        let context = LookupContext {
+        let context = LookupEnv {
             cache: None,
             salt: session.salt(),
             queue_depth: self.config.queue_depth as usize,
@@ -89,7 +89,7 @@ struct Part<'a> {
 
 impl<'a> Part<'a> {
     /// Of a key at which a merge may stand; `is_all` says that nothing is older.
-    fn of(merge: &'a KMerge, key: &[u8], is_all: bool) -> Option<Self> {
+    fn of(merge: &'a MergeIterator, key: &[u8], is_all: bool) -> Option<Self> {
         let entry = merge.current().filter(|entry| entry.key == key)?;
         let kind = match entry.kind {
             Kind::Delete if is_all => return None,
@@ -140,8 +140,8 @@ struct Suspect {
 #[derive(Debug)]
 pub struct Diff {
     // Fields drop in order: readers before what keeps the session's lock.
-    older_merge: KMerge,
-    newer_merge: KMerge,
+    older_merge: MergeIterator,
+    newer_merge: MergeIterator,
     /// Whether nothing is older than what is merged.
     is_everything: bool,
     ready: VecDeque<Change>,
@@ -155,8 +155,8 @@ impl Diff {
     /// The difference of two trees, each with the configuration of its table.
     pub(crate) fn new(
         session: Registered,
-        older: (&Tree, &TableConfig),
-        newer: (&Tree, &TableConfig),
+        older: (&Levels, &TableConfig),
+        newer: (&Levels, &TableConfig),
     ) -> Self {
         let mut sources = [older, newer].map(|(tree, _)| {
             let mut all = tree.sources();
@@ -179,7 +179,7 @@ impl Diff {
             // What combines in another way is not the same.
             Difference { older: of_older, newer: of_newer, is_everything: true }
         };
-        let reading = Reading::Scan(ReadAhead::new(session.files().open_files()));
+        let reading = Reading::Scan(Prefetcher::new(session.files().open_files()));
         let merge = |layers: &[Layer], config: &TableConfig| {
             let (order, resolve) = (Order::Ascending, config.resolve.clone());
             merge_of(layers, &Scan { order, resolve, reading: reading.clone() })
@@ -251,7 +251,7 @@ impl Diff {
         let (mut suspects, mut bytes) = (Vec::new(), 0);
         let mut key = Vec::new();
         while suspects.len() < SUSPECTS_MAX && bytes < SUSPECT_BYTES_MAX {
-            let heads = [&*older, &*newer].map(KMerge::current);
+            let heads = [&*older, &*newer].map(MergeIterator::current);
             let Some(next) = heads.into_iter().flatten().map(|entry| entry.key).min() else {
                 break;
             };
@@ -299,7 +299,7 @@ impl Change {
 }
 
 /// Of each change whether only its blobs may differ, and do not.
-fn same_blobs(session: &SessionCore, changes: &[Change]) -> Result<Vec<bool>> {
+fn same_blobs(session: &SessionInner, changes: &[Change]) -> Result<Vec<bool>> {
     let mut are_same = vec![false; changes.len()];
     let mut open = changes.iter().enumerate().peekable();
     while open.peek().is_some() {

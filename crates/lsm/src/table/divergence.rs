@@ -26,11 +26,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::compaction::loser_tree::{Combine, KMerge, Rules, Source};
+use crate::compaction::loser_tree::{Combine, MergeIterator, Rules, Source};
 use crate::compaction::sources::{Scan, Sources, UnionSources};
 use crate::entry::key_range::KeyRange;
 use crate::entry::mask::Mask;
-use crate::memtable::part::{Chunk, Segment, SegmentReader};
+use crate::memtable::part::{Chunk, MemtablePart, MemtablePartReader};
 use crate::run::reader::RunReader;
 use crate::run::run::Run;
 
@@ -39,7 +39,7 @@ use crate::run::run::Run;
 pub(crate) enum Layer {
     Chunk(Arc<Chunk>),
     /// A masked segment of a write buffer.
-    Masked(Segment),
+    Masked(MemtablePart),
     Run(Arc<Run>),
     /// The tables of a union, as far as they are not in its slices, which are layers of their own.
     Union(Box<UnionSources>),
@@ -59,11 +59,11 @@ impl Layer {
     fn source(&self, scan: &Scan, range: &KeyRange) -> Source {
         match self {
             Self::Chunk(chunk) => {
-                let segment = Segment::Chunk(Arc::clone(chunk));
-                Source::Segment(SegmentReader::new(&segment, range, scan.order))
+                let segment = MemtablePart::Chunk(Arc::clone(chunk));
+                Source::Segment(MemtablePartReader::new(&segment, range, scan.order))
             }
             Self::Masked(segment) => {
-                Source::Segment(SegmentReader::new(segment, range, scan.order))
+                Source::Segment(MemtablePartReader::new(segment, range, scan.order))
             }
             Self::Run(run) => {
                 let reader = RunReader::new(run, range, scan.order, scan.reading.clone());
@@ -75,10 +75,10 @@ impl Layer {
 }
 
 /// The entries of layers, as they combine. Reads nothing.
-pub(crate) fn merge_of(layers: &[Layer], scan: &Scan) -> KMerge {
+pub(crate) fn merge_of(layers: &[Layer], scan: &Scan) -> MergeIterator {
     let sources = layers.iter().map(|layer| layer.source(scan, &KeyRange::ALL)).collect();
     let (combine, resolve, order) = (Combine::Levels, scan.resolve.clone(), scan.order);
-    KMerge::new(sources, Rules { combine, resolve, order })
+    MergeIterator::new(sources, Rules { combine, resolve, order })
 }
 
 /// The layers of a table, newest first; its own write buffer must be among the sources.
@@ -87,8 +87,8 @@ pub(crate) fn layers_of(sources: &Sources) -> Vec<Layer> {
     let mut layers = Vec::new();
     for segment in segments {
         match segment {
-            Segment::Masked(_) => layers.push(Layer::Masked(segment.clone())),
-            Segment::Chunk(_) | Segment::Folded(_) => {
+            MemtablePart::Masked(_) => layers.push(Layer::Masked(segment.clone())),
+            MemtablePart::Chunk(_) | MemtablePart::Folded(_) => {
                 layers.extend(segment.chunks().iter().rev().cloned().map(Layer::Chunk));
             }
         }

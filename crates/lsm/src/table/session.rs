@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use terrane_io::{Disk, RealDisk};
 
-use crate::compaction::levels::Tree;
+use crate::compaction::levels::Levels;
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
 use crate::files::handles::{OPEN_FILES_DEFAULT, OPEN_FILES_MAX};
 use crate::files::reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, WantedReserve, check_room_for};
 use crate::run::blob::{self, BlobRef};
 use crate::run::check::Progress;
-use crate::session::inner::{Holder, SessionCore, make_dir};
+use crate::session::inner::{Holder, SessionInner, make_dir};
 use crate::session::snapshot::{self, OpenOptions, SnapshotInfo, SnapshotName};
 use crate::session::transfer::{self, ExportReport, ImportReport, SnapshotPlace};
 use crate::stats::SessionStats;
@@ -115,7 +115,7 @@ impl SessionOptions {
 /// until the last handle, table and cursor is gone.
 #[derive(Debug, Clone)]
 pub struct Session {
-    core: Arc<SessionCore>,
+    inner: Arc<SessionInner>,
 }
 
 impl Session {
@@ -173,9 +173,9 @@ impl Session {
             make_dir(disk.as_ref(), dir)?;
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
-        let core = SessionCore::open(disk, dir, salt, options.open_files_max, reserve)?;
+        let inner = SessionInner::open(disk, dir, salt, options.open_files_max, reserve)?;
         event!(DEBUG, "session.opened", dir);
-        Ok(Self { core })
+        Ok(Self { inner })
     }
 
     /// Opens the session in `dir` for reading only, whether another process has it open for writing or nobody has:
@@ -203,18 +203,18 @@ impl Session {
     ) -> Result<Self> {
         options.validate()?;
         event!(DEBUG, "session.open", dir);
-        let core = SessionCore::open_read_only(&disk, dir, options.open_files_max)?;
+        let inner = SessionInner::open_read_only(&disk, dir, options.open_files_max)?;
         event!(DEBUG, "session.opened", dir);
-        Ok(Self { core })
+        Ok(Self { inner })
     }
 
     /// A handle on what was opened for reading only.
-    pub(crate) fn of(core: Arc<SessionCore>) -> Self {
-        Self { core }
+    pub(crate) fn of(inner: Arc<SessionInner>) -> Self {
+        Self { inner }
     }
 
-    pub(crate) fn core(&self) -> &Arc<SessionCore> {
-        &self.core
+    pub(crate) fn inner(&self) -> &Arc<SessionInner> {
+        &self.inner
     }
 
     /// A new, empty table.
@@ -224,14 +224,14 @@ impl Session {
     /// # Errors
     /// [`InvalidConfig`](crate::Error::InvalidConfig), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn new_table(&self, config: &TableConfig) -> Result<Table> {
-        if self.core.is_read_only() {
-            self.core.check_writable()?;
+        if self.inner.is_read_only() {
+            self.inner.check_writable()?;
         }
-        self.core.check_open()?;
+        self.inner.check_open()?;
         config.validate()?;
-        let session = self.core.register(Holder::Table);
-        event!(DEBUG, "table.new", self.core.dir(), table = session.id());
-        Ok(Table::new(session, Tree::default(), config.clone()))
+        let session = self.inner.register(Holder::Table);
+        event!(DEBUG, "table.new", self.inner.dir(), table = session.id());
+        Ok(Table::new(session, Levels::default(), config.clone()))
     }
 
     /// Loads a new table from entries in any order, several times faster than updates do; the table is one run
@@ -242,10 +242,10 @@ impl Session {
     /// # Errors
     /// As [`new_table`](Self::new_table); [`ReadOnly`](crate::Error::ReadOnly).
     pub fn bulk_load(&self, config: &TableConfig) -> Result<BulkLoader> {
-        self.core.check_writable()?;
-        self.core.check_open()?;
+        self.inner.check_writable()?;
+        self.inner.check_open()?;
         config.validate()?;
-        Ok(BulkLoader::new(self.core.register(Holder::Table), config.clone()))
+        Ok(BulkLoader::new(self.inner.register(Holder::Table), config.clone()))
     }
 
     /// The union of some tables, complete: [`incremental_union`](Self::incremental_union) with its whole debt
@@ -278,7 +278,7 @@ impl Session {
     /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`UnionTooLarge`](crate::Error::UnionTooLarge) for more
     /// than 65,536 runs, [`Disk`](crate::Error::Disk), [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn incremental_union(&self, tables: &[&Table]) -> Result<Table> {
-        Table::incremental_union(&self.core, tables)
+        Table::incremental_union(&self.inner, tables)
     }
 
     /// A new table with the content of a snapshot; any number of them may be opened.
@@ -314,8 +314,8 @@ impl Session {
         label: &str,
         options: &OpenOptions,
     ) -> Result<Table> {
-        let session = self.core.register(Holder::Table);
-        event!(DEBUG, "table.new", self.core.dir(), table = session.id(), snapshot = %name);
+        let session = self.inner.register(Holder::Table);
+        event!(DEBUG, "table.new", self.inner.dir(), table = session.id(), snapshot = %name);
         let (tree, config) = snapshot::open(&session, name, Some(label), options)?;
         Ok(Table::new(session, tree, config))
     }
@@ -327,9 +327,9 @@ impl Session {
     /// [`SnapshotExists`](crate::Error::SnapshotExists), [`Disk`](crate::Error::Disk),
     /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn rename_snapshot(&self, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
-        event!(DEBUG, "session.rename_snapshot", self.core.dir(), snapshot = %from, %to);
-        snapshot::rename(&self.core, from, to)?;
-        event!(DEBUG, "session.renamed", self.core.dir(), snapshot = %from, %to);
+        event!(DEBUG, "session.rename_snapshot", self.inner.dir(), snapshot = %from, %to);
+        snapshot::rename(&self.inner, from, to)?;
+        event!(DEBUG, "session.renamed", self.inner.dir(), snapshot = %from, %to);
         Ok(())
     }
 
@@ -339,9 +339,9 @@ impl Session {
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist), [`Disk`](crate::Error::Disk),
     /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn delete_snapshot(&self, name: &SnapshotName) -> Result<()> {
-        event!(DEBUG, "session.delete_snapshot", self.core.dir(), snapshot = %name);
-        snapshot::delete(&self.core, name)?;
-        event!(DEBUG, "session.deleted", self.core.dir(), snapshot = %name);
+        event!(DEBUG, "session.delete_snapshot", self.inner.dir(), snapshot = %name);
+        snapshot::delete(&self.inner, name)?;
+        event!(DEBUG, "session.deleted", self.inner.dir(), snapshot = %name);
         Ok(())
     }
 
@@ -395,9 +395,9 @@ impl Session {
         place: &SnapshotPlace,
         progress: Progress<'_>,
     ) -> Result<ExportReport> {
-        let dir = self.core.dir();
+        let dir = self.inner.dir();
         event!(DEBUG, "session.export_snapshot", dir, snapshot = %name);
-        let report = transfer::export(&self.core, name, place, progress)?;
+        let report = transfer::export(&self.inner, name, place, progress)?;
         event!(DEBUG, "session.exported", dir, snapshot = %name);
         Ok(report)
     }
@@ -442,9 +442,9 @@ impl Session {
         to: &SnapshotName,
         progress: Progress<'_>,
     ) -> Result<ImportReport> {
-        let dir = self.core.dir();
+        let dir = self.inner.dir();
         event!(DEBUG, "session.import_snapshot", dir, snapshot = %to);
-        let report = transfer::import(&self.core, place, to, progress)?;
+        let report = transfer::import(&self.inner, place, to, progress)?;
         event!(DEBUG, "session.imported", dir, snapshot = %to);
         Ok(report)
     }
@@ -458,8 +458,8 @@ impl Session {
         name: &SnapshotName,
         out: impl Write,
     ) -> Result<CanonicalSummary> {
-        let session = self.core.register(Holder::Table);
-        event!(DEBUG, "table.new", self.core.dir(), table = session.id(), snapshot = %name);
+        let session = self.inner.register(Holder::Table);
+        event!(DEBUG, "table.new", self.inner.dir(), table = session.id(), snapshot = %name);
         let (tree, config) = snapshot::open(&session, name, None, &OpenOptions::default())?;
         Table::new(session, tree, config).export_canonical(out)
     }
@@ -479,7 +479,7 @@ impl Session {
         input: impl Read,
         config: &TableConfig,
     ) -> Result<(Table, CanonicalSummary)> {
-        let dir = self.core.dir();
+        let dir = self.inner.dir();
         event!(DEBUG, "session.import_canonical", dir);
         let mut table = self.new_table(config)?;
         let summary = canonical::import(input, |entries| {
@@ -498,8 +498,8 @@ impl Session {
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_info(&self, name: &SnapshotName) -> Result<SnapshotInfo> {
-        event!(DEBUG, "session.snapshot_info", self.core.dir(), snapshot = %name);
-        snapshot::info(&self.core, name)
+        event!(DEBUG, "session.snapshot_info", self.inner.dir(), snapshot = %name);
+        snapshot::info(&self.inner, name)
     }
 
     /// The names of all snapshots, sorted; damaged ones too, but none that is still being saved. Cost: no I/O; of a
@@ -508,8 +508,8 @@ impl Session {
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn list_snapshots(&self) -> Result<Vec<SnapshotName>> {
-        event!(DEBUG, "session.list_snapshots", self.core.dir());
-        snapshot::list(&self.core)
+        event!(DEBUG, "session.list_snapshots", self.inner.dir());
+        snapshot::list(&self.inner)
     }
 
     /// Whether there is a snapshot of that name. Cost: as [`list_snapshots`](Self::list_snapshots).
@@ -517,8 +517,8 @@ impl Session {
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_exists(&self, name: &SnapshotName) -> Result<bool> {
-        event!(DEBUG, "session.snapshot_exists", self.core.dir(), snapshot = %name);
-        snapshot::exists(&self.core, name)
+        event!(DEBUG, "session.snapshot_exists", self.inner.dir(), snapshot = %name);
+        snapshot::exists(&self.inner, name)
     }
 
     /// Reads blobs, in the order of the references, all pages side by side.
@@ -530,22 +530,22 @@ impl Session {
     /// [`BlobRefInvalid`](crate::Error::BlobRefInvalid), [`Disk`](crate::Error::Disk),
     /// [`Corrupt`](crate::Error::Corrupt), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn retrieve_blobs(&self, refs: &[BlobRef]) -> Result<Vec<Vec<u8>>> {
-        self.core.check_open()?;
-        event!(TRACE, "session.retrieve_blobs", self.core.dir(), count = refs.len());
-        let _call = self.core.register(Holder::Call);
-        blob::retrieve(self.core.disk(), blob::READS_IN_FLIGHT, refs)
+        self.inner.check_open()?;
+        event!(TRACE, "session.retrieve_blobs", self.inner.dir(), count = refs.len());
+        let _call = self.inner.register(Holder::Call);
+        blob::retrieve(self.inner.disk(), blob::READS_IN_FLIGHT, refs)
     }
 
     /// What the session holds, and what all its handles have counted since it was opened. Cost: no I/O.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
-        self.core.stats()
+        self.inner.stats()
     }
 
     /// The salt of the session's hashes.
     #[must_use]
     pub fn salt(&self) -> u64 {
-        self.core.salt()
+        self.inner.salt()
     }
 
     /// Ends the session: removes what is in no snapshot and no named table, releases the lock; from then on every call on
@@ -557,6 +557,6 @@ impl Session {
     /// [`Disk`](crate::Error::Disk) if a file could not be removed now or earlier; the session is closed
     /// all the same.
     pub fn close(&self) -> Result<()> {
-        self.core.close()
+        self.inner.close()
     }
 }

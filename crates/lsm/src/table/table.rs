@@ -9,25 +9,25 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::compaction::compaction::{Merging, View};
-use crate::compaction::levels::{Context, Incoming, Level, Pending, Tree};
+use crate::compaction::compaction::{Compaction, View};
+use crate::compaction::levels::{CompactionEnv, Incoming, Level, Levels, ScheduledCompaction};
 use crate::compaction::sources::Sources;
 use crate::compaction::value_room::ValueRoom;
-use crate::config::{DiskCache, MergeSchedule, MergeThread, TableConfig};
+use crate::config::{CompactionSchedule, CompactionThread, DiskCache, TableConfig};
 use crate::entry::entry::{BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 use crate::entry::key_range::KeyRange;
 use crate::entry::mask::{SPAN_KEY_BYTES_MAX, Span};
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
-use crate::lookup::lookup::{Batch, Idle, LookupContext, begin_batch, lookup_batch};
+use crate::lookup::lookup::{Batch, Idle, LookupEnv, begin_batch, lookup_batch};
 use crate::lookup::result::Lookup;
 use crate::lookup::submitted::{PendingLookups, Submitted};
 use crate::memory::budget::{budget_min, check_budget};
 use crate::memory::page_cache::CacheShare;
-use crate::memtable::memtable::WriteBuffer;
+use crate::memtable::memtable::Memtable;
 use crate::memtable::part::{Room, Undo};
 use crate::run::run::Run;
-use crate::session::inner::{Holder, Registered, SessionCore};
+use crate::session::inner::{Holder, Registered, SessionInner};
 use crate::session::snapshot::{self, SnapshotName, WrittenOut};
 use crate::stats::{Counters, FilterStats, LevelStats, TableStats};
 use crate::table::canonical::{self, CanonicalSummary};
@@ -53,7 +53,7 @@ const MASKED_KEYS_MIN: usize = 4_096;
 #[derive(Debug)]
 pub struct Table {
     // Fields drop in order: the files of the tree go while the session still holds the lock.
-    tree: Tree,
+    tree: Levels,
     config: TableConfig,
     /// No merge needs work before this moment, in ticks.
     next_work: u64,
@@ -76,14 +76,14 @@ pub struct Table {
 /// completes lets go of its inputs.
 #[derive(Debug, Default)]
 struct Anchor {
-    buffers: Vec<WriteBuffer>,
+    buffers: Vec<Memtable>,
     /// By address, since a run may be there more than once.
     runs: BTreeMap<usize, Arc<Run>>,
 }
 
 impl Anchor {
     /// Keeps what these results of a lookup refer to. Nothing but an update brings other write buffers.
-    fn keep(&mut self, results: &[Lookup], buffers: &[WriteBuffer]) {
+    fn keep(&mut self, results: &[Lookup], buffers: &[Memtable]) {
         for blob in results.iter().filter_map(Lookup::blob).filter(|blob| !blob.is_empty()) {
             match blob.run() {
                 Some(run) => {
@@ -105,12 +105,12 @@ pub(crate) struct Applied {
     /// In the write buffer, unless a flush has taken it away.
     undo: Option<Undo>,
     /// The table as it was when a flush took the buffer away, and how to take the batch back there.
-    before: Option<(Tree, Undo)>,
+    before: Option<(Levels, Undo)>,
 }
 
 impl Table {
     /// A table that has been entered in the session.
-    pub(crate) fn new(session: Registered, tree: Tree, config: TableConfig) -> Self {
+    pub(crate) fn new(session: Registered, tree: Levels, config: TableConfig) -> Self {
         let cache = new_cache(&config);
         let table = Self::with_cache(session, tree, config, cache);
         table.limit_cache(&table.tree);
@@ -119,7 +119,7 @@ impl Table {
 
     fn with_cache(
         session: Registered,
-        tree: Tree,
+        tree: Levels,
         config: TableConfig,
         cache: Option<CacheShare>,
     ) -> Self {
@@ -138,12 +138,12 @@ impl Table {
         }
     }
 
-    fn context(&self) -> Context<'_> {
+    fn context(&self) -> CompactionEnv<'_> {
         context(&self.session, &self.config)
     }
 
-    fn lookup_context(&self) -> LookupContext<'_> {
-        LookupContext {
+    fn lookup_context(&self) -> LookupEnv<'_> {
+        LookupEnv {
             salt: self.session.salt(),
             queue_depth: self.config.queue_depth as usize,
             resolve: &self.config.resolve,
@@ -187,7 +187,7 @@ impl Table {
     }
 
     /// Leaves to the cache of pages what a tree, which is the table's or is about to be, does not need.
-    fn limit_cache(&self, tree: &Tree) {
+    fn limit_cache(&self, tree: &Levels) {
         if let (Some(cache), Some(budget)) = (&self.cache, self.config.memory_budget) {
             let context = self.context();
             let (bytes, runs) = tree.left_for_pages(&context, budget, self.has_room_to_write);
@@ -550,7 +550,7 @@ impl Table {
     }
 
     /// Goes over to another tree within a batch. What it was before is kept, if it may be asked for.
-    fn replace_tree(&mut self, next: Tree, Applied { undo, before }: &mut Applied) {
+    fn replace_tree(&mut self, next: Levels, Applied { undo, before }: &mut Applied) {
         let old = std::mem::replace(&mut self.tree, next);
         *before = before.take().or(undo.take().map(|undo| (old, undo)));
     }
@@ -558,8 +558,8 @@ impl Table {
     /// Whether lookups may do merge work that the next batch of updates will ask for.
     fn can_merge_ahead(&self) -> bool {
         self.batch_ticks > 0
-            && self.config.merge_thread == MergeThread::Caller
-            && self.config.merge_schedule == MergeSchedule::Incremental
+            && self.config.merge_thread == CompactionThread::Caller
+            && self.config.merge_schedule == CompactionSchedule::Incremental
     }
 
     /// Does a page of merge work that the next batch of updates will ask for, and says whether it could be done
@@ -567,7 +567,7 @@ impl Table {
     fn merge_ahead(&self) -> Result<Option<bool>> {
         let soon = self.tree.now(&self.context()) + self.batch_ticks;
         let mut done = None;
-        for Pending { merging, .. } in
+        for ScheduledCompaction { merging, .. } in
             self.tree.pending().filter(|pending| pending.merging.done() < pending.required(soon))
         {
             if merging.advance_unasked()? {
@@ -578,11 +578,11 @@ impl Table {
         Ok(done)
     }
 
-    fn flush(&self) -> Result<Tree> {
+    fn flush(&self) -> Result<Levels> {
         let context = self.context();
         let mut next = self.tree.flush(&context)?;
         self.limit_cache(&next);
-        if self.config.merge_schedule == MergeSchedule::OneShot {
+        if self.config.merge_schedule == CompactionSchedule::OneShot {
             let settled = next.settled(&context);
             // The table stays as it is if that failed.
             self.limit_cache(settled.as_ref().unwrap_or(&self.tree));
@@ -598,15 +598,15 @@ impl Table {
         let batch = u64::from(self.config.merge_batch_pages);
         for pending in self.tree.pending() {
             match self.config.merge_schedule {
-                MergeSchedule::OneShot => {
+                CompactionSchedule::OneShot => {
                     pending.merging.finish()?;
                     continue;
                 }
-                MergeSchedule::Incremental => self.work_on(pending, now, batch)?,
+                CompactionSchedule::Incremental => self.work_on(pending, now, batch)?,
             }
             let asked = match self.config.merge_thread {
-                MergeThread::Caller => 0,
-                MergeThread::Background => pending.merging.requested.load(Ordering::Acquire),
+                CompactionThread::Caller => 0,
+                CompactionThread::Background => pending.merging.requested.load(Ordering::Acquire),
             };
             let target = pending.merging.done().max(asked) + batch;
             next_work = next_work.min(pending.when(target).max(now + 1));
@@ -615,7 +615,7 @@ impl Table {
         Ok(())
     }
 
-    fn work_on(&self, pending: &Pending, now: u64, batch: u64) -> Result<()> {
+    fn work_on(&self, pending: &ScheduledCompaction, now: u64, batch: u64) -> Result<()> {
         let required = pending.required(now);
         let merging = &pending.merging;
         if required < merging.done() + batch && required < merging.total() {
@@ -623,11 +623,11 @@ impl Table {
         }
         match self.config.merge_thread {
             // Who is at it, for another handle or to compact, goes on with it; what is due is waited for.
-            MergeThread::Caller if required < merging.total() => {
+            CompactionThread::Caller if required < merging.total() => {
                 merging.advance_unless_busy(required)
             }
-            MergeThread::Caller => merging.advance_to(required),
-            MergeThread::Background => {
+            CompactionThread::Caller => merging.advance_to(required),
+            CompactionThread::Background => {
                 merging.requested.fetch_max(required, Ordering::AcqRel);
                 self.session.worker().advance(merging);
                 // Credit: what the thread may owe. Beyond it this call pays, or another merge's call does if
@@ -642,7 +642,7 @@ impl Table {
     }
 
     /// The merges that are under way, and how far each must be when the next flush begins.
-    pub(crate) fn work_ahead(&self) -> Vec<(Arc<Merging>, u64)> {
+    pub(crate) fn work_ahead(&self) -> Vec<(Arc<Compaction>, u64)> {
         let moment = self.tree.next_flush();
         let pending = self.tree.pending();
         pending.map(|merge| (Arc::clone(&merge.merging), merge.required(moment))).collect()
@@ -651,7 +651,7 @@ impl Table {
     /// Begins the flush of the write buffer, unless it is empty; returns the flush that is under way then, if there is one.
     ///
     /// Cost: what is left of [`work_ahead`](Self::work_ahead).
-    pub(crate) fn begin_flush(&mut self) -> Result<Option<Arc<Merging>>> {
+    pub(crate) fn begin_flush(&mut self) -> Result<Option<Arc<Compaction>>> {
         if !self.tree.buffer.is_empty() {
             self.anchor = Arc::default();
             self.make_room_to_write();
@@ -662,7 +662,7 @@ impl Table {
     }
 
     /// Begins a merge of all runs; `None` if there is nothing for it to do. Cost: no I/O.
-    pub(crate) fn begin_compaction(&mut self) -> Option<Arc<Merging>> {
+    pub(crate) fn begin_compaction(&mut self) -> Option<Arc<Compaction>> {
         self.make_room_to_write();
         let (tree, merging) = self.tree.compacting(&self.context())?;
         self.anchor = Arc::default();
@@ -671,11 +671,11 @@ impl Table {
     }
 
     /// Ends such a merge, whether it is complete or not. Cost: no I/O.
-    pub(crate) fn end_compaction(&mut self, merging: &Arc<Merging>) {
+    pub(crate) fn end_compaction(&mut self, merging: &Arc<Compaction>) {
         self.set_tree(self.tree.compacted(&self.context(), merging));
     }
 
-    fn set_tree(&mut self, tree: Tree) {
+    fn set_tree(&mut self, tree: Levels) {
         self.tree = tree;
         self.next_work = 0;
         self.limit_cache(&self.tree);
@@ -713,7 +713,7 @@ impl Table {
         event!(TRACE, "table.lookups", self.session.dir(), table = id, count = keys.len());
         let ahead = MergeAhead { table: self, is_over: Cell::new(false) };
         let idle: Option<&dyn Idle> = if self.can_merge_ahead() { Some(&ahead) } else { None };
-        let context = LookupContext { idle, ..self.lookup_context() };
+        let context = LookupEnv { idle, ..self.lookup_context() };
         let (results, plan, tally) = lookup_batch(&self.tree, &context, keys)?;
         let time = self.took(start);
         self.count(|counters| {
@@ -769,7 +769,7 @@ impl Table {
     }
 
     /// The union of some tables of one session; see [`Session::incremental_union`](crate::Session).
-    pub(crate) fn incremental_union(session: &Arc<SessionCore>, tables: &[&Self]) -> Result<Self> {
+    pub(crate) fn incremental_union(session: &Arc<SessionInner>, tables: &[&Self]) -> Result<Self> {
         session.check_writable()?;
         let Some(last) = tables.last() else { return Err(Error::UnionOfNothing) };
         for (at, table) in tables.iter().enumerate() {
@@ -789,12 +789,12 @@ impl Table {
         if let [table] = tables {
             return table.fork();
         }
-        let trees: Vec<&Tree> = tables.iter().map(|table| &table.tree).collect();
+        let trees: Vec<&Levels> = tables.iter().map(|table| &table.tree).collect();
         let registered = session.register(Holder::Table);
         let inputs: Vec<u64> = tables.iter().map(|table| table.session.id()).collect();
         let id = registered.id();
         event!(DEBUG, "table.new", session.dir(), table = id, union_of = ?inputs);
-        let tree = Tree::unite(&Context { table: id, ..last.context() }, &trees)?;
+        let tree = Levels::unite(&CompactionEnv { table: id, ..last.context() }, &trees)?;
         Ok(Self::new(registered, tree, last.config.clone()))
     }
 
@@ -845,7 +845,7 @@ impl Table {
         let session = self.session.register(Holder::Table);
         let (id, original) = (session.id(), self.session.id());
         event!(DEBUG, "table.new", session.dir(), table = id, duplicate_of = original);
-        let tree = Tree { written_bytes: 0, ..self.tree.clone() };
+        let tree = Levels { written_bytes: 0, ..self.tree.clone() };
         let cache = self.cache.as_ref().map(CacheShare::share);
         let mut copy = Self::with_cache(session, tree, self.config.clone(), cache);
         copy.next_work = self.next_work;
@@ -888,8 +888,8 @@ impl Table {
 
     /// The same with the write buffer written to another session of the same salt. Nothing else may be in memory
     /// only: of a reader's table nothing is.
-    pub(crate) fn write_out_to(&self, target: &SessionCore) -> Result<WrittenOut> {
-        let context = Context { set: target.files(), ..self.context() };
+    pub(crate) fn write_out_to(&self, target: &SessionInner) -> Result<WrittenOut> {
+        let context = CompactionEnv { set: target.files(), ..self.context() };
         snapshot::write_out(target, &context, &self.tree, "")
     }
 
@@ -1078,8 +1078,8 @@ fn new_cache(config: &TableConfig) -> Option<CacheShare> {
 }
 
 /// What merges of a table have in common.
-fn context<'a>(session: &'a Registered, config: &'a TableConfig) -> Context<'a> {
-    Context { set: session.files(), config, salt: session.salt(), table: session.id() }
+fn context<'a>(session: &'a Registered, config: &'a TableConfig) -> CompactionEnv<'a> {
+    CompactionEnv { set: session.files(), config, salt: session.salt(), table: session.id() }
 }
 
 /// Merges of a table, as work for a batch of its lookups while they wait.
@@ -1109,7 +1109,7 @@ impl Drop for Table {
 
 fn level_stats(level: &Level) -> LevelStats {
     let mut shape = LevelStats::default();
-    if let Some(Incoming::Merging(pending)) = &level.incoming {
+    if let Some(Incoming::Compaction(pending)) = &level.incoming {
         shape.merge_pages = pending.merging.total();
         shape.merge_pages_done = pending.merging.done();
     }
@@ -1169,7 +1169,7 @@ mod tests {
     use terrane_io::{Access, SimDisk};
 
     use super::*;
-    use crate::config::{MergePolicy, WriteBuffer as BufferSize};
+    use crate::config::{CompactionPolicy, WriteBuffer as BufferSize};
     use crate::table::session::{Session, SessionOptions};
 
     /// Runs on levels up to `cached` are read through the page cache and the others past it: whether they
@@ -1179,7 +1179,7 @@ mod tests {
             let wanted = if number <= cached { Access::Buffered } else { Access::Direct };
             let mut runs = Sources::default();
             // The inputs of a merge are on their way here from the level above.
-            let merging = matches!(&level.incoming, Some(Incoming::Merging(pending))
+            let merging = matches!(&level.incoming, Some(Incoming::Compaction(pending))
                 if !pending.merging.is_complete());
             let there = Level {
                 incoming: level.incoming.clone().filter(|_| !merging),
@@ -1198,9 +1198,11 @@ mod tests {
         let disk = SimDisk::new(1);
         let options = SessionOptions::with_salt(1).create_dir();
         let session = Session::open(disk, Path::new("/session"), &options).unwrap();
-        for merge_policy in
-            [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering]
-        {
+        for merge_policy in [
+            CompactionPolicy::LazyLevelling,
+            CompactionPolicy::Levelling,
+            CompactionPolicy::Tiering,
+        ] {
             let config = TableConfig {
                 merge_policy,
                 size_ratio: 2,

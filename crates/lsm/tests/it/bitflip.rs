@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use terrane_io::Disk;
 use terrane_io::SimDisk;
-use terrane_lsm::{Error, MergePolicy, SnapshotName, TableConfig, WriteBuffer, verify};
+use terrane_lsm::{CompactionPolicy, Error, SnapshotName, TableConfig, WriteBuffer, verify};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::model::Content;
 use terrane_testkit::seeds::for_each_seed;
@@ -69,7 +69,7 @@ fn specimen(began: Duration) -> Specimen {
     disk.advance(began);
     let config = TableConfig {
         size_ratio: 2,
-        merge_policy: MergePolicy::Tiering,
+        merge_policy: CompactionPolicy::Tiering,
         write_buffer: WriteBuffer::Bytes(600),
         merge_batch_pages: 4096,
         ..TableConfig::default()

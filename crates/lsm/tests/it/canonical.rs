@@ -10,8 +10,8 @@ use std::io::{self, Read, Write};
 
 use sha2::{Digest as _, Sha256};
 use terrane_lsm::{
-    Error, IndexKind, KEY_BYTES_MAX, MergeSchedule, Resolve, Session, SessionOptions, Table,
-    TableConfig, Update,
+    CompactionSchedule, Error, IndexKind, KEY_BYTES_MAX, MergeOperator, Session, SessionOptions,
+    Table, TableConfig, Update,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::golden;
@@ -103,7 +103,7 @@ fn equal_contents_give_equal_bytes_whatever_their_history() {
             for config in [
                 buffer_of(1),
                 TableConfig { index: IndexKind::Ordinary, ..buffer_of(7) },
-                TableConfig { merge_schedule: MergeSchedule::OneShot, ..buffer_of(3) },
+                TableConfig { merge_schedule: CompactionSchedule::OneShot, ..buffer_of(3) },
                 buffer_of(1_000),
             ] {
                 let mut table = session.new_table(&config).unwrap();
@@ -300,7 +300,7 @@ fn golden_canonical_export() {
     let session =
         Session::open(place.disk(), &place.dir(), &SessionOptions::with_salt(SALT).create_dir())
             .unwrap();
-    let config = TableConfig { resolve: Resolve::concatenate(), ..buffer_of(2) };
+    let config = TableConfig { resolve: MergeOperator::concatenate(), ..buffer_of(2) };
     let mut table = session.new_table(&config).unwrap();
     let batch: [(&[u8], Update<'_>); 6] = [
         (b"account", Update::Insert(b"5")),

@@ -15,8 +15,8 @@ use terrane_io::files::allocated_below;
 use terrane_io::{Disk, SimDisk, Survival};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    Durability, Error, MergePolicy, MergeSchedule, SessionOptions, Store, StoreOptions, Table,
-    TableConfig, TableName, Update,
+    CompactionPolicy, CompactionSchedule, Durability, Error, SessionOptions, Store, StoreOptions,
+    Table, TableConfig, TableName, Update,
 };
 
 use crate::gate::GateDisk;
@@ -50,8 +50,10 @@ fn compact(table: &mut Table) {
 
 #[test]
 fn a_table_becomes_one_run_and_whatever_shares_its_runs_stays_as_it_is() {
-    for merge_policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
-        for merge_schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
+    for merge_policy in
+        [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
+    {
+        for merge_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
             let place = Place::simulated(1);
             let session = place.open();
             let config = TableConfig { merge_policy, merge_schedule, ..buffer_of(50) };

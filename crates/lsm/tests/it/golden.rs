@@ -13,9 +13,9 @@ use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Disk, FixedClockDisk, SimDisk};
 use terrane_lsm::inspect::{Inspection, inspect};
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, PAGE_SIZE, ReaderOptions, Resolve,
-    Session, SessionOptions, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,
-    Update, WriteBuffer,
+    DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, MergeOperator, PAGE_SIZE,
+    ReaderOptions, Session, SessionOptions, Store, StoreOptions, StoreReader, Table, TableConfig,
+    TableName, Update, WriteBuffer,
 };
 use terrane_testkit::golden;
 use terrane_testkit::model::Content;
@@ -181,7 +181,7 @@ fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
     let config = TableConfig {
         filter: FilterPolicy::PerLevel(filters),
         disk_cache: DiskCache::LevelsUpTo(1),
-        resolve: Resolve::concatenate(),
+        resolve: MergeOperator::concatenate(),
         ..config()
     };
     let budget = TableConfig { memory_budget: Some(256 << 10), ..TableConfig::default() };
@@ -298,7 +298,8 @@ fn write_store() -> Arc<SimDisk> {
     };
     let main = table("main", &config());
     table("dropped", &config());
-    let adding = TableConfig { resolve: Resolve::add_u64_wrapping(), ..TableConfig::default() };
+    let adding =
+        TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..TableConfig::default() };
     let sums = table("sums", &adding);
     store.drop_table(&TableName::new("dropped").unwrap()).unwrap();
     let large = [value(2, 9_000), value(3, 9_000)];

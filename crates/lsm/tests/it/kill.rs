@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use terrane_lsm::{
-    CheckpointThread, Durability, MergeThread, NamedTable, StateDigest, Store, StoreOptions,
+    CheckpointThread, CompactionThread, Durability, NamedTable, StateDigest, Store, StoreOptions,
     TableConfig, TableName, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
@@ -42,7 +42,7 @@ fn open(dir: &Path) -> Store {
 fn tables(store: &Store) -> [NamedTable; 2] {
     let config = TableConfig {
         write_buffer: WriteBuffer::Entries(500),
-        merge_thread: MergeThread::Background,
+        merge_thread: CompactionThread::Background,
         ..TableConfig::default()
     };
     ["main", "undo"].map(|name| {

@@ -11,9 +11,9 @@ use std::thread;
 use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Access, OpenMode};
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, LevelFilter, Lookup, MEMORY_BUDGET_MIN, MemoryGoal,
-    MergePolicy, MergeSchedule, MergeThread, OpenOptions, PAGE_SIZE, Result, Session, Table,
-    TableConfig, Verify,
+    CompactionPolicy, CompactionSchedule, CompactionThread, DiskCache, Error, FilterPolicy,
+    LevelFilter, Lookup, MEMORY_BUDGET_MIN, MemoryGoal, OpenOptions, PAGE_SIZE, Result, Session,
+    Table, TableConfig, Verify,
 };
 
 use crate::{Place, buffer_of, content, fill, key, name, value};
@@ -32,13 +32,13 @@ fn parts_of_the_configuration_can_be_chosen_anew() {
         let options = OpenOptions::default()
             .disk_cache(DiskCache::None)
             .merge_batch_pages(3)
-            .merge_thread(MergeThread::Background)
+            .merge_thread(CompactionThread::Background)
             .queue_depth(5);
         let mut opened = session.open_snapshot_with(&name("a"), LABEL, &options).unwrap();
         let expected = TableConfig {
             disk_cache: DiskCache::None,
             merge_batch_pages: 3,
-            merge_thread: MergeThread::Background,
+            merge_thread: CompactionThread::Background,
             queue_depth: 5,
             ..buffer_of(30)
         };
@@ -105,8 +105,8 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
     let session = place.open();
     let mut table = session
         .new_table(&TableConfig {
-            merge_policy: MergePolicy::Levelling,
-            merge_schedule: MergeSchedule::OneShot,
+            merge_policy: CompactionPolicy::Levelling,
+            merge_schedule: CompactionSchedule::OneShot,
             ..with_ribbons(14, 25_000)
         })
         .unwrap();

@@ -19,8 +19,8 @@ use terrane_io::{Disk, SimDisk};
 use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_lsm::inspect::{Inspection, OutputInfo, SnapshotInfo, inspect};
 use terrane_lsm::{
-    Error, IndexKind, Lookup, MergePolicy, PAGE_SIZE, Resolve, Result, Session, SessionOptions,
-    Table, TableConfig, Update, verify,
+    CompactionPolicy, Error, IndexKind, Lookup, MergeOperator, PAGE_SIZE, Result, Session,
+    SessionOptions, Table, TableConfig, Update, verify,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -108,8 +108,8 @@ fn apply(entries: &mut Entries, batch: &Batch) {
     }
 }
 
-fn resolve() -> Resolve {
-    Resolve::concatenate()
+fn resolve() -> MergeOperator {
+    MergeOperator::concatenate()
 }
 
 /// Reads all of a table in every way.
@@ -165,7 +165,7 @@ fn is_whole(disk: &Arc<SimDisk>, path: &Path) -> bool {
 fn nearly_merged() -> (Arc<SimDisk>, Entries) {
     let disk = SimDisk::new(1);
     let session = open(&disk).unwrap();
-    let config = TableConfig { merge_policy: MergePolicy::Levelling, ..buffer_of(500) };
+    let config = TableConfig { merge_policy: CompactionPolicy::Levelling, ..buffer_of(500) };
     let mut table = session.new_table(&config).unwrap();
     let mut entries = Entries::new();
     let mut next = 0;
@@ -393,7 +393,7 @@ struct Halfway {
 fn small() -> TableConfig {
     TableConfig {
         resolve: resolve(),
-        merge_policy: MergePolicy::Levelling,
+        merge_policy: CompactionPolicy::Levelling,
         merge_batch_pages: 1,
         size_ratio: 3,
         ..buffer_of(8)

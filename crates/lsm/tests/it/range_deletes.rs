@@ -12,9 +12,9 @@ use std::sync::Arc;
 use terrane_io::{CountedDisk, Disk, SimDisk};
 use terrane_lsm::inspect::{Inspection, MergeInfo, inspect};
 use terrane_lsm::{
-    BackupPlace, Cursor, Error, KEY_BYTES_MAX, Lookup, MergePolicy, MergeSchedule, NamedTable,
-    ReaderOptions, Resolve, Session, SessionOptions, Store, StoreOptions, StoreReader, Table,
-    TableConfig, TableName, Update, WriteBuffer,
+    BackupPlace, CompactionPolicy, CompactionSchedule, Cursor, Error, KEY_BYTES_MAX, Lookup,
+    MergeOperator, NamedTable, ReaderOptions, Session, SessionOptions, Store, StoreOptions,
+    StoreReader, Table, TableConfig, TableName, Update, WriteBuffer,
 };
 use terrane_testkit::RngCore;
 use terrane_testkit::draw::Draw;
@@ -31,15 +31,15 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 fn config(rng: &mut impl RngCore) -> TableConfig {
     TableConfig {
         merge_policy: *rng.pick(&[
-            MergePolicy::LazyLevelling,
-            MergePolicy::Levelling,
-            MergePolicy::Tiering,
+            CompactionPolicy::LazyLevelling,
+            CompactionPolicy::Levelling,
+            CompactionPolicy::Tiering,
         ]),
         size_ratio: 2 + rng.below(3) as u32,
-        merge_schedule: *rng.pick(&[MergeSchedule::Incremental, MergeSchedule::OneShot]),
+        merge_schedule: *rng.pick(&[CompactionSchedule::Incremental, CompactionSchedule::OneShot]),
         write_buffer: WriteBuffer::Entries(*rng.pick(&[1, 4, 9, 30])),
         merge_batch_pages: 1,
-        resolve: Resolve::concatenate(),
+        resolve: MergeOperator::concatenate(),
         ..TableConfig::default()
     }
 }
@@ -195,7 +195,7 @@ fn a_batch_with_a_range_is_all_or_nothing() {
         assert!(newer != b"panic", "as planned");
         [older, newer].concat()
     };
-    let resolve = Resolve::new("panics", combine).unwrap();
+    let resolve = MergeOperator::new("panics", combine).unwrap();
     for buffer in [3, 100] {
         let write_buffer = WriteBuffer::Entries(buffer);
         let config =
@@ -517,7 +517,7 @@ fn blobs_and_old_values_under_a_range_are_gone() {
     let session = Session::open(Arc::clone(&disk) as _, Path::new("/session"), &options).unwrap();
     for buffer in [10, 1_000] {
         let write_buffer = WriteBuffer::Entries(buffer);
-        let resolve = Resolve::concatenate();
+        let resolve = MergeOperator::concatenate();
         let config = TableConfig { write_buffer, resolve, ..TableConfig::default() };
         let mut table = session.new_table(&config).unwrap();
         for number in 0..100 {

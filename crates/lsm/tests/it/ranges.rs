@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 
 use terrane_lsm::{
-    Cursor, DiskCache, IndexKind, Record, RecordRef, Resolve, Session, Table, TableConfig, Update,
+    Cursor, DiskCache, IndexKind, MergeOperator, Record, RecordRef, Session, Table, TableConfig,
+    Update,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -88,7 +89,7 @@ fn grow(table: &mut Table, content: &mut Content, rng: &mut impl Draw, updates: 
 /// Any shape of table in which entries combine in the order of their arrival.
 fn draw_config(rng: &mut impl Draw) -> TableConfig {
     TableConfig {
-        resolve: Resolve::concatenate(),
+        resolve: MergeOperator::concatenate(),
         index: *rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]),
         disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None]),
         ..buffer_of(*rng.pick(&[3, 50, 100_000]))
@@ -259,7 +260,7 @@ fn united(inputs: &[&Content]) -> Content {
     let mut all = Content::default();
     for (key, (value, blob)) in inputs.iter().flat_map(|input| &input.0) {
         match all.0.get_mut(key) {
-            Some((left, _)) => *left = Resolve::concatenate().apply(left, value),
+            Some((left, _)) => *left = MergeOperator::concatenate().apply(left, value),
             None => {
                 all.0.insert(key.clone(), (value.clone(), blob.clone()));
             }

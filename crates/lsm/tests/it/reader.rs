@@ -18,7 +18,7 @@ use std::sync::mpsc::{Sender, channel};
 use terrane_io::Disk;
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    CheckpointThread, Durability, Error, Lookup, NamedTable, ReaderOptions, Resolve, Session,
+    CheckpointThread, Durability, Error, Lookup, MergeOperator, NamedTable, ReaderOptions, Session,
     SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,
     Update, WriteBuffer,
 };
@@ -293,7 +293,7 @@ fn directories_that_cannot_be_read_are_refused() {
 #[test]
 fn tables_are_refused_one_by_one() {
     let place = Place::simulated(1);
-    let resolve = Resolve::new("own", |newer, older| [older, newer].concat()).unwrap();
+    let resolve = MergeOperator::new("own", |newer, older| [older, newer].concat()).unwrap();
     let with = options(Durability::Group).resolve(resolve.clone());
     let store = Store::open(place.disk(), &place.dir(), &with).unwrap();
     let own = TableConfig { resolve: resolve.clone(), ..config() };

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use terrane_io::{CountedDisk, Disk};
 use terrane_lsm::{
-    Durability, NamedTable, Resolve, SessionOptions, Store, StoreOptions, TableConfig, TableName,
-    Update,
+    Durability, MergeOperator, NamedTable, SessionOptions, Store, StoreOptions, TableConfig,
+    TableName, Update,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -39,7 +39,7 @@ fn open(place: &Place, disk: Arc<dyn Disk>) -> Store {
 }
 
 fn config() -> TableConfig {
-    TableConfig { resolve: Resolve::concatenate(), ..buffer_of(BUFFER) }
+    TableConfig { resolve: MergeOperator::concatenate(), ..buffer_of(BUFFER) }
 }
 
 fn main_of(store: &Store) -> NamedTable {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use terrane_io::{Counts, SimDisk};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    Cursor, DiskCache, Error, IndexKind, MergePolicy, MergeSchedule, Session, SessionOptions,
-    Table, TableConfig, Update,
+    CompactionPolicy, CompactionSchedule, Cursor, DiskCache, Error, IndexKind, Session,
+    SessionOptions, Table, TableConfig, Update,
 };
 
 use crate::{Place, SALT, buffer_of, fill, key, value};
@@ -124,7 +124,7 @@ fn a_scan_reads_each_page_once_and_in_large_requests() {
 
 #[test]
 fn nothing_is_read_ahead_beyond_the_range() {
-    let config = TableConfig { merge_schedule: MergeSchedule::OneShot, ..ordinary() };
+    let config = TableConfig { merge_schedule: CompactionSchedule::OneShot, ..ordinary() };
     let config = TableConfig { write_buffer: buffer_of(40_000).write_buffer, ..config };
     let (disk, _session, table) = table_of(40_000, &config);
     assert_eq!(table.stats().runs(), 1);
@@ -199,8 +199,8 @@ fn of_a_union_only_the_slice_in_turn_is_read() {
 /// Entries in the order of their keys, so that each flush is a run of its own part of them.
 fn in_order(session: &Session, entries: u64, size_ratio: u32) -> Table {
     let tiering = TableConfig {
-        merge_policy: MergePolicy::Tiering,
-        merge_schedule: MergeSchedule::OneShot,
+        merge_policy: CompactionPolicy::Tiering,
+        merge_schedule: CompactionSchedule::OneShot,
         size_ratio,
         ..buffer_of(100)
     };
@@ -322,7 +322,7 @@ fn what_is_in_the_way_of_reading_ahead_fails_no_read() {
     let options = SessionOptions::with_salt(SALT).create_dir().open_files_max(4);
     let session = Session::open(Arc::clone(&disk) as _, Path::new("/session"), &options).unwrap();
     let one_run = |entries: u64| {
-        let merge_schedule = MergeSchedule::OneShot;
+        let merge_schedule = CompactionSchedule::OneShot;
         let config = TableConfig { merge_schedule, ..buffer_of(entries) };
         let mut table = session.new_table(&config).unwrap();
         fill(&mut table, 0..entries);

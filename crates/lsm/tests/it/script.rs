@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use terrane_io::SimDisk;
 use terrane_lsm::{
-    DiskCache, Error, Lookup, MergePolicy, MergeSchedule, Result, Session, SessionOptions,
-    SnapshotName, Table, TableConfig, Update, WriteBuffer,
+    CompactionPolicy, CompactionSchedule, DiskCache, Error, Lookup, Result, Session,
+    SessionOptions, SnapshotName, Table, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::RngCore;
 use terrane_testkit::draw::Draw;
@@ -256,14 +256,15 @@ pub(crate) fn draw_batch(keys: &[Vec<u8>], count: usize, rng: &mut impl RngCore)
 
 /// A configuration so small that a few dozen updates flush and merge.
 pub(crate) fn draw_config(rng: &mut impl RngCore) -> TableConfig {
-    let policies = [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering];
+    let policies =
+        [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering];
     TableConfig {
         merge_policy: *rng.pick(&policies),
         size_ratio: 2 + rng.below(3) as u32,
         merge_schedule: *rng.pick(&[
-            MergeSchedule::Incremental,
-            MergeSchedule::Incremental,
-            MergeSchedule::OneShot,
+            CompactionSchedule::Incremental,
+            CompactionSchedule::Incremental,
+            CompactionSchedule::OneShot,
         ]),
         write_buffer: *rng.pick(&[
             WriteBuffer::Entries(1),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use terrane_lsm::{
-    FilterPolicy, LevelFilter, MergePolicy, MergeSchedule, MergeThread, Session, Table,
-    TableConfig, TableStats,
+    CompactionPolicy, CompactionSchedule, CompactionThread, FilterPolicy, LevelFilter, Session,
+    Table, TableConfig, TableStats,
 };
 
 use crate::{Place, buffer_of, clear, content, fill, key, name};
@@ -71,8 +71,8 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
     let rates = [0.1, 0.02, 0.004];
     let filter = FilterPolicy::PerLevel(rates.map(LevelFilter::Fpr).to_vec());
     let config = TableConfig {
-        merge_policy: MergePolicy::Tiering,
-        merge_schedule: MergeSchedule::OneShot,
+        merge_policy: CompactionPolicy::Tiering,
+        merge_schedule: CompactionSchedule::OneShot,
         ..with_filter(filter)
     };
     let session = Place::simulated(1).open();
@@ -121,7 +121,7 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
 /// The sum of what the disk was told to write, in the session's count; and, for a table alone, in its own.
 #[test]
 fn bytes_written_by_flushes_and_merges_are_those_that_the_disk_was_given() {
-    for merge_schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
+    for merge_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
         let place = Place::simulated(1);
         let session = place.open();
         let Place::Simulated { disk } = &place else { panic!("simulated") };
@@ -243,7 +243,7 @@ fn times_are_those_of_the_disks_clock_and_the_same_in_every_run() {
 fn many_threads_count_into_the_same_sums() {
     let place = Place::real();
     let session = place.open();
-    let config = TableConfig { merge_thread: MergeThread::Background, ..buffer_of(500) };
+    let config = TableConfig { merge_thread: CompactionThread::Background, ..buffer_of(500) };
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..10_000);
     let table = Arc::new(table);

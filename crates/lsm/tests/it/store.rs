@@ -12,7 +12,7 @@ use terrane_io::Disk;
 use terrane_io::{BadMedia, SimDisk, Survival};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    Durability, Error, NamedTable, Resolve, SessionOptions, Store, StoreOptions, TableConfig,
+    Durability, Error, MergeOperator, NamedTable, SessionOptions, Store, StoreOptions, TableConfig,
     TableName, Ticket, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
@@ -253,7 +253,7 @@ fn a_view_is_one_commits_whatever_comes_after() {
 fn a_store_asks_for_the_resolve_functions_of_its_tables() {
     let disk = SimDisk::new(1);
     let newest_two = || {
-        Resolve::new("newest-two", |newer: &[u8], older: &[u8]| {
+        MergeOperator::new("newest-two", |newer: &[u8], older: &[u8]| {
             newer.iter().chain(older).take(2).copied().collect::<Vec<u8>>()
         })
         .unwrap()
@@ -265,7 +265,7 @@ fn a_store_asks_for_the_resolve_functions_of_its_tables() {
     let store = open_with(&with()).unwrap();
     let own = TableConfig { resolve: newest_two(), ..config() };
     let table = store.create_table(&name("own"), &own).unwrap();
-    let sums = TableConfig { resolve: Resolve::add_u64_wrapping(), ..config() };
+    let sums = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..config() };
     let sum = store.create_table(&name("sum"), &sums).unwrap();
     for number in 0..30_u8 {
         let one = 1_u64.to_le_bytes();
@@ -444,7 +444,7 @@ fn a_changed_configuration_is_that_of_the_next_process() {
         table.upsert(&[number], b"value").unwrap();
     }
     let other = TableConfig { write_buffer: WriteBuffer::Entries(33), ..config() };
-    let refused = TableConfig { resolve: Resolve::add_u64_wrapping(), ..other.clone() };
+    let refused = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..other.clone() };
     assert!(matches!(table.set_config(&refused), Err(Error::InvalidConfig { .. })));
     table.set_config(&other).unwrap();
     assert_eq!(table.view().unwrap().config(), &other);

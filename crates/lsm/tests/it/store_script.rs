@@ -12,8 +12,8 @@ use std::sync::Arc;
 use terrane_io::Disk;
 use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{
-    BackupPlace, Durability, NamedTable, Resolve, Result, SessionOptions, Store, StoreOptions,
-    TableConfig, TableName, Ticket, Update, WriteBuffer,
+    BackupPlace, Durability, MergeOperator, NamedTable, Result, SessionOptions, Store,
+    StoreOptions, TableConfig, TableName, Ticket, Update, WriteBuffer,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -110,7 +110,11 @@ impl Script {
     /// Of its tables. Upserts append.
     fn config(&self) -> TableConfig {
         let write_buffer = WriteBuffer::Entries(self.buffer);
-        TableConfig { write_buffer, resolve: Resolve::concatenate(), ..TableConfig::default() }
+        TableConfig {
+            write_buffer,
+            resolve: MergeOperator::concatenate(),
+            ..TableConfig::default()
+        }
     }
 }
 

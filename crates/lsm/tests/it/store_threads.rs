@@ -16,7 +16,7 @@ use std::thread;
 use terrane_io::{Disk, SimDisk, Survival};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    CheckpointThread, Durability, Error, NamedTable, Resolve, Result, Store, StoreOptions,
+    CheckpointThread, Durability, Error, MergeOperator, NamedTable, Result, Store, StoreOptions,
     TableConfig, Ticket, Update,
 };
 use terrane_testkit::seeds::for_each_seed;
@@ -87,7 +87,7 @@ struct Mine {
 }
 
 impl Mine {
-    fn resolve(self: &Arc<Self>) -> Resolve {
+    fn resolve(self: &Arc<Self>) -> MergeOperator {
         let mine = Arc::clone(self);
         let function = move |newer: &[u8], older: &[u8]| {
             let is_checkpoint = thread::current().name() == Some("terrane-checkpoint");
@@ -100,7 +100,7 @@ impl Mine {
             mine.checkpoint_calls.fetch_add(u64::from(is_checkpoint), Ordering::AcqRel);
             [older, newer].concat()
         };
-        Resolve::new("mine", function).unwrap()
+        MergeOperator::new("mine", function).unwrap()
     }
 }
 

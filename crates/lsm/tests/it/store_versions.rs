@@ -15,7 +15,7 @@ use terrane_io::{Access, CountedDisk, Disk, EntryKind, MemoryDisk, OpenMode};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{
-    BackupPlace, BackupReport, Change, Durability, Error, ReaderOptions, Resolve, Result,
+    BackupPlace, BackupReport, Change, Durability, Error, MergeOperator, ReaderOptions, Result,
     SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,
     Update, WriteBuffer,
 };
@@ -374,7 +374,7 @@ fn snapshots_saved_again_or_renamed_are_whole_in_the_backup() {
     let place = Place::simulated(1);
     let (disk, dir, there) = (place.disk(), place.dir(), Path::new("/backup"));
     let store = open_at(&disk, &dir, Durability::Group);
-    let resolve = Resolve::concatenate();
+    let resolve = MergeOperator::concatenate();
     let config = TableConfig { resolve, memory_budget: Some(1 << 20), ..TableConfig::default() };
     let session = store.session();
     let table = |from: u8| {

@@ -13,8 +13,8 @@ use std::thread::{self, Thread};
 use terrane_io::{Disk, SimDisk};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    DiskCache, Error, Lookup, PendingLookups, Resolve, SUBMITTED_MAX, Session, SessionOptions,
-    Table, TableConfig, Update, WriteBuffer,
+    DiskCache, Error, Lookup, MergeOperator, PendingLookups, SUBMITTED_MAX, Session,
+    SessionOptions, Table, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -26,7 +26,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 fn config() -> TableConfig {
     TableConfig {
         write_buffer: WriteBuffer::Entries(20),
-        resolve: Resolve::concatenate(),
+        resolve: MergeOperator::concatenate(),
         disk_cache: DiskCache::None,
         ..TableConfig::default()
     }

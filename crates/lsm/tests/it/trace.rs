@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, Once};
 use terrane_io::SimDisk;
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    MergeSchedule, Session, SessionOptions, SnapshotName, Table, TableConfig, Update, WriteBuffer,
+    CompactionSchedule, Session, SessionOptions, SnapshotName, Table, TableConfig, Update,
+    WriteBuffer,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -149,7 +150,9 @@ fn unions_and_options(session: &Session) {
     drop((left, right));
     assert!(union.remaining_union_debt() > 0);
     union.supply_union_credits(1_000).unwrap();
-    union.set_config(&TableConfig { merge_schedule: MergeSchedule::OneShot, ..config() }).unwrap();
+    union
+        .set_config(&TableConfig { merge_schedule: CompactionSchedule::OneShot, ..config() })
+        .unwrap();
     insert(&mut union, 10..20);
     let found = union.get(&[1]).unwrap();
     session.retrieve_blobs(&[found.blob().unwrap().clone()]).unwrap();

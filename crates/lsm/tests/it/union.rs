@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use terrane_io::{CountedDisk, Disk};
 use terrane_lsm::{
-    BlobRef, Error, Lookup, Resolve, Session, Table, TableConfig, Update, WriteBuffer,
+    BlobRef, Error, Lookup, MergeOperator, Session, Table, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -20,7 +20,7 @@ pub(crate) type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<Vec<u8>>)>;
 
 pub(crate) fn config(entries: u64) -> TableConfig {
     TableConfig {
-        resolve: Resolve::concatenate(),
+        resolve: MergeOperator::concatenate(),
         write_buffer: WriteBuffer::Entries(entries),
         merge_batch_pages: 1,
         ..TableConfig::default()
@@ -36,7 +36,7 @@ pub(crate) fn united(inputs: &[&Entries]) -> Entries {
                 None => {
                     all.insert(key.clone(), (value.clone(), blob.clone()));
                 }
-                Some((left, _)) => *left = Resolve::concatenate().apply(left, value),
+                Some((left, _)) => *left = MergeOperator::concatenate().apply(left, value),
             }
         }
     }
@@ -68,7 +68,8 @@ pub(crate) fn update(
             }
             Update::Upsert(_) => {
                 let old = model.get(key.as_slice()).map(|(old, _)| old.clone());
-                let value = old.map_or(value.clone(), |o| Resolve::concatenate().apply(&value, &o));
+                let value =
+                    old.map_or(value.clone(), |o| MergeOperator::concatenate().apply(&value, &o));
                 model.insert(key.to_vec(), (value, None));
             }
             Update::InsertWithBlob(..) => {
@@ -277,7 +278,7 @@ fn case_15_unions_that_are_refused_and_unions_of_nothing() {
         session.incremental_union(&[&foreign, &table]),
         Err(Error::TableUnionNotCompatible { left: 0, right: 1, .. })
     ));
-    let resolve = TableConfig { resolve: Resolve::max(), ..config(4) };
+    let resolve = TableConfig { resolve: MergeOperator::max(), ..config(4) };
     let different = session.new_table(&resolve).unwrap();
     assert!(matches!(
         session.union(&[&table, &different, &table]),
@@ -479,7 +480,7 @@ fn ten_tables(session: &Session, size: u64) -> Vec<Table> {
     for number in 0..10 {
         let config = TableConfig {
             write_buffer: WriteBuffer::Entries(1_000),
-            resolve: Resolve::newest(),
+            resolve: MergeOperator::newest(),
             disk_cache: terrane_lsm::DiskCache::None,
             ..TableConfig::default()
         };

@@ -15,7 +15,7 @@ use std::thread;
 use terrane_io::FaultPlan;
 use terrane_io::{CountedDisk, SimDisk};
 use terrane_lsm::{
-    DiskCache, Error, MergeThread, Session, SessionOptions, Table, TableConfig, Update,
+    CompactionThread, DiskCache, Error, Session, SessionOptions, Table, TableConfig, Update,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -293,7 +293,7 @@ fn work_with_few_descriptors(options: &SessionOptions) {
     let place = Place::real();
     let session = Session::open(place.disk(), &place.dir(), options).unwrap();
     // Past the page cache, so that many reads are in flight.
-    let (disk_cache, merge_thread) = (DiskCache::None, MergeThread::Background);
+    let (disk_cache, merge_thread) = (DiskCache::None, CompactionThread::Background);
     let config = TableConfig { disk_cache, merge_thread, ..buffer_of(16) };
     let mut versions = Versions::new(&session, &config);
     (0..100).for_each(|_| versions.push());

@@ -32,7 +32,7 @@ use crate::files::lost_found;
 use crate::manifest::manifest::{COPIES, StoreManifest};
 use crate::manifest::snapshot_meta::SnapshotMeta;
 use crate::manifest::wal::{LOG, segment_name};
-use crate::manifest::wal_salvage::{DamagedLog, Rewrites};
+use crate::manifest::wal_salvage::{DamagedWal, Rewrites};
 use crate::run::run::Run;
 use crate::run::salvage::{DamagedRun, KeyGap, Salvaged, salvage};
 use crate::session::inner::{ACTIVE, SNAPSHOTS, snapshot_name, snapshot_path};
@@ -339,7 +339,7 @@ impl Check<'_> {
     /// What becomes of the log and of the versions that it leads to.
     fn plan_log(&self, manifest: &StoreManifest, salt: Option<u64>) -> Result<LogPlan> {
         let (disk, dir, next_table) = (self.disk.as_ref(), self.dir, manifest.next_table);
-        let log = DamagedLog { disk, dir, salt, next_table };
+        let log = DamagedWal { disk, dir, salt, next_table };
         let mut plan = LogPlan {
             rewrites: Rewrites::new(),
             behind: Vec::new(),
@@ -385,7 +385,7 @@ impl Check<'_> {
     /// Writes the log as it is to be.
     fn cut_log(&mut self, plan: LogPlan) -> Result<()> {
         let (disk, dir) = (self.disk.as_ref(), self.dir);
-        let log = DamagedLog { disk, dir, salt: None, next_table: 0 };
+        let log = DamagedWal { disk, dir, salt: None, next_table: 0 };
         for (number, rewrite) in &plan.rewrites {
             lost_found::keep_copy(disk, dir, &log.path(*number))?;
             log.rewrite(*number, rewrite)?;
