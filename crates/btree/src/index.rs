@@ -3,9 +3,11 @@
 //!
 //! May import: every folder above, except `check`.
 //!
-//! Begin with `index` (the public handle), then `writer` (flush, apply, checkpoint), `reader` (a
-//! published state in another process) and `lease` (what a writer must keep for it), `snapshot`,
-//! `full_disk` (removals without room) and `scrub`.
+//! Begin with `index` (the public handle) and `writer` (its state, and room for a batch). The
+//! writer's work stands in `flush`, `apply`, `checkpoint`, `rewrite` (changes of the whole tree)
+//! and `full_disk` (removals without room); `maintain` has the public calls on top of them.
+//! `directory` and `published` are what every opening needs. Then `reader` (a published state in
+//! another process) and `lease` (the pages that a writer must keep for it), `snapshot` and `scrub`.
 //!
 //! Lock order: the writer's mutex, then the visible state, then a shard of the page cache. Readers
 //! in other processes take no lock of the writer: they write a lease and check that it came in
@@ -24,9 +26,16 @@
 
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod lease;
+pub(crate) mod directory;
+pub(crate) mod published;
 pub(crate) mod snapshot;
 pub(crate) mod scrub;
 pub(crate) mod writer;
+pub(crate) mod checkpoint;
+pub(crate) mod rewrite;
+pub(crate) mod apply;
+pub(crate) mod flush;
 pub(crate) mod full_disk;
 pub(crate) mod index;
+pub(crate) mod maintain;
 pub(crate) mod reader;

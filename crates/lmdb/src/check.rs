@@ -510,7 +510,11 @@ impl<'a> Walk<'a> {
         if tree.levels > LEVELS_MAX || kind != (if is_leaf { LEAF } else { BRANCH }) {
             return Err("the page is of another kind than its level of the tree has".into());
         }
-        if lower < PAGE_HEADER_BYTES || !lower.is_multiple_of(2) || upper < lower || bytes.len() < upper {
+        if lower < PAGE_HEADER_BYTES
+            || !lower.is_multiple_of(2)
+            || upper < lower
+            || bytes.len() < upper
+        {
             return Err("the bounds of the page's free space are impossible".into());
         }
 

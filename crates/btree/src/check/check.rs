@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use terrane_io::{Access, Disk, EntryKind, OpenMode};
 
-use crate::index::index::{enter, existing_tree, read_applied, read_free_map, replay};
+use crate::index::directory::{enter, existing_tree};
 use crate::index::lease::READERS_DIR;
+use crate::index::published::{read_applied, read_free_map, replay};
 use crate::log::pending::UpdateBuffer;
 use crate::log::wal::{WalReader, check_mark, durable_mark, lost};
 use crate::page::corrupt::{Corrupt, Problem};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use terrane_io::EntryKind;
 use terrane_io::{Access, AlignedBuf, Disk, OpenMode};
 
-use crate::index::index::{TREE_FILE, enter, existing_tree};
+use crate::index::directory::{TREE_FILE, enter, existing_tree};
 use crate::index::lease::{self, LEASE_BYTES, LEASE_MAGIC, LEASE_OFFSET, READERS_MAX};
 use crate::log::applied::RANGES_MAX;
 use crate::log::wal::{

@@ -31,10 +31,11 @@ use terrane_io::{Access, Anchor, Disk, LockGuard, OpenMode, Reserve};
 
 use crate::check::check::check;
 use crate::check::salvage::{FoundLeaf, KnownMap, Piece, Scan, cover, doubt, most_frequent_tree};
-use crate::index::index::{
-    Index, TREE_FILE, TREE_TEMPORARY, enter, existing_tree, read_applied, replay, tree_of,
-    write_first_superblock,
+use crate::index::directory::{
+    TREE_FILE, TREE_TEMPORARY, enter, existing_tree, write_first_superblock,
 };
+use crate::index::index::Index;
+use crate::index::published::{read_applied, replay, tree_of};
 use crate::index::writer::{Writer, opened_state};
 use crate::log::applied::Applied;
 use crate::log::pending::UpdateBuffer;

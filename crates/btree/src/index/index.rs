@@ -17,46 +17,35 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeBounds;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use terrane_io::EntryKind;
-use terrane_io::{Access, Anchor, Disk, DiskFile, LockGuard, OpenMode, Reserve};
+use terrane_io::{Access, Anchor, Disk, LockGuard, OpenMode, Reserve};
 
+use crate::index::directory::{
+    LOCK_FILE, TREE_FILE, TREE_TEMPORARY, check_vacant, creation_number, enter, existing_tree,
+    write_first_superblock,
+};
+use crate::index::flush::makes_room;
 use crate::index::lease::{self, READERS_DIR};
-use crate::index::scrub::{self, ScrubReport};
+use crate::index::published::{check_sizes, read_applied, read_free_map, replay, tree_of};
 use crate::index::snapshot::Snapshot;
-use crate::index::writer::{FlushCallback, Writer, WriterStats, makes_room, opened_state};
+use crate::index::writer::{FlushCallback, Writer, WriterStats, opened_state};
 use crate::log::applied::Applied;
 use crate::log::pending::UpdateBuffer;
 use crate::log::quarantine::Quarantine;
 use crate::log::wal::{self, Frame, FrameBody, LOG_DIR, Tail, Wal};
-use crate::page::block::{self, Block};
+use crate::page::block;
 use crate::page::corrupt::Corrupt;
-use crate::page::error::{Error, Result, unless_no_space};
-use crate::page::leaf::Fences;
-use crate::page::page::{BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, u32_at};
+use crate::page::error::{Error, Result};
+use crate::page::page::PAGE_SIZE;
 use crate::pager::config::{Config, Limits};
-use crate::pager::free_map::{FreeMap, LIST_MAPS, MAP_PAGES};
+use crate::pager::free_map::FreeMap;
 use crate::pager::pager::Pager;
 use crate::pager::stats::Stats;
-use crate::pager::superblock::{self, LevelPages, NUMBER_MAX, Owner, Superblock};
-use crate::sort::input::Records;
-use crate::sort::sort::{SortOptions, Sorter};
-use crate::tree::bulk::{self, FILL_PERCENT_MIN};
+use crate::pager::superblock::{self, Owner, Superblock};
 use crate::tree::cursor::{Cursor, bounds_of, bounds_of_prefix};
-use crate::tree::edit::Change;
 use crate::tree::state::Core;
-use crate::tree::tree::{Child, Epoch, Tree};
-
-/// Name of the file of pages.
-pub(crate) const TREE_FILE: &str = "tree";
-
-/// Name of the tree file while the index is being created.
-pub(crate) const TREE_TEMPORARY: &str = "tree.tmp";
-
-/// Name of the file whose lock the writer holds.
-pub(crate) const LOCK_FILE: &str = "lock";
 
 /// One update of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,189 +84,6 @@ pub struct Index {
     writer: Mutex<Option<Writer>>,
     /// Figures of the writer as of the end of the last call that used it.
     writer_stats: Mutex<WriterStats>,
-}
-
-/// Refuses an index whose keys or values have other sizes.
-pub(crate) fn check_sizes(dir: &Path, limits: &Limits, superblock: &Superblock) -> Result<()> {
-    let says = |size: Option<u16>| size.map_or("of any size".to_owned(), |bytes| bytes.to_string());
-    let pairs = [
-        ("key_bytes", superblock.sizes.key, limits.sizes.key),
-        ("value_bytes", superblock.sizes.value, limits.sizes.value),
-    ];
-    match pairs.into_iter().find(|(_, stored, given)| stored != given) {
-        Some((option, stored, given)) => {
-            let stored = says(stored);
-            let given = says(given);
-            Err(Error::ConfigMismatch { path: dir.to_owned(), option, stored, given })
-        }
-        None => Ok(()),
-    }
-}
-
-/// Reads how far a published tree has the updates of the WAL.
-pub(crate) fn read_applied(pager: &Pager, superblock: &Superblock) -> Result<Applied> {
-    let Some(page) = superblock.applied else { return Ok(Applied::up_to(superblock.log_start)) };
-    let (count, bytes) = pager.load_other(page, Kind::Applied)?;
-
-    let applied = Applied::decode(count, &bytes[BODY_OFFSET..]).filter(|applied| {
-        applied.oldest().0 == superblock.log_start && applied.newest() <= superblock.log_end
-    });
-
-    applied.ok_or_else(|| {
-        let page = u64::from(page.number);
-        let count = count as u64;
-        pager.corrupt(Corrupt { page, rule: "ranges of the drained", expected: count, found: 0 })
-    })
-}
-
-/// The tree that a superblock publishes.
-pub(crate) fn tree_of(superblock: &Superblock) -> Tree {
-    Tree {
-        root: superblock.root.map(Child::Stored),
-        height: superblock.height,
-        level_pages: superblock.level_pages,
-        fresh_nodes: 0,
-        epoch: Arc::new(Epoch(superblock.generation)),
-    }
-}
-
-/// Reads the free map of a superblock, and the references of its pages.
-pub(crate) fn read_free_map(
-    pager: &Pager,
-    superblock: &Superblock,
-) -> Result<(FreeMap, Vec<PageRef>)> {
-    let broken = |page: PageRef| {
-        let page = u64::from(page.number);
-        pager.corrupt(Corrupt { page, rule: "map of used pages", expected: 0, found: page })
-    };
-
-    let mut maps = Vec::new();
-    for &list in &superblock.lists {
-        let (count, bytes) = pager.load_other(list, Kind::MapList)?;
-        if count > LIST_MAPS {
-            return Err(broken(list));
-        }
-        for at in (BODY_OFFSET..BODY_OFFSET + 8 * count).step_by(8) {
-            let map = PageRef { number: u32_at(&bytes, at), crc: u32_at(&bytes, at + 4) };
-            if u64::from(map.number) >= superblock.pages {
-                return Err(broken(list));
-            }
-            maps.push(map);
-        }
-    }
-
-    // Every page has its bit, and none more: a list of another length belongs to another file.
-    let root = superblock.root.unwrap_or(PageRef { number: 0, crc: 0 });
-    if superblock.pages > 1 << 32
-        || maps.len() as u64 != superblock.pages.div_ceil(MAP_PAGES as u64)
-    {
-        return Err(broken(root));
-    }
-
-    let mut bodies = Vec::with_capacity(maps.len());
-    for &map in &maps {
-        bodies.push(pager.load_other(map, Kind::Map)?.1);
-    }
-
-    let bodies = bodies.iter().map(|bytes| &bytes[BODY_OFFSET..]);
-    let free_map = FreeMap::from_maps(superblock.pages, bodies).ok_or_else(|| broken(root))?;
-    Ok((free_map, maps))
-}
-
-/// Returns the absolute path of a directory, and an anchor: from then on no call below it follows a
-/// link.
-///
-/// # Errors
-/// [`Error::NotFound`], [`Error::Disk`].
-pub(crate) fn enter(disk: &dyn Disk, dir: &Path) -> Result<(PathBuf, Box<dyn Anchor>)> {
-    let dir = disk.absolute(dir)?;
-    match disk.anchor(&dir) {
-        Ok(anchor) => Ok((dir, anchor)),
-        Err(error) if error.is_not_found() => Err(Error::NotFound { path: dir }),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Returns the path of the tree file of an index.
-///
-/// # Errors
-/// [`Error::NotFound`]; [`Error::TreeMissing`] if the WAL of an index or the lease of a reader is
-/// present.
-pub(crate) fn existing_tree(disk: &dyn Disk, dir: &Path) -> Result<PathBuf> {
-    let path = dir.join(TREE_FILE);
-    if disk.kind(&path)?.is_some() {
-        return Ok(path);
-    }
-
-    let Some(trace) = trace_of_index(disk, dir)? else {
-        return Err(Error::NotFound { path: dir.to_owned() });
-    };
-
-    // A creation may have ended since the first look.
-    if disk.kind(&path)?.is_some() {
-        return Ok(path);
-    }
-
-    Err(Error::TreeMissing { path: dir.to_owned(), trace })
-}
-
-/// A file that only an index leaves behind, if the tree file is missing.
-fn trace_of_index(disk: &dyn Disk, dir: &Path) -> Result<Option<PathBuf>> {
-    if disk.kind(&dir.join(LOG_DIR))? != Some(EntryKind::Directory) {
-        return Ok(None);
-    }
-    let lost = wal::find_lost_tree(disk, dir)?;
-    Ok(lost.filter(|_| !is_unfinished(disk, dir)).map(|_| dir.join(LOG_DIR)))
-}
-
-/// Whether a creation was interrupted: it begins with a temporary tree file and an empty WAL.
-fn is_unfinished(disk: &dyn Disk, dir: &Path) -> bool {
-    let has_temporary = disk.kind(&dir.join(TREE_TEMPORARY)).is_ok_and(|kind| kind.is_some());
-    let has_readers = disk.list(&dir.join(READERS_DIR)).is_ok_and(|names| !names.is_empty());
-    has_temporary && !has_readers && wal::is_unused(disk, dir)
-}
-
-/// Refuses a directory in which something else has the place of the WAL or of the readers.
-fn check_vacant(disk: &dyn Disk, dir: &Path) -> Result<()> {
-    if is_unfinished(disk, dir) {
-        return Ok(());
-    }
-
-    if let Some(trace) = trace_of_index(disk, dir)? {
-        return Err(Error::TreeMissing { path: dir.to_owned(), trace });
-    }
-
-    for name in [LOG_DIR, READERS_DIR] {
-        let path = dir.join(name);
-        match disk.kind(&path)? {
-            None => {}
-            Some(EntryKind::Directory) if disk.list(&path)?.is_empty() => {}
-            Some(_) => return Err(Error::DirectoryInUse { path: dir.to_owned(), found: path }),
-        }
-    }
-
-    Ok(())
-}
-
-/// Writes and syncs the tree file of an empty index; its name is not durable yet.
-pub(crate) fn write_first_superblock(
-    disk: &dyn Disk,
-    path: &Path,
-    owner: Owner,
-) -> Result<Arc<dyn DiskFile>> {
-    let superblock = Superblock::first(owner);
-    if disk.kind(path)?.is_some() {
-        disk.remove(path)?;
-    }
-
-    let file = disk.open(path, OpenMode::CreateNew, Access::Buffered)?;
-
-    // The first superblock of a tree is the second page; the page before it stays zero.
-    let mut bytes = vec![0; PAGE_SIZE];
-    bytes.extend(superblock.encode());
-    file.write_at(&bytes, 0)?;
-    file.sync()?;
-    Ok(file)
 }
 
 impl Index {
@@ -441,7 +247,10 @@ impl Index {
 
     /// Calls `act` with the writer, and keeps the writer's figures for calls that do not wait for
     /// it.
-    fn with_writer<T>(&self, act: impl FnOnce(&mut Writer, &Core) -> Result<T>) -> Result<T> {
+    pub(super) fn with_writer<T>(
+        &self,
+        act: impl FnOnce(&mut Writer, &Core) -> Result<T>,
+    ) -> Result<T> {
         let mut writer = self.writer();
         let writer = writer.as_mut().filter(|_| !self.core.is_closed()).ok_or(Error::Closed)?;
         let done = act(writer, &self.core);
@@ -751,181 +560,6 @@ impl Index {
         })
     }
 
-    /// Removes all entries: all or nothing, durably. Their space is free once no reader needs it.
-    ///
-    /// # Errors
-    /// Those of [`flush`](Self::flush).
-    pub fn clear(&self) -> Result<()> {
-        self.with_writer(|writer, core| {
-            writer.with_reserve(core, |writer| {
-                let before = writer.free_map.clone();
-                let gone = writer.tree_pages();
-                let empty = Tree {
-                    root: None,
-                    height: 0,
-                    level_pages: LevelPages::default(),
-                    fresh_nodes: 0,
-                    epoch: core.state()?.tree.epoch.clone(),
-                };
-                writer.replace(core, empty, gone, 0, before)
-            })
-        })
-    }
-
-    /// Keeps the entries for which `keep` is true and removes all others: all or nothing, durably.
-    /// If `keep` panics, nothing has changed.
-    ///
-    /// Cost: reads each leaf, writes those that change. Lookups go on meanwhile; updates wait.
-    ///
-    /// # Errors
-    /// Those of [`flush`](Self::flush), and [`Error::Corrupt`].
-    pub fn filter(&self, keep: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
-        self.with_writer(|writer, core| {
-            writer.flush(core, true)?;
-            writer.begin_leaves(core)?;
-
-            let mut change = Filter { core, keep, removed: 0, done: Vec::new() };
-            let entries = core.state()?.entries;
-            let before = writer.free_map.clone();
-            let rewritten = writer.rewrite(core, &mut change, &mut |_| {})?;
-            let left = entries.saturating_sub(change.removed);
-            let (tree, gone) = rewritten;
-            writer.replace(core, tree, gone, left, before)
-        })
-    }
-
-    /// Fills an empty index from sorted input: all of it or nothing, durably. Pages are filled to
-    /// `fill_percent` of 50 to 100; 90 is usual.
-    ///
-    /// Cost: writes each page once, in large pieces; two checkpoints.
-    ///
-    /// # Errors
-    /// [`Error::NotEmpty`], [`Error::InvalidConfig`]; [`Error::NotSorted`], [`Error::DuplicateKey`]
-    /// with the position; those of the input; as [`flush`](Self::flush).
-    #[doc(alias = "bulk_load")]
-    #[doc(alias = "ingest")]
-    pub fn build_sorted(
-        &self,
-        input: &mut dyn Records,
-        fill_percent: u32,
-        mut progress: impl FnMut(u64),
-    ) -> Result<u64> {
-        if !(FILL_PERCENT_MIN..=100).contains(&fill_percent) {
-            let value = fill_percent.to_string();
-            let allowed = "50 to 100 per cent are allowed";
-            return Err(Error::InvalidConfig { option: "fill_percent", value, allowed });
-        }
-
-        self.with_writer(|writer, core| {
-            if core.state()?.entries > 0 {
-                return Err(Error::NotEmpty { path: core.dir.clone() });
-            }
-
-            writer.flush(core, true)?;
-            let generation = writer.begin_leaves(core)?;
-
-            // The new tree takes free pages only, so a failure leaves the old one as it was.
-            let before = writer.free_map.clone();
-            let gone = writer.tree_pages();
-            let built = writer.or_restore_free_map(|writer| {
-                let free_map = &mut writer.free_map;
-                bulk::build(&core.pager, free_map, generation, fill_percent, input, &mut progress)
-            })?;
-
-            let tree = Tree {
-                root: built.root,
-                height: built.height,
-                level_pages: built.level_pages,
-                fresh_nodes: 0,
-                epoch: core.state()?.tree.epoch.clone(),
-            };
-            writer.replace(core, tree, gone, built.entries, before)?;
-            Ok(built.entries)
-        })
-    }
-
-    /// Like [`build_sorted`](Self::build_sorted) for input in any order, through an external sort
-    /// in the directory and memory of `options`.
-    ///
-    /// After a crash the same call with the same input resumes the sort. The files of the sort are
-    /// removed in the end.
-    ///
-    /// # Errors
-    /// Those of [`build_sorted`](Self::build_sorted), and those of [`Sorter`].
-    pub fn build_unsorted(
-        &self,
-        input: &mut dyn Records,
-        options: SortOptions,
-        fill_percent: u32,
-        mut progress: impl FnMut(u64),
-    ) -> Result<u64> {
-        let disk = self.with_writer(|writer, _| Ok(writer.disk.clone()))?;
-        let mut sorter = Sorter::open(disk, options)?;
-        sorter.push_all(input, &mut progress)?;
-        let mut sorted = sorter.finish(&mut progress)?;
-
-        let entries = self.build_sorted(&mut sorted, fill_percent, progress)?;
-
-        // Only now: the records are durable in the index.
-        sorted.remove_files()?;
-        Ok(entries)
-    }
-
-    /// Makes the index smaller while lookups go on. Returns by how many bytes the file became
-    /// shorter.
-    ///
-    /// - Applies all updates that only the WAL has, so that the WAL shrinks to nothing.
-    /// - Packs the entries of neighbouring leaves into fewer leaves where that saves an eighth of
-    ///   them.
-    /// - Moves pages from the end of the file into free ones before it, and cuts the file.
-    ///
-    /// Cost: reads each leaf; writes the changed and the packed leaves, and each page behind the
-    /// future end of the file. The file grows by a sixteenth meanwhile. Packing stops if a snapshot
-    /// needs the packed leaves.
-    ///
-    /// Rejected: a new tree beside the old one (twice the room, when there is least of it); a
-    /// higher limit for joining leaves at every removal (each later insertion would divide them).
-    ///
-    /// # Errors
-    /// Those of [`flush`](Self::flush), and [`Error::Corrupt`].
-    pub fn compact(&self) -> Result<u64> {
-        self.with_writer(|writer, core| {
-            let before = writer.free_map.pages();
-            match writer.apply_all(core).and_then(|()| writer.pack(core)) {
-                Err(error) if error.is_no_space() => {
-                    writer.give_reserve_up(core)?;
-                    unless_no_space(writer.flush(core, true))?;
-                    unless_no_space(writer.collect_log(core))?;
-                    // The collection may have made the room.
-                    unless_no_space(writer.apply_all(core).and_then(|()| writer.pack(core)))?;
-                }
-                applied => applied?,
-            }
-
-            unless_no_space(move_to_front(writer, core))?;
-            Ok(before.saturating_sub(writer.free_map.pages()) * PAGE_SIZE as u64)
-        })
-    }
-
-    /// Reads up to `leaves` more leaves and the nodes above them, past the cache, and reports
-    /// damaged pages. Goes on where the last call ended. A damaged page that is whole in memory is
-    /// written again.
-    ///
-    /// Cost: a read of 4 KiB for each leaf and each node above. A few leaves now and then scrub in
-    /// the background at whatever rate the device can spare; updates wait meanwhile.
-    ///
-    /// # Errors
-    /// [`Error::Closed`], [`Error::Disk`], [`Error::Poisoned`].
-    pub fn scrub(&self, leaves: u64) -> Result<ScrubReport> {
-        self.with_writer(|writer, core| {
-            writer.check_usable()?;
-            let done = scrub::scrub(core, &writer.scrub_from, leaves);
-            let (report, from) = writer.poison_if_failed(done)?;
-            writer.scrub_from = from;
-            Ok(report)
-        })
-    }
-
     /// Statistics of the index since it was opened. Never waits: during an update the sizes of
     /// files are those before it.
     ///
@@ -974,80 +608,6 @@ impl Drop for Index {
     }
 }
 
-/// The change that keeps what `keep` wants, of leaves and of the pending updates above them.
-struct Filter<'a, F> {
-    core: &'a Core,
-    keep: F,
-    removed: u64,
-    /// Upper end of the keys that `keep` has seen. Their leaf may come again, joined with the next
-    /// one.
-    done: Vec<u8>,
-}
-
-impl<F: FnMut(&[u8], &[u8]) -> bool> Change for Filter<'_, F> {
-    fn touches(&mut self, _fences: Fences<'_>, _page: PageNo) -> bool {
-        true
-    }
-
-    fn apply(&mut self, fences: Fences<'_>, entries: &Block) -> Option<Block> {
-        let state = self.core.state().ok()?;
-        let done = std::mem::take(&mut self.done);
-        let low = fences.low.max(&done);
-        let pending = state.pending.clone();
-        drop(state);
-
-        let mut updates = pending.range(low, fences.high).peekable();
-        let is_updated = updates.peek().is_some();
-        let merged = block::apply(entries, updates);
-
-        // Keys below `low` were asked about already; `keep` sees each key once.
-        let mut kept = Block::with_capacity(merged.bytes(), merged.len());
-        for (key, value) in merged.iter() {
-            if key < low || (self.keep)(key, value.unwrap_or_default()) {
-                kept.push(key, value);
-            }
-        }
-
-        self.done = fences.high.unwrap_or_default().to_vec();
-        self.removed += (merged.len() - kept.len()) as u64;
-        (is_updated || kept.len() < merged.len()).then_some(kept)
-    }
-}
-
-/// The change that moves pages at or behind a limit in the file.
-struct Move {
-    limit: PageNo,
-}
-
-impl Change for Move {
-    fn touches(&mut self, _fences: Fences<'_>, page: PageNo) -> bool {
-        page >= self.limit
-    }
-
-    fn moves(&self, page: PageNo) -> bool {
-        page >= self.limit
-    }
-}
-
-/// Moves pages from the end of the file into free ones before it, and cuts the file.
-fn move_to_front(writer: &mut Writer, core: &Core) -> Result<()> {
-    loop {
-        let pages = writer.free_map.pages();
-        // Without a free page before its end, the file would have this length.
-        let mut change = Move { limit: writer.free_map.used_pages() as PageNo };
-        let (tree, gone) = writer.rewrite(core, &mut change, &mut |_| {})?;
-
-        writer.free_map.change_all();
-        writer.install(core, tree, gone);
-        writer.free_gone(core)?;
-        writer.cut_file(core, 0)?;
-
-        if writer.free_map.pages() >= pages {
-            return Ok(());
-        }
-    }
-}
-
 /// Returns for each update whether its key is present when its turn comes.
 fn was_there(core: &Core, updates: &[Update<'_>]) -> Result<Vec<bool>> {
     if let [only] = updates {
@@ -1066,33 +626,6 @@ fn was_there(core: &Core, updates: &[Update<'_>]) -> Result<Vec<bool>> {
     }
 
     Ok(there)
-}
-
-/// Makes the updates of a frame pending, except those that the tree has.
-pub(crate) fn replay(
-    pending: &mut UpdateBuffer,
-    frame: &Frame,
-    applied: &Applied,
-    sizes: crate::page::leaf::Sizes,
-    dir: &Path,
-) -> Result<()> {
-    if frame.entries > NUMBER_MAX {
-        let what = Corrupt::rule("entries of a frame of the log", NUMBER_MAX, frame.entries);
-        return Err(Error::Corrupt { path: dir.join(LOG_DIR), what });
-    }
-
-    for (number, update) in frame.updates().enumerate() {
-        let Some((key, value)) = update.filter(|(key, value)| sizes.check(key, *value).is_ok())
-        else {
-            let what = Corrupt::rule("update of a frame of the log", 0, number as u64);
-            return Err(Error::Corrupt { path: dir.join(LOG_DIR), what });
-        };
-        if frame.position >= applied.position(key) {
-            pending.insert(key, value);
-        }
-    }
-
-    Ok(())
 }
 
 /// Recovers the WAL above a published tree. Returns it with the updates that the tree does not
@@ -1133,13 +666,4 @@ fn open_reserve(wal: &Wal, dir: &Path) -> Reserve {
         tracing::warn!(path = %dir.display(), bytes = reserve.bytes(), "reserve.missing");
     }
     reserve
-}
-
-/// A number for a new tree, from the clock and the path, that no other tree has.
-fn creation_number(disk: &dyn Disk, dir: &Path) -> u64 {
-    let mut seed = terrane_io::bytes::Writer::new();
-    seed.u64(disk.clock().wall().as_nanos() as u64).put(dir.as_os_str().as_encoded_bytes());
-    let low = terrane_io::checksum::crc32c(seed.bytes());
-    let high = terrane_io::checksum::crc32c(seed.u8(1).bytes());
-    u64::from(high) << 32 | u64::from(low)
 }

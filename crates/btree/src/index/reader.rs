@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrane_io::{Access, Disk, OpenMode};
 
-use crate::index::index::{
-    Index, LOCK_FILE, check_sizes, enter, existing_tree, read_applied, replay, tree_of,
-};
+use crate::index::directory::{LOCK_FILE, enter, existing_tree};
+use crate::index::index::Index;
 use crate::index::lease::Lease;
+use crate::index::published::{check_sizes, read_applied, replay, tree_of};
 use crate::index::writer::opened_state;
 use crate::log::applied::Applied;
 use crate::log::pending::UpdateBuffer;
