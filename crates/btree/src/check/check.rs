@@ -96,6 +96,7 @@ pub fn check(
         total: superblock.level_pages.iter().sum(),
     };
 
+    // The walk comes first: the free map is checked against the pages that it reaches.
     if let Some(root) = superblock.root {
         check.reach(root, None);
         check.walk(root, superblock.height, Fences::ALL);
@@ -205,6 +206,8 @@ impl Check<'_> {
             Fences { low: &lows[at], high }
         };
 
+        // Every reference counts before any child is read, so a page used twice is reported even if
+        // it is damaged.
         let children: Vec<PageRef> = (0..node.count()).map(|at| node.child(at)).collect();
 
         for (at, child) in children.iter().enumerate() {

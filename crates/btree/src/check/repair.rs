@@ -173,6 +173,7 @@ pub fn repair(
         doubt(&mut pieces, basis.leaves);
     }
 
+    // Until the caller's consent to losses is checked, nothing is written.
     let mut report = report_on(&scan, &basis, &pieces);
     let generation = basis.next_generation(&scan);
     let mut applied = basis.applied;
@@ -405,6 +406,9 @@ fn guess(pager: &Pager, scan: &Scan, log_start: u64, replaced: u64) -> Basis {
     let lists: &[PageRef] = if scan.lists.0 == generation { &scan.lists.1 } else { &[] };
     let map = KnownMap::read(pager, lists, scan.pages);
     let may_be_used = |page: &PageNo| map.says(*page) != Some(false);
+
+    // Without a superblock, only a free map by which no leaf is in use tells that the tree was
+    // empty.
     let has_leaf = scan.leaves.iter().any(|leaf| may_be_used(&leaf.page.number))
         || scan.damaged.iter().any(may_be_used);
 
@@ -558,6 +562,8 @@ fn rebuild(
     assert!(kept.len() as u64 <= scan.whole, "only whole leaves stay");
     report.leaves_kept = kept.len() as u64;
     report.pages_dropped = scan.whole - report.leaves_kept;
+
+    // Old pages stay held until the new superblock counts.
     let dropped = (SUPERBLOCKS..scan.pages as PageNo).filter(|page| !kept.contains(page));
     free_map.hold(generation - 1, dropped.collect());
 

@@ -239,6 +239,7 @@ pub(crate) fn cover(leaves: &[FoundLeaf], map: &KnownMap, generation_max: u64) -
         (class(leaf), u64::MAX - leaf.generation, u32::MAX - leaf.step, leaf.page.number)
     });
 
+    // Each leaf in turn takes what is left of its range; so the first leaf in the order wins.
     let mut gaps: BTreeMap<Vec<u8>, Option<Vec<u8>>> = BTreeMap::from([(Vec::new(), None)]);
     let mut pieces = Vec::with_capacity(leaves.len());
 

@@ -140,6 +140,7 @@ impl Writer {
             return Ok(0);
         };
 
+        // Keys before the first update have nothing to apply: their position moves on for free.
         let is_progress = is_older && start < first;
         self.applied.set(&start, Some(&first), position);
 
@@ -181,6 +182,9 @@ impl Writer {
         }
 
         debug_assert!(high.is_none_or(|high| step.low.as_slice() <= high), "a range of keys");
+
+        // Everything up to the end of the WAL is in these leaves now, since the buffer had all of
+        // it.
         self.applied.set(&step.low, high, position);
         self.quarantine.forget(&step.low, high);
         self.free_map.hold(self.superblock.generation, step.gone);
@@ -198,6 +202,8 @@ impl Writer {
     ) -> Result<Option<Vec<u8>>> {
         let Error::Corrupt { what, .. } = &error else { return Err(error) };
         let tree = core.state()?.tree.clone();
+
+        // The damaged page may be a neighbour's, read to be joined with a leaf of this range.
         let (mut low, mut high) = tree.damaged_range(&core.pager, first, what.page)?;
         if low.as_slice() > first && !self.quarantine.begins_at(&low) {
             // The updates before the damaged page may have whole pages.
@@ -245,6 +251,9 @@ impl Writer {
         }
 
         let position = self.wal.end();
+
+        // The writer appends only once the WAL has grown by several times as much, so that the same
+        // updates are not written over and over.
         let kept = position.saturating_sub(self.applied.position(first));
         if (body.bytes() * self.quarantine.len()) as u64 > kept / 2 {
             return Ok(false);

@@ -167,6 +167,7 @@ impl Writer {
             pager.cache.put(number, page);
         }
 
+        // Storing the tree has left no fresh root.
         let root = match &tree.root {
             Some(Child::Stored(page)) => Some(*page),
             _ => None,
@@ -283,6 +284,8 @@ impl Writer {
     }
 
     fn try_clean_up(&mut self, core: &Core) -> Result<()> {
+        // Leases are read after the superblock was written: a reader that this misses sees the new
+        // superblock and begins anew.
         self.readers = lease::oldest(self.disk.as_ref(), &core.dir)?;
         while self.epochs.len() > 1
             && self.epochs.front().is_some_and(|e| Arc::strong_count(e) == 1)
@@ -300,6 +303,8 @@ impl Writer {
 
         debug_assert!(self.superblock.log_start <= self.wal.synced(), "the tree has what goes");
         self.wal.trim(self.superblock.log_start);
+
+        // Some free pages stay at the end, so that the file is not cut and grown in turns.
         let slack = (self.free_map.pages() / 8).max(2 * APPLY_LEAVES_MAX);
         self.cut_file(core, slack)
     }

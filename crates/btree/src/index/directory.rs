@@ -72,6 +72,7 @@ fn trace_of_index(disk: &dyn Disk, dir: &Path) -> Result<Option<PathBuf>> {
 
 /// Whether a creation was interrupted: it begins with a temporary tree file and an empty WAL.
 fn is_unfinished(disk: &dyn Disk, dir: &Path) -> bool {
+    // A creation leaves no lease and no frame behind.
     let has_temporary = disk.kind(&dir.join(TREE_TEMPORARY)).is_ok_and(|kind| kind.is_some());
     let has_readers = disk.list(&dir.join(READERS_DIR)).is_ok_and(|names| !names.is_empty());
     has_temporary && !has_readers && wal::is_unused(disk, dir)

@@ -29,6 +29,8 @@ impl Writer {
             }
 
             let entries = core.state()?.entries;
+
+            // The body leaves the writer for the call: the append borrows the writer as a whole.
             let mut body = std::mem::take(&mut self.body);
             let appended = self.append(core, &mut body, entries, entries < self.flushed_entries);
             self.body = body;
@@ -39,6 +41,7 @@ impl Writer {
             make_pending(core)?;
         }
 
+        // Syncing without new updates still makes earlier flushes durable.
         if sync {
             let synced = self.wal.sync();
             core.pager.counters.syncs.add(u64::from(self.poison_if_failed(synced)?));

@@ -201,6 +201,8 @@ impl Index {
 
         let applied = read_applied(&pager, &superblock)?;
         let (wal, pending, entries) = recover_wal(&disk, dir, &limits, &superblock, &applied)?;
+
+        // The reserve comes after the WAL, whose longest segment gives its length.
         let reserve = open_reserve(&wal, dir);
 
         // Readers of older trees need some of the free pages; which ones is not recorded.

@@ -216,6 +216,7 @@ impl Index {
             let before = writer.free_map.pages();
             match writer.apply_all(core).and_then(|()| writer.pack(core)) {
                 Err(error) if error.is_no_space() => {
+                    // Compaction makes room, so it may use the reserve that a full disk needs.
                     writer.give_reserve_up(core)?;
                     unless_no_space(writer.flush(core, true))?;
                     unless_no_space(writer.collect_log(core))?;

@@ -286,6 +286,7 @@ impl Drop for IndexReader {
 impl Follower {
     /// Takes up the newest superblock and protects its tree, and the trees still in use.
     fn take_up(&mut self, core: &Core) -> Result<()> {
+        // Cursors may still read older trees: the lease stays at the oldest of them.
         let oldest = self.epochs.front().map_or(u64::MAX, |epoch| epoch.0);
         self.superblock = take_up(self.disk.as_ref(), core.pager.path(), &self.lease, oldest)?;
         self.is_behind = true;
@@ -379,6 +380,7 @@ impl Follower {
 
     /// Catches up with the writer. Returns whether anything was new.
     fn sync(&mut self, core: &Core, sizes: crate::page::leaf::Sizes) -> Result<bool> {
+        // Without a newer superblock the tree stays, and only new frames count.
         let newest = superblock::read(self.disk.as_ref(), core.pager.path())?;
         let replaced = self.superblock.replaced;
         let was_behind = self.is_behind;
@@ -418,6 +420,7 @@ impl Follower {
         let entries = entries.or(frames.last().map(|frame| frame.entries));
         let everything = Applied::up_to(0);
 
+        // A copy, so that lookups see all of the new frames or none.
         let mut pending = core.state()?.pending.clone();
         for frame in &frames {
             replay(&mut pending, frame, &everything, sizes, &core.dir)?;

@@ -64,6 +64,7 @@ impl Writer {
                 self.free_gone(core)?;
             }
 
+            // If somebody reads the pages that were let go, packing on would grow the file.
             from = next.filter(|_| self.free_map.held_pages() == 0);
         }
 
@@ -157,6 +158,9 @@ impl Writer {
         before: FreeMap,
     ) -> Result<()> {
         self.free_map.hold(self.superblock.generation, gone);
+
+        // From here on every frame of the WAL names this position, so no reader puts later updates
+        // above an older tree.
         let end = self.wal.end();
         let replaced = std::mem::replace(&mut self.wal.replaced, end);
 

@@ -118,6 +118,8 @@ fn reread(
     (low, high): (&[u8], Option<&[u8]>),
 ) -> Result<Option<Page>> {
     report.pages += 1;
+
+    // Past the cache: the bytes on the disk count.
     let (path, what) = match core.pager.read(page, level) {
         Ok(read) => return Ok(Some(read)),
         Err(Error::Corrupt { path, what }) => (path, what),

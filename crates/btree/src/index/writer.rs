@@ -213,6 +213,7 @@ impl Writer {
             )
         };
 
+        // Held pages count as used: they become free only behind the next checkpoint.
         let wanted = used + leaves + fresh + CHECKPOINT_PAGES;
         if self.free_map.pages() >= wanted {
             return Ok(());

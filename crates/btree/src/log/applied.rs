@@ -52,6 +52,8 @@ impl Applied {
             if high <= low {
                 return;
             }
+
+            // Keys behind the range keep the position that they had.
             let after = self.position(high);
             self.ranges.insert(high.to_vec(), after);
         }

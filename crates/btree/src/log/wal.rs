@@ -131,6 +131,8 @@ impl WalReader {
         let start = starts.into_iter().rfind(|&start| start <= self.position);
         let start = start.unwrap_or(self.position);
         let disk = self.disk.as_ref();
+
+        // The last segment that begins at or before the position has it.
         let opened = Segment::open(disk, &self.dir, self.tree, start, OpenMode::Read)?;
 
         if opened.is_none() && start < self.position {
@@ -320,6 +322,8 @@ impl Wal {
         disk.sync_dir(&dir.join(LOG_DIR))?;
 
         let mark = Mark::open(disk.as_ref(), dir, tree)?;
+
+        // The reserve must fit the longest segment, also one from before this opening.
         let ends = starts.iter().skip(1).copied().chain([position]);
         let longest = starts.iter().zip(ends).map(|(start, end)| end.saturating_sub(*start)).max();
 
@@ -469,12 +473,16 @@ impl Wal {
     fn write(&mut self, kind: u32, entries: u64, body: &mut FrameBody) -> Result<()> {
         debug_assert!(self.segment.start <= self.end, "a segment begins before its frames");
         debug_assert!(self.synced() <= self.end, "nothing is durable that was not written");
+
+        // Each frame notes how far the WAL was durable before it: that tells a torn end from damage
+        // later.
         let numbers = [entries, self.synced(), self.replaced];
         let frame = &mut body.frame;
         let body_end = frame.len();
         encode(self.segment.owner.tree, self.end, kind, numbers, frame);
         let bytes = frame.len();
 
+        // A failed write may have left a part; the next attempt overwrites it at the same offset.
         let written = self.segment.file.write_at(frame, self.segment.offset(self.end));
 
         // The body may be written once more, elsewhere.

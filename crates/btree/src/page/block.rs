@@ -119,6 +119,8 @@ impl Block {
         let start = self.starts[at] as usize;
         let new_bytes = entry_bytes(key, value);
         self.resize_at(start, old_bytes, new_bytes);
+
+        // Entries behind this one have moved.
         for later in &mut self.starts[at + 1..] {
             *later = *later + new_bytes as u32 - old_bytes as u32;
         }

@@ -195,6 +195,7 @@ pub(crate) fn divide(lows: &[&[u8]]) -> Vec<usize> {
         sums.push(sums[sums.len() - 1] + low.len());
     }
 
+    // The least number of nodes may not do: each node has a prefix of its own.
     let whole = node_bytes(lows, sums[lows.len()]);
     for parts in whole.div_ceil(PAGE_SIZE).max(1)..=lows.len() {
         // The weight of a child leaves out the prefix of its node, which is not known yet.

@@ -361,6 +361,8 @@ pub(crate) struct Part {
 /// Divides a block among as few leaves as hold it, as evenly as the sizes of its entries allow.
 pub(crate) fn divide(block: &Block, sizes: Sizes, fences: Fences<'_>) -> Vec<Part> {
     let whole = part_bytes(block, sizes, fences, (0, block.len()));
+
+    // The least number of leaves may not do: each leaf has its own fences and prefix.
     let least = whole.div_ceil(PAGE_SIZE).max(1);
     for parts in least..=block.len().max(1) {
         if let Some(parts) = divide_into(parts, block, sizes, fences) {

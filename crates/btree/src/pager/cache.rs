@@ -163,6 +163,7 @@ impl Shard {
             return false;
         };
 
+        // Ends after two rounds at most, as the first round clears every mark.
         let number = loop {
             clock.hand = if clock.hand + 1 < clock.slots.len() { clock.hand + 1 } else { 0 };
             let slot = &mut clock.slots[clock.hand];

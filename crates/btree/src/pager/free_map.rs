@@ -81,6 +81,7 @@ impl FreeMap {
             words = free_map.used.len() - at;
         }
 
+        // A bit behind the end would later give out a page that the file does not have.
         let beyond =
             (pages..free_map.used.len() as u64 * 64).any(|page| free_map.is_used(page as PageNo));
         free_map.used_pages = free_map.used.iter().map(|word| u64::from(word.count_ones())).sum();

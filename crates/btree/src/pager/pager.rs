@@ -225,6 +225,8 @@ impl Pager {
         loaded: &mut [Option<Page>],
     ) -> Result<()> {
         let mut queue = self.queue(QUEUE_DEPTH)?;
+
+        // Buffers are used again, so no more than the queue's depth are allocated.
         let mut spare: Vec<AlignedBuf> = Vec::new();
         let mut failed = None;
         let mut left = missing.iter();

@@ -158,6 +158,7 @@ impl Superblock {
             return Err(if is_unwritten { broken(UNWRITTEN, 1, 0) } else { Refusal::NotOurs });
         }
 
+        // The checksum spans the whole page, with zeros in its own place.
         let mut without_crc = *bytes;
         without_crc[12..16].fill(0);
         let crc = crc32c(&without_crc);

@@ -103,6 +103,8 @@ impl Merge {
     /// Passes over the winner's record and finds the next winner.
     fn advance(&mut self, winner: usize) -> Result<()> {
         self.readers[winner].advance()?;
+
+        // Only the matches on the path of this run can have another outcome now.
         let mut best = self.contender(winner);
 
         let mut node = (winner + self.readers.len()) / 2;

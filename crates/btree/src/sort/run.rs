@@ -255,6 +255,8 @@ impl RunReader {
         let mut input = Reader::new(&self.block);
         let crc = input.u32().unwrap_or(0);
         let length = input.u32().unwrap_or(0);
+
+        // The place is part of the checksum: a block of another run or place is damage.
         let computed =
             checksum(&self.parameters, self.run.number, self.next_block, &self.block[4..]);
         if computed != crc {

@@ -325,6 +325,8 @@ impl Sorter {
         self.pushed += 1;
         self.pushed_bytes += bytes as u64;
 
+        // An arena begins without memory, so the first record comes here, too. The average so far
+        // divides the memory.
         if !self.arena.has_room(bytes) {
             self.spill()?;
             let average = self.pushed_bytes / self.pushed;
@@ -440,6 +442,7 @@ impl Sorter {
         let mut writer = self.create(Run { number, first, covered, records: 0, blocks: 0 })?;
         self.stats.note_memory(self.arena.memory_bytes() + writer.memory_bytes());
 
+        // Of records with equal keys only the last goes into the run.
         let mut index = 0;
         while let Some((record, next)) = self.arena.last_of_key(index)? {
             writer.push(&record)?;
@@ -469,6 +472,8 @@ impl Sorter {
         debug_assert!(width <= runs.len(), "there are enough runs to merge");
         let blocks =
             |at: &usize| -> u64 { runs[*at..at + width].iter().map(|run| run.blocks).sum() };
+
+        // Only neighbours are merged, so that the order of the runs stays the order of the input.
         let at = (0..=runs.len() - width).min_by_key(blocks).unwrap_or(0);
         let inputs = runs[at..at + width].to_vec();
 

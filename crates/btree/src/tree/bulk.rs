@@ -235,6 +235,7 @@ impl<'a> Builder<'a> {
             leaf::part_bytes(&block, self.pager.sizes, own, (*at, block.len())) <= self.fill
         };
 
+        // The most entries from the end that fit into a leaf without a fence above it.
         let last = (1..block.len()).rev().take_while(fits).last();
         let (Some(last), true) = (last, even.len() > 2) else {
             return self.make_parts(&block, &even, None);
@@ -326,6 +327,8 @@ impl<'a> Builder<'a> {
             self.finish_leaves()?;
         }
 
+        // The last nodes of a level may fill a level above, so the loop goes up until one node is
+        // left.
         let mut level = 1;
         let (root, height) = loop {
             let Some(children) = self.children.get_mut(usize::from(level) - 1) else {

@@ -211,6 +211,7 @@ impl TreeCursor {
             level += 1;
         }
 
+        // Down again along the first children of the new path.
         while level > 1 {
             let Some((node, at)) = self.path.last() else { return Ok(None) };
             let child = node.child(*at);

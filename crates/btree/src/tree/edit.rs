@@ -240,6 +240,7 @@ impl Edit<'_> {
         Ok(leaf.to_block())
     }
 
+    /// Runs the step. Returns the range that was looked at, and the number of written leaves.
     fn run(
         &mut self,
         from: &[u8],
@@ -250,6 +251,8 @@ impl Edit<'_> {
         let (mut step_leaves, low, high) = self.change_leaves(&siblings, from, change)?;
 
         let is_kept = |step_leaf: &StepLeaf| matches!(step_leaf, StepLeaf::Kept(_));
+
+        // If nothing changes, the step leaves the tree and its pages as they were.
         let stays = if change.packs() {
             !self.pack(&mut step_leaves, &siblings)
         } else {
@@ -383,6 +386,7 @@ impl Edit<'_> {
             }
         }
 
+        // Counting needs the fences, which only now are final.
         *step_leaves = packed;
         for (at, step_leaf) in step_leaves.iter().enumerate() {
             let StepLeaf::Made { low, block } = step_leaf else { continue };
@@ -604,6 +608,9 @@ impl Edit<'_> {
             }
 
             let mut nodes = self.make_nodes(&siblings.entries, level);
+
+            // A node that became too empty takes the children of its neighbour, and is divided
+            // evenly if they do not fit.
             let is_widened = is_underfull(&nodes)
                 && unless_damaged(self.widen(&mut siblings, parent.as_ref(), level))?
                     .flatten()

@@ -55,10 +55,7 @@ impl Node {
 
     /// A fresh node, into which the children must fit.
     pub(crate) fn fresh(entries: &[ChildEntry], level: u8) -> Self {
-        assert!(
-            entries.len() <= usize::from(u16::MAX),
-            "the count of children fits into the header"
-        );
+        assert!(u16::try_from(entries.len()).is_ok(), "the count of children fits into the header");
         let mut bytes = [0; PAGE_SIZE];
         let lows: Vec<&[u8]> = entries.iter().map(|entry| entry.low.as_slice()).collect();
         let unknown = PageRef { number: 0, crc: 0 };
@@ -199,6 +196,8 @@ impl Tree {
     /// Cost: as [`leaf_for`](Self::leaf_for) for each leaf; the reads of a level run side by side.
     pub(crate) fn leaves_for(&self, pager: &Pager, keys: &[&[u8]]) -> Result<Vec<(Page, usize)>> {
         let Some(root) = &self.root else { return Ok(Vec::new()) };
+
+        // Level by level: the children of a level and the number of keys that fall into each.
         let mut reached = vec![(root.clone(), keys.len())];
 
         for level in (1..=self.height).rev() {

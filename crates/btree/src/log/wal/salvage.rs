@@ -54,6 +54,8 @@ pub(crate) fn find_lost_tree(disk: &dyn Disk, dir: &Path) -> Result<Option<LostT
         }
     }
 
+    // The number of the tree decides between equal counts, so that the answer does not depend on a
+    // hash.
     let most = found.into_values().max_by_key(|(segments, lost)| (*segments, lost.owner.tree));
     Ok(most.map(|(_, lost)| lost))
 }

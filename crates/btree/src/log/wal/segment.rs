@@ -100,6 +100,8 @@ impl SegmentHead {
 
         let is_begun =
             part < SEGMENT_HEAD_BYTES && bytes.starts_with(&SEGMENT_MAGIC[..part.min(8)]);
+
+        // A crash during the creation leaves zeros, or a first part of the head.
         if is_begun || (bytes.iter().all(|&byte| byte == 0) && is_zero(file, len)?) {
             return Ok(HeadRead::Unwritten);
         }
