@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrane_io::cache::{Held, Key};
+use terrane_io::cache::{Key, Weigh};
 
 use crate::base::address::Address;
 use crate::object::record::Record;
@@ -14,7 +14,7 @@ pub(crate) enum Cached {
     Value(Arc<[u8]>),
 }
 
-impl Held for Cached {
+impl Weigh for Cached {
     fn weight(&self) -> usize {
         match self {
             Self::Record(record) => record.weight(),

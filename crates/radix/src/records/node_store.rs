@@ -9,7 +9,7 @@ use crate::base::node_hash::{NodeHash, Root};
 use crate::node::branch::Branch;
 use crate::node::node::{Broken, Edge, Stop, StopRef, common};
 use crate::records::record::{Content, Row, RowKey, key_of};
-use terrane_io::cache::{Cache, Held, Key};
+use terrane_io::cache::{Cache, Key, Weigh};
 use terrane_kv::{Reader, Table};
 
 /// A stop that has been read.
@@ -19,7 +19,7 @@ pub(crate) enum Loaded {
     Value(Arc<[u8]>),
 }
 
-impl Held for Loaded {
+impl Weigh for Loaded {
     fn weight(&self) -> usize {
         match self {
             Self::Branch(branch) => branch.weight(),
