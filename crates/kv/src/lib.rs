@@ -20,6 +20,7 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod database;
+pub mod gap;
 pub mod removals;
 pub mod turn;
 mod memory;

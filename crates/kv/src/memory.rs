@@ -16,13 +16,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 use std::fmt;
 use std::mem;
-use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::database::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, PowerLoss, Reader, Receipt,
     Result, Table, Writer, check_entry, check_indexes,
 };
+use crate::gap::{Gap, Way};
 use crate::removals::{Crossed, Removals};
 use crate::turn::{Turn, TurnGuard};
 
@@ -309,7 +309,13 @@ impl State {
     }
 
     /// The next entry from `gap` that the snapshot of commit `number` sees.
-    fn step(&self, table: usize, gap: &Gap, way: Way, number: u64) -> Result<Option<(Key, Value)>> {
+    fn step(
+        &self,
+        table: usize,
+        gap: &Gap<Key>,
+        way: Way,
+        number: u64,
+    ) -> Result<Option<(Key, Value)>> {
         self.open("cursor")?;
         Ok(self.tables.get(table).and_then(|table| {
             find(&table.versions, gap, way, |versions| versions.at(number).map(Arc::clone))
@@ -560,56 +566,10 @@ impl Writer for MemoryWriter<'_> {
     }
 }
 
-/// The bounds of a range of keys.
-type Span<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
-
-#[derive(Clone, Copy)]
-enum Way {
-    Forward,
-    Backward,
-}
-
-/// Where a cursor stands, between two entries.
-#[derive(Clone)]
-enum Gap {
-    First,
-    Before(Key),
-    After(Key),
-    Last,
-}
-
-impl Gap {
-    /// Beyond `key`, for one who goes that way.
-    fn past(key: Key, way: Way) -> Self {
-        match way {
-            Way::Forward => Self::After(key),
-            Way::Backward => Self::Before(key),
-        }
-    }
-
-    /// The keys that lie that way; `None` if there can be none.
-    fn ahead(&self, way: Way) -> Option<Span<'_>> {
-        let bound = match (self, way) {
-            (Self::First, Way::Forward) | (Self::Last, Way::Backward) => Bound::Unbounded,
-            (Self::First, Way::Backward) | (Self::Last, Way::Forward) => return None,
-            (Self::Before(key), Way::Forward) | (Self::After(key), Way::Backward) => {
-                Bound::Included(key.as_ref())
-            }
-            (Self::After(key), Way::Forward) | (Self::Before(key), Way::Backward) => {
-                Bound::Excluded(key.as_ref())
-            }
-        };
-        Some(match way {
-            Way::Forward => (bound, Bound::Unbounded),
-            Way::Backward => (Bound::Unbounded, bound),
-        })
-    }
-}
-
 /// The first entry that lies that way from `gap` and of which `pick` takes something.
 fn find<V, T>(
     map: &BTreeMap<Key, V>,
-    gap: &Gap,
+    gap: &Gap<Key>,
     way: Way,
     pick: impl Fn(&V) -> Option<T>,
 ) -> Option<(Key, T)> {
@@ -623,17 +583,17 @@ fn find<V, T>(
 
 /// What a cursor goes over.
 trait View {
-    fn step(&self, table: usize, gap: &Gap, way: Way) -> Result<Option<(Key, Value)>>;
+    fn step(&self, table: usize, gap: &Gap<Key>, way: Way) -> Result<Option<(Key, Value)>>;
 }
 
 impl View for MemoryReader {
-    fn step(&self, table: usize, gap: &Gap, way: Way) -> Result<Option<(Key, Value)>> {
+    fn step(&self, table: usize, gap: &Gap<Key>, way: Way) -> Result<Option<(Key, Value)>> {
         self.shared.read().step(table, gap, way, self.number)
     }
 }
 
 impl View for MemoryWriter<'_> {
-    fn step(&self, table: usize, gap: &Gap, way: Way) -> Result<Option<(Key, Value)>> {
+    fn step(&self, table: usize, gap: &Gap<Key>, way: Way) -> Result<Option<(Key, Value)>> {
         let mut crossed = Crossed::default();
         let found = self.step_over(table, gap.clone(), way, &mut crossed);
         if let Some(removals) = self.removals.get(table) {
@@ -648,7 +608,7 @@ impl MemoryWriter<'_> {
     fn step_over(
         &self,
         table: usize,
-        mut gap: Gap,
+        mut gap: Gap<Key>,
         way: Way,
         crossed: &mut Crossed<Key>,
     ) -> Result<Option<(Key, Value)>> {
@@ -673,7 +633,7 @@ impl MemoryWriter<'_> {
             };
             match value {
                 Some(value) => return Ok(Some((key, value))),
-                None => gap = Gap::past(self.far_end(table, key, way, crossed), way),
+                None => gap = way.past(self.far_end(table, key, way, crossed)),
             }
         }
     }
@@ -701,7 +661,7 @@ impl MemoryWriter<'_> {
 struct MemoryCursor<'a> {
     view: &'a dyn View,
     table: usize,
-    gap: Gap,
+    gap: Gap<Key>,
 }
 
 impl MemoryCursor<'_> {
@@ -710,7 +670,7 @@ impl MemoryCursor<'_> {
             return Ok(None);
         };
         let entry = (key.to_vec(), value.to_vec());
-        self.gap = Gap::past(key, way);
+        self.gap = way.past(key);
         Ok(Some(entry))
     }
 }

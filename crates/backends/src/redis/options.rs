@@ -9,7 +9,7 @@ use terrane_kv::{Durability, Result, Table, check_indexes};
 
 use super::tls;
 use super::trouble::{NAME, told, unsupported};
-use crate::names::number;
+use crate::overlay::names::number;
 
 /// Characters of a prefix at most.
 pub const PREFIX_CHARS_MAX: usize = 64;

@@ -3,17 +3,18 @@
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ffi};
-use terrane_kv::{Entry, Error, Result, Source};
+use terrane_kv::{Entry, Error, KEY_BYTES_MAX, Result, Source};
 
-use super::options::Reading;
-use super::{AutoVacuum, JournalMode, NAME, SqliteOptions, SqlitePlace, Synchronous};
-use crate::names::IndexNames;
-use crate::paging::PAGE_BYTES;
+use super::options::{
+    AutoVacuum, JournalMode, NAME, Reading, SqliteOptions, SqlitePlace, Synchronous,
+};
+use crate::overlay::names::IndexNames;
+use crate::overlay::paging::PAGE_BYTES;
 
 /// Statements that are kept prepared: all of all tables.
 const STATEMENTS_MAX: usize = 256;
@@ -524,3 +525,15 @@ fn open_flags(options: &SqliteOptions, reading: Option<Reading>) -> OpenFlags {
 
 /// The longest time that SQLite can be told to wait.
 pub(super) const BUSY_TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn closed(call: &'static str) -> Error {
+    back_end_error(call, "the database is closed")
+}
+
+pub(super) fn is_key(key: &[u8]) -> bool {
+    (1..=KEY_BYTES_MAX).contains(&key.len())
+}

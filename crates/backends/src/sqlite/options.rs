@@ -6,8 +6,10 @@ use std::time::Duration;
 use terrane_kv::{Durability, Error, Guarantee, PowerLoss, Result, is_index_name};
 
 use super::connection::{BUSY_TIMEOUT_MAX, back_end_error};
-use super::{FILES, NAME};
-use crate::own_file::with_suffix;
+use crate::own_file::{OwnFiles, with_suffix};
+
+pub(super) const NAME: &str = "sqlite";
+pub(super) const FILES: OwnFiles = OwnFiles(NAME);
 
 /// Connections that are kept for snapshots when none is asked for; Transact's figure.
 pub(super) const POOL_DEFAULT: usize = 10;

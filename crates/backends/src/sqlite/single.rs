@@ -5,10 +5,9 @@ use std::ops::Bound;
 
 use terrane_kv::{Entry, Error, Result};
 
-use super::connection::Connected;
-use super::options::{JournalMode, SqliteOptions, SqlitePlace};
+use super::connection::{Connected, closed};
+use super::options::{JournalMode, NAME, SqliteOptions, SqlitePlace};
 use super::undo::{Undo, merged};
-use super::{NAME, closed};
 
 /// What transaction of SQLite is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
