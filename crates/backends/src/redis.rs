@@ -33,7 +33,7 @@
 //! for the host of the URL. Whom it must come from: [`Options::with_ca_file`]. There are no certificates of clients. Without the
 //! feature such a URL is [`Error::Unsupported`]; a connection is never made without TLS in its place.
 
-mod trouble;
+mod error;
 
 mod options;
 
@@ -41,15 +41,15 @@ mod script;
 
 mod tls;
 
-mod link;
+mod connection;
 
-mod facts;
+mod server_info;
 
 mod undo;
 
-mod parts;
+mod batches;
 
-mod core;
+mod inner;
 
 mod cursor;
 
@@ -66,11 +66,11 @@ use std::sync::Arc;
 use ::redis::{Cmd, Value};
 use terrane_kv::{Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer};
 
-use self::core::Core;
-use self::facts::Facts;
-use self::link::Failure;
+use self::connection::Failure;
+use self::error::{NAME, bad_reply, unsupported};
+use self::inner::Inner;
 use self::reader::Snapshot;
-use self::trouble::{NAME, bad_reply, unsupported};
+use self::server_info::ServerInfo;
 use self::writer::Transaction;
 
 pub use self::options::{Options, PREFIX_CHARS_MAX};
@@ -78,7 +78,7 @@ pub use self::options::{Options, PREFIX_CHARS_MAX};
 /// An open store in Redis. Readers keep it open; when it and they are gone, the lock is given up.
 #[derive(Debug)]
 pub struct Redis {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
 }
 
 impl Redis {
@@ -91,7 +91,7 @@ impl Redis {
     /// [`Error::Locked`] while another process has the store open for writing; [`Error::ReadOnly`] for writing on a replica;
     /// [`Error::Corruption`] if the keys are not those of a store; [`Error::Busy`] and [`Error::BackEnd`] of the server.
     pub fn open(options: Options) -> Result<Self> {
-        Ok(Self { core: Arc::new(Core::open(options, token())?) })
+        Ok(Self { inner: Arc::new(Inner::open(options, token())?) })
     }
 
     /// Renews the lease of the lock. Whatever uses the store does so when a third of the lease has passed; call this where
@@ -100,10 +100,10 @@ impl Redis {
     /// # Errors
     /// [`Error::Locked`] if another process has taken the lock, [`Error::ReadOnly`], and those of the server.
     pub fn renew(&self) -> Result<()> {
-        if self.core.options.read_only {
+        if self.inner.options.read_only {
             return Err(Error::ReadOnly { back_end: NAME });
         }
-        self.core.renew()
+        self.inner.renew()
     }
 
     fn admin(&self, call: &'static str, words: &[&[u8]]) -> Result<Value> {
@@ -111,7 +111,7 @@ impl Redis {
         for word in words {
             command.arg(*word);
         }
-        self.core.link.admin(&command).map_err(|failure| failure.told(call))
+        self.inner.connections.admin(&command).map_err(|failure| failure.into_error(call))
     }
 }
 
@@ -128,17 +128,17 @@ impl Database for Redis {
 
     /// Cost: nothing; a round trip when the lease is to be renewed, or for reading only.
     fn reader(&self) -> Result<Box<dyn Reader + Send>> {
-        Ok(Box::new(Snapshot::new(Arc::clone(&self.core))?))
+        Ok(Box::new(Snapshot::new(Arc::clone(&self.inner))?))
     }
 
     /// Cost: nothing; a round trip when the lease is to be renewed.
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
-        Ok(Box::new(Transaction::new(&self.core)?))
+        Ok(Box::new(Transaction::new(&self.inner)?))
     }
 
     /// Cost: nothing, since a server that syncs each commit does so before it answers.
     fn settle(&self, _receipt: Receipt) -> Result<()> {
-        self.core.is_open("settle")
+        self.inner.is_open("settle")
     }
 
     /// Nothing is left to do with `appendfsync always`, but to wait where the log was being written anew when the store was
@@ -149,16 +149,17 @@ impl Database for Redis {
     /// [`Error::Unsupported`] with a log that is not synced at each commit; [`Error::Busy`] where the server is still writing
     /// after the read timeout.
     fn sync(&self) -> Result<()> {
-        self.core.is_open("sync")?;
-        let (link, time_max) = (&self.core.link, self.core.options.read_timeout);
-        if self.core.facts.is_always() {
+        self.inner.is_open("sync")?;
+        let (connections, time_max) = (&self.inner.connections, self.inner.options.read_timeout);
+        if self.inner.server_info.is_always() {
             return Ok(());
         }
-        if self.core.facts.syncs_each() {
+        if self.inner.server_info.syncs_each() {
             let what = "the server is writing its log anew";
-            return Facts::gather_when(link, time_max, what, Facts::is_always).map(drop);
+            return ServerInfo::read_when(connections, time_max, what, ServerInfo::is_always)
+                .map(drop);
         }
-        if self.core.facts.has_log() {
+        if self.inner.server_info.has_log() {
             return Err(unsupported(
                 "sync",
                 "Redis syncs its log on demand only with appendfsync always",
@@ -168,27 +169,29 @@ impl Database for Redis {
         command.arg("SAVE");
         loop {
             let what = "the server is writing a snapshot in the background";
-            Facts::gather_when(link, time_max, what, |facts| !facts.is_saving())?;
-            match link.admin(&command) {
+            ServerInfo::read_when(connections, time_max, what, |server_info| {
+                !server_info.is_saving()
+            })?;
+            match connections.admin(&command) {
                 Ok(_) => break,
                 // One that was begun meanwhile.
-                Err(Failure::Said(_)) if Facts::gather(link)?.is_saving() => {}
-                Err(failure) => return Err(failure.told("SAVE")),
+                Err(Failure::Said(_)) if ServerInfo::read(connections)?.is_saving() => {}
+                Err(failure) => return Err(failure.into_error("SAVE")),
             }
         }
-        self.core.count_sync();
+        self.inner.count_sync();
         Ok(())
     }
 
     fn guarantee(&self) -> Guarantee {
-        self.core.facts.guarantee()
+        self.inner.server_info.guarantee()
     }
 
     /// The options, and what the server said when the store was opened.
     fn settings(&self) -> Vec<(&'static str, String)> {
-        let options = &self.core.options;
+        let options = &self.inner.options;
         let mut settings = vec![
-            ("servers", self.core.link.address()),
+            ("servers", self.inner.connections.address()),
             ("cluster", options.cluster.to_string()),
             ("prefix", options.prefix.clone()),
             ("pool", options.pool.to_string()),
@@ -197,24 +200,24 @@ impl Database for Redis {
             ("write_timeout", format!("{:?}", options.write_timeout)),
             ("lease", format!("{:?}", options.lease)),
             ("read_only", options.read_only.to_string()),
-            ("tls", self.core.link.is_tls().to_string()),
-            ("value_bytes_max", self.core.value_bytes_max.to_string()),
+            ("tls", self.inner.connections.is_tls().to_string()),
+            ("value_bytes_max", self.inner.value_bytes_max.to_string()),
         ];
-        settings.extend(self.core.facts.settings());
+        settings.extend(self.inner.server_info.settings());
         settings
     }
 
     /// Bytes are those of the arguments and answers, without what the protocol adds; syncs are those that confirmed a commit with
     /// `appendfsync always`, which a server may have shared with others, and those of [`sync`](Database::sync).
     fn counts(&self) -> Counts {
-        self.core.counts()
+        self.inner.counts()
     }
 
     /// The server's estimate of the memory that the store takes, from samples of its entries. Files are shared with whatever
     /// else the server keeps and not counted.
     fn disk_bytes(&self) -> Result<u64> {
-        self.core.is_open("disk_bytes")?;
-        let keys = &self.core.keys;
+        self.inner.is_open("disk_bytes")?;
+        let keys = &self.inner.keys;
         let tables = (0..keys.tables()).flat_map(|table| [keys.values(table), keys.order(table)]);
         let mut bytes = 0;
         for key in tables.chain([keys.meta()]) {
@@ -229,16 +232,16 @@ impl Database for Redis {
 
     /// Has the server give unused memory back, and begin to write its log anew in the background unless it does already.
     fn compact(&self) -> Result<()> {
-        self.core.is_open("compact")?;
+        self.inner.is_open("compact")?;
         self.admin("MEMORY PURGE", &[b"MEMORY", b"PURGE"])?;
-        let facts = Facts::gather(&self.core.link)?;
-        if facts.has_log() && !facts.is_rewriting_log() {
+        let server_info = ServerInfo::read(&self.inner.connections)?;
+        if server_info.has_log() && !server_info.is_rewriting_log() {
             self.admin("BGREWRITEAOF", &[b"BGREWRITEAOF"])?;
         }
         Ok(())
     }
 
     fn close(&self) -> Result<()> {
-        self.core.close()
+        self.inner.close()
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 use terrane_kv::{Cursor, Entry, Result};
 
-use super::core::{Page, PageRange};
+use super::inner::{Page, PageRange};
 use super::undo::Old;
 
 /// Entries of the first page after a seek; each further one has twice as many.
@@ -72,7 +72,7 @@ enum Gap {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Pages<V> {
+pub(crate) struct MergedCursor<V> {
     view: V,
     page: Vec<Entry>,
     at: usize,
@@ -80,12 +80,12 @@ pub(crate) struct Pages<V> {
     entries_max: usize,
 }
 
-impl<V: View> Pages<V> {
+impl<V: View> MergedCursor<V> {
     pub(crate) fn new(view: V) -> Self {
         Self { view, page: Vec::new(), at: 0, gap: Gap::First, entries_max: ENTRIES_FIRST }
     }
 
-    fn stand(&mut self, gap: Gap) {
+    fn go_to(&mut self, gap: Gap) {
         self.page.clear();
         self.at = 0;
         self.gap = gap;
@@ -153,19 +153,19 @@ fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec
     (merged.into_iter().filter(|(key, _)| covers(key)).collect(), end)
 }
 
-impl<V: View> Cursor for Pages<V> {
+impl<V: View> Cursor for MergedCursor<V> {
     fn seek_first(&mut self) -> Result<()> {
-        self.stand(Gap::First);
+        self.go_to(Gap::First);
         Ok(())
     }
 
     fn seek_last(&mut self) -> Result<()> {
-        self.stand(Gap::Last);
+        self.go_to(Gap::Last);
         Ok(())
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.stand(Gap::Before(key.to_vec()));
+        self.go_to(Gap::Before(key.to_vec()));
         Ok(())
     }
 
@@ -282,7 +282,7 @@ mod tests {
                 };
             }
             let entries: Vec<Entry> = merged.into_iter().collect();
-            let mut cursor = Pages::new(maps);
+            let mut cursor = MergedCursor::new(maps);
             let mut at = 0;
             for _ in 0..300 {
                 match rng.below(40) {

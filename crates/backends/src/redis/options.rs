@@ -7,8 +7,8 @@ use std::time::Duration;
 use ::redis::IntoConnectionInfo as _;
 use terrane_kv::{Durability, Result, Table, check_indexes};
 
+use super::error::{NAME, error_of, unsupported};
 use super::tls;
-use super::trouble::{NAME, told, unsupported};
 use crate::overlay::names::number;
 
 /// Characters of a prefix at most.
@@ -151,7 +151,7 @@ impl Options {
         }
         for url in &self.urls {
             tls::check(url)?;
-            url.as_str().into_connection_info().map_err(|error| told("the URL", error))?;
+            url.as_str().into_connection_info().map_err(|error| error_of("the URL", error))?;
         }
         if self.ca_file.is_some() && !self.urls.iter().any(|url| tls::is_asked(url)) {
             return Err(unsupported(

@@ -34,7 +34,7 @@ use std::sync::LazyLock;
 use ::redis::{Cmd, Value};
 use terrane_kv::Result;
 
-use super::trouble::{bad_reply, corrupt};
+use super::error::{bad_reply, corrupt};
 
 /// Number of the layout.
 pub(crate) const FORMAT: &str = "1";

@@ -6,7 +6,7 @@
 use ::redis::parse_redis_url;
 use terrane_kv::Result;
 
-use super::trouble::unsupported;
+use super::error::unsupported;
 
 #[cfg(feature = "redis-tls")]
 pub(crate) use self::built::certificates;
@@ -47,8 +47,8 @@ mod built {
     use rustls::pki_types::pem::PemObject as _;
     use terrane_kv::{Error, Result};
 
+    use crate::redis::error::{NAME, unsupported};
     use crate::redis::options::Options;
-    use crate::redis::trouble::{NAME, unsupported};
 
     /// Bytes of a file of certificates at most; those of all public authorities have some 250,000.
     const CA_FILE_BYTES_MAX: u64 = 4 << 20;

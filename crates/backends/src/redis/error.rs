@@ -10,7 +10,7 @@ pub(crate) const NAME: &str = "redis";
 
 /// Troubles that no server reports by itself.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum StoreError {
     /// The database was closed.
     #[error("the database is closed; open it anew")]
     Closed,
@@ -48,13 +48,13 @@ pub(crate) enum Trouble {
 }
 
 /// An error of `source` that the back-end found itself.
-pub(crate) fn trouble(call: &'static str, source: Trouble) -> Error {
+pub(crate) fn store_error(call: &'static str, source: StoreError) -> Error {
     Error::BackEnd { back_end: NAME, call, source: source.into() }
 }
 
 /// A reply of an unexpected form.
 pub(crate) fn bad_reply(call: &'static str) -> Error {
-    trouble(call, Trouble::Reply { call })
+    store_error(call, StoreError::Reply { call })
 }
 
 /// Stored data that breaks a rule of the layout.
@@ -73,7 +73,7 @@ pub(crate) fn locked(what: impl Into<String>) -> Error {
 }
 
 /// What an error of a server or connection means to the caller.
-pub(crate) fn told(call: &'static str, error: RedisError) -> Error {
+pub(crate) fn error_of(call: &'static str, error: RedisError) -> Error {
     let busy = |what: &str, source: RedisError| Error::Busy {
         back_end: NAME,
         what: what.to_owned(),
@@ -109,7 +109,7 @@ mod tests {
     /// The error that a reply of a server means, and its kind in a word.
     fn kind(reply: &str) -> &'static str {
         let value = ::redis::parse_redis_value(reply.as_bytes()).unwrap();
-        match told("call", value.extract_error().unwrap_err()) {
+        match error_of("call", value.extract_error().unwrap_err()) {
             Error::StoreFull { .. } => "full",
             Error::Busy { .. } => "busy",
             Error::ReadOnly { .. } => "read only",

@@ -12,10 +12,10 @@ use ::redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAd
 use ::redis::{Arg, Cmd, ErrorKind, IntoConnectionInfo, RedisError, ServerErrorKind, Value};
 use terrane_kv::{Error, Result};
 
+use super::error::{NAME, error_of};
 use super::options::Options;
 use super::script::Call;
 use super::tls;
-use super::trouble::{NAME, told};
 
 /// How often the client of a cluster tries again, in doubt at another server.
 const CLUSTER_RETRIES: u32 = 3;
@@ -35,10 +35,10 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    pub(crate) fn told(self, call: &'static str) -> Error {
+    pub(crate) fn into_error(self, call: &'static str) -> Error {
         match self {
             Self::NotSent(error) => error,
-            Self::Said(error) | Self::Lost(error) => told(call, error),
+            Self::Said(error) | Self::Lost(error) => error_of(call, error),
         }
     }
 
@@ -88,7 +88,7 @@ struct Pool {
 }
 
 /// The way to the server or cluster.
-pub(crate) struct Link {
+pub(crate) struct Connections {
     client: Client,
     options: Options,
     /// The key by whose slot commands without a key find their server.
@@ -99,13 +99,13 @@ pub(crate) struct Link {
     bytes_received: AtomicU64,
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("to", &self.address()).finish_non_exhaustive()
+        f.debug_struct("Connections").field("to", &self.address()).finish_non_exhaustive()
     }
 }
 
-impl Link {
+impl Connections {
     /// Connects to nothing yet.
     pub(crate) fn new(options: &Options, route_key: Vec<u8>) -> Result<Self> {
         let client = client(options)?;
@@ -157,7 +157,7 @@ impl Link {
 
     /// The same for a script that may be carried out twice.
     pub(crate) fn eval_again(&self, call: &Call<'_>) -> Result<Value> {
-        again(|| self.eval(call)).map_err(|failure| failure.told(call.script.name))
+        again(|| self.eval(call)).map_err(|failure| failure.into_error(call.script.name))
     }
 
     /// Carries a command out that names no key and may be carried out twice, on the server that has the store.
@@ -232,7 +232,7 @@ impl Link {
                 return self.connect().map_err(|error| {
                     self.pool().in_use -= 1;
                     self.returned.notify_one();
-                    told("connecting", error)
+                    error_of("connecting", error)
                 });
             }
             let waited = self.returned.wait_timeout(pool, self.options.read_timeout);
@@ -287,7 +287,7 @@ fn is_passing(error: &RedisError) -> bool {
 }
 
 fn client(options: &Options) -> Result<Client> {
-    let bad_url = |error| told("the URL", error);
+    let bad_url = |error| error_of("the URL", error);
     #[cfg(feature = "redis-tls")]
     let certificates = tls::certificates(options)?;
     if options.cluster {
