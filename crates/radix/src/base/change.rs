@@ -10,13 +10,13 @@ use std::sync::Arc;
 use crate::base::address::{Address, Prefix};
 use crate::base::error::{Error, Result};
 
-/// Bytes of a value at most, on every back-end: those of a row, less what a node has beside its value. A server may be
+/// Bytes of a value at most, on every back-end: those of a record, less what a node has beside its value. A server may be
 /// configured to take less, which is [`Error::Size`].
 pub const VALUE_BYTES_MAX: usize = terrane_kv::VALUE_BYTES_MAX - NODE_BYTES_MAX;
-/// More than a row takes besides the value: 256 children of up to 134 bytes, and 8 chains of up to 46.
+/// More than a record takes besides the value: 256 children of up to 134 bytes, and 8 extensions of up to 46.
 const NODE_BYTES_MAX: usize = 64 << 10;
 
-/// Refuses a value that no row can hold.
+/// Refuses a value that no record can hold.
 ///
 /// # Errors
 /// [`Error::ValueTooLarge`].

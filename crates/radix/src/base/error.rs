@@ -51,7 +51,7 @@ pub enum Error {
         /// What is wrong with it.
         why: RootTextError,
     },
-    /// A root that no retained version of the tree has: it never was there, or was pruned. So is one whose row of the
+    /// A root that no retained version of the tree has: it never was there, or was pruned. So is one whose record of the
     /// bookkeeping is lost, which [`Store::verify`](crate::Store::verify) finds.
     #[error("root {root} is not in tree {tree:?}")]
     UnknownRoot {
@@ -60,7 +60,7 @@ pub enum Error {
         /// The name of the tree.
         tree: String,
     },
-    /// A tree that is not there, or whose row of the bookkeeping is lost, which [`Store::verify`](crate::Store::verify)
+    /// A tree that is not there, or whose record of the bookkeeping is lost, which [`Store::verify`](crate::Store::verify)
     /// finds.
     #[error("no tree {name:?}")]
     UnknownTree {
@@ -93,7 +93,7 @@ pub enum Error {
         /// How many it may have.
         max: usize,
     },
-    /// A key or value of the metadata map, metadata of a version, or a transaction or row, of a size that is not taken by the
+    /// A key or value of the metadata map, metadata of a version, or a transaction or record, of a size that is not taken by the
     /// store or this back-end.
     #[error("{what} of {bytes} bytes; {min} to {max} are taken")]
     Size {
@@ -119,11 +119,11 @@ pub enum Error {
         /// Which rule is broken.
         what: String,
     },
-    /// A row of the bookkeeping (trees, versions) breaks the format, or contradicts another; or the back-end found something
+    /// A record of the bookkeeping (trees, versions) breaks the format, or contradicts another; or the back-end found something
     /// damaged, and it is not known of which node. As [`Corruption`](Self::Corruption).
     #[error("corrupted: {what}")]
-    CorruptRow {
-        /// Which row, and which rule it breaks.
+    CorruptRecord {
+        /// Which record, and which rule it breaks.
         what: String,
     },
     /// An earlier call of the transaction failed half way. It cannot be finished: drop it, and begin another.
@@ -163,7 +163,7 @@ impl Error {
             | Self::PrefixNotFound { .. }
             | Self::UnknownRoot { .. }
             | Self::UnknownTree { .. } => ErrorKind::NotFound,
-            Self::Corruption { .. } | Self::CorruptRow { .. } => ErrorKind::Corrupt,
+            Self::Corruption { .. } | Self::CorruptRecord { .. } => ErrorKind::Corrupt,
             Self::StoreFull(source)
             | Self::Busy(source)
             | Self::ReadOnly(source)
@@ -204,7 +204,7 @@ impl From<terrane_kv::Error> for Error {
             terrane_kv::Error::Size { what, bytes, min, max } => {
                 Self::Size { what, bytes, min, max }
             }
-            terrane_kv::Error::Corruption { .. } => Self::CorruptRow { what: told(&error) },
+            terrane_kv::Error::Corruption { .. } => Self::CorruptRecord { what: told(&error) },
             _ => Self::BackEnd(error),
         }
     }

@@ -1,7 +1,7 @@
 //! Takes out of a damaged store what is damaged, so that the rest is whole again.
 //!
-//! Versions whose nodes can all be read and hash to their names stay, the others go; the rows of both tables are then made to be
-//! exactly those that the versions that stay need. Every content of a row that is written comes from a row that was there and
+//! Versions whose nodes can all be read and hash to their names stay, the others go; the records of both tables are then made to be
+//! exactly those that the versions that stay need. Every content of a record that is written comes from a record that was there and
 //! hashes to its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,11 +12,11 @@ use crate::base::error::{Error, Result};
 use crate::base::node_hash::{NodeHash, Root};
 use crate::check::verify::{Wanted, want};
 use crate::commit::hashing::{hash_branch, hash_leaf, top_of};
-use crate::node::node::{Broken, Edge, Stop};
-use crate::records::node_store::{Loaded, NodeCache, Nodes, Place};
+use crate::node::node::{Broken, Edge, Node};
+use crate::records::node_store::{Loaded, NodeCache, NodePlace, Nodes};
 use crate::records::record::{
-    CHAINS_IN_ROW_MAX, Chains, Kind, ROW_KEY_BYTES, Row, RowKey, chain_key, chain_of_key,
-    encode_number, key_of, users_key,
+    CHAINS_IN_ROW_MAX, Extensions, Kind, ROW_KEY_BYTES, Record, RecordKey, encode_number,
+    extension_key, extension_of_key, key_of, users_key,
 };
 use crate::records::versions::{self, Book, Head, TreeId, VERSIONS, Version, VersionId};
 use crate::store::store::Store;
@@ -32,7 +32,7 @@ const TRANSACTIONS_UNKNOWN: u64 = 1 << 48;
 pub enum Loss {
     /// If a version or a tree would be lost nothing is done, and the report says what would be.
     Refused,
-    /// Versions that are not whole are dropped, and trees whose rows cannot be read.
+    /// Versions that are not whole are dropped, and trees whose records cannot be read.
     Accepted,
 }
 
@@ -56,24 +56,24 @@ pub struct Repaired {
     pub was_refused: bool,
     /// Versions with damaged nodes, which are gone.
     pub dropped: Vec<Dropped>,
-    /// Versions and trees besides whose own rows were damaged, or missing although others name them; names of trees that have
+    /// Versions and trees besides whose own records were damaged, or missing although others name them; names of trees that have
     /// another one.
     pub unreadable: u64,
-    /// Stops that no version needs whose rows can be read: those of versions above, or of one of which nothing else is left.
+    /// Nodes that no version needs whose records can be read: those of versions above, or of one of which nothing else is left.
     pub unreferenced: u64,
     /// Trees whose names were lost, by the names that they were given.
     pub named: Vec<String>,
-    /// Rows of nodes and of the bookkeeping that were removed.
-    pub rows_removed: u64,
-    /// Rows of nodes and of the bookkeeping that were made or written anew.
-    pub rows_written: u64,
+    /// Records of nodes and of the bookkeeping that were removed.
+    pub records_removed: u64,
+    /// Records of nodes and of the bookkeeping that were made or written anew.
+    pub records_written: u64,
 }
 
 impl Repaired {
     /// Whether there was nothing to do.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.rows_removed == 0 && self.rows_written == 0
+        self.records_removed == 0 && self.records_written == 0
     }
 
     /// How many versions, trees and names of trees are lost.
@@ -85,38 +85,38 @@ impl Repaired {
 
 impl Store {
     /// Takes out of the store in a database what is damaged: drops the versions that cannot be read as a whole, and those whose
-    /// own row is damaged; then removes and writes anew the rows of nodes and of the bookkeeping, so that they are those that the
+    /// own record is damaged; then removes and writes anew the records of nodes and of the bookkeeping, so that they are those that the
     /// other versions need. These are joined to the nearest ancestor that is left. Trees stay, without versions if need be; one
     /// whose name is lost and that has versions is named `recovered-` and its number. What it does is one transaction. The
     /// metadata map is left alone. Copy the database before.
     ///
-    /// With [`Loss::Refused`] it only does what loses nothing: counts of spans and of differences, which versions a root has, the
-    /// rows of chains; and nothing if a stop is there that no version needs, of which a version may be all that is left.
+    /// With [`Loss::Refused`] it only does what loses nothing: counts of references and of differences, which versions a root has, the
+    /// records of extensions; and nothing if a node is there that no version needs, of which a version may be all that is left.
     ///
-    /// Cost: reads all rows, some of them two or three times; hashes all nodes; some 250 bytes of memory for each stop; holds the
+    /// Cost: reads all records, some of them two or three times; hashes all nodes; some 250 bytes of memory for each node; holds the
     /// writer.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRow`] if there is nothing of a radix state in
+    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if there is nothing of a radix state in
     /// the database, or if the back-end itself finds damage, so that its tables cannot be gone through: restore it from a copy
     /// then; those of the back-end. Nothing was changed.
     pub fn repair(database: &Arc<dyn Database>, loss: Loss) -> Result<Repaired> {
         let mut writer = database.writer()?;
         let book = Book::read(&*writer, &mut |error| match error {
-            Error::CorruptRow { .. } => Ok(()),
+            Error::CorruptRecord { .. } => Ok(()),
             other => Err(other),
         })?;
         if let Some(error) = book.unread {
             return Err(error);
         }
         match versions::check_format(&*writer, database.name()) {
-            Err(Error::CorruptRow { what })
+            Err(Error::CorruptRecord { what })
                 if book.trees.is_empty() && book.versions.is_empty() =>
             {
                 let what = format!("the database has no radix state: {what}");
-                return Err(Error::CorruptRow { what });
+                return Err(Error::CorruptRecord { what });
             }
-            Ok(()) | Err(Error::CorruptRow { .. }) => {}
+            Ok(()) | Err(Error::CorruptRecord { .. }) => {}
             Err(other) => return Err(other),
         }
         let mut repaired = Repaired { unreadable: book.lost_versions(), ..Repaired::default() };
@@ -126,14 +126,15 @@ impl Store {
             let nodes = Nodes { cache: &cache, reader: &*writer, root: None };
             let kept = whole_versions(&nodes, &book, &mut repaired)?;
             let trees = trees_of(&book, &kept, &mut repaired);
-            let rows = versions::rows(&trees, &kept);
-            compare_bookkeeping(&*writer, rows, &mut changes)?;
+            let records = versions::records(&trees, &kept);
+            compare_bookkeeping(&*writer, records, &mut changes)?;
             repaired.unreferenced = compare_nodes(&nodes, &kept, &mut changes)?;
             head_of(&book, &trees)
         };
-        repaired.rows_removed = changes.iter().filter(|(.., value)| value.is_none()).count() as u64;
-        repaired.rows_written = changes.len() as u64 - repaired.rows_removed;
-        repaired.rows_written += u64::from(book.head != Some(head));
+        repaired.records_removed =
+            changes.iter().filter(|(.., value)| value.is_none()).count() as u64;
+        repaired.records_written = changes.len() as u64 - repaired.records_removed;
+        repaired.records_written += u64::from(book.head != Some(head));
         let may_lose = repaired.lost() > 0 || repaired.unreferenced > 0;
         repaired.was_refused = loss == Loss::Refused && may_lose;
         if repaired.is_clean() || repaired.was_refused {
@@ -153,44 +154,44 @@ impl Store {
     }
 }
 
-/// A row that is to be changed: its table, its key, its new value.
-type RowChange = (Table<'static>, Vec<u8>, Option<Vec<u8>>);
+/// A record that is to be changed: its table, its key, its new value.
+type RecordChange = (Table<'static>, Vec<u8>, Option<Vec<u8>>);
 
-/// Tells which stops are whole with all that is below them. Each is looked at once, wherever it is.
+/// Tells which nodes are whole with all that is below them. Each is looked at once, wherever it is.
 struct Checker<'a> {
     nodes: &'a Nodes<'a>,
-    /// Tokens from a stop to the lowest node below it; `None` if something is damaged.
+    /// Tokens from a node to the lowest node below it; `None` if something is damaged.
     heights: HashMap<NodeHash, Option<usize>>,
 }
 
 impl Checker<'_> {
     /// Tokens of an edge and below it. At most 36 deep, as no address has more tokens and each edge but the first has one.
     fn height(&mut self, edge: &Edge, depth: usize) -> Result<Option<usize>> {
-        let chain = edge.chain.as_bytes();
-        let depth = depth + chain.len();
-        let hash = match &edge.stop {
-            Stop::Leaf(value) => hash_leaf(value),
-            Stop::Row(hash) => *hash,
+        let extension = edge.extension.as_bytes();
+        let depth = depth + extension.len();
+        let hash = match &edge.end {
+            Node::Leaf(value) => hash_leaf(value),
+            Node::Stored(hash) => *hash,
         };
-        if depth > ADDRESS_BYTES_MAX || top_of(hash, chain) != edge.top {
+        if depth > ADDRESS_BYTES_MAX || top_of(hash, extension) != edge.top {
             return Ok(None);
         }
-        let below = match (&edge.stop, self.heights.get(&hash)) {
+        let below = match (&edge.end, self.heights.get(&hash)) {
             // The empty address has no value.
-            (Stop::Leaf(_), _) => (depth > 0).then_some(0),
-            (Stop::Row(_), Some(known)) => *known,
-            (Stop::Row(_), None) => {
-                let height = self.stop_height(hash, depth)?;
+            (Node::Leaf(_), _) => (depth > 0).then_some(0),
+            (Node::Stored(_), Some(known)) => *known,
+            (Node::Stored(_), None) => {
+                let height = self.node_height(hash, depth)?;
                 self.heights.insert(hash, height);
                 height
             }
         };
         let below = below.filter(|below| depth + below <= ADDRESS_BYTES_MAX);
-        Ok(below.map(|below| chain.len() + below))
+        Ok(below.map(|below| extension.len() + below))
     }
 
-    fn stop_height(&mut self, node: NodeHash, depth: usize) -> Result<Option<usize>> {
-        let place = Place { node, path: Prefix::EMPTY };
+    fn node_height(&mut self, node: NodeHash, depth: usize) -> Result<Option<usize>> {
+        let place = NodePlace { node, path: Prefix::EMPTY };
         let loaded = match self.nodes.load(&place) {
             Ok(loaded) => loaded,
             Err(Error::Corruption { .. }) => return Ok(None),
@@ -235,12 +236,12 @@ fn whole_versions(
         let mut ancestor = version;
         let mut neighbour = None;
         while let Some(parent) = ancestor.neighbour.filter(|_| ancestor.is_child) {
-            let Some(row) = book.versions.get(&parent) else { break };
-            if kept.contains_key(&parent) && row.tree == version.tree {
+            let Some(record) = book.versions.get(&parent) else { break };
+            if kept.contains_key(&parent) && record.tree == version.tree {
                 neighbour = Some(parent);
                 break;
             }
-            ancestor = row;
+            ancestor = record;
         }
         let is_child = neighbour.is_some();
         kept.insert(*id, Version { neighbour, is_child, ..version.clone() });
@@ -269,7 +270,7 @@ fn trees_of(
             trees.insert(name, version.tree);
         }
     }
-    // A row that cannot be read may have had the name of one of these.
+    // A record that cannot be read may have had the name of one of these.
     let unreadable = book.lost_trees().saturating_sub(repaired.named.len() as u64);
     repaired.unreadable += unreadable + doubled;
     trees
@@ -287,118 +288,125 @@ fn head_of(book: &Book, trees: &BTreeMap<String, TreeId>) -> Head {
     }
 }
 
-/// Notes what the index of versions has otherwise than `rows`, which are all but the head.
+/// Notes what the index of versions has otherwise than `records`, which are all but the head.
 fn compare_bookkeeping(
     reader: &(impl Reader + ?Sized),
-    mut rows: BTreeMap<Vec<u8>, Vec<u8>>,
-    changes: &mut Vec<RowChange>,
+    mut records: BTreeMap<Vec<u8>, Vec<u8>>,
+    changes: &mut Vec<RecordChange>,
 ) -> Result<()> {
     let table = Table::Index(VERSIONS);
     let mut cursor = reader.cursor(table)?;
     while let Some((key, value)) = cursor.next()? {
-        match rows.remove(&key) {
-            Some(row) if row == value => {}
+        match records.remove(&key) {
+            Some(record) if record == value => {}
             None if versions::is_head(&key) => {}
-            row => changes.push((table, key, row)),
+            record => changes.push((table, key, record)),
         }
     }
-    changes.extend(rows.into_iter().map(|(key, row)| (table, key, Some(row))));
+    changes.extend(records.into_iter().map(|(key, record)| (table, key, Some(record))));
     Ok(())
 }
 
-/// Notes what the main table has otherwise than what versions need; answers how many stops are whose rows can be read and that
+/// Notes what the main table has otherwise than what versions need; answers how many nodes are whose records can be read and that
 /// none needs.
 fn compare_nodes(
     nodes: &Nodes<'_>,
     kept: &BTreeMap<VersionId, Version>,
-    changes: &mut Vec<RowChange>,
+    changes: &mut Vec<RecordChange>,
 ) -> Result<u64> {
-    let mut wanted: BTreeMap<RowKey, Wanted> = BTreeMap::new();
+    let mut wanted: BTreeMap<RecordKey, Wanted> = BTreeMap::new();
     for version in kept.values() {
         let neighbour = version.neighbour.and_then(|id| kept.get(&id));
         want(nodes, &version.edge, neighbour.map(|neighbour| &neighbour.edge), &mut wanted).1?;
     }
-    // How many rows are differences from others.
-    let mut users: BTreeMap<RowKey, (NodeHash, u64)> = BTreeMap::new();
-    for (key, stop) in wanted.iter().filter(|(_, stop)| !stop.is_inline) {
-        if let Some(base) = stored(nodes, key, &stop.node, |row| row.base())? {
+    // How many records are differences from others.
+    let mut users: BTreeMap<RecordKey, (NodeHash, u64)> = BTreeMap::new();
+    for (key, end) in wanted.iter().filter(|(_, end)| !end.is_inline) {
+        if let Some(base) = stored(nodes, key, &end.node, |record| record.base())? {
             users.entry(key_of(&base)).or_insert((base, 0)).1 += 1;
         }
     }
     // Bases that no version needs for themselves.
     for (key, (node, _)) in &users {
-        let (node, is_inline, chains) = (*node, false, BTreeMap::new());
-        wanted.entry(*key).or_insert(Wanted { node, is_inline, chains });
+        let (node, is_inline, extensions) = (*node, false, BTreeMap::new());
+        wanted.entry(*key).or_insert(Wanted { node, is_inline, extensions });
     }
-    // Stops whose chains have rows of their own; one that had more of them once may have it so, too.
-    let has_many = |stop: &Wanted| stop.chains.len() > CHAINS_IN_ROW_MAX;
-    let mut spilled: BTreeSet<RowKey> =
-        wanted.iter().filter(|(_, stop)| has_many(stop)).map(|(key, _)| *key).collect();
+    // Nodes whose extensions have records of their own; one that had more of them once may have it so, too.
+    let has_many = |end: &Wanted| end.extensions.len() > CHAINS_IN_ROW_MAX;
+    let mut spilled: BTreeSet<RecordKey> =
+        wanted.iter().filter(|(_, end)| has_many(end)).map(|(key, _)| *key).collect();
     let mut unreferenced = 0;
     let mut cursor = nodes.reader.cursor(Table::Main)?;
-    while let Some((key, row)) = cursor.next()? {
+    while let Some((key, record)) = cursor.next()? {
         let own = key.first_chunk::<ROW_KEY_BYTES>();
         let is_wanted =
-            own.and_then(|own| Some((own, wanted.get(own)?))).is_some_and(|(own, stop)| {
+            own.and_then(|own| Some((own, wanted.get(own)?))).is_some_and(|(own, end)| {
                 if key[..] == users_key(own) {
                     return users.contains_key(own);
                 }
                 if key.len() > ROW_KEY_BYTES {
-                    let chain = chain_of_key(own, &key).filter(|_| spilled.contains(own));
-                    return chain.is_some_and(|chain| stop.chains.contains_key(&chain));
+                    let extension = extension_of_key(own, &key).filter(|_| spilled.contains(own));
+                    return extension
+                        .is_some_and(|extension| end.extensions.contains_key(&extension));
                 }
-                if let Ok(Row { chains: Chains::Spilled(_), .. }) = Row::decode(own, &row)
-                    && !stop.chains.is_empty()
+                if let Ok(Record { extensions: Extensions::Spilled(_), .. }) =
+                    Record::decode(own, &record)
+                    && !end.extensions.is_empty()
                 {
                     spilled.insert(*own);
                 }
                 true
             });
         if !is_wanted {
-            let stop: Option<&RowKey> = key.as_slice().try_into().ok();
-            unreferenced += u64::from(stop.is_some_and(|stop| Row::decode(stop, &row).is_ok()));
+            let end: Option<&RecordKey> = key.as_slice().try_into().ok();
+            unreferenced += u64::from(end.is_some_and(|end| Record::decode(end, &record).is_ok()));
             changes.push((Table::Main, key, None));
         }
     }
-    for (key, stop) in &wanted {
+    for (key, end) in &wanted {
         let is_spilled = spilled.contains(key);
-        let chains = if is_spilled {
-            Chains::Spilled(stop.chains.len() as u64)
+        let extensions = if is_spilled {
+            Extensions::Spilled(end.extensions.len() as u64)
         } else {
-            Chains::Here(stop.chains.iter().map(|(chain, spans)| (*chain, *spans)).collect())
+            Extensions::Here(
+                end.extensions
+                    .iter()
+                    .map(|(extension, references)| (*extension, *references))
+                    .collect(),
+            )
         };
-        let row = if stop.is_inline {
-            Row { chains, kind: Kind::Inline, content: &[] }.encode(key)
+        let record = if end.is_inline {
+            Record { extensions, kind: Kind::Inline, content: &[] }.encode(key)
         } else {
-            stored(nodes, key, &stop.node, |row| Ok(Row { chains, ..row }.encode(key)))?
+            stored(nodes, key, &end.node, |record| Ok(Record { extensions, ..record }.encode(key)))?
         };
-        let mut rows = vec![(key.to_vec(), row)];
+        let mut records = vec![(key.to_vec(), record)];
         if is_spilled {
-            rows.extend(stop.chains.iter().map(|(chain, spans)| {
-                let key = chain_key(key, chain);
-                let row = encode_number(&key, *spans);
-                (key, row)
+            records.extend(end.extensions.iter().map(|(extension, references)| {
+                let key = extension_key(key, extension);
+                let record = encode_number(&key, *references);
+                (key, record)
             }));
         }
         if let Some((_, users)) = users.get(key) {
             let key = users_key(key);
-            rows.push((key.to_vec(), encode_number(&key, *users)));
+            records.push((key.to_vec(), encode_number(&key, *users)));
         }
-        for (key, row) in rows {
-            if nodes.reader.get(Table::Main, &key)?.as_ref() != Some(&row) {
-                changes.push((Table::Main, key, Some(row)));
+        for (key, record) in records {
+            if nodes.reader.get(Table::Main, &key)?.as_ref() != Some(&record) {
+                changes.push((Table::Main, key, Some(record)));
             }
         }
     }
     Ok(unreferenced)
 }
 
-/// What is taken of the row of a stop as it is stored. It has been read before, and hashes to its name.
+/// What is taken of the record of a node as it is stored. It has been read before, and hashes to its name.
 fn stored<T>(
     nodes: &Nodes<'_>,
-    key: &RowKey,
+    key: &RecordKey,
     node: &NodeHash,
-    take: impl FnOnce(Row<'_>) -> std::result::Result<T, Broken>,
+    take: impl FnOnce(Record<'_>) -> std::result::Result<T, Broken>,
 ) -> Result<T> {
     let broken = |what: &str| Error::Corruption {
         root: None,
@@ -406,6 +414,7 @@ fn stored<T>(
         node: *node,
         what: what.into(),
     };
-    let row = nodes.reader.get(Table::Main, key)?.ok_or_else(|| broken("the row is missing"))?;
-    Row::decode(key, &row).and_then(take).map_err(|Broken(rule)| broken(rule))
+    let record =
+        nodes.reader.get(Table::Main, key)?.ok_or_else(|| broken("the record is missing"))?;
+    Record::decode(key, &record).and_then(take).map_err(|Broken(rule)| broken(rule))
 }

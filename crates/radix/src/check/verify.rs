@@ -1,4 +1,4 @@
-//! Checks a store: every node hashed again and compared with its name, every row that should be there, and none besides.
+//! Checks a store: every node hashed again and compared with its name, every record that should be there, and none besides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use crate::base::address::Prefix;
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::{NodeHash, Root};
-use crate::commit::hashing::{chain_hashes, hash_branch, hash_leaf, stop_hash, top_of};
-use crate::node::node::{Broken, Edge, Stop};
-use crate::records::node_store::{Loaded, NodeCache, Nodes, Place};
+use crate::commit::hashing::{end_hash, extension_hashes, hash_branch, hash_leaf, top_of};
+use crate::node::node::{Broken, Edge, Node};
+use crate::records::node_store::{Loaded, NodeCache, NodePlace, Nodes};
 use crate::records::record::{
-    Chains, Content, ROW_KEY_BYTES, Row, RowKey, chain_of_key, decode_number, key_of, nodes_above,
-    reversed, users_key,
+    Content, Extensions, ROW_KEY_BYTES, Record, RecordKey, decode_number, extension_of_key, key_of,
+    nodes_above, reversed, users_key,
 };
 use crate::records::ref_counts::each_edge_not_in;
 use crate::records::versions::{self, Book, TreeId};
@@ -24,7 +24,7 @@ const BASES_BYTES: usize = 16 << 20;
 /// Something that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: a tree and root with the path below it, or a row.
+    /// Where: a tree and root with the path below it, or a record.
     pub place: String,
     /// Which rule is broken.
     pub rule: String,
@@ -41,7 +41,7 @@ impl std::fmt::Display for Problem {
 pub struct Report {
     /// Versions that were checked.
     pub versions: u64,
-    /// Different nodes, each node of a chain among them, and the empty node.
+    /// Different nodes, each node of an extension among them, and the empty node.
     pub nodes: u64,
     /// Problems, in no order.
     pub problems: Vec<Problem>,
@@ -58,19 +58,19 @@ impl Report {
         self.problems.push(Problem { place: place.into(), rule: rule.into() });
     }
 
-    /// Compares the content of a row with its hash, as far as that is known.
+    /// Compares the content of a record with its hash, as far as that is known.
     fn check_content(
         &mut self,
         place: &str,
         nodes: &Nodes<'_>,
-        key: &RowKey,
-        row: &Row<'_>,
+        key: &RecordKey,
+        record: &Record<'_>,
         node: Option<NodeHash>,
     ) -> Result<()> {
         let mut known = NodeHash::EMPTY;
         known.0[..ROW_KEY_BYTES].copy_from_slice(key);
-        let at = Place { node: node.unwrap_or(known), path: Prefix::EMPTY };
-        let hash = match nodes.content(&at, row) {
+        let at = NodePlace { node: node.unwrap_or(known), path: Prefix::EMPTY };
+        let hash = match nodes.content(&at, record) {
             Err(error) => return self.note_error(place, error),
             Ok(Content::Inline) => return Ok(()),
             Ok(Content::Value(value)) => hash_leaf(&value),
@@ -85,7 +85,7 @@ impl Report {
     /// Notes damage and goes on; passes on errors of the back-end.
     fn note_error(&mut self, place: &str, error: Error) -> Result<()> {
         match error {
-            Error::Corruption { .. } | Error::CorruptRow { .. } => {
+            Error::Corruption { .. } | Error::CorruptRecord { .. } => {
                 self.note(place, error.to_string());
                 Ok(())
             }
@@ -97,7 +97,7 @@ impl Report {
 impl Tree {
     /// Reads a state as it is stored, and compares each of its nodes with its hash.
     ///
-    /// Cost: reads each stop once; nothing is taken from memory.
+    /// Cost: reads each node once; nothing is taken from memory.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::UnknownRoot`] and those of the back-end; damage is in the report.
@@ -108,9 +108,9 @@ impl Tree {
         Ok(report)
     }
 
-    /// The hashes of all nodes of a state, each node of a chain among them.
+    /// The hashes of all nodes of a state, each node of an extension among them.
     ///
-    /// Cost: reads each stop once, hashes each chain; all hashes are in memory.
+    /// Cost: reads each node once, hashes each extension; all hashes are in memory.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
@@ -131,25 +131,22 @@ impl Tree {
         while let Some((mut path, edge)) = pending.pop() {
             let place =
                 |path: &Prefix| format!("tree {:?}, root {root}, path {path:?}", self.name());
-            let stop = stop_hash(&edge);
-            hashes.insert(stop);
-            hashes.extend(chain_hashes(stop, edge.chain.as_bytes()));
-            let is_known = match &edge.stop {
-                Stop::Leaf(value) => hash_leaf(value) == stop,
-                Stop::Row(_) => true,
+            let end = end_hash(&edge);
+            hashes.insert(end);
+            hashes.extend(extension_hashes(end, edge.extension.as_bytes()));
+            let is_known = match &edge.end {
+                Node::Leaf(value) => hash_leaf(value) == end,
+                Node::Stored(_) => true,
             };
             if let Some(report) = &mut report
-                && !(is_known && top_of(stop, edge.chain.as_bytes()) == edge.top)
+                && !(is_known && top_of(end, edge.extension.as_bytes()) == edge.top)
             {
-                report.note(
-                    place(&path),
-                    format!("the nodes down to the stop do not hash to {}", edge.top),
-                );
+                report.note(place(&path), format!("the extension does not hash to {}", edge.top));
             }
-            path.extend(edge.chain.as_bytes());
-            let loaded = match edge.stop {
-                Stop::Leaf(_) => continue,
-                Stop::Row(node) => nodes.load_whole(&Place { node, path }),
+            path.extend(edge.extension.as_bytes());
+            let loaded = match edge.end {
+                Node::Leaf(_) => continue,
+                Node::Stored(node) => nodes.load_whole(&NodePlace { node, path }),
             };
             let loaded = match (loaded, &mut report) {
                 (Ok(loaded), _) => loaded,
@@ -164,9 +161,9 @@ impl Tree {
                 Loaded::Branch(branch) => hash_branch(branch),
             };
             if let Some(report) = &mut report
-                && hash != stop
+                && hash != end
             {
-                report.note(place(&path), format!("the node hashes to {hash}, not to {stop}"));
+                report.note(place(&path), format!("the node hashes to {hash}, not to {end}"));
             }
             if let Loaded::Branch(branch) = loaded {
                 for (token, edge) in branch.children() {
@@ -180,17 +177,18 @@ impl Tree {
     }
 }
 
-/// Rows by how many others are differences from them.
+/// Records by how many others are differences from them.
 #[derive(Default)]
 struct UserCounts {
-    stored: BTreeMap<RowKey, u64>,
-    found: BTreeMap<RowKey, u64>,
+    stored: BTreeMap<RecordKey, u64>,
+    found: BTreeMap<RecordKey, u64>,
 }
 
 impl UserCounts {
-    fn count(&mut self, key: RowKey, stop: &StoredStop<'_>) {
-        self.stored.extend((stop.users > 0 || stop.chains.is_empty()).then_some((key, stop.users)));
-        if let Ok(Some(base)) = stop.row.base() {
+    fn count(&mut self, key: RecordKey, end: &StoredNode<'_>) {
+        self.stored
+            .extend((end.users > 0 || end.extensions.is_empty()).then_some((key, end.users)));
+        if let Ok(Some(base)) = end.record.base() {
             *self.found.entry(key_of(&base)).or_default() += 1;
         }
     }
@@ -199,63 +197,63 @@ impl UserCounts {
         for (key, users) in &self.stored {
             let found = self.found.get(key).copied().unwrap_or(0);
             if found != *users || found == 0 {
-                let rule = format!("{found} rows are differences from it, not {users}");
-                report.note(format!("row {}", hex(key)), rule);
+                let rule = format!("{found} records are differences from it, not {users}");
+                report.note(format!("record {}", hex(key)), rule);
             }
         }
         for (key, _) in self.found.iter().filter(|(key, _)| !self.stored.contains_key(*key)) {
-            report.note(format!("row {}", hex(key)), "differences from it are not counted");
+            report.note(format!("record {}", hex(key)), "differences from it are not counted");
         }
     }
 }
 
-/// A stop as the versions need it.
+/// A node as the versions need it.
 pub(crate) struct Wanted {
     pub(crate) node: NodeHash,
     /// Whether its value stands in the edges.
     pub(crate) is_inline: bool,
-    /// From below, and how many spans each has.
-    pub(crate) chains: BTreeMap<Prefix, u64>,
+    /// From below, and how many references each has.
+    pub(crate) extensions: BTreeMap<Prefix, u64>,
 }
 
-/// Notes the stops and chains that a version needs besides those of its neighbour. Answers the paths of edges whose nodes do not
+/// Notes the nodes and extensions that a version needs besides those of its neighbour. Answers the paths of edges whose nodes do not
 /// hash to the edge's hash, as far as the tree can be read.
 pub(crate) fn want(
     nodes: &Nodes<'_>,
     edge: &Edge,
     neighbour: Option<&Edge>,
-    wanted: &mut BTreeMap<RowKey, Wanted>,
+    wanted: &mut BTreeMap<RecordKey, Wanted>,
 ) -> (Vec<Prefix>, Result<()>) {
     let mut broken = Vec::new();
     let walked = each_edge_not_in(nodes, Some(edge), neighbour, &[], &mut |path, edge, _| {
-        let node = stop_hash(edge);
-        let leaf = match &edge.stop {
-            Stop::Leaf(value) => Some(hash_leaf(value)),
-            Stop::Row(_) => None,
+        let node = end_hash(edge);
+        let leaf = match &edge.end {
+            Node::Leaf(value) => Some(hash_leaf(value)),
+            Node::Stored(_) => None,
         };
         let is_known = leaf.is_none_or(|hash| hash == node);
-        if !(is_known && top_of(node, edge.chain.as_bytes()) == edge.top) {
+        if !(is_known && top_of(node, edge.extension.as_bytes()) == edge.top) {
             broken.push(*path);
         }
-        let (is_inline, chains) = (leaf.is_some(), BTreeMap::new());
-        let stop = wanted.entry(key_of(&node)).or_insert(Wanted { node, is_inline, chains });
-        *stop.chains.entry(reversed(&edge.chain)).or_default() += 1;
+        let (is_inline, extensions) = (leaf.is_some(), BTreeMap::new());
+        let end = wanted.entry(key_of(&node)).or_insert(Wanted { node, is_inline, extensions });
+        *end.extensions.entry(reversed(&edge.extension)).or_default() += 1;
     });
     (broken, walked)
 }
 
 impl Store {
-    /// How many different nodes are stored, each node of a chain counted as if it were, and the empty node.
+    /// How many different nodes are stored, each node of an extension counted as if it were, and the empty node.
     ///
-    /// Cost: reads all rows.
+    /// Cost: reads all records.
     ///
     /// # Errors
-    /// [`Error::CorruptRow`] and those of the back-end.
+    /// [`Error::CorruptRecord`] and those of the back-end.
     pub fn node_count(&self) -> Result<u64> {
         let reader = self.database().reader()?;
         let mut count = 1;
-        each_stop(&*reader, |key, stop| {
-            count += stop.map_err(|what| broken_row(&key, &what))?.nodes();
+        each_stored_node(&*reader, |key, end| {
+            count += end.map_err(|what| broken_record(&key, &what))?.nodes();
             Ok(())
         })?;
         Ok(count)
@@ -264,7 +262,7 @@ impl Store {
     /// Checks everything: that what is stored is exactly what the retained versions reach, and that every node hashes to its
     /// name.
     ///
-    /// Cost: reads all rows, and hashes all nodes; some 150 bytes of memory for each stop.
+    /// Cost: reads all records, and hashes all nodes; some 150 bytes of memory for each node.
     ///
     /// # Errors
     /// Those of the back-end; damage is in the report.
@@ -273,19 +271,19 @@ impl Store {
         let reader = &*reader;
         let mut report = Report { nodes: 1, ..Report::default() };
         let book = check_book(reader, self.database().name(), &mut report)?;
-        let mut wanted: BTreeMap<RowKey, Wanted> = BTreeMap::new();
+        let mut wanted: BTreeMap<RecordKey, Wanted> = BTreeMap::new();
         for (id, version) in &book.versions {
             report.versions += 1;
             let root = version.edge.top;
             let place = format!("version {id}, root {root}");
             let neighbour = version.neighbour.and_then(|id| book.versions.get(&id));
             let neighbour = neighbour.map(|neighbour| &neighbour.edge);
-            let nodes = self.core().nodes(reader, &root);
+            let nodes = self.inner().nodes(reader, &root);
             let (broken, walked) = want(&nodes, &version.edge, neighbour, &mut wanted);
             for path in broken {
                 report.note(
                     format!("{place}, path {path:?}"),
-                    "the nodes down to the stop do not hash to the edge's hash",
+                    "the extension does not hash to the edge's hash",
                 );
             }
             if let Err(error) = walked {
@@ -295,25 +293,28 @@ impl Store {
         let cache = NodeCache::new(BASES_BYTES);
         let nodes = Nodes { cache: &cache, reader, root: None };
         let mut users = UserCounts::default();
-        let scanned = each_stop(reader, |key, stop| {
-            let place = format!("row {}", hex(&key));
+        let scanned = each_stored_node(reader, |key, end| {
+            let place = format!("record {}", hex(&key));
             let wanted = wanted.remove(&key);
-            let stop = match stop {
-                Ok(stop) => stop,
+            let end = match end {
+                Ok(end) => end,
                 Err(rule) => {
                     report.note(place, rule);
                     return Ok(());
                 }
             };
-            users.count(key, &stop);
-            if stop.chains.is_empty() {
+            users.count(key, &end);
+            if end.extensions.is_empty() {
                 // It is the base of others, or breaks the format.
-                report.check_content(&place, &nodes, &key, &stop.row, None)?;
+                report.check_content(&place, &nodes, &key, &end.record, None)?;
             } else if let Some(wanted) = wanted {
-                report.nodes += stop.nodes();
-                report.check_content(&place, &nodes, &key, &stop.row, Some(wanted.node))?;
-                if stop.chains != wanted.chains {
-                    report.note(place, "chains and spans are not those of the retained versions");
+                report.nodes += end.nodes();
+                report.check_content(&place, &nodes, &key, &end.record, Some(wanted.node))?;
+                if end.extensions != wanted.extensions {
+                    report.note(
+                        place,
+                        "extensions and references are not those of the retained versions",
+                    );
                 }
             } else {
                 report.note(place, "no retained version reaches it");
@@ -327,18 +328,18 @@ impl Store {
             users.check(&mut report);
         }
         for (key, wanted) in wanted {
-            let place = format!("row {}", hex(&key));
+            let place = format!("record {}", hex(&key));
             if is_whole {
                 report.note(place, format!("node {} is missing", wanted.node));
                 continue;
             }
-            // The back-end could not go further, and may yet find single rows.
+            // The back-end could not go further, and may yet find single records.
             match reader.get(Table::Main, &key).map_err(Error::from) {
                 Err(error) => report.note_error(&place, error)?,
                 Ok(None) => report.note(place, format!("node {} is missing", wanted.node)),
-                Ok(Some(row)) => match Row::decode(&key, &row) {
-                    Ok(row) => {
-                        report.check_content(&place, &nodes, &key, &row, Some(wanted.node))?;
+                Ok(Some(record)) => match Record::decode(&key, &record) {
+                    Ok(record) => {
+                        report.check_content(&place, &nodes, &key, &record, Some(wanted.node))?;
                     }
                     Err(Broken(rule)) => report.note(place, rule),
                 },
@@ -356,77 +357,77 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn broken_row(key: &[u8], what: &str) -> Error {
-    Error::CorruptRow { what: format!("row {} of nodes: {what}", hex(key)) }
+fn broken_record(key: &[u8], what: &str) -> Error {
+    Error::CorruptRecord { what: format!("record {} of nodes: {what}", hex(key)) }
 }
 
-/// A stop as it is stored.
-struct StoredStop<'a> {
-    row: Row<'a>,
-    /// From below, and how many spans each has.
-    chains: BTreeMap<Prefix, u64>,
-    /// How many rows are said to be differences from it.
+/// A node as it is stored.
+struct StoredNode<'a> {
+    record: Record<'a>,
+    /// From below, and how many references each has.
+    extensions: BTreeMap<Prefix, u64>,
+    /// How many records are said to be differences from it.
     users: u64,
 }
 
-impl StoredStop<'_> {
-    /// How many nodes it stands for; those above it that other stops have too are counted there as well.
+impl StoredNode<'_> {
+    /// How many nodes it stands for; those above it that other nodes have too are counted there as well.
     fn nodes(&self) -> u64 {
-        if self.chains.is_empty() { 0 } else { 1 + nodes_above(self.chains.keys()) }
+        if self.extensions.is_empty() { 0 } else { 1 + nodes_above(self.extensions.keys()) }
     }
 }
 
-/// Calls `visit` with each stop that has a row, or with the rule that it breaks.
-fn each_stop(
+/// Calls `visit` with each node that has a record, or with the rule that it breaks.
+fn each_stored_node(
     reader: &dyn Reader,
-    mut visit: impl FnMut(RowKey, std::result::Result<StoredStop<'_>, String>) -> Result<()>,
+    mut visit: impl FnMut(RecordKey, std::result::Result<StoredNode<'_>, String>) -> Result<()>,
 ) -> Result<()> {
     let mut cursor = reader.cursor(Table::Main)?;
     let mut next = cursor.next()?;
-    while let Some((key, row)) = next {
+    while let Some((key, record)) = next {
         let mut spilled = BTreeMap::new();
         let mut users = 0;
         let mut problem = None;
-        let Ok(own) = RowKey::try_from(key.as_slice()) else {
+        let Ok(own) = RecordKey::try_from(key.as_slice()) else {
             let mut start = [0; ROW_KEY_BYTES];
             let len = key.len().min(ROW_KEY_BYTES);
             start[..len].copy_from_slice(&key[..len]);
-            visit(start, Err(format!("key {} belongs to no stop", hex(&key))))?;
+            visit(start, Err(format!("key {} belongs to no node", hex(&key))))?;
             next = cursor.next()?;
             continue;
         };
         loop {
             next = cursor.next()?;
-            let Some((key, row)) = &next else { break };
-            let chain = chain_of_key(&own, key);
-            if chain.is_none() && key[..] != users_key(&own) {
+            let Some((key, record)) = &next else { break };
+            let extension = extension_of_key(&own, key);
+            if extension.is_none() && key[..] != users_key(&own) {
                 break;
             }
-            match (decode_number(key, row), chain) {
-                (Ok(spans), Some(chain)) => drop(spilled.insert(chain, spans)),
+            match (decode_number(key, record), extension) {
+                (Ok(references), Some(extension)) => drop(spilled.insert(extension, references)),
                 (Ok(number), None) => users = number,
                 (Err(broken), _) => problem = Some(broken.0),
             }
         }
-        let stop = match (Row::decode(&own, &row), problem) {
+        let end = match (Record::decode(&own, &record), problem) {
             (Err(broken), _) => Err(broken.0.to_owned()),
-            (Ok(_), Some(rule)) => Err(format!("a row beside it: {rule}")),
-            (Ok(mut row), None) => match std::mem::take(&mut row.chains) {
-                Chains::Here(chains) if spilled.is_empty() => {
-                    Ok(StoredStop { row, chains: chains.into_iter().collect(), users })
+            (Ok(_), Some(rule)) => Err(format!("a record beside it: {rule}")),
+            (Ok(mut record), None) => match std::mem::take(&mut record.extensions) {
+                Extensions::Here(extensions) if spilled.is_empty() => {
+                    Ok(StoredNode { record, extensions: extensions.into_iter().collect(), users })
                 }
-                Chains::Spilled(count) if count == spilled.len() as u64 => {
-                    Ok(StoredStop { row, chains: spilled, users })
+                Extensions::Spilled(count) if count == spilled.len() as u64 => {
+                    Ok(StoredNode { record, extensions: spilled, users })
                 }
-                _ => Err("the number of its chains".into()),
+                _ => Err("the number of its extensions".into()),
             },
         };
-        visit(own, stop)?;
+        visit(own, end)?;
     }
     Ok(())
 }
 
-/// The bookkeeping; notes where its rows are broken or contradict each other.
+/// The bookkeeping; notes where its records are broken or contradict each other.
 fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) -> Result<Book> {
     let place = "the index of versions";
     let mut book = Book::read(reader, &mut |error| report.note_error(place, error))?;
@@ -494,8 +495,8 @@ fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) 
         report.note(format!("version {id}"), rule);
     }
     for owner in book.orphans() {
-        let place = format!("older versions of row {:?}", owner.escape_ascii().to_string());
-        report.note(place, "the row is missing or broken");
+        let place = format!("older versions of record {:?}", owner.escape_ascii().to_string());
+        report.note(place, "the record is missing or broken");
     }
     Ok(book)
 }

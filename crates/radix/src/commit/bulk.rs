@@ -1,9 +1,9 @@
-//! Builds the rows of a whole state from its values, ascending by address, from below: a stop is hashed and written when the
+//! Builds the records of a whole state from its values, ascending by address, from below: a node is hashed and written when the
 //! first address comes that is not below it.
 //!
-//! The version that is made so has no neighbour (see `spans`), so that each of its edges is one span.
+//! The version that is made so has no neighbour (see `references`), so that each of its edges is one reference.
 //!
-//! Memory: the branches above one address, and rows up to [`BATCH_BYTES`] that are written together.
+//! Memory: the branches above one address, and records up to [`BATCH_BYTES`] that are written together.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::base::address::{Address, Prefix};
 use crate::base::change::check_value;
 use crate::base::error::Result;
 use crate::commit::hashing::{hash_branch, hash_leaf, top_of};
-use crate::commit::record_changes::RowChanges;
+use crate::commit::record_changes::RecordChanges;
 use crate::node::branch::BranchWriter;
-use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
+use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Node, common};
 use crate::records::record::Content;
 use terrane_kv::Writer;
 
-/// About how many bytes of rows are written together.
+/// About how many bytes of records are written together.
 const BATCH_BYTES: usize = 4 << 20;
-/// What a row takes in memory besides its content, about.
+/// What a record takes in memory besides its content, about.
 const ROW_BYTES: usize = 256;
 
 /// A node on the way to the last address that has a value or will have at least two children.
@@ -37,15 +37,15 @@ pub(crate) struct Bulk {
     /// From above, down to the last address.
     frames: Vec<Frame>,
     last: Prefix,
-    rows: RowChanges,
-    rows_bytes: usize,
+    records: RecordChanges,
+    record_bytes: usize,
     added: u64,
 }
 
 impl Bulk {
     pub(crate) fn new() -> Self {
-        let (frames, last, rows) = (Vec::new(), Prefix::EMPTY, RowChanges::default());
-        Self { frames, last, rows, rows_bytes: 0, added: 0 }
+        let (frames, last, records) = (Vec::new(), Prefix::EMPTY, RecordChanges::default());
+        Self { frames, last, records, record_bytes: 0, added: 0 }
     }
 
     /// Adds the value of an address, which is greater than all before it.
@@ -86,20 +86,20 @@ impl Bulk {
         Ok(())
     }
 
-    /// The edge that begins so many tokens below the root and ends at a node; its row is noted.
+    /// The edge that begins so many tokens below the root and ends at a node; its record is noted.
     fn edge(&mut self, writer: &mut dyn Writer, from: usize, frame: Frame) -> Result<Edge> {
-        let mut chain = self.last;
-        chain.truncate(frame.depth);
-        let chain = chain.after(from);
+        let mut extension = self.last;
+        extension.truncate(frame.depth);
+        let extension = extension.after(from);
         let Frame { value, children, .. } = frame;
-        let (hash, stop, content) = match value {
+        let (hash, end, content) = match value {
             Some(value) if children.is_empty() => {
                 let hash = hash_leaf(&value);
                 if value.len() <= INLINE_VALUE_BYTES_MAX {
-                    (hash, Stop::Leaf(value), Content::Inline)
+                    (hash, Node::Leaf(value), Content::Inline)
                 } else {
-                    self.rows_bytes += value.len();
-                    (hash, Stop::Row(hash), Content::Value(value))
+                    self.record_bytes += value.len();
+                    (hash, Node::Stored(hash), Content::Value(value))
                 }
             }
             value => {
@@ -109,22 +109,22 @@ impl Bulk {
                 }
                 let branch = writer.finish();
                 let hash = hash_branch(&branch);
-                self.rows_bytes += branch.weight();
-                (hash, Stop::Row(hash), Content::Branch(Arc::new(branch)))
+                self.record_bytes += branch.weight();
+                (hash, Node::Stored(hash), Content::Branch(Arc::new(branch)))
             }
         };
-        let edge = Edge { chain, top: top_of(hash, chain.as_bytes()), stop };
-        self.rows.add(hash, &edge.chain, 1, Some(content));
-        self.rows_bytes += ROW_BYTES;
-        if self.rows_bytes >= BATCH_BYTES {
+        let edge = Edge { extension, top: top_of(hash, extension.as_bytes()), end };
+        self.records.add(hash, &edge.extension, 1, Some(content));
+        self.record_bytes += ROW_BYTES;
+        if self.record_bytes >= BATCH_BYTES {
             self.write(writer)?;
         }
         Ok(edge)
     }
 
     fn write(&mut self, writer: &mut dyn Writer) -> Result<()> {
-        self.rows_bytes = 0;
-        self.added += std::mem::take(&mut self.rows).apply(writer, false)?.added;
+        self.record_bytes = 0;
+        self.added += std::mem::take(&mut self.records).apply(writer, false)?.added;
         Ok(())
     }
 

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use crate::base::node_hash::{NODE_HASH_BYTES, NodeHash};
 use crate::node::node::{
-    Broken, Edge, EdgeRef, Input, LEAF_FLAG, Read, StopRef, put_edge, put_number,
+    Broken, Edge, EdgeRef, Input, LEAF_FLAG, NodeRef, Read, put_edge, put_number,
 };
 
 /// In place of the edge of a child that is gone.
@@ -50,13 +50,13 @@ struct Whole {
     value: Option<Range<usize>>,
     /// Where each child begins; ascending, as their tokens are.
     places: Box<[u32]>,
-    /// Tokens of the longest chain of a child.
-    chain_max: usize,
+    /// Tokens of the longest extension of a child.
+    extension_max: usize,
 }
 
 /// What is different in a branch from one that is stored whole.
 #[derive(Debug, PartialEq, Eq)]
-struct Difference {
+struct Delta {
     base: NodeHash,
     bytes: Box<[u8]>,
     value: Option<Range<usize>>,
@@ -64,14 +64,14 @@ struct Difference {
     entries: Box<[u32]>,
     /// Where each child of the branch begins, here if [`IN_DIFFERENCE`] is set.
     places: Box<[u32]>,
-    chain_max: usize,
+    extension_max: usize,
 }
 
 /// See the [module](self).
 #[derive(Debug, Clone)]
 pub(crate) struct Branch {
     whole: Arc<Whole>,
-    difference: Option<Arc<Difference>>,
+    difference: Option<Arc<Delta>>,
 }
 
 fn here(input: &Input<'_>, bytes: &[u8]) -> usize {
@@ -134,18 +134,18 @@ impl Whole {
     }
 }
 
-impl Difference {
+impl Delta {
     /// Reads a difference from `whole`.
     fn read(whole: &Whole, bytes: Box<[u8]>) -> Read<Self> {
         let mut input = Input(&bytes);
         let base = NodeHash(*input.hash()?);
         let value = read_value(&mut input, &bytes)?;
-        let mut chain_max = whole.chain_max;
+        let mut extension_max = whole.extension_max;
         let entries = read_children(&mut input, &bytes, |input| {
             if input.0.first() == Some(&GONE) {
                 return input.byte().map(drop);
             }
-            chain_max = chain_max.max(input.edge()?.chain.len());
+            extension_max = extension_max.max(input.edge()?.extension.len());
             Ok(())
         })?;
         let mut places = Vec::with_capacity(whole.places.len() + entries.len());
@@ -167,7 +167,7 @@ impl Difference {
         }
         places.extend_from_slice(rest);
         check_count(places.len(), value.is_some())?;
-        Ok(Self { base, value, entries, places: places.into(), chain_max, bytes })
+        Ok(Self { base, value, entries, places: places.into(), extension_max, bytes })
     }
 }
 
@@ -181,19 +181,19 @@ impl Branch {
     pub(crate) fn read(bytes: &[u8]) -> Read<Self> {
         let mut input = Input(bytes);
         let value = read_value(&mut input, bytes)?;
-        let mut chain_max = 0;
+        let mut extension_max = 0;
         let places = read_children(&mut input, bytes, |input| {
-            chain_max = input.edge()?.chain.len().max(chain_max);
+            extension_max = input.edge()?.extension.len().max(extension_max);
             Ok(())
         })?;
         check_count(places.len(), value.is_some())?;
-        let whole = Whole { bytes: bytes.into(), value, places, chain_max };
+        let whole = Whole { bytes: bytes.into(), value, places, extension_max };
         Ok(Self { whole: Arc::new(whole), difference: None })
     }
 
     /// Reads a branch that is stored as its difference from this one, which is stored whole.
     pub(crate) fn read_difference(&self, bytes: &[u8]) -> Read<Self> {
-        let difference = Difference::read(&self.whole, bytes.into())?;
+        let difference = Delta::read(&self.whole, bytes.into())?;
         Ok(Self { whole: Arc::clone(&self.whole), difference: Some(Arc::new(difference)) })
     }
 
@@ -235,7 +235,7 @@ impl Branch {
         let count = entries.iter().filter(|entry| kept(entry)).count()
             + changes.iter().filter(told).count();
         if count == 0 {
-            // It is the base again, whose row is there.
+            // It is the base again, whose record is there.
             return None;
         }
         put_number(&mut out, count as u64);
@@ -254,7 +254,7 @@ impl Branch {
         if out.len() > bytes_max {
             return None;
         }
-        let difference = Difference::read(&self.whole, out.into()).ok()?;
+        let difference = Delta::read(&self.whole, out.into()).ok()?;
         Some(Self { whole: Arc::clone(&self.whole), difference: Some(Arc::new(difference)) })
     }
 
@@ -301,10 +301,10 @@ impl Branch {
         self.places().len()
     }
 
-    /// How many tokens below it the deepest stop of a child may lie.
+    /// How many tokens below it the deepest node of a child may lie.
     pub(crate) fn depth(&self) -> usize {
-        let own = self.difference.as_deref().map(|difference| difference.chain_max);
-        1 + own.unwrap_or(self.whole.chain_max)
+        let own = self.difference.as_deref().map(|difference| difference.extension_max);
+        1 + own.unwrap_or(self.whole.extension_max)
     }
 
     /// The token of the child at a place among them.
@@ -321,9 +321,9 @@ impl Branch {
         let mut input = Input(&self.at(self.places()[at])[1..]);
         input.edge().unwrap_or(EdgeRef {
             // Never: the bytes were checked when they were read.
-            chain: &[],
+            extension: &[],
             top: &NodeHash::EMPTY.0,
-            stop: StopRef::Row(&NodeHash::EMPTY.0),
+            end: NodeRef::Stored(&NodeHash::EMPTY.0),
         })
     }
 
@@ -390,7 +390,7 @@ pub(crate) struct BranchWriter {
     bytes: Vec<u8>,
     value: Option<Range<usize>>,
     places: Vec<u32>,
-    chain_max: usize,
+    extension_max: usize,
 }
 
 impl BranchWriter {
@@ -398,27 +398,27 @@ impl BranchWriter {
         let mut out = Vec::with_capacity(bytes + value.map_or(0, <[u8]>::len) + 12);
         let value = put_value(&mut out, value);
         put_number(&mut out, children as u64);
-        Self { bytes: out, value, places: Vec::with_capacity(children), chain_max: 0 }
+        Self { bytes: out, value, places: Vec::with_capacity(children), extension_max: 0 }
     }
 
     /// Takes a child over from another branch.
     pub(crate) fn copy(&mut self, from: &Branch, at: usize) {
         self.places.push(self.bytes.len() as u32);
         let child = from.bytes_at(at);
-        self.chain_max = self.chain_max.max(usize::from(child[1] & !LEAF_FLAG));
+        self.extension_max = self.extension_max.max(usize::from(child[1] & !LEAF_FLAG));
         self.bytes.extend_from_slice(child);
     }
 
     pub(crate) fn push(&mut self, token: u8, edge: &Edge) {
         self.places.push(self.bytes.len() as u32);
         self.bytes.push(token);
-        self.chain_max = self.chain_max.max(edge.chain.as_bytes().len());
+        self.extension_max = self.extension_max.max(edge.extension.as_bytes().len());
         put_edge(&mut self.bytes, edge);
     }
 
     pub(crate) fn finish(self) -> Branch {
-        let Self { bytes, value, places, chain_max } = self;
-        let whole = Whole { bytes: bytes.into(), value, places: places.into(), chain_max };
+        let Self { bytes, value, places, extension_max } = self;
+        let whole = Whole { bytes: bytes.into(), value, places: places.into(), extension_max };
         Branch { whole: Arc::new(whole), difference: None }
     }
 }
@@ -432,11 +432,11 @@ mod tests {
 
     use super::*;
     use crate::base::address::Prefix;
-    use crate::node::node::Stop;
+    use crate::node::node::Node;
 
     fn edge(content: u8) -> Edge {
-        let chain = Prefix::new(&[content; 3]).unwrap();
-        Edge { chain, top: NodeHash([content; 32]), stop: Stop::Leaf([content; 16].into()) }
+        let extension = Prefix::new(&[content; 3]).unwrap();
+        Edge { extension, top: NodeHash([content; 32]), end: Node::Leaf([content; 16].into()) }
     }
 
     fn whole(value: Option<&[u8]>, children: &BTreeMap<u8, Edge>) -> Branch {

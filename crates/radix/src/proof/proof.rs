@@ -15,7 +15,7 @@
 //! **Full form**: the nodes as they are hashed (see `cbor`), one behind the other: the root, then what is below each child
 //! that an address leads to, children ascending; a node that comes again is left out.
 //!
-//! **Compact form**: binary, and without the hashes that follow from what is below. A *chain* is nodes of one child and no value,
+//! **Compact form**: binary, and without the hashes that follow from what is below. A *extension* is nodes of one child and no value,
 //! whose only child all addresses that go on lead to; it is a [`CHAIN_TAG`], how many nodes (1), and the node below, which is
 //! not of that kind. Any other node is a [`NODE_TAG`] and:
 //!
@@ -24,7 +24,7 @@
 //! | 1.., .. | 0 for no value, or its length + 1 (LEB128); the value |
 //! | 1.. | number of children (LEB128) |
 //! | .. | fewer than [`BITMAP_FROM`]: their tokens, ascending; else 32 bytes, bit *t* mod 8 of byte *t* / 8 for token *t* |
-//! | .. | the children ascending: one that an address leads to as a chain or node, any other as its hash (32) |
+//! | .. | the children ascending: one that an address leads to as an extension or node, any other as its hash (32) |
 //!
 //! Each form has one encoding for a root and a set of addresses, and decoding refuses all others. Invariant: the hashes of a
 //! [`Proof`] agree with each other; so it proves something of the one root that its nodes hash to.
@@ -120,7 +120,7 @@ pub struct Proof {
 
 /// Where a node stands.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct ProofPlace {
     /// Tokens above it.
     pub(crate) depth: usize,
     /// Which addresses lead to it; only the first can end here.
@@ -158,20 +158,20 @@ fn distinct(addresses: &[Address]) -> Vec<Address> {
 
 impl Proof {
     /// A proof without nodes, and the place of its root.
-    pub(crate) fn begin(addresses: &[Address]) -> (Self, Place) {
+    pub(crate) fn begin(addresses: &[Address]) -> (Self, ProofPlace) {
         let addresses = distinct(addresses);
-        let place = Place { depth: 0, range: 0..addresses.len() };
+        let place = ProofPlace { depth: 0, range: 0..addresses.len() };
         let values = vec![None; addresses.len()];
         (Self { addresses, values, nodes: Vec::new() }, place)
     }
 
     /// Adds a node, which comes before those below it.
-    pub(crate) fn push(&mut self, place: &Place, hash: NodeHash, node: Arc<PlainNode>) {
+    pub(crate) fn push(&mut self, place: &ProofPlace, hash: NodeHash, node: Arc<PlainNode>) {
         self.note_value(place, &node);
         self.nodes.push((hash, node));
     }
 
-    fn note_value(&mut self, place: &Place, node: &PlainNode) {
+    fn note_value(&mut self, place: &ProofPlace, node: &PlainNode) {
         let Range { start, end } = place.range;
         if start < end && self.addresses[start].as_bytes().len() == place.depth {
             self.values[start].clone_from(&node.value);
@@ -179,13 +179,13 @@ impl Proof {
     }
 
     /// The tokens by which addresses go on below a place, ascending, and the places there.
-    pub(crate) fn below(&self, place: &Place) -> Vec<(u8, Place)> {
-        let mut below: Vec<(u8, Place)> = Vec::new();
+    pub(crate) fn below(&self, place: &ProofPlace) -> Vec<(u8, ProofPlace)> {
+        let mut below: Vec<(u8, ProofPlace)> = Vec::new();
         for at in place.range.clone() {
             let Some(&token) = self.addresses[at].as_bytes().get(place.depth) else { continue };
             match below.last_mut() {
                 Some((last, place)) if *last == token => place.range.end = at + 1,
-                _ => below.push((token, Place { depth: place.depth + 1, range: at..at + 1 })),
+                _ => below.push((token, ProofPlace { depth: place.depth + 1, range: at..at + 1 })),
             }
         }
         below
@@ -239,7 +239,7 @@ impl Proof {
                 }
             }
             Form::Compact => {
-                let place = Place { depth: 0, range: 0..self.addresses.len() };
+                let place = ProofPlace { depth: 0, range: 0..self.addresses.len() };
                 self.put_compact(&mut out, &mut 0, place);
             }
         }
@@ -247,20 +247,20 @@ impl Proof {
     }
 
     /// Puts the node number `at` and all below it; at most 36 deep.
-    fn put_compact(&self, out: &mut Vec<u8>, at: &mut usize, mut place: Place) {
-        let mut chain = 0;
+    fn put_compact(&self, out: &mut Vec<u8>, at: &mut usize, mut place: ProofPlace) {
+        let mut extension = 0;
         let (node, below) = loop {
             let (_, node) = &self.nodes[*at];
             *at += 1;
             let below = self.below(&place);
-            match chain_below(node, &below) {
+            match extension_below(node, &below) {
                 Some(next) => place = next,
                 None => break (node, below),
             }
-            chain += 1;
+            extension += 1;
         };
-        if chain > 0 {
-            out.extend_from_slice(&[CHAIN_TAG, chain]);
+        if extension > 0 {
+            out.extend_from_slice(&[CHAIN_TAG, extension]);
         }
         out.push(NODE_TAG);
         match &node.value {
@@ -327,8 +327,8 @@ impl Proof {
     }
 }
 
-/// Where a node of a chain goes on; `None` for any other node.
-fn chain_below(node: &PlainNode, below: &[(u8, Place)]) -> Option<Place> {
+/// Where a node of an extension goes on; `None` for any other node.
+fn extension_below(node: &PlainNode, below: &[(u8, ProofPlace)]) -> Option<ProofPlace> {
     match (&node.value, node.children.as_slice(), below) {
         (None, [(child, _)], [(token, place)]) if child == token => Some(place.clone()),
         _ => None,
@@ -337,9 +337,9 @@ fn chain_below(node: &PlainNode, below: &[(u8, Place)]) -> Option<Place> {
 
 /// The place of a token among those that ascend and are asked for in their order.
 fn place_of(
-    below: &mut std::iter::Peekable<impl Iterator<Item = (u8, Place)>>,
+    below: &mut std::iter::Peekable<impl Iterator<Item = (u8, ProofPlace)>>,
     token: u8,
-) -> Option<Place> {
+) -> Option<ProofPlace> {
     while below.next_if(|(other, _)| *other < token).is_some() {}
     below.next_if(|(other, _)| *other == token).map(|(_, place)| place)
 }
@@ -388,7 +388,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads a node of the full form and all below it; at most 36 deep.
-    fn full(&mut self, expected: Option<NodeHash>, place: &Place) -> Proven<()> {
+    fn full(&mut self, expected: Option<NodeHash>, place: &ProofPlace) -> Proven<()> {
         let known = expected.and_then(|hash| Some((hash, Arc::clone(self.known.get(&hash)?))));
         let (hash, node) = match known {
             Some(known) => known,
@@ -415,26 +415,27 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Reads a chain or node of the compact form and all below it, and answers its hash; at most 36 deep.
-    fn compact(&mut self, place: Place, may_be_chain: bool) -> Proven<NodeHash> {
+    /// Reads an extension or node of the compact form and all below it, and answers its hash; at most 36 deep.
+    fn compact(&mut self, place: ProofPlace, may_be_extension: bool) -> Proven<NodeHash> {
         match self.read(Input::byte)? {
-            CHAIN_TAG if may_be_chain => self.chain(place),
+            CHAIN_TAG if may_be_extension => self.extension(place),
             NODE_TAG => self.node(&place),
-            _ => Err(self.malformed("neither a chain nor a node, or a chain below a chain")),
+            _ => Err(self
+                .malformed("neither an extension nor a node, or an extension below an extension")),
         }
     }
 
-    fn chain(&mut self, mut place: Place) -> Proven<NodeHash> {
+    fn extension(&mut self, mut place: ProofPlace) -> Proven<NodeHash> {
         let count = self.read(Input::byte)?;
         if count == 0 {
-            return Err(self.malformed("a chain of no nodes"));
+            return Err(self.malformed("an extension of no nodes"));
         }
         let first = self.proof.nodes.len();
         let mut tokens = Vec::new();
         for _ in 0..count {
             let mut below = self.proof.below(&place);
             let (Some((token, next)), true) = (below.pop(), below.is_empty()) else {
-                return Err(self.malformed("a chain where addresses end or part"));
+                return Err(self.malformed("an extension where addresses end or part"));
             };
             self.proof.nodes.push((NodeHash::EMPTY, Arc::default()));
             tokens.push(token);
@@ -449,15 +450,15 @@ impl<'a> Parser<'a> {
         Ok(hash)
     }
 
-    fn node(&mut self, place: &Place) -> Proven<NodeHash> {
+    fn node(&mut self, place: &ProofPlace) -> Proven<NodeHash> {
         let (value, tokens) = self.read(value_and_tokens)?;
         let hash_to_come = |token| (token, NodeHash::EMPTY);
         let mut node =
             PlainNode { value, children: tokens.into_iter().map(hash_to_come).collect() };
         node.check(place.depth).map_err(|Broken(rule)| self.malformed(rule))?;
         let below = self.proof.below(place);
-        if chain_below(&node, &below).is_some() {
-            return Err(self.malformed("a node of a chain stands for itself"));
+        if extension_below(&node, &below).is_some() {
+            return Err(self.malformed("a node of an extension stands for itself"));
         }
         let at = self.proof.nodes.len();
         self.proof.nodes.push((NodeHash::EMPTY, Arc::default()));

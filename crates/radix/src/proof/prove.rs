@@ -5,18 +5,18 @@ use std::sync::Arc;
 use crate::base::address::{Address, Prefix};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::{NodeHash, Root};
-use crate::commit::hashing::{chain_hashes, hash_node, stop_hash};
+use crate::commit::hashing::{end_hash, extension_hashes, hash_node};
 use crate::node::decode::PlainNode;
-use crate::node::node::{Edge, Stop};
-use crate::proof::proof::{self, Proof};
-use crate::records::node_store::{Loaded, Nodes, Place};
+use crate::node::node::{Edge, Node};
+use crate::proof::proof::{Proof, ProofPlace};
+use crate::records::node_store::{Loaded, NodePlace, Nodes};
 use crate::store::store::Tree;
 
 impl Tree {
     /// A proof of what addresses hold in a state, or that they hold nothing; for
     /// [`verify_proof`](crate::verify_proof). One that comes twice is in it once.
     ///
-    /// Cost: reads the stops that the addresses lead through and are not in memory, those of a level side by side; hashes every
+    /// Cost: reads the nodes that the addresses lead through and are not in memory, those of a level side by side; hashes every
     /// node on the way.
     ///
     /// # Errors
@@ -28,7 +28,7 @@ impl Tree {
             proof.push(&place, NodeHash::EMPTY, Arc::default());
             return Ok(proof);
         };
-        let nodes = self.core().nodes(&*reader, root);
+        let nodes = self.inner().nodes(&*reader, root);
         let sorted: Vec<&[u8]> = proof.addresses().iter().map(Address::as_bytes).collect();
         nodes.find(&edge, &sorted)?;
         Prover { nodes: &nodes, root: *root, proof: &mut proof }.edge(
@@ -56,14 +56,14 @@ impl Prover<'_> {
     }
 
     /// Adds the nodes of an edge and of what addresses lead to below it; at most 36 deep.
-    fn edge(&mut self, edge: &Edge, mut path: Prefix, mut place: proof::Place) -> Result<()> {
-        let stop = stop_hash(edge);
-        let chain = edge.chain.as_bytes();
+    fn edge(&mut self, edge: &Edge, mut path: Prefix, mut place: ProofPlace) -> Result<()> {
+        let end = end_hash(edge);
+        let extension = edge.extension.as_bytes();
         let mut hashes: Vec<NodeHash> =
-            std::iter::once(stop).chain(chain_hashes(stop, chain)).collect();
+            std::iter::once(end).chain(extension_hashes(end, extension)).collect();
         hashes.reverse();
         self.check(path, edge.top, hashes[0])?;
-        for (at, token) in chain.iter().enumerate() {
+        for (at, token) in extension.iter().enumerate() {
             let node = PlainNode { value: None, children: vec![(*token, hashes[at + 1])] };
             self.proof.push(&place, hashes[at], Arc::new(node));
             let below = self.proof.below(&place);
@@ -72,17 +72,17 @@ impl Prover<'_> {
             };
             place = next;
         }
-        path.extend(chain);
-        let loaded = match &edge.stop {
-            Stop::Leaf(value) => Loaded::Value(Arc::clone(value)),
-            Stop::Row(node) => self.nodes.load(&Place { node: *node, path })?,
+        path.extend(extension);
+        let loaded = match &edge.end {
+            Node::Leaf(value) => Loaded::Value(Arc::clone(value)),
+            Node::Stored(node) => self.nodes.load(&NodePlace { node: *node, path })?,
         };
         let (node, branch) = match loaded {
             Loaded::Value(value) => (PlainNode { value: Some(value), children: Vec::new() }, None),
             Loaded::Branch(branch) => (PlainNode::of(&branch), Some(branch)),
         };
-        self.check(path, stop, hash_node(&node.encode()))?;
-        self.proof.push(&place, stop, Arc::new(node));
+        self.check(path, end, hash_node(&node.encode()))?;
+        self.proof.push(&place, end, Arc::new(node));
         let Some(branch) = branch else { return Ok(()) };
         for (token, below) in self.proof.below(&place) {
             if let Some(child) = branch.child(token) {

@@ -1,4 +1,4 @@
-//! Stops by their hashes: from memory, or from the back-end, whose rows are checked.
+//! Nodes by their hashes: from memory, or from the back-end, whose records are checked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use crate::base::address::{ADDRESS_BYTES_MAX, Prefix};
 use crate::base::error::{Error, Result, told};
 use crate::base::node_hash::{NodeHash, Root};
 use crate::node::branch::Branch;
-use crate::node::node::{Broken, Edge, Stop, StopRef, common};
-use crate::records::record::{Content, Row, RowKey, key_of};
+use crate::node::node::{Broken, Edge, Node, NodeRef, common};
+use crate::records::record::{Content, Record, RecordKey, key_of};
 use terrane_io::cache::{Cache, Held, Key};
 use terrane_kv::{Reader, Table};
 
-/// A stop that has been read.
+/// A node that has been read.
 #[derive(Debug, Clone)]
 pub(crate) enum Loaded {
     Branch(Arc<Branch>),
@@ -35,7 +35,7 @@ impl Key for NodeHash {
     }
 }
 
-/// Stops in memory. Nodes are named by their hashes and never change, so what is held stays right whatever is committed or
+/// Nodes in memory. Nodes are named by their hashes and never change, so what is held stays right whatever is committed or
 /// pruned; whether a root may be read is not asked here.
 pub(crate) type NodeCache = Cache<NodeHash, Loaded>;
 
@@ -49,13 +49,13 @@ pub(crate) fn find_in_memory(
     address: &[u8],
 ) -> std::result::Result<Option<Vec<u8>>, NotInMemory> {
     let mut rest = address;
-    let mut chain = edge.chain;
-    let mut stop = edge.stop.clone();
+    let mut extension = edge.extension;
+    let mut end = edge.end.clone();
     loop {
-        let Some(below) = rest.strip_prefix(chain.as_bytes()) else { return Ok(None) };
-        let node = match &stop {
-            Stop::Leaf(value) => return Ok(below.is_empty().then(|| value.to_vec())),
-            Stop::Row(node) => node,
+        let Some(below) = rest.strip_prefix(extension.as_bytes()) else { return Ok(None) };
+        let node = match &end {
+            Node::Leaf(value) => return Ok(below.is_empty().then(|| value.to_vec())),
+            Node::Stored(node) => node,
         };
         let branch = match cache.get(*node).ok_or(NotInMemory)? {
             Loaded::Value(value) => return Ok(below.is_empty().then(|| value.to_vec())),
@@ -65,23 +65,23 @@ pub(crate) fn find_in_memory(
             return Ok(branch.value().map(<[u8]>::to_vec));
         };
         let Some(child) = branch.child(*token) else { return Ok(None) };
-        if let StopRef::Leaf(value) = child.stop {
-            return Ok((below == child.chain).then(|| value.to_vec()));
+        if let NodeRef::Leaf(value) = child.end {
+            return Ok((below == child.extension).then(|| value.to_vec()));
         }
-        Edge { chain, stop, .. } = child.to_edge();
+        Edge { extension, end, .. } = child.to_edge();
         rest = below;
     }
 }
 
-/// What a stop is read for, to be named if it cannot be.
+/// What a node is read for, to be named if it cannot be.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct NodePlace {
     pub(crate) node: NodeHash,
     /// Its address.
     pub(crate) path: Prefix,
 }
 
-/// Reads stops below one root.
+/// Reads nodes below one root.
 pub(crate) struct Nodes<'a> {
     pub(crate) cache: &'a NodeCache,
     pub(crate) reader: &'a dyn Reader,
@@ -89,60 +89,60 @@ pub(crate) struct Nodes<'a> {
 }
 
 impl Nodes<'_> {
-    fn corruption(&self, place: &Place, what: impl Into<String>) -> Error {
+    fn corruption(&self, place: &NodePlace, what: impl Into<String>) -> Error {
         Error::Corruption { root: self.root, path: place.path, node: place.node, what: what.into() }
     }
 
-    /// What the back-end says when it is asked for a stop.
-    fn failure(&self, place: &Place, error: terrane_kv::Error) -> Error {
+    /// What the back-end says when it is asked for a node.
+    fn failure(&self, place: &NodePlace, error: terrane_kv::Error) -> Error {
         match error {
             terrane_kv::Error::Corruption { .. } => self.corruption(place, told(&error)),
             error => error.into(),
         }
     }
 
-    fn row(&self, place: &Place) -> Result<Option<Vec<u8>>> {
-        let row = self.reader.get(Table::Main, &key_of(&place.node));
-        row.map_err(|error| self.failure(place, error))
+    fn record(&self, place: &NodePlace) -> Result<Option<Vec<u8>>> {
+        let record = self.reader.get(Table::Main, &key_of(&place.node));
+        record.map_err(|error| self.failure(place, error))
     }
 
-    /// A row of a stop. `base` gives the branch that a difference is from.
+    /// A record of a node. `base` gives the branch that a difference is from.
     fn decode(
         &self,
-        place: &Place,
-        row: Option<Vec<u8>>,
+        place: &NodePlace,
+        record: Option<Vec<u8>>,
         base: impl FnOnce(NodeHash) -> Result<Arc<Branch>>,
     ) -> Result<Loaded> {
-        let row = row.ok_or_else(|| self.corruption(place, "the row is missing"))?;
+        let record = record.ok_or_else(|| self.corruption(place, "the record is missing"))?;
         let broken = |broken: Broken| self.corruption(place, broken.0);
-        let row = Row::decode(&key_of(&place.node), &row).map_err(broken)?;
-        let loaded = match self.read(place, &row, base)? {
+        let record = Record::decode(&key_of(&place.node), &record).map_err(broken)?;
+        let loaded = match self.read(place, &record, base)? {
             Content::Branch(branch) => Loaded::Branch(branch),
             Content::Value(value) => Loaded::Value(value),
-            Content::Inline => return Err(self.corruption(place, "the row has no content")),
+            Content::Inline => return Err(self.corruption(place, "the record has no content")),
         };
         self.cache.insert(place.node, loaded.clone());
         Ok(loaded)
     }
 
-    /// What a row of a stop holds; `base` gets the base of a difference.
+    /// What a record of a node holds; `base` gets the base of a difference.
     fn read(
         &self,
-        place: &Place,
-        row: &Row<'_>,
+        place: &NodePlace,
+        record: &Record<'_>,
         base: impl FnOnce(NodeHash) -> Result<Arc<Branch>>,
     ) -> Result<Content> {
         let broken = |broken: Broken| self.corruption(place, broken.0);
-        let base = row.base().map_err(broken)?.map(base).transpose()?;
-        row.read(base.as_deref()).map_err(broken)
+        let base = record.base().map_err(broken)?.map(base).transpose()?;
+        record.read(base.as_deref()).map_err(broken)
     }
 
-    /// What a row of a stop holds. Cost: a row for the base of a difference that is not in memory.
-    pub(crate) fn content(&self, place: &Place, row: &Row<'_>) -> Result<Content> {
-        self.read(place, row, |base| self.base(place, base))
+    /// What a record of a node holds. Cost: a record for the base of a difference that is not in memory.
+    pub(crate) fn content(&self, place: &NodePlace, record: &Record<'_>) -> Result<Content> {
+        self.read(place, record, |base| self.base(place, base))
     }
 
-    /// The base of a stop, if it is in memory, and is the one that is stored.
+    /// The base of a node, if it is in memory, and is the one that is stored.
     fn base_in_memory(&self, base: NodeHash) -> Option<Arc<Branch>> {
         match self.cache.get(base) {
             Some(Loaded::Branch(branch)) if branch.difference().is_none() => Some(branch),
@@ -150,39 +150,39 @@ impl Nodes<'_> {
         }
     }
 
-    /// The base of a stop. Cost: a row, if it is not in memory.
-    fn base(&self, place: &Place, base: NodeHash) -> Result<Arc<Branch>> {
+    /// The base of a node. Cost: a record, if it is not in memory.
+    fn base(&self, place: &NodePlace, base: NodeHash) -> Result<Arc<Branch>> {
         if let Some(branch) = self.base_in_memory(base) {
             return Ok(branch);
         }
-        let row = self.row(&Place { node: base, path: place.path })?;
-        self.decode_base(place, base, row)
+        let record = self.record(&NodePlace { node: base, path: place.path })?;
+        self.decode_base(place, base, record)
     }
 
     fn decode_base(
         &self,
-        place: &Place,
+        place: &NodePlace,
         base: NodeHash,
-        row: Option<Vec<u8>>,
+        record: Option<Vec<u8>>,
     ) -> Result<Arc<Branch>> {
-        let at = Place { node: base, path: place.path };
+        let at = NodePlace { node: base, path: place.path };
         let nested = |_| Err(self.corruption(&at, "it is the base of another, and a difference"));
-        match self.decode(&at, row, nested)? {
+        match self.decode(&at, record, nested)? {
             Loaded::Branch(branch) => Ok(branch),
             Loaded::Value(_) => Err(self.corruption(&at, "it is the base of another, and a value")),
         }
     }
 
-    /// A stop. Cost: a row, if it is not in memory, and one more of a difference whose base is not.
-    pub(crate) fn load(&self, place: &Place) -> Result<Loaded> {
+    /// A node. Cost: a record, if it is not in memory, and one more of a difference whose base is not.
+    pub(crate) fn load(&self, place: &NodePlace) -> Result<Loaded> {
         if let Some(loaded) = self.cache.get(place.node) {
             return Ok(loaded);
         }
-        self.decode(place, self.row(place)?, |base| self.base(place, base))
+        self.decode(place, self.record(place)?, |base| self.base(place, base))
     }
 
-    /// A stop below which all is gone over: none of its children lies deeper than an address can be.
-    pub(crate) fn load_whole(&self, place: &Place) -> Result<Loaded> {
+    /// A node below which all is gone over: none of its children lies deeper than an address can be.
+    pub(crate) fn load_whole(&self, place: &NodePlace) -> Result<Loaded> {
         let loaded = self.load(place)?;
         if let Loaded::Branch(branch) = &loaded
             && place.path.as_bytes().len() + branch.depth() > ADDRESS_BYTES_MAX
@@ -192,24 +192,25 @@ impl Nodes<'_> {
         Ok(loaded)
     }
 
-    /// Several, in their order. Cost: the rows that are not in memory, side by side, and then the bases of those that are
+    /// Several, in their order. Cost: the records that are not in memory, side by side, and then the bases of those that are
     /// differences.
-    fn load_many(&self, places: &[Place]) -> Result<Vec<Loaded>> {
+    fn load_many(&self, places: &[NodePlace]) -> Result<Vec<Loaded>> {
         let mut loaded: Vec<Option<Loaded>> =
             places.iter().map(|place| self.cache.get(place.node)).collect();
         let missing: Vec<usize> = (0..places.len()).filter(|&at| loaded[at].is_none()).collect();
         let one_by_one = || places.iter().map(|place| self.load(place)).collect();
-        let rows = match self.rows(missing.iter().map(|&at| places[at].node)) {
+        let records = match self.records(missing.iter().map(|&at| places[at].node)) {
             // To see which it is.
             Err(terrane_kv::Error::Corruption { .. }) => return one_by_one(),
-            rows => rows?,
+            records => records?,
         };
         let mut bases = BTreeMap::new();
-        for (&at, row) in missing.iter().zip(&rows) {
-            let row = row.as_deref().map(|row| Row::decode(&key_of(&places[at].node), row));
-            // What is wrong with a row is said below.
-            if let Some(Ok(row)) = row
-                && let Ok(Some(base)) = row.base()
+        for (&at, record) in missing.iter().zip(&records) {
+            let record =
+                record.as_deref().map(|record| Record::decode(&key_of(&places[at].node), record));
+            // What is wrong with a record is said below.
+            if let Some(Ok(record)) = record
+                && let Ok(Some(base)) = record.base()
             {
                 bases.entry(base).or_insert((places[at], self.base_in_memory(base)));
             }
@@ -219,68 +220,69 @@ impl Nodes<'_> {
             .filter(|(_, (_, branch))| branch.is_none())
             .map(|(base, _)| *base)
             .collect();
-        let base_rows = match self.rows(wanted.iter().copied()) {
+        let base_records = match self.records(wanted.iter().copied()) {
             Err(terrane_kv::Error::Corruption { .. }) => return one_by_one(),
-            rows => rows?,
+            records => records?,
         };
-        for (base, row) in wanted.iter().zip(base_rows) {
+        for (base, record) in wanted.iter().zip(base_records) {
             if let Some((place, branch)) = bases.get_mut(base) {
-                *branch = Some(self.decode_base(place, *base, row)?);
+                *branch = Some(self.decode_base(place, *base, record)?);
             }
         }
-        for (at, row) in missing.into_iter().zip(rows) {
+        for (at, record) in missing.into_iter().zip(records) {
             let base = |base: NodeHash| match bases.get(&base) {
                 Some((_, Some(branch))) => Ok(Arc::clone(branch)),
                 _ => self.base(&places[at], base),
             };
-            loaded[at] = Some(self.decode(&places[at], row, base)?);
+            loaded[at] = Some(self.decode(&places[at], record, base)?);
         }
         Ok(loaded.into_iter().flatten().collect())
     }
 
-    fn rows(
+    fn records(
         &self,
         nodes: impl Iterator<Item = NodeHash>,
     ) -> terrane_kv::Result<Vec<Option<Vec<u8>>>> {
-        let keys: Vec<RowKey> = nodes.map(|node| key_of(&node)).collect();
-        let keys: Vec<&[u8]> = keys.iter().map(RowKey::as_slice).collect();
+        let keys: Vec<RecordKey> = nodes.map(|node| key_of(&node)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(RecordKey::as_slice).collect();
         if keys.is_empty() {
             return Ok(Vec::new());
         }
         self.reader.get_many(Table::Main, &keys)
     }
 
-    /// The values of addresses, which ascend, below an edge at the empty address; they go down together, and each stop is
+    /// The values of addresses, which ascend, below an edge at the empty address; they go down together, and each node is
     /// read once.
     ///
-    /// Cost: the stops on the way that are not in memory; those of one level side by side.
+    /// Cost: the nodes on the way that are not in memory; those of one level side by side.
     pub(crate) fn find(&self, edge: &Edge, addresses: &[&[u8]]) -> Result<Vec<Option<Arc<[u8]>>>> {
         let mut found = vec![None; addresses.len()];
-        let mut level = vec![Below { edge: edge.clone(), depth: 0, range: 0..addresses.len() }];
+        let mut level =
+            vec![AddressGroup { edge: edge.clone(), depth: 0, range: 0..addresses.len() }];
         while !level.is_empty() {
             let mut places = Vec::new();
             let mut reached = Vec::new();
             for below in level {
-                let depth = below.depth + below.edge.chain.as_bytes().len();
-                let chain = below.edge.chain.as_bytes();
+                let depth = below.depth + below.edge.extension.as_bytes().len();
+                let extension = below.edge.extension.as_bytes();
                 let goes_on = |at: &usize| {
                     addresses[*at].len() >= depth
-                        && addresses[*at][below.depth..].starts_with(chain)
+                        && addresses[*at][below.depth..].starts_with(extension)
                 };
-                // Those that go along the whole chain are neighbours.
+                // Those that go along the whole extension are neighbours.
                 let Some(first) = below.range.clone().find(goes_on) else { continue };
                 let count = (first..below.range.end).take_while(goes_on).count();
-                match &below.edge.stop {
-                    Stop::Leaf(value) => {
+                match &below.edge.end {
+                    Node::Leaf(value) => {
                         for at in first..first + count {
                             if addresses[at].len() == depth {
                                 found[at] = Some(Arc::clone(value));
                             }
                         }
                     }
-                    Stop::Row(node) => {
+                    Node::Stored(node) => {
                         let path = Prefix::new(&addresses[first][..depth]).unwrap_or(Prefix::EMPTY);
-                        places.push(Place { node: *node, path });
+                        places.push(NodePlace { node: *node, path });
                         reached.push((depth, first..first + count));
                     }
                 }
@@ -305,7 +307,7 @@ impl Nodes<'_> {
                     let count = (at..range.end).take_while(has_token).count();
                     if let Some(edge) = branch.and_then(|branch| branch.child(token)) {
                         let (edge, range) = (edge.to_edge(), at..at + count);
-                        level.push(Below { edge, depth: depth + 1, range });
+                        level.push(AddressGroup { edge, depth: depth + 1, range });
                     }
                     at += count;
                 }
@@ -322,17 +324,17 @@ impl Nodes<'_> {
         let mut path = Prefix::EMPTY;
         loop {
             let rest = &wanted[path.as_bytes().len()..];
-            let chain = edge.chain.as_bytes();
-            let along = common(chain, rest);
+            let extension = edge.extension.as_bytes();
+            let along = common(extension, rest);
             if along == rest.len() {
                 return Ok(Some((path, edge)));
             }
-            if along < chain.len() {
+            if along < extension.len() {
                 return Ok(None);
             }
-            let Stop::Row(node) = edge.stop else { return Ok(None) };
-            path.extend(chain);
-            let Loaded::Branch(branch) = self.load_whole(&Place { node, path })? else {
+            let Node::Stored(node) = edge.end else { return Ok(None) };
+            path.extend(extension);
+            let Loaded::Branch(branch) = self.load_whole(&NodePlace { node, path })? else {
                 return Ok(None);
             };
             let token = rest[along];
@@ -346,7 +348,7 @@ impl Nodes<'_> {
 }
 
 /// Addresses that lead to one edge.
-struct Below {
+struct AddressGroup {
     edge: Edge,
     /// Tokens above it.
     depth: usize,

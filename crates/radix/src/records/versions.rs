@@ -1,4 +1,4 @@
-//! The bookkeeping: trees, their versions, and the roots that these have; rows of the index [`VERSIONS`].
+//! The bookkeeping: trees, their versions, and the roots that these have; records of the index [`VERSIONS`].
 //!
 //! | key | value |
 //! |---|---|
@@ -7,13 +7,13 @@
 //! | `t` name | number of the tree |
 //! | `r` tree (4, big-endian) root (32) | its versions: [`Ids`] |
 //! | `v` number (8, big-endian) | a version: see [`Version`] |
-//! | `o` key number (8, big-endian) | one of the older ids of the row of this key, an `r` or a `v` |
+//! | `o` key number (8, big-endian) | one of the older ids of the record of this key, an `r` or a `v` |
 //!
 //! Each value ends with a CRC-32C of the key and of what is before it. Numbers in values are LEB128. A version: tree, edge of
 //! the whole tree (see `node`), number of its neighbour or 0, whether that is its parent (1), those that depend on it,
 //! length of the metadata, metadata.
 //!
-//! Invariants: numbers of trees and versions are never given again. Every transaction that changes a row counts as one in the
+//! Invariants: numbers of trees and versions are never given again. Every transaction that changes a record counts as one in the
 //! head, so that whoever has something of an older one in memory can tell.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ use terrane_kv::{Reader, Table, Writer};
 
 /// The index of the bookkeeping.
 pub const VERSIONS: &str = "versions";
-/// What the row of the format begins with.
+/// What the record of the format begins with.
 pub(crate) const MAGIC: [u8; 8] = *b"TRNRADX3";
 /// How nodes are hashed: as Transact does, length heads included.
 pub const SCHEME: &str = "transact";
@@ -63,7 +63,7 @@ impl Head {
     pub(crate) const NEW: Self = Self { next_tree: 1, last_version: 0, transactions: 0 };
 }
 
-/// The versions that a row names, mostly one: the newest stands in the row, each older one is a row of its own, so that naming
+/// The versions that a record names, mostly one: the newest stands in the record, each older one is a record of its own, so that naming
 /// one more costs the same however many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Ids {
@@ -82,8 +82,8 @@ impl Ids {
         let mut ids = Vec::new();
         if self.older > 0 {
             let prefix = [b"o", owner].concat();
-            each_with_prefix(reader, &prefix, |key, row| {
-                ids.push(older_of(key, row)?.1);
+            each_with_prefix(reader, &prefix, |key, record| {
+                ids.push(older_of(key, record)?.1);
                 Ok(())
             })?;
         }
@@ -125,9 +125,9 @@ impl Ids {
             cursor.seek(&older_key(owner, id))?;
             let prefix = [b"o", owner].concat();
             let before = cursor.prev()?.filter(|(key, _)| key.starts_with(&prefix));
-            let (key, row) =
+            let (key, record) =
                 before.ok_or_else(|| corrupt(owner, "its older versions are missing"))?;
-            gone = older_of(&key, &row)?.1;
+            gone = older_of(&key, &record)?.1;
             self.newest = Some(gone);
         }
         self.older -= 1;
@@ -141,7 +141,7 @@ pub(crate) struct Version {
     pub(crate) tree: TreeId,
     /// Of the whole tree; its hash is the root.
     pub(crate) edge: Edge,
-    /// The version that it is joined to for counting (see `spans`).
+    /// The version that it is joined to for counting (see `references`).
     pub(crate) neighbour: Option<VersionId>,
     /// Whether the neighbour is the nearest ancestor that is retained; else there is none but the empty state.
     pub(crate) is_child: bool,
@@ -157,7 +157,7 @@ fn version_key(id: VersionId) -> [u8; 9] {
     key
 }
 
-/// The version that a row is of by its key.
+/// The version that a record is of by its key.
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
 fn version_of_key(key: &[u8]) -> Option<VersionId> {
     let id = key.strip_prefix(b"v")?.try_into().ok()?;
@@ -177,10 +177,10 @@ fn older_key(owner: &[u8], id: VersionId) -> Vec<u8> {
     [b"o", owner, &id.0.to_be_bytes()].concat()
 }
 
-/// The row that an older version is of, and its number.
+/// The record that an older version is of, and its number.
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-fn older_of<'a>(key: &'a [u8], row: &[u8]) -> Result<(&'a [u8], VersionId)> {
-    read(key, row, |_| Ok(()))?;
+fn older_of<'a>(key: &'a [u8], record: &[u8]) -> Result<(&'a [u8], VersionId)> {
+    read(key, record, |_| Ok(()))?;
     let (owner, id) =
         key[1..].split_last_chunk().ok_or_else(|| corrupt(key, "length of the key"))?;
     Ok((owner, VersionId(u64::from_be_bytes(*id))))
@@ -191,8 +191,8 @@ fn tree_key(name: &str) -> Vec<u8> {
 }
 
 fn corrupt(key: &[u8], what: &str) -> Error {
-    Error::CorruptRow {
-        what: format!("row {:?} of {VERSIONS}: {what}", key.escape_ascii().to_string()),
+    Error::CorruptRecord {
+        what: format!("record {:?} of {VERSIONS}: {what}", key.escape_ascii().to_string()),
     }
 }
 
@@ -206,14 +206,14 @@ fn put(writer: &mut dyn Writer, key: &[u8], body: Vec<u8>) -> Result<()> {
     Ok(writer.overwrite(TABLE, key, &sealed(key, body))?)
 }
 
-/// Reads a row by a function of its body.
+/// Reads a record by a function of its body.
 fn read<T>(
     key: &[u8],
-    row: &[u8],
+    record: &[u8],
     parse: impl FnOnce(&mut Input<'_>) -> std::result::Result<T, Broken>,
 ) -> Result<T> {
     let (body, crc) =
-        row.split_last_chunk::<CRC_BYTES>().ok_or_else(|| corrupt(key, "it is cut short"))?;
+        record.split_last_chunk::<CRC_BYTES>().ok_or_else(|| corrupt(key, "it is cut short"))?;
     if u32::from_le_bytes(*crc) != crc32c_append(crc32c(key), body) {
         return Err(corrupt(key, "checksum"));
     }
@@ -228,7 +228,7 @@ fn get<T>(
     key: &[u8],
     parse: impl FnOnce(&mut Input<'_>) -> std::result::Result<T, Broken>,
 ) -> Result<Option<T>> {
-    reader.get(TABLE, key)?.map(|row| read(key, &row, parse)).transpose()
+    reader.get(TABLE, key)?.map(|record| read(key, &record, parse)).transpose()
 }
 
 fn number_in(input: &mut Input<'_>) -> std::result::Result<u32, Broken> {
@@ -253,7 +253,7 @@ fn own_format() -> Vec<u8> {
     [MAGIC.as_slice(), SCHEME.as_bytes()].concat()
 }
 
-/// Gives a new store its first rows.
+/// Gives a new store its first records.
 pub(crate) fn format(writer: &mut dyn Writer) -> Result<()> {
     put(writer, b"f", own_format())?;
     put_head(writer, &Head::NEW)
@@ -262,7 +262,7 @@ pub(crate) fn format(writer: &mut dyn Writer) -> Result<()> {
 /// Refuses a store of another format, in a database of the back-end that is named.
 ///
 /// # Errors
-/// [`Error::Unsupported`]; [`Error::CorruptRow`] if the row of the format is damaged or not there.
+/// [`Error::Unsupported`]; [`Error::CorruptRecord`] if the record of the format is damaged or not there.
 pub(crate) fn check_format(reader: &dyn Reader, back_end: &'static str) -> Result<()> {
     let found = get(reader, b"f", |input| Ok(std::mem::take(&mut input.0).to_vec()))?;
     let found = found.ok_or_else(|| corrupt(b"f", "it is missing"))?;
@@ -276,7 +276,7 @@ pub(crate) fn check_format(reader: &dyn Reader, back_end: &'static str) -> Resul
     Err(terrane_kv::Error::Unsupported { back_end, option, why }.into())
 }
 
-/// Whether a store has the row of its format.
+/// Whether a store has the record of its format.
 pub(crate) fn is_formatted(reader: &(impl Reader + ?Sized)) -> Result<bool> {
     Ok(reader.get(TABLE, b"f")?.is_some())
 }
@@ -305,7 +305,7 @@ pub(crate) fn put_head(writer: &mut dyn Writer, head: &Head) -> Result<()> {
 /// Checks that neither the next tree nor the next version gets a number that there was.
 ///
 /// # Errors
-/// [`Error::CorruptRow`].
+/// [`Error::CorruptRecord`].
 pub(crate) fn check_head(head: &Head, last_tree: Option<TreeId>, last_version: u64) -> Result<()> {
     if let Some(last) = last_tree.filter(|last| head.next_tree <= *last) {
         return Err(corrupt(HEAD_KEY, &format!("a new tree would not come after tree {last}")));
@@ -354,11 +354,11 @@ fn each_with_prefix(
 ) -> Result<()> {
     let mut cursor = reader.cursor(TABLE)?;
     cursor.seek(prefix)?;
-    while let Some((key, row)) = cursor.next()? {
+    while let Some((key, record)) = cursor.next()? {
         if !key.starts_with(prefix) {
             break;
         }
-        visit(&key, &row)?;
+        visit(&key, &record)?;
     }
     Ok(())
 }
@@ -366,8 +366,8 @@ fn each_with_prefix(
 /// All trees, by name.
 pub(crate) fn trees(reader: &(impl Reader + ?Sized)) -> Result<Vec<(String, TreeId)>> {
     let mut trees = Vec::new();
-    each_with_prefix(reader, b"t", |key, row| {
-        let id = read(key, row, number_in)?;
+    each_with_prefix(reader, b"t", |key, record| {
+        let id = read(key, record, number_in)?;
         let name = std::str::from_utf8(&key[1..]).map_err(|_| corrupt(key, "name is no UTF-8"))?;
         trees.push((name.to_owned(), id));
         Ok(())
@@ -408,8 +408,8 @@ pub(crate) fn oldest_of_root(
     let mut cursor = reader.cursor(TABLE)?;
     cursor.seek(&prefix)?;
     let first = cursor.next()?.filter(|(key, _)| key.starts_with(&prefix));
-    let (key, row) = first.ok_or_else(|| corrupt(&key, "its older versions are missing"))?;
-    Ok(Some((older_of(&key, &row)?.1, ids.count())))
+    let (key, record) = first.ok_or_else(|| corrupt(&key, "its older versions are missing"))?;
+    Ok(Some((older_of(&key, &record)?.1, ids.count())))
 }
 
 /// Names a version as one of a root.
@@ -455,9 +455,9 @@ pub(crate) fn roots(
 ) -> Result<Vec<(Root, Vec<VersionId>)>> {
     let prefix = [b"r".as_slice(), &tree.to_be_bytes()].concat();
     let mut roots = Vec::new();
-    each_with_prefix(reader, &prefix, |key, row| {
+    each_with_prefix(reader, &prefix, |key, record| {
         let root = key[prefix.len()..].try_into().map_err(|_| corrupt(key, "length of the key"))?;
-        let ids = read(key, row, root_ids_in)?.all(reader, key)?;
+        let ids = read(key, record, root_ids_in)?.all(reader, key)?;
         roots.push((NodeHash(root), ids));
         Ok(())
     })?;
@@ -509,7 +509,7 @@ fn version_body(version: &Version) -> Vec<u8> {
 /// Writes a version that was not there.
 ///
 /// # Errors
-/// [`Error::CorruptRow`] if it is.
+/// [`Error::CorruptRecord`] if it is.
 pub(crate) fn add_version(writer: &mut dyn Writer, id: VersionId, version: &Version) -> Result<()> {
     let key = version_key(id);
     match writer.put(TABLE, &key, &sealed(&key, version_body(version))) {
@@ -533,7 +533,7 @@ pub(crate) fn dependents(
     version.dependents.all(reader, &version_key(id))
 }
 
-/// Notes in a row, which is left to the caller, that a version depends on another.
+/// Notes in a record, which is left to the caller, that a version depends on another.
 pub(crate) fn add_dependent(
     writer: &mut dyn Writer,
     id: VersionId,
@@ -579,28 +579,28 @@ pub(crate) fn last_version(reader: &dyn Reader) -> Result<u64> {
     Ok(id.0)
 }
 
-/// All rows, read by themselves.
+/// All records, read by themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     pub(crate) head: Option<Head>,
     pub(crate) trees: BTreeMap<String, TreeId>,
     pub(crate) roots: BTreeMap<(TreeId, Root), Ids>,
     pub(crate) versions: BTreeMap<VersionId, Version>,
-    /// By the key of the row that they are of.
+    /// By the key of the record that they are of.
     pub(crate) older: BTreeMap<Vec<u8>, Vec<VersionId>>,
-    /// Keys of rows that break a rule, of which nothing is in the rest.
+    /// Keys of records that break a rule, of which nothing is in the rest.
     pub(crate) broken: Vec<Vec<u8>>,
     /// Why the back-end could not read further.
     pub(crate) unread: Option<Error>,
 }
 
-/// All rows but the head, for trees and their versions, of which the neighbours are taken.
-pub(crate) fn rows(
+/// All records but the head, for trees and their versions, of which the neighbours are taken.
+pub(crate) fn records(
     trees: &BTreeMap<String, TreeId>,
     versions: &BTreeMap<VersionId, Version>,
 ) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut rows = BTreeMap::from([(b"f".to_vec(), own_format())]);
-    rows.extend(trees.iter().map(|(name, tree)| (tree_key(name), number_body(*tree))));
+    let mut records = BTreeMap::from([(b"f".to_vec(), own_format())]);
+    records.extend(trees.iter().map(|(name, tree)| (tree_key(name), number_body(*tree))));
     let mut named: BTreeMap<Vec<u8>, Vec<VersionId>> = BTreeMap::new();
     for (id, version) in versions {
         let root = root_key(version.tree, &version.edge.top).to_vec();
@@ -616,17 +616,17 @@ pub(crate) fn rows(
     for (id, version) in versions {
         let key = version_key(*id);
         let dependents = ids_of(&key);
-        rows.insert(key.to_vec(), version_body(&Version { dependents, ..version.clone() }));
+        records.insert(key.to_vec(), version_body(&Version { dependents, ..version.clone() }));
         let key = root_key(version.tree, &version.edge.top);
         let mut body = Vec::new();
         put_ids(&mut body, ids_of(&key));
-        rows.insert(key.to_vec(), body);
+        records.insert(key.to_vec(), body);
     }
     for (owner, all) in &named {
         let older = all.split_last().map_or(&[][..], |(_, older)| older);
-        rows.extend(older.iter().map(|id| (older_key(owner, *id), Vec::new())));
+        records.extend(older.iter().map(|id| (older_key(owner, *id), Vec::new())));
     }
-    rows.into_iter().map(|(key, body)| (key.clone(), sealed(&key, body))).collect()
+    records.into_iter().map(|(key, body)| (key.clone(), sealed(&key, body))).collect()
 }
 
 pub(crate) fn is_head(key: &[u8]) -> bool {
@@ -634,7 +634,7 @@ pub(crate) fn is_head(key: &[u8]) -> bool {
 }
 
 impl Book {
-    /// Reads the whole index; hands out the errors of those rows that break a rule.
+    /// Reads the whole index; hands out the errors of those records that break a rule.
     pub(crate) fn read(
         reader: &(impl Reader + ?Sized),
         note: &mut dyn FnMut(Error) -> Result<()>,
@@ -643,8 +643,8 @@ impl Book {
         let mut cursor = reader.cursor(TABLE)?;
         loop {
             match cursor.next() {
-                Ok(Some((key, row))) => {
-                    if let Err(error) = book.take(&key, &row) {
+                Ok(Some((key, record))) => {
+                    if let Err(error) = book.take(&key, &record) {
                         note(error)?;
                         book.broken.push(key);
                     }
@@ -661,30 +661,30 @@ impl Book {
     }
 
     #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-    fn take(&mut self, key: &[u8], row: &[u8]) -> Result<()> {
+    fn take(&mut self, key: &[u8], record: &[u8]) -> Result<()> {
         let wrong_key = || corrupt(key, "it belongs to nothing");
         let (kind, rest) = key.split_first().ok_or_else(wrong_key)?;
         match kind {
             b'f' if rest.is_empty() => {}
-            b'n' if rest.is_empty() => self.head = Some(read(key, row, head_in)?),
+            b'n' if rest.is_empty() => self.head = Some(read(key, record, head_in)?),
             b't' => {
                 let name = std::str::from_utf8(rest).map_err(|_| wrong_key())?;
-                self.trees.insert(name.to_owned(), read(key, row, number_in)?);
+                self.trees.insert(name.to_owned(), read(key, record, number_in)?);
             }
             b'r' => {
                 let (tree, root) = rest.split_first_chunk().ok_or_else(wrong_key)?;
                 let root = NodeHash(root.try_into().map_err(|_| wrong_key())?);
-                let ids = read(key, row, root_ids_in)?;
+                let ids = read(key, record, root_ids_in)?;
                 self.roots.insert((u32::from_be_bytes(*tree), root), ids);
             }
             b'v' => {
                 let id = version_of_key(key).ok_or_else(wrong_key)?;
-                let version = read(key, row, version_in)?;
+                let version = read(key, record, version_in)?;
                 check_parent(id, &version).map_err(|Broken(rule)| corrupt(key, rule))?;
                 self.versions.insert(id, version);
             }
             b'o' => {
-                let (owner, id) = older_of(key, row)?;
+                let (owner, id) = older_of(key, record)?;
                 self.older.entry(owner.to_vec()).or_default().push(id);
             }
             _ => return Err(wrong_key()),
@@ -706,7 +706,7 @@ impl Book {
         older.chain(ids.newest).collect()
     }
 
-    /// How many versions the rows speak of, or have been of, that cannot be read.
+    /// How many versions the records speak of, or have been of, that cannot be read.
     pub(crate) fn lost_versions(&self) -> u64 {
         let mut named: BTreeSet<VersionId> =
             self.broken.iter().filter_map(|key| version_of_key(key)).collect();
@@ -717,18 +717,18 @@ impl Book {
         named.iter().filter(|id| !self.versions.contains_key(id)).count() as u64
     }
 
-    /// How many rows of trees there are that cannot be read.
+    /// How many records of trees there are that cannot be read.
     pub(crate) fn lost_trees(&self) -> u64 {
         self.broken.iter().filter(|key| key.first() == Some(&b't')).count() as u64
     }
 
-    /// The number of the version that was made last of those that have a row, also one that cannot be read; 0 if there is none.
+    /// The number of the version that was made last of those that have a record, also one that cannot be read; 0 if there is none.
     pub(crate) fn last_version(&self) -> u64 {
         let broken = self.broken.iter().filter_map(|key| version_of_key(key));
         self.versions.keys().copied().chain(broken).max().map_or(0, |id| id.0)
     }
 
-    /// Keys of rows whose older versions are there although the row is not.
+    /// Keys of records whose older versions are there although the record is not.
     pub(crate) fn orphans(&self) -> impl Iterator<Item = &[u8]> {
         let roots = self.roots.keys().map(|(tree, root)| root_key(*tree, root).to_vec());
         let versions = self.versions.keys().map(|id| version_key(*id).to_vec());

@@ -8,9 +8,9 @@ use crate::base::address::{Address, Prefix};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::Root;
 use crate::node::branch::Branch;
-use crate::node::node::{Edge, EdgeRef, Stop, common};
-use crate::records::node_store::{Loaded, Place};
-use crate::store::inner::{Core, edge_of};
+use crate::node::node::{Edge, EdgeRef, Node, common};
+use crate::records::node_store::{Loaded, NodePlace};
+use crate::store::inner::{Inner, edge_of};
 use crate::store::leaves::View;
 use crate::store::store::Tree;
 
@@ -27,17 +27,17 @@ pub struct Difference {
 
 /// What a tree has at a place.
 #[derive(Debug, Clone)]
-enum At {
+enum Position {
     Nothing,
-    /// An edge of whose chain so many tokens are above.
+    /// An edge of whose extension so many tokens are above.
     Edge(Edge, usize),
 }
 
-/// What is below a stop, or below a place within a chain.
+/// What is below a node, or below a place within an extension.
 #[derive(Debug, Clone)]
-enum Below {
+enum Subtrees {
     Nothing,
-    One(u8, At),
+    One(u8, Position),
     Branch(Arc<Branch>),
 }
 
@@ -45,15 +45,15 @@ type Value = Option<Arc<[u8]>>;
 
 /// What is still to come, the next on top.
 enum Pending {
-    Both(Prefix, At, At),
+    Both(Prefix, Position, Position),
     /// Children from these tokens on.
-    Children(Prefix, Below, Below, u16),
+    Children(Prefix, Subtrees, Subtrees, u16),
     Value(Prefix, Value, Value),
 }
 
 /// The differences of two states; see [`Tree::diff`]. After an error it ends.
 pub struct Diff<'a> {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
     view: View<'a>,
     from: Root,
     to: Root,
@@ -72,7 +72,7 @@ impl std::fmt::Debug for Diff<'_> {
 impl Tree {
     /// The addresses whose values differ in two states, in their order, lazily and from a snapshot that stays as it is.
     ///
-    /// Cost: the stops on the way to what differs, where they are not in memory; not what both states share at the same place.
+    /// Cost: the nodes on the way to what differs, where they are not in memory; not what both states share at the same place.
     /// Memory: one path of both.
     ///
     /// # Errors
@@ -80,21 +80,21 @@ impl Tree {
     pub fn diff(&self, from: &Root, to: &Root) -> Result<Diff<'static>> {
         let (reader, before) = self.open(from)?;
         let after = edge_of(&*reader, self.tree_name().id, self.name(), to)?;
-        let core = Arc::clone(self.core());
-        Ok(Diff::new(core, View::Snapshot(reader), before.as_ref(), after.as_ref()))
+        let inner = Arc::clone(self.inner());
+        Ok(Diff::new(inner, View::Snapshot(reader), before.as_ref(), after.as_ref()))
     }
 }
 
-impl At {
+impl Position {
     fn of(edge: Option<&Edge>) -> Self {
         edge.map_or(Self::Nothing, |edge| Self::Edge(edge.clone(), 0))
     }
 
-    /// What is left of the chain.
-    fn chain(&self) -> Option<&[u8]> {
+    /// What is left of the extension.
+    fn extension(&self) -> Option<&[u8]> {
         match self {
             Self::Nothing => None,
-            Self::Edge(edge, above) => Some(&edge.chain.as_bytes()[*above..]),
+            Self::Edge(edge, above) => Some(&edge.extension.as_bytes()[*above..]),
         }
     }
 
@@ -104,14 +104,14 @@ impl At {
             (Self::Nothing, Self::Nothing) => true,
             (Self::Edge(one, 0), Self::Edge(two, 0)) => one.top == two.top,
             (Self::Edge(one, _), Self::Edge(two, _)) => {
-                self.chain() == other.chain() && one.stop == two.stop
+                self.extension() == other.extension() && one.end == two.end
             }
             _ => false,
         }
     }
 }
 
-impl Below {
+impl Subtrees {
     /// The first token from `from` on.
     fn token(&self, from: u16) -> Option<u8> {
         match self {
@@ -123,11 +123,13 @@ impl Below {
         }
     }
 
-    fn child(&self, token: u8) -> At {
+    fn child(&self, token: u8) -> Position {
         match self {
             Self::One(own, at) if *own == token => at.clone(),
-            Self::Nothing | Self::One(..) => At::Nothing,
-            Self::Branch(branch) => At::of(branch.child(token).map(EdgeRef::to_edge).as_ref()),
+            Self::Nothing | Self::One(..) => Position::Nothing,
+            Self::Branch(branch) => {
+                Position::of(branch.child(token).map(EdgeRef::to_edge).as_ref())
+            }
         }
     }
 
@@ -144,43 +146,57 @@ impl Below {
 impl<'a> Diff<'a> {
     /// The differences of two whole trees.
     pub(crate) fn new(
-        core: Arc<Core>,
+        inner: Arc<Inner>,
         view: View<'a>,
         before: Option<&Edge>,
         after: Option<&Edge>,
     ) -> Self {
         let root = |edge: Option<&Edge>| edge.map_or(Root::EMPTY, |edge| edge.top);
-        let both = Pending::Both(Prefix::EMPTY, At::of(before), At::of(after));
-        Self { core, view, from: root(before), to: root(after), pending: vec![both] }
+        let both = Pending::Both(Prefix::EMPTY, Position::of(before), Position::of(after));
+        Self { inner, view, from: root(before), to: root(after), pending: vec![both] }
     }
 
     /// The value and the children at a place so many tokens further, where `path` leads.
-    fn open(&self, root: &Root, path: Prefix, at: At, along: usize) -> Result<(Value, Below)> {
-        let At::Edge(edge, above) = at else { return Ok((None, Below::Nothing)) };
+    fn open(
+        &self,
+        root: &Root,
+        path: Prefix,
+        at: Position,
+        along: usize,
+    ) -> Result<(Value, Subtrees)> {
+        let Position::Edge(edge, above) = at else { return Ok((None, Subtrees::Nothing)) };
         let above = above + along;
-        if let Some(&token) = edge.chain.as_bytes().get(above) {
-            return Ok((None, Below::One(token, At::Edge(edge, above + 1))));
+        if let Some(&token) = edge.extension.as_bytes().get(above) {
+            return Ok((None, Subtrees::One(token, Position::Edge(edge, above + 1))));
         }
-        let node = match edge.stop {
-            Stop::Leaf(value) => return Ok((Some(value), Below::Nothing)),
-            Stop::Row(node) => node,
+        let node = match edge.end {
+            Node::Leaf(value) => return Ok((Some(value), Subtrees::Nothing)),
+            Node::Stored(node) => node,
         };
-        Ok(match self.core.nodes(self.view.reader(), root).load_whole(&Place { node, path })? {
-            Loaded::Value(value) => (Some(value), Below::Nothing),
-            Loaded::Branch(branch) => (branch.value().map(Into::into), Below::Branch(branch)),
-        })
+        Ok(
+            match self
+                .inner
+                .nodes(self.view.reader(), root)
+                .load_whole(&NodePlace { node, path })?
+            {
+                Loaded::Value(value) => (Some(value), Subtrees::Nothing),
+                Loaded::Branch(branch) => {
+                    (branch.value().map(Into::into), Subtrees::Branch(branch))
+                }
+            },
+        )
     }
 
-    /// Goes along what both chains have in common, and opens what is there.
-    fn both(&mut self, mut path: Prefix, one: At, two: At) -> Result<()> {
+    /// Goes along what both extensions have in common, and opens what is there.
+    fn both(&mut self, mut path: Prefix, one: Position, two: Position) -> Result<()> {
         if one.is_same(&two) {
             return Ok(());
         }
-        let along = match (one.chain(), two.chain()) {
+        let along = match (one.extension(), two.extension()) {
             (Some(one), Some(two)) => common(one, two),
             (one, two) => one.or(two).unwrap_or_default().len(),
         };
-        path.extend(&one.chain().or(two.chain()).unwrap_or_default()[..along]);
+        path.extend(&one.extension().or(two.extension()).unwrap_or_default()[..along]);
         let (before, ones) = self.open(&self.from, path, one, along)?;
         let (after, twos) = self.open(&self.to, path, two, along)?;
         self.pending.push(Pending::Children(path, ones, twos, 0));
@@ -191,7 +207,7 @@ impl<'a> Diff<'a> {
     }
 
     /// Puts the next children that differ on top of those that follow.
-    fn children(&mut self, path: Prefix, ones: Below, twos: Below, mut from: u16) {
+    fn children(&mut self, path: Prefix, ones: Subtrees, twos: Subtrees, mut from: u16) {
         loop {
             let token = match (ones.token(from), twos.token(from)) {
                 (Some(one), Some(two)) => one.min(two),
@@ -260,7 +276,7 @@ mod tests {
     use terrane_kv::Memory;
     use terrane_kv::{Cursor, Reader, Table};
 
-    /// Counts the rows that are read.
+    /// Counts the records that are read.
     struct Counting {
         reader: Box<dyn Reader + Send>,
         reads: Arc<AtomicU64>,
@@ -281,7 +297,7 @@ mod tests {
         }
     }
 
-    /// Differences, and how many rows they took.
+    /// Differences, and how many records they took.
     fn counted(tree: &Tree, from: &Root, to: &Root, count: usize) -> (Vec<Difference>, u64) {
         let mut diff = tree.diff(from, to).unwrap();
         let reads = Arc::new(AtomicU64::new(0));
@@ -311,14 +327,14 @@ mod tests {
         changed.sort();
         assert_eq!(found.iter().map(|found| found.address).collect::<Vec<_>>(), changed);
         // Two ways of at most three branches, in both trees.
-        assert!((2..=12).contains(&reads), "{reads} rows");
+        assert!((2..=12).contains(&reads), "{reads} records");
 
         assert_eq!(counted(&tree, &one, &one, usize::MAX), (Vec::new(), 0));
         let (found, reads) = counted(&tree, &Root::EMPTY, &two, 1);
         assert_eq!(found.len(), 1);
-        assert!((1..=3).contains(&reads), "{reads} rows for the first one");
+        assert!((1..=3).contains(&reads), "{reads} records for the first one");
         let (found, reads) = counted(&tree, &two, &Root::EMPTY, usize::MAX);
         assert_eq!(found.len(), 3_999);
-        assert!(reads > 256, "{reads} rows for all");
+        assert!(reads > 256, "{reads} records for all");
     }
 }

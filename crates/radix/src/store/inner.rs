@@ -33,7 +33,7 @@ struct Roots {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Inner {
     pub(crate) database: Arc<dyn Database>,
     pub(crate) cache: NodeCache,
     pub(crate) options: Options,
@@ -50,12 +50,12 @@ pub(crate) struct Snapshot {
 
 /// What a transaction did to trees and roots.
 #[derive(Debug, Default)]
-pub(crate) struct Moves {
+pub(crate) struct TreeChanges {
     pub(crate) trees: Vec<(TreeId, bool)>,
     pub(crate) roots: Vec<(TreeId, Root, Option<Edge>)>,
 }
 
-impl Core {
+impl Inner {
     pub(crate) fn new(database: Arc<dyn Database>, options: Options) -> Self {
         Self {
             database,
@@ -93,7 +93,7 @@ impl Core {
     }
 
     /// Notes what a transaction did that is visible now; after it there were so many.
-    pub(crate) fn note(&self, moves: Moves, transactions: u64) {
+    pub(crate) fn note(&self, moves: TreeChanges, transactions: u64) {
         let mut roots = self.roots();
         // A snapshot may have come before, and may have seen more.
         if roots.transactions > transactions {
@@ -150,7 +150,7 @@ impl Core {
 
     /// A snapshot. What is in memory is not older afterwards.
     ///
-    /// Cost: a row.
+    /// Cost: a record.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
         let commit = self.database.last_commit();
         let reader = self.database.reader()?;
@@ -216,7 +216,9 @@ pub(crate) fn version_of(
     };
     let version = versions::version(reader, id)?;
     if version.edge.top != *root || version.tree != tree {
-        return Err(Error::CorruptRow { what: format!("version {id} is not one of root {root}") });
+        return Err(Error::CorruptRecord {
+            what: format!("version {id} is not one of root {root}"),
+        });
     }
     Ok(Some(version))
 }

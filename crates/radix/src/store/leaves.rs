@@ -6,9 +6,9 @@ use crate::base::address::{Address, Prefix};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::Root;
 use crate::node::branch::Branch;
-use crate::node::node::{Edge, Stop};
-use crate::records::node_store::{Loaded, Place};
-use crate::store::inner::Core;
+use crate::node::node::{Edge, Node};
+use crate::records::node_store::{Loaded, NodePlace};
+use crate::store::inner::Inner;
 use terrane_kv::Reader;
 
 /// A snapshot, or the view of a transaction.
@@ -46,9 +46,9 @@ enum Pending {
 
 /// The leaves of a state; see [`Tree::leaves`](crate::Tree::leaves). After an error it ends.
 ///
-/// Cost: each stop on the way once, where it is not in memory.
+/// Cost: each node on the way once, where it is not in memory.
 pub struct Leaves<'a> {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
     view: View<'a>,
     root: Root,
     order: Order,
@@ -70,33 +70,33 @@ impl<'a> Leaves<'a> {
     /// # Errors
     /// [`Error::PrefixNotFound`] if there is none, unless the prefix is empty.
     pub(crate) fn below(
-        core: Arc<Core>,
+        inner: Arc<Inner>,
         view: View<'a>,
         root: Root,
         edge: Option<&Edge>,
         prefix: &Prefix,
     ) -> Result<Self> {
         let found = match edge {
-            Some(edge) => core.nodes(view.reader(), &root).seek(edge, prefix)?,
+            Some(edge) => inner.nodes(view.reader(), &root).seek(edge, prefix)?,
             None => None,
         };
         if found.is_none() && *prefix != Prefix::EMPTY {
             return Err(Error::PrefixNotFound { prefix: *prefix });
         }
         let pending = found.map(|(path, edge)| Pending::Edge(path, edge)).into_iter().collect();
-        Ok(Self { core, view, root, order: Order::Ascending, pending })
+        Ok(Self { inner, view, root, order: Order::Ascending, pending })
     }
 
     /// The leaves from an address on: those that are not less, or, descending, not greater.
     pub(crate) fn from(
-        core: Arc<Core>,
+        inner: Arc<Inner>,
         view: View<'a>,
         root: Root,
         edge: Option<&Edge>,
         from: Option<&Address>,
         order: Order,
     ) -> Result<Self> {
-        let mut leaves = Self { core, view, root, order, pending: Vec::new() };
+        let mut leaves = Self { inner, view, root, order, pending: Vec::new() };
         let Some(edge) = edge else { return Ok(leaves) };
         leaves.pending.push(Pending::Edge(Prefix::EMPTY, edge.clone()));
         let Some(from) = from.map(Address::as_bytes) else { return Ok(leaves) };
@@ -104,12 +104,12 @@ impl<'a> Leaves<'a> {
         while let Some(next) = leaves.pending.pop() {
             match next {
                 Pending::Edge(path, edge) => {
-                    let mut stop = path;
-                    stop.extend(edge.chain.as_bytes());
-                    let stop = stop.as_bytes();
-                    if from.starts_with(stop) {
+                    let mut end = path;
+                    end.extend(edge.extension.as_bytes());
+                    let end = end.as_bytes();
+                    if from.starts_with(end) {
                         leaves.open(path, &edge)?;
-                    } else if (stop > from) == (order == Order::Ascending) {
+                    } else if (end > from) == (order == Order::Ascending) {
                         leaves.pending.push(Pending::Edge(path, edge));
                         break;
                     }
@@ -130,14 +130,14 @@ impl<'a> Leaves<'a> {
         Ok(leaves)
     }
 
-    /// Replaces an edge by what its stop holds.
+    /// Replaces an edge by what its node holds.
     fn open(&mut self, mut path: Prefix, edge: &Edge) -> Result<()> {
-        path.extend(edge.chain.as_bytes());
-        let (value, branch) = match &edge.stop {
-            Stop::Leaf(value) => (Some(Arc::clone(value)), None),
-            Stop::Row(node) => {
-                let nodes = self.core.nodes(self.view.reader(), &self.root);
-                match nodes.load_whole(&Place { node: *node, path })? {
+        path.extend(edge.extension.as_bytes());
+        let (value, branch) = match &edge.end {
+            Node::Leaf(value) => (Some(Arc::clone(value)), None),
+            Node::Stored(node) => {
+                let nodes = self.inner.nodes(self.view.reader(), &self.root);
+                match nodes.load_whole(&NodePlace { node: *node, path })? {
                     Loaded::Value(value) => (Some(value), None),
                     Loaded::Branch(branch) => (branch.value().map(Into::into), Some(branch)),
                 }

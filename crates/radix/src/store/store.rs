@@ -10,7 +10,7 @@ use crate::base::node_hash::Root;
 use crate::node::node::Edge;
 use crate::records::node_store::find_in_memory;
 use crate::records::versions::{self, VERSIONS, Version, VersionId};
-use crate::store::inner::{Core, Snapshot, edge_of};
+use crate::store::inner::{Inner, Snapshot, edge_of};
 use crate::store::leaves::{Leaves, Order, View};
 use crate::store::options::Options;
 use crate::store::transaction::{
@@ -28,13 +28,13 @@ pub const INDEXES: [&str; 2] = [VERSIONS, METADATA];
 /// what the others committed before the call began. Keys of the main table and of the index of versions are the store's alone.
 #[derive(Debug, Clone)]
 pub struct Store {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
 }
 
 /// A named tree of a store. Clones are the same tree; threads may share it.
 #[derive(Debug, Clone)]
 pub struct Tree {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
     tree: TreeName,
 }
 
@@ -58,10 +58,10 @@ impl Store {
     /// that is open for reading only nothing is made, and what would change the store is
     /// [`Error::ReadOnly`].
     ///
-    /// Cost: a row for each tree; a commit for a new store.
+    /// Cost: a record for each tree; a commit for a new store.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRow`] if something else is in the database, or the
+    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if something else is in the database, or the
     /// bookkeeping is damaged, for which there is [`repair`](Self::repair); those of the back-end.
     pub fn open(database: Arc<dyn Database>, options: &Options) -> Result<Self> {
         if !versions::is_formatted(&*database.reader()?)? {
@@ -69,7 +69,7 @@ impl Store {
             // Somebody else may have been first.
             if !versions::is_formatted(&*writer)? {
                 if writer.count(Table::Main)? > 0 || writer.count(Table::Index(VERSIONS))? > 0 {
-                    return Err(Error::CorruptRow {
+                    return Err(Error::CorruptRecord {
                         what: "the database has entries, but no radix state".into(),
                     });
                 }
@@ -84,7 +84,7 @@ impl Store {
         let last_tree = versions::trees(&*reader)?.into_iter().map(|(_, id)| id).max();
         versions::check_head(&head, last_tree, versions::last_version(&*reader)?)?;
         drop(reader);
-        Ok(Self { core: Arc::new(Core::new(database, *options)) })
+        Ok(Self { inner: Arc::new(Inner::new(database, *options)) })
     }
 
     /// Whether a database holds a store, which [`open`](Self::open) would make otherwise.
@@ -98,7 +98,7 @@ impl Store {
     /// The database.
     #[must_use]
     pub fn database(&self) -> &Arc<dyn Database> {
-        &self.core.database
+        &self.inner.database
     }
 
     /// Begins a transaction, when no other lives.
@@ -107,11 +107,11 @@ impl Store {
     /// [`Error::Busy`], also if this thread has a transaction; [`Error::ReadOnly`] and those of the
     /// back-end.
     pub fn transaction(&self) -> Result<Transaction<'_>> {
-        Transaction::new(&self.core)
+        Transaction::new(&self.inner)
     }
 
     fn handle(&self, name: &str, id: versions::TreeId) -> Tree {
-        Tree { core: Arc::clone(&self.core), tree: TreeName { name: name.to_owned(), id } }
+        Tree { inner: Arc::clone(&self.inner), tree: TreeName { name: name.to_owned(), id } }
     }
 
     /// Makes a tree, which holds the empty state.
@@ -130,7 +130,7 @@ impl Store {
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::InvalidTreeName`] and those of the back-end.
     pub fn tree(&self, name: &str) -> Result<Tree> {
-        match versions::tree(&*self.core.database.reader()?, name)? {
+        match versions::tree(&*self.inner.database.reader()?, name)? {
             Some(id) => Ok(self.handle(name, id)),
             None => Err(Error::UnknownTree { name: name.to_owned() }),
         }
@@ -155,7 +155,7 @@ impl Store {
     /// # Errors
     /// Those of the back-end.
     pub fn trees(&self) -> Result<Vec<String>> {
-        let reader = self.core.database.reader()?;
+        let reader = self.inner.database.reader()?;
         Ok(versions::trees(&*reader)?.into_iter().map(|(name, _)| name).collect())
     }
 
@@ -185,7 +185,7 @@ impl Store {
     /// # Errors
     /// [`Error::Size`] and those of the back-end.
     pub fn metadata(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        metadata_of(&*self.core.database.reader()?, key)
+        metadata_of(&*self.inner.database.reader()?, key)
     }
 
     /// Binds a key of the metadata map, or with `None` removes it.
@@ -203,13 +203,13 @@ impl Store {
     /// # Errors
     /// Those of the back-end.
     pub fn metadata_entries(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        metadata_entries_of(&*self.core.database.reader()?, prefix)
+        metadata_entries_of(&*self.inner.database.reader()?, prefix)
     }
 
     /// Bytes of nodes in memory.
     #[must_use]
     pub fn cached_bytes(&self) -> u64 {
-        self.core.cache.bytes() as u64
+        self.inner.cache.bytes() as u64
     }
 
     /// Closes the database.
@@ -217,11 +217,11 @@ impl Store {
     /// # Errors
     /// Those of the back-end. It is closed in any case.
     pub fn close(&self) -> Result<()> {
-        Ok(self.core.database.close()?)
+        Ok(self.inner.database.close()?)
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 }
 
@@ -234,14 +234,14 @@ impl Tree {
 
     /// Refuses a tree that was deleted.
     fn check(&self, reader: &(impl Reader + ?Sized), transactions: u64) -> Result<()> {
-        if self.core.has_tree(self.tree.id, reader, transactions)? {
+        if self.inner.has_tree(self.tree.id, reader, transactions)? {
             return Ok(());
         }
         Err(Error::UnknownTree { name: self.tree.name.clone() })
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     pub(crate) fn tree_name(&self) -> &TreeName {
@@ -250,7 +250,7 @@ impl Tree {
 
     /// Begins a transaction, in which the tree is not deleted by another.
     pub(crate) fn transaction(&self) -> Result<Transaction<'_>> {
-        let transaction = Transaction::new(&self.core)?;
+        let transaction = Transaction::new(&self.inner)?;
         let (reader, transactions) = transaction.stand();
         self.check(reader, transactions)?;
         Ok(transaction)
@@ -258,7 +258,7 @@ impl Tree {
 
     /// A snapshot, in which the tree is.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
-        let snapshot = self.core.snapshot()?;
+        let snapshot = self.inner.snapshot()?;
         self.check(&*snapshot.reader, snapshot.transactions)?;
         Ok(snapshot)
     }
@@ -276,7 +276,7 @@ impl Tree {
         let Snapshot { reader, transactions } = snapshot;
         let edge = edge_of(&*reader, self.tree.id, &self.tree.name, root)?;
         if let Some(edge) = &edge {
-            self.core.found(self.tree.id, root, edge, transactions);
+            self.inner.found(self.tree.id, root, edge, transactions);
         }
         Ok((reader, edge))
     }
@@ -318,8 +318,8 @@ impl Tree {
         if changes.is_empty() {
             return Ok(*parent);
         }
-        let nodes = self.core.nodes(&*reader, parent);
-        Ok(build_on(&nodes, edge.as_ref(), changes, self.core.options.threads)?.root_hash())
+        let nodes = self.inner.nodes(&*reader, parent);
+        Ok(build_on(&nodes, edge.as_ref(), changes, self.inner.options.threads)?.root_hash())
     }
 
     /// Whether a root is retained.
@@ -336,17 +336,17 @@ impl Tree {
 
     /// The values of addresses, in their order; `None` where there is none.
     ///
-    /// Cost: the addresses go down together; reads the stops on the way that are not in memory, those of a level side by side.
+    /// Cost: the addresses go down together; reads the nodes on the way that are not in memory, those of a level side by side.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
     pub fn get(&self, root: &Root, addresses: &[Address]) -> Result<Vec<Option<Vec<u8>>>> {
-        let snapshot = self.core.refresh()?;
+        let snapshot = self.inner.refresh()?;
         // With all of it in memory nothing else is needed: a root that is known is retained, and nodes do not change.
-        if let Some(edge) = self.core.known(self.tree.id, root)
+        if let Some(edge) = self.inner.known(self.tree.id, root)
             && let Ok(values) = addresses
                 .iter()
-                .map(|address| find_in_memory(&self.core.cache, &edge, address.as_bytes()))
+                .map(|address| find_in_memory(&self.inner.cache, &edge, address.as_bytes()))
                 .collect()
         {
             return Ok(values);
@@ -359,7 +359,7 @@ impl Tree {
             None => self.open(root)?,
         };
         match edge {
-            Some(edge) => find(&self.core.nodes(&*reader, root), &edge, addresses),
+            Some(edge) => find(&self.inner.nodes(&*reader, root), &edge, addresses),
             None => Ok(vec![None; addresses.len()]),
         }
     }
@@ -383,14 +383,14 @@ impl Tree {
     /// The values whose addresses begin with a prefix, in the order of the addresses, from a snapshot that stays as it is
     /// whatever is committed or pruned.
     ///
-    /// Cost: the stops down to the prefix, then each stop below it once, where they are not in memory.
+    /// Cost: the nodes down to the prefix, then each node below it once, where they are not in memory.
     ///
     /// # Errors
     /// [`Error::PrefixNotFound`] if there is none, unless the prefix is empty; as [`get`](Self::get).
     pub fn leaves(&self, root: &Root, prefix: &Prefix) -> Result<Leaves<'static>> {
         let (reader, edge) = self.open(root)?;
         let view = View::Snapshot(reader);
-        Leaves::below(Arc::clone(&self.core), view, *root, edge.as_ref(), prefix)
+        Leaves::below(Arc::clone(&self.inner), view, *root, edge.as_ref(), prefix)
     }
 
     /// The values from an address on, or all: those whose addresses are not less, ascending; or not greater, descending.
@@ -405,7 +405,7 @@ impl Tree {
     ) -> Result<Leaves<'static>> {
         let (reader, edge) = self.open(root)?;
         let view = View::Snapshot(reader);
-        Leaves::from(Arc::clone(&self.core), view, *root, edge.as_ref(), from, order)
+        Leaves::from(Arc::clone(&self.inner), view, *root, edge.as_ref(), from, order)
     }
 
     /// Drops the oldest retained version of a root, and lists the nodes that are gone.
@@ -453,10 +453,10 @@ impl Tree {
 
     /// All retained versions, in the order of their commits.
     ///
-    /// Cost: a row for each root and each version, and one more for each version whose root has a newer one.
+    /// Cost: a record for each root and each version, and one more for each version whose root has a newer one.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::CorruptRow`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::CorruptRecord`] and those of the back-end.
     pub fn versions(&self) -> Result<Vec<VersionInfo>> {
         let Snapshot { reader, .. } = self.snapshot()?;
         let info = |(id, version): (VersionId, Version)| VersionInfo {
@@ -466,7 +466,7 @@ impl Tree {
             children: Vec::new(),
             metadata: version.metadata,
         };
-        let mut infos: Vec<VersionInfo> = self.rows(&*reader)?.into_iter().map(info).collect();
+        let mut infos: Vec<VersionInfo> = self.records(&*reader)?.into_iter().map(info).collect();
         for at in 0..infos.len() {
             let child = infos[at].id;
             let Some(parent) = infos[at].parent else { continue };
@@ -475,26 +475,26 @@ impl Tree {
                 Err(_) => {
                     let what =
                         format!("version {child} names version {parent}, which is not there");
-                    return Err(Error::CorruptRow { what });
+                    return Err(Error::CorruptRecord { what });
                 }
             }
         }
         Ok(infos)
     }
     /// All versions as they are stored, ascending.
-    pub(crate) fn rows(&self, reader: &dyn Reader) -> Result<Vec<(VersionId, Version)>> {
-        let mut rows = Vec::new();
+    pub(crate) fn records(&self, reader: &dyn Reader) -> Result<Vec<(VersionId, Version)>> {
+        let mut records = Vec::new();
         for (root, ids) in versions::roots(reader, self.tree.id)? {
             for id in ids {
                 let version = versions::version(reader, id)?;
                 if version.edge.top != root {
                     let what = format!("version {id} is not one of root {root}");
-                    return Err(Error::CorruptRow { what });
+                    return Err(Error::CorruptRecord { what });
                 }
-                rows.push((id, version));
+                records.push((id, version));
             }
         }
-        rows.sort_unstable_by_key(|(id, _)| *id);
-        Ok(rows)
+        records.sort_unstable_by_key(|(id, _)| *id);
+        Ok(records)
     }
 }

@@ -9,15 +9,15 @@ use crate::base::address::{Address, Prefix};
 use crate::base::change::{Change, sorted};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::{NodeHash, Root};
-use crate::commit::build::{Built, NewStop, build};
-use crate::commit::hashing::stop_hash;
-use crate::commit::record_changes::{Effect, RowChanges};
-use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Stop};
+use crate::commit::build::{Built, NewNode, build};
+use crate::commit::hashing::end_hash;
+use crate::commit::record_changes::{Effect, RecordChanges};
+use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Node};
 use crate::records::node_store::{Loaded, NodeCache, Nodes};
 use crate::records::record::Content;
 use crate::records::ref_counts::each_edge_not_in;
 use crate::records::versions::{self, Head, Ids, TreeId, Version, VersionId};
-use crate::store::inner::{Core, Moves, edge_of};
+use crate::store::inner::{Inner, TreeChanges, edge_of};
 use crate::store::leaves::{Leaves, Order, View};
 use terrane_kv::turn::TurnGuard;
 use terrane_kv::{Entry, KEY_BYTES_MAX, Reader, Table, VALUE_BYTES_MAX, Writer};
@@ -85,10 +85,10 @@ pub enum Pruned {
 /// [`prune`](crate::Tree::prune), [`Store::set_metadata`](crate::Store::set_metadata)
 /// and the like. The calls of other threads wait. A transaction stays in its thread, as LMDB's do.
 pub struct Transaction<'a> {
-    core: &'a Arc<Core>,
+    inner: &'a Arc<Inner>,
     writer: Box<dyn Writer + 'a>,
     head: Head,
-    moves: Moves,
+    moves: TreeChanges,
     /// Whether trees or versions were changed.
     is_changed: bool,
     /// Whether a call failed that had changed something.
@@ -119,13 +119,13 @@ fn check_size(what: &'static str, bytes: usize, min: usize, max: usize) -> Resul
 }
 
 impl<'a> Transaction<'a> {
-    pub(crate) fn new(core: &'a Arc<Core>) -> Result<Self> {
-        let turn = core.turn()?;
-        let writer = core.database.writer()?;
+    pub(crate) fn new(inner: &'a Arc<Inner>) -> Result<Self> {
+        let turn = inner.turn()?;
+        let writer = inner.database.writer()?;
         let head = versions::head(&*writer)?;
-        core.follow(&head);
-        let moves = Moves::default();
-        Ok(Self { core, writer, head, moves, is_changed: false, is_aborted: false, turn })
+        inner.follow(&head);
+        let moves = TreeChanges::default();
+        Ok(Self { inner, writer, head, moves, is_changed: false, is_aborted: false, turn })
     }
 
     /// What it reads from, and after how many transactions.
@@ -139,7 +139,7 @@ impl<'a> Transaction<'a> {
     /// [`Error::Aborted`], [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was done, unless the source says that the outcome is
     /// unknown or the database poisoned.
     pub fn finish(self) -> Result<()> {
-        let Self { core, mut writer, mut head, moves, is_changed, is_aborted, turn } = self;
+        let Self { inner, mut writer, mut head, moves, is_changed, is_aborted, turn } = self;
         if is_aborted {
             return Err(Error::Aborted);
         }
@@ -150,13 +150,13 @@ impl<'a> Transaction<'a> {
         let receipt = match writer.commit() {
             Ok(receipt) => receipt,
             Err(error) => {
-                core.forget();
+                inner.forget();
                 return Err(error.into());
             }
         };
-        core.note(moves, head.transactions);
+        inner.note(moves, head.transactions);
         drop(turn);
-        Ok(core.database.settle(receipt)?)
+        Ok(inner.database.settle(receipt)?)
     }
 
     /// Does what leaves something half done if it fails.
@@ -244,8 +244,8 @@ impl<'a> Transaction<'a> {
     /// Applies a batch of changes to a retained root of a tree, and retains the outcome as a new version. An empty batch makes
     /// none and answers the parent.
     ///
-    /// Cost: reads the stops that the changes lead through and are not in memory, side by side where one level of the tree has
-    /// several; hashes each node that changes once; reads and writes a row for each stop that changes.
+    /// Cost: reads the nodes that the changes lead through and are not in memory, side by side where one level of the tree has
+    /// several; hashes each node that changes once; reads and writes a record for each node that changes.
     ///
     /// # Errors
     /// In this order: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::ValueTooLarge`], [`Error::DuplicateAddress`],
@@ -322,11 +322,11 @@ impl<'a> Transaction<'a> {
         at: usize,
         metadata: &[u8],
     ) -> Result<Committed> {
-        let mut rows = RowChanges::with_capacity(built.nodes.len());
+        let mut records = RecordChanges::with_capacity(built.nodes.len());
         let parent = edge.map_or(Root::EMPTY, |edge| edge.top);
-        add_new(built, at, edge.map(|edge| edge.top), &mut rows, &self.core.cache);
+        add_new(built, at, edge.map(|edge| edge.top), &mut records, &self.inner.cache);
         let Effect { added, .. } =
-            rows.apply(&mut *self.writer, false).map_err(|error| error.below(&parent))?;
+            records.apply(&mut *self.writer, false).map_err(|error| error.below(&parent))?;
 
         let edge = built.edge(at);
         let root = edge.top;
@@ -334,7 +334,7 @@ impl<'a> Transaction<'a> {
         Ok(Committed { root, version: Some(version), added })
     }
 
-    /// Retains a tree whose rows are written as a version that is joined to another.
+    /// Retains a tree whose records are written as a version that is joined to another.
     pub(crate) fn add_version(
         &mut self,
         tree: &TreeName,
@@ -347,11 +347,11 @@ impl<'a> Transaction<'a> {
         self.head.last_version += 1;
         let version = VersionId(self.head.last_version);
         if let Some(neighbour) = neighbour {
-            self.with_version(neighbour, |writer, row| {
-                versions::add_dependent(writer, neighbour, row, version)
+            self.with_version(neighbour, |writer, record| {
+                versions::add_dependent(writer, neighbour, record, version)
             })?;
         }
-        let row = Version {
+        let record = Version {
             tree: tree.id,
             edge: edge.clone(),
             neighbour,
@@ -359,7 +359,7 @@ impl<'a> Transaction<'a> {
             dependents: Ids::default(),
             metadata: metadata.to_vec(),
         };
-        versions::add_version(&mut *self.writer, version, &row)?;
+        versions::add_version(&mut *self.writer, version, &record)?;
         versions::add_to_root(&mut *self.writer, tree.id, &root, version)?;
         self.moves.roots.push((tree.id, root, Some(edge)));
         Ok(version)
@@ -383,11 +383,11 @@ impl<'a> Transaction<'a> {
     }
 
     fn built(&self, edge: Option<&Edge>, parent: &Root, changes: &[Change]) -> Result<Built> {
-        build_on(&self.nodes(parent), edge, changes, self.core.options.threads)
+        build_on(&self.nodes(parent), edge, changes, self.inner.options.threads)
     }
 
     fn nodes(&self, root: &Root) -> Nodes<'_> {
-        self.core.nodes(&*self.writer, root)
+        self.inner.nodes(&*self.writer, root)
     }
 
     /// The edge of a root of a tree, as the transaction sees it.
@@ -402,7 +402,7 @@ impl<'a> Transaction<'a> {
             Some((_, _, Some(edge))) => return Ok(Some(edge.clone())),
             // There is only one writer, so what is known from before is right where it was not moved.
             None => {
-                if let Some(edge) = self.core.known(tree.id, root) {
+                if let Some(edge) = self.inner.known(tree.id, root) {
                     return Ok(Some(edge));
                 }
             }
@@ -437,7 +437,7 @@ impl<'a> Transaction<'a> {
         let id = self.tree_id(tree)?;
         let edge = self.edge(&TreeName { name: tree.to_owned(), id }, root)?;
         let view = View::Transaction(&*self.writer);
-        Leaves::below(Arc::clone(self.core), view, *root, edge.as_ref(), prefix)
+        Leaves::below(Arc::clone(self.inner), view, *root, edge.as_ref(), prefix)
     }
 
     /// The leaves from an address on. As [`Tree::leaves_from`](crate::Tree::leaves_from).
@@ -454,13 +454,13 @@ impl<'a> Transaction<'a> {
         let id = self.tree_id(tree)?;
         let edge = self.edge(&TreeName { name: tree.to_owned(), id }, root)?;
         let view = View::Transaction(&*self.writer);
-        Leaves::from(Arc::clone(self.core), view, *root, edge.as_ref(), from, order)
+        Leaves::from(Arc::clone(self.inner), view, *root, edge.as_ref(), from, order)
     }
 
     /// Drops the oldest retained version of a root; with the last one the root is gone, and with it the nodes that nothing else
     /// reaches.
     ///
-    /// Cost: reads the stops in which the version differs from those that it was made of and that were made of it; writes a row
+    /// Cost: reads the nodes in which the version differs from those that it was made of and that were made of it; writes a record
     /// for each that goes.
     ///
     /// # Errors
@@ -527,12 +527,12 @@ impl<'a> Transaction<'a> {
         let mut beyond = Vec::new();
         let mut passed = 0;
         while let Some(version) = next {
-            let row = versions::version(&*self.writer, version)?;
+            let record = versions::version(&*self.writer, version)?;
             if passed > depth {
-                beyond.push((version, row.edge.top));
+                beyond.push((version, record.edge.top));
             }
             passed += 1;
-            next = row.neighbour.filter(|_| row.is_child);
+            next = record.neighbour.filter(|_| record.is_child);
         }
         if beyond.is_empty() {
             return Ok(0);
@@ -593,25 +593,25 @@ impl<'a> Transaction<'a> {
         for neighbour in &neighbours {
             edges.push(versions::version(&*self.writer, *neighbour)?.edge);
         }
-        let mut rows = RowChanges::default();
+        let mut records = RecordChanges::default();
         {
             let nodes = self.nodes(root);
             let own = Some(&version.edge);
             let first = edges.first();
             let others: Vec<Option<&Edge>> = edges.iter().skip(1).map(Some).collect();
             each_edge_not_in(&nodes, own, first, &others, &mut |_, edge, count| {
-                rows.add(stop_hash(edge), &edge.chain, count - 1, None);
+                records.add(end_hash(edge), &edge.extension, count - 1, None);
             })?;
             if !others.is_empty() {
                 each_edge_not_in(&nodes, first, own, &others, &mut |_, edge, count| {
-                    rows.add(stop_hash(edge), &edge.chain, -count, None);
+                    records.add(end_hash(edge), &edge.extension, -count, None);
                 })?;
             }
         }
         let effect =
-            rows.apply(&mut *self.writer, wants_hashes).map_err(|error| error.below(root))?;
+            records.apply(&mut *self.writer, wants_hashes).map_err(|error| error.below(root))?;
         // Nobody but who reads an older snapshot asks for them again.
-        effect.gone.iter().for_each(|node| self.core.cache.remove(*node));
+        effect.gone.iter().for_each(|node| self.inner.cache.remove(*node));
         self.take_out(id, &version, &dependents)?;
         if versions::take_from_root(&mut *self.writer, tree.id, root, id)? == 0 {
             self.moves.roots.push((tree.id, *root, None));
@@ -629,19 +629,19 @@ impl<'a> Transaction<'a> {
         versions::remove_version(&mut *self.writer, id, dependents)?;
         let hub = version.neighbour.or(dependents.first().copied());
         for dependent in dependents {
-            self.with_version(*dependent, |_, row| {
-                row.neighbour = hub.filter(|hub| hub != dependent);
-                row.is_child &= version.is_child;
+            self.with_version(*dependent, |_, record| {
+                record.neighbour = hub.filter(|hub| hub != dependent);
+                record.is_child &= version.is_child;
                 Ok(())
             })?;
         }
         let Some(hub) = hub else { return Ok(()) };
-        self.with_version(hub, |writer, row| {
+        self.with_version(hub, |writer, record| {
             if version.neighbour.is_some() {
-                versions::take_dependent(writer, hub, row, id)?;
+                versions::take_dependent(writer, hub, record, id)?;
             }
             for dependent in dependents.iter().filter(|dependent| **dependent != hub) {
-                versions::add_dependent(writer, hub, row, *dependent)?;
+                versions::add_dependent(writer, hub, record, *dependent)?;
             }
             Ok(())
         })
@@ -652,9 +652,9 @@ impl<'a> Transaction<'a> {
         id: VersionId,
         change: impl FnOnce(&mut dyn Writer, &mut Version) -> Result<()>,
     ) -> Result<()> {
-        let mut row = versions::version(&*self.writer, id)?;
-        change(&mut *self.writer, &mut row)?;
-        versions::put_version(&mut *self.writer, id, &row)
+        let mut record = versions::version(&*self.writer, id)?;
+        change(&mut *self.writer, &mut record)?;
+        versions::put_version(&mut *self.writer, id, &record)
     }
 
     /// The value of a key of the metadata map.
@@ -742,34 +742,34 @@ pub(crate) fn find(
     Ok(values)
 }
 
-/// Counts a span for each edge that is new at its place, and keeps its branch in memory.
+/// Counts a reference for each edge that is new at its place, and keeps its branch in memory.
 fn add_new(
     built: &Built,
     at: usize,
     old: Option<NodeHash>,
-    rows: &mut RowChanges,
+    records: &mut RecordChanges,
     cache: &NodeCache,
 ) {
     let new = &built.nodes[at];
     if old == Some(new.top) {
         return;
     }
-    let content = match &new.stop {
-        NewStop::Kept(Stop::Row(_)) => None,
-        NewStop::Kept(Stop::Leaf(_)) => Some(Content::Inline),
-        NewStop::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => Some(Content::Inline),
-        NewStop::Leaf(value) => {
-            cache.insert(new.stop_hash, Loaded::Value(Arc::clone(value)));
+    let content = match &new.end {
+        NewNode::Kept(Node::Stored(_)) => None,
+        NewNode::Kept(Node::Leaf(_)) => Some(Content::Inline),
+        NewNode::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => Some(Content::Inline),
+        NewNode::Leaf(value) => {
+            cache.insert(new.end_hash, Loaded::Value(Arc::clone(value)));
             Some(Content::Value(Arc::clone(value)))
         }
-        NewStop::Branch(branch) => {
+        NewNode::Branch(branch) => {
             for at in branch.new_children() {
-                add_new(built, at, built.nodes[at].old, rows, cache);
+                add_new(built, at, built.nodes[at].old, records, cache);
             }
             let branch = Arc::new(built.branch(branch));
-            cache.insert(new.stop_hash, Loaded::Branch(Arc::clone(&branch)));
+            cache.insert(new.end_hash, Loaded::Branch(Arc::clone(&branch)));
             Some(Content::Branch(branch))
         }
     };
-    rows.add(new.stop_hash, &new.chain, 1, content);
+    records.add(new.end_hash, &new.extension, 1, content);
 }

@@ -10,9 +10,9 @@ use crate::base::node_hash::{NodeHash, Root};
 use crate::commit::bulk::Bulk;
 use crate::commit::hashing::hash_node;
 use crate::node::decode::PlainNode;
-use crate::node::node::{Broken, Edge, Stop};
-use crate::records::node_store::{Loaded, Place};
-use crate::store::inner::Core;
+use crate::node::node::{Broken, Edge, Node};
+use crate::records::node_store::{Loaded, NodePlace};
+use crate::store::inner::Inner;
 use crate::store::store::Tree;
 use crate::store::transaction::Committed;
 use crate::transfer::version::{ExchangeError, take};
@@ -20,7 +20,7 @@ use terrane_kv::Reader;
 
 /// The nodes of a state; see [`Tree::export_nodes`]. After an error it ends.
 pub struct StateNodes {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
     reader: Box<dyn Reader + Send>,
     root: Root,
     /// Edges still to come, the next on top.
@@ -39,7 +39,7 @@ impl Tree {
     /// The nodes of a state, hash and CBOR bytes, each once: the root first, then what is below each child, children
     /// ascending by token. Lazily, from a snapshot that stays as it is.
     ///
-    /// Cost: reads each stop once, hashes every node and compares. Memory: the hash of each node.
+    /// Cost: reads each node once, hashes every node and compares. Memory: the hash of each node.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
@@ -50,7 +50,7 @@ impl Tree {
             ready.push_back((NodeHash::EMPTY, PlainNode::default().encode()));
         }
         Ok(StateNodes {
-            core: Arc::clone(self.core()),
+            inner: Arc::clone(self.inner()),
             reader,
             root: *root,
             pending: edge.into_iter().map(|edge| (Prefix::EMPTY, edge)).collect(),
@@ -170,31 +170,31 @@ impl StateNodes {
         if self.known.contains(&edge.top) {
             return Ok(());
         }
-        let mut stop_path = path;
-        stop_path.extend(edge.chain.as_bytes());
-        let loaded = match &edge.stop {
-            Stop::Leaf(value) => Loaded::Value(Arc::clone(value)),
-            Stop::Row(node) => {
-                let nodes = self.core.nodes(&*self.reader, &self.root);
-                nodes.load_whole(&Place { node: *node, path: stop_path })?
+        let mut end_path = path;
+        end_path.extend(edge.extension.as_bytes());
+        let loaded = match &edge.end {
+            Node::Leaf(value) => Loaded::Value(Arc::clone(value)),
+            Node::Stored(node) => {
+                let nodes = self.inner.nodes(&*self.reader, &self.root);
+                nodes.load_whole(&NodePlace { node: *node, path: end_path })?
             }
         };
-        let stop = match &loaded {
+        let end = match &loaded {
             Loaded::Value(value) => {
                 PlainNode { value: Some(Arc::clone(value)), children: Vec::new() }
             }
             Loaded::Branch(branch) => PlainNode::of(branch),
         };
-        let mut bytes = stop.encode();
+        let mut bytes = end.encode();
         let mut hash = hash_node(&bytes);
-        if let Stop::Row(node) = &edge.stop
+        if let Node::Stored(node) = &edge.end
             && hash != *node
         {
-            return Err(self.corruption(stop_path, *node, hash));
+            return Err(self.corruption(end_path, *node, hash));
         }
         let is_new = !self.known.contains(&hash);
-        let mut upwards = Vec::with_capacity(edge.chain.as_bytes().len() + 1);
-        for token in edge.chain.as_bytes().iter().rev() {
+        let mut upwards = Vec::with_capacity(edge.extension.as_bytes().len() + 1);
+        for token in edge.extension.as_bytes().iter().rev() {
             let above = PlainNode { value: None, children: vec![(*token, hash)] };
             upwards.push((hash, std::mem::replace(&mut bytes, above.encode())));
             hash = hash_node(&bytes);
@@ -209,7 +209,7 @@ impl StateNodes {
             }
             self.ready.push_back((hash, bytes));
         }
-        path.extend(edge.chain.as_bytes());
+        path.extend(edge.extension.as_bytes());
         if let (true, Loaded::Branch(branch)) = (is_new, loaded) {
             for at in (0..branch.len()).rev() {
                 let mut path = path;

@@ -58,21 +58,21 @@ impl Tree {
     /// that it was made of; as [`export`](Self::export). Versions of equal order, states and metadata give the same bytes from
     /// every store.
     ///
-    /// Cost: reads the stops that differ between each version and its parent, and all of those without a parent. Memory: the
-    /// row of each version, one path, and a value.
+    /// Cost: reads the nodes that differ between each version and its parent, and all of those without a parent. Memory: the
+    /// record of each version, one path, and a value.
     ///
     /// # Errors
-    /// As `export`, and [`Error::CorruptRow`].
+    /// As `export`, and [`Error::CorruptRecord`].
     pub fn export_all(&self, output: impl Write) -> Result<ExportedTree, ExchangeError> {
         let Snapshot { reader, .. } = self.snapshot()?;
-        let rows: Vec<(VersionId, Version)> = self.rows(&*reader)?;
+        let records: Vec<(VersionId, Version)> = self.records(&*reader)?;
         let places: BTreeMap<VersionId, usize> =
-            rows.iter().enumerate().map(|(at, (id, _))| (*id, at)).collect();
+            records.iter().enumerate().map(|(at, (id, _))| (*id, at)).collect();
         let mut sink = Sink::begin(output, TREE_KIND)?;
         let mut changes = 0;
-        for (id, version) in &rows {
+        for (id, version) in &records {
             let parent = match version.neighbour.filter(|_| version.is_child) {
-                Some(parent) => Some(*places.get(&parent).ok_or_else(|| Error::CorruptRow {
+                Some(parent) => Some(*places.get(&parent).ok_or_else(|| Error::CorruptRecord {
                     what: format!("version {id} names version {parent}, which is not there"),
                 })?),
                 None => None,
@@ -81,16 +81,16 @@ impl Tree {
             sink.put(&parent.map_or(0, |parent| parent as u64 + 1).to_le_bytes())?;
             sink.put(&version.edge.top.0)?;
             sink.put_metadata(&version.metadata)?;
-            let before = parent.map(|parent| &rows[parent].1.edge);
+            let before = parent.map(|parent| &records[parent].1.edge);
             let view = View::Transaction(&*reader);
-            for found in Diff::new(Arc::clone(self.core()), view, before, Some(&version.edge)) {
+            for found in Diff::new(Arc::clone(self.inner()), view, before, Some(&version.edge)) {
                 let found = found?;
                 sink.put_value(&found.address, found.after.as_deref())?;
                 changes += 1;
             }
             sink.put_tag(END_TAG)?;
         }
-        let versions = rows.len() as u64;
+        let versions = records.len() as u64;
         Ok(ExportedTree { versions, changes, bytes: sink.end(versions)? })
     }
 

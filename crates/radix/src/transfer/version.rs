@@ -142,7 +142,7 @@ impl Tree {
     /// Writes a state as a stream, with the metadata of the newest version that has it, in pieces of some bytes; `output` should
     /// have a buffer, and is flushed. The same state with the same metadata gives the same bytes from every store.
     ///
-    /// Cost: reads each stop once. Memory: one path, and a value.
+    /// Cost: reads each node once. Memory: one path, and a value.
     ///
     /// # Errors
     /// [`ExchangeError::Io`], and as [`Error`]: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those
@@ -151,8 +151,8 @@ impl Tree {
         let Snapshot { reader, .. } = self.snapshot()?;
         let version = version_of(&*reader, self.tree_name().id, self.name(), root)?;
         let edge = version.as_ref().map(|version| &version.edge);
-        let (core, view) = (Arc::clone(self.core()), View::Snapshot(reader));
-        let leaves = Leaves::below(core, view, *root, edge, &Prefix::EMPTY)?;
+        let (inner, view) = (Arc::clone(self.inner()), View::Snapshot(reader));
+        let leaves = Leaves::below(inner, view, *root, edge, &Prefix::EMPTY)?;
         let mut sink = Sink::begin(output, STATE_KIND)?;
         sink.put(&root.0)?;
         sink.put_metadata(version.as_ref().map_or(&[], |version| &version.metadata))?;
@@ -173,7 +173,7 @@ impl Tree {
     /// From when the head of the stream has come until it is done, the writer is held: no other commit is made meanwhile. A
     /// stream that may be slow should be brought into a file before.
     ///
-    /// Cost: hashes every node; writes the row of each stop. Memory: one path, 4 MiB of rows, a value, and what the
+    /// Cost: hashes every node; writes the record of each node. Memory: one path, 4 MiB of records, a value, and what the
     /// back-end holds of a transaction.
     ///
     /// # Errors
@@ -279,7 +279,7 @@ impl<W: Write> Sink<W> {
         self.put(&[tag])
     }
 
-    /// A value, or that there is none any more. Values are stored in rows, which have a limit far below what the length takes.
+    /// A value, or that there is none any more. Values are stored in records, which have a limit far below what the length takes.
     pub(crate) fn put_value(&mut self, address: &Address, value: Option<&[u8]>) -> Exchanged<()> {
         self.put_tag(address.as_bytes().len() as u8)?;
         self.put(address.as_bytes())?;

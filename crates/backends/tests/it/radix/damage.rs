@@ -109,7 +109,7 @@ impl Damage {
                     assert!(is_above(address), "{}: {address}: {error}", self.name);
                 }
             }
-            Error::CorruptRow { .. } => {}
+            Error::CorruptRecord { .. } => {}
             Error::UnknownRoot { .. } | Error::UnknownTree { .. } => {
                 assert!(self.hides || self.is_sealed, "{}: {error}", self.name);
             }
@@ -224,7 +224,7 @@ impl Damage {
         for error in [pruned.err(), deleted.err()].into_iter().flatten() {
             let is_told = match error {
                 Error::Corruption { root, .. } => root.is_some(),
-                Error::CorruptRow { .. } => true,
+                Error::CorruptRecord { .. } => true,
                 Error::UnknownRoot { .. } => self.hides || self.is_sealed,
                 _ => self.is_sealed,
             };
@@ -237,7 +237,7 @@ impl Damage {
         // Nothing is kept in memory, so that each reads for itself.
         let store = match Store::open(database, &Options { cache_bytes: 0, threads: 1 }) {
             Ok(store) => store,
-            Err(Error::CorruptRow { .. }) => return Found { by_store: true, ..found },
+            Err(Error::CorruptRecord { .. }) => return Found { by_store: true, ..found },
             Err(Error::Unsupported(_)) if self.is_sealed => return found,
             Err(error) => panic!("{}: {error:?}", self.name),
         };
@@ -467,7 +467,7 @@ fn another_database_is_refused() {
         let content = BTreeMap::from([(name, vec![(b"key".to_vec(), b"value".to_vec())])]);
         let database = in_memory(&content);
         let opened = Store::open(Arc::clone(&database), &super::options());
-        assert!(matches!(opened, Err(Error::CorruptRow { .. })), "{name}: {opened:?}");
+        assert!(matches!(opened, Err(Error::CorruptRecord { .. })), "{name}: {opened:?}");
         assert_eq!(super::words::content(&*database)[name], content[name]);
     }
 }

@@ -296,7 +296,7 @@ fn what_the_engine_finds_damaged_is_told_with_its_place_and_checks_go_on() {
         assert!(!report.problems.iter().any(|problem| problem.rule.contains("missing")));
         // The rest cannot be told from what is damaged.
         let repaired = Store::repair(&(Arc::clone(&database) as Arc<dyn Database>), Loss::Accepted);
-        assert!(matches!(repaired, Err(Error::CorruptRow { .. })), "{repaired:?}");
+        assert!(matches!(repaired, Err(Error::CorruptRecord { .. })), "{repaired:?}");
     }
     database.damage(&[]);
     assert!(store.verify().unwrap().is_clean());

@@ -341,12 +341,15 @@ fn forms_that_are_not_the_shortest_are_refused() {
     };
     assert_eq!(verify(&[&[1, 3], leaf]), Ok(vec![Some(b"v".to_vec())]));
     for (nodes, rule) in [
-        (vec![&[1, 1, 1, 2], leaf], "neither a chain nor a node, or a chain below a chain"),
-        (vec![&[1, 0], leaf], "a chain of no nodes"),
-        (vec![&[1, 4], leaf], "a chain where addresses end or part"),
-        (vec![&[1, 255], leaf], "a chain where addresses end or part"),
-        (vec![&[2, 0, 1, 1, 1, 2], leaf], "a node of a chain stands for itself"),
-        (vec![&[1, 2, 2, 0, 1, 3], leaf], "a node of a chain stands for itself"),
+        (
+            vec![&[1, 1, 1, 2], leaf],
+            "neither an extension nor a node, or an extension below an extension",
+        ),
+        (vec![&[1, 0], leaf], "an extension of no nodes"),
+        (vec![&[1, 4], leaf], "an extension where addresses end or part"),
+        (vec![&[1, 255], leaf], "an extension where addresses end or part"),
+        (vec![&[2, 0, 1, 1, 1, 2], leaf], "a node of an extension stands for itself"),
+        (vec![&[1, 2, 2, 0, 1, 3], leaf], "a node of an extension stands for itself"),
         (vec![&[1, 3, 2, 0x82, 0, b'v', 0]], "a number is not canonical"),
         (vec![&[1, 3, 2, 2, b'v', 0x81, 2]], "more children than tokens"),
         (vec![&[1, 3, 2, 2, b'v', 2, 5, 5]], "children do not ascend"),
@@ -356,7 +359,7 @@ fn forms_that_are_not_the_shortest_are_refused() {
         ),
         (vec![&[1, 3, 2, 0, 0]], "a node below the root has neither value nor child"),
         (vec![&[2, 2, b'v', 0]], "the empty address has a value"),
-        (vec![&[3], leaf], "neither a chain nor a node, or a chain below a chain"),
+        (vec![&[3], leaf], "neither an extension nor a node, or an extension below an extension"),
     ] {
         match verify(&nodes) {
             Err(ProofError::Malformed { rule: found, .. }) => assert_eq!(found, rule, "{nodes:?}"),

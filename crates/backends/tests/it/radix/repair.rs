@@ -179,7 +179,7 @@ fn a_version_of_which_little_is_left_is_not_given_up_silently() {
         assert_eq!(content(&*database), before);
     }
     let repaired = Store::repair(&database, Loss::Accepted).unwrap();
-    assert!(!repaired.was_refused && repaired.rows_removed > 0, "{repaired:?}");
+    assert!(!repaired.was_refused && repaired.records_removed > 0, "{repaired:?}");
     assert_eq!(database.reader().unwrap().count(Table::Main).unwrap(), 0);
 }
 
@@ -205,6 +205,6 @@ fn what_is_no_radix_state_is_left_alone() {
     write(&database, "main", b"key", Some(b"value"));
     let before = content(&*database);
     let repaired = Store::repair(&database, Loss::Accepted);
-    assert!(matches!(repaired, Err(Error::CorruptRow { .. })), "{repaired:?}");
+    assert!(matches!(repaired, Err(Error::CorruptRecord { .. })), "{repaired:?}");
     assert_eq!(content(&*database), before);
 }
