@@ -76,6 +76,7 @@ impl IndexEngine for BtreeIndexes {
         if let Some(parent) = dir.parent() {
             disk.sync_dir(parent)?;
         }
+
         clear(disk, &aside)
     }
 }
@@ -102,6 +103,7 @@ fn clear(disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
     if disk.kind(dir)? != Some(EntryKind::Directory) {
         return Ok(());
     }
+
     let numbered = |name: &str, suffix: &str| {
         let digits = name.strip_suffix(suffix);
         digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
@@ -124,6 +126,7 @@ fn clear(disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
             clear_dir(&inner, &|name| numbered(name, suffix))?;
         }
     }
+
     clear_dir(dir, &|name| FILES.contains(&name))
 }
 

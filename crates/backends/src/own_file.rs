@@ -55,17 +55,20 @@ impl OwnFiles {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             metadata => metadata.map_err(|error| self.failed("stat", path, &error))?,
         };
+
         if metadata.is_symlink() {
             return Err(self.refused(path, "is a symbolic link: put the file itself in its place"));
         }
         if !metadata.is_file() {
             return Err(self.refused(path, "is not a regular file"));
         }
+
         if metadata.nlink() > 1 {
             let why = "has several names (hard links), of which each would have a lock of its own: make a copy of \
                        its own, as by `cp`, and remove the other name";
             return Err(self.refused(path, why));
         }
+
         Ok(true)
     }
 

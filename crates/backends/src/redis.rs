@@ -1,37 +1,49 @@
-//! Redis: a store in the memory of a server, or of one server of a cluster, which may keep a log of it on disk.
+//! Redis: a store in the memory of a server, or of one server of a cluster, which may keep a log of
+//! it on disk.
 //!
-//! Needs Redis 7.0 or later. The keys of a store and the scripts that read and change them are described in `script`; all have
-//! one hash tag, so in a cluster **the whole store is in one slot**, thus in the memory of one server.
+//! Needs Redis 7.0 or later. The keys of a store and the scripts that read and change them are
+//! described in `script`; all have one hash tag, so in a cluster **the whole store is in one
+//! slot**, thus in the memory of one server.
 //!
-//! * **Atomicity.** A commit is one script, carried out as a whole. A transaction that does not fit into one request is first
-//!   staged beside the store in several, and costs the server its memory twice for that time.
-//! * **One process writes.** Opening takes a lock with a lease, which every use of the store renews; a second process gets
-//!   [`Error::Locked`] until the store is closed or the lease has run out. A process that lets its lease run out goes on if
-//!   nobody has taken the lock meanwhile, and else gets `Locked` from all calls: the server refuses its commits by a fence, so
-//!   nothing that it sent late is carried out. A process that is idle for longer than the lease calls [`Redis::renew`].
-//! * **Snapshots.** Redis keeps the present only. While snapshots live, each commit first reads what it replaces, which then stays
-//!   in this process's memory until the snapshots that need it have ended. Cost: up to two round trips for each table that the
-//!   commit changes, and the memory.
-//! * **Reading beside a writing process**, [`Options::read_only`], takes no lock, and its snapshots promise less: each answer is
-//!   checked to be of the commit that the snapshot was made at, and once another commit has taken place the snapshot answers
-//!   [`Error::Busy`] for good. It never gives an answer of another commit.
-//! * **A lost connection** is made anew. A commit whose answer was lost is looked up by its id: it reports what became of it. Only
-//!   if the server stays away it is [`Error::Unknown`], and the next reader or writer finds out first.
-//! * **A restart that lost commits** (a log that is not synced at each commit, a failover) is noticed by their numbers: all calls
-//!   fail from then on, since what was read before may be gone. Opening anew goes on from what is left.
-//! * **A full memory** (`maxmemory`) is [`Error::StoreFull`]. Transactions that remove at least as many keys as they write pass
-//!   all the same, so that room can be made. A server that may evict keys of any kind is refused at opening.
-//! * **Durability** is the server's: see [`Redis::guarantee`](Database::guarantee), read from its settings when the store is
-//!   opened. It promises nothing about settings that are changed later. While a server writes its log anew it cannot be told
-//!   whether the log was turned on just before and has nothing yet: opening with a durability that needs it waits until that is
-//!   done, for the read timeout at most, and fails with [`Error::Busy`] then.
+//! * **Atomicity.** A commit is one script, carried out as a whole. A transaction that does not fit
+//!   into one request is first staged beside the store in several, and costs the server its memory
+//!   twice for that time.
+//! * **One process writes.** Opening takes a lock with a lease, which every use of the store
+//!   renews; a second process gets [`Error::Locked`] until the store is closed or the lease has run
+//!   out. A process that lets its lease run out goes on if nobody has taken the lock meanwhile, and
+//!   else gets `Locked` from all calls: the server refuses its commits by a fence, so nothing that
+//!   it sent late is carried out. A process that is idle for longer than the lease calls
+//!   [`Redis::renew`].
+//! * **Snapshots.** Redis keeps the present only. While snapshots live, each commit first reads
+//!   what it replaces, which then stays in this process's memory until the snapshots that need it
+//!   have ended. Cost: up to two round trips for each table that the commit changes, and the
+//!   memory.
+//! * **Reading beside a writing process**, [`Options::read_only`], takes no lock, and its snapshots
+//!   promise less: each answer is checked to be of the commit that the snapshot was made at, and
+//!   once another commit has taken place the snapshot answers [`Error::Busy`] for good. It never
+//!   gives an answer of another commit.
+//! * **A lost connection** is made anew. A commit whose answer was lost is looked up by its id: it
+//!   reports what became of it. Only if the server stays away it is [`Error::Unknown`], and the
+//!   next reader or writer finds out first.
+//! * **A restart that lost commits** (a log that is not synced at each commit, a failover) is
+//!   noticed by their numbers: all calls fail from then on, since what was read before may be gone.
+//!   Opening anew goes on from what is left.
+//! * **A full memory** (`maxmemory`) is [`Error::StoreFull`]. Transactions that remove at least as
+//!   many keys as they write pass all the same, so that room can be made. A server that may evict
+//!   keys of any kind is refused at opening.
+//! * **Durability** is the server's: see [`Redis::guarantee`](Database::guarantee), read from its
+//!   settings when the store is opened. It promises nothing about settings that are changed later.
+//!   While a server writes its log anew it cannot be told whether the log was turned on just before
+//!   and has nothing yet: opening with a durability that needs it waits until that is done, for the
+//!   read timeout at most, and fails with [`Error::Busy`] then.
 //!
-//! Limits: a value has at most `proto-max-bulk-len` and some 256 KiB less than `client-query-buffer-limit` bytes, by default
-//! 256 MiB; more is [`Error::Size`].
+//! Limits: a value has at most `proto-max-bulk-len` and some 256 KiB less than
+//! `client-query-buffer-limit` bytes, by default 256 MiB; more is [`Error::Size`].
 //!
-//! TLS: with the cargo feature `redis-tls`, URLs of the scheme `rediss` are encrypted, and the server's certificate is checked
-//! for the host of the URL. Whom it must come from: [`Options::with_ca_file`]. There are no certificates of clients. Without the
-//! feature such a URL is [`Error::Unsupported`]; a connection is never made without TLS in its place.
+//! TLS: with the cargo feature `redis-tls`, URLs of the scheme `rediss` are encrypted, and the
+//! server's certificate is checked for the host of the URL. Whom it must come from:
+//! [`Options::with_ca_file`]. There are no certificates of clients. Without the feature such a URL
+//! is [`Error::Unsupported`]; a connection is never made without TLS in its place.
 
 mod error;
 
@@ -82,23 +94,26 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Opens the store under the options' prefix, which is made if it is opened for writing and there is none.
+    /// Opens the store under the options' prefix, which is made if it is opened for writing and
+    /// there is none.
     ///
     /// Cost: a connection and three round trips.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for options that cannot be honoured, also a durability that the server does not give;
-    /// [`Error::Locked`] while another process has the store open for writing; [`Error::ReadOnly`] for writing on a replica;
-    /// [`Error::Corruption`] if the keys are not those of a store; [`Error::Busy`] and [`Error::BackEnd`] of the server.
+    /// [`Error::Unsupported`] for options that cannot be honoured, also a durability that the
+    /// server does not give; [`Error::Locked`] while another process has the store open for
+    /// writing; [`Error::ReadOnly`] for writing on a replica; [`Error::Corruption`] if the keys are
+    /// not those of a store; [`Error::Busy`] and [`Error::BackEnd`] of the server.
     pub fn open(options: Options) -> Result<Self> {
         Ok(Self { inner: Arc::new(Inner::open(options, token())?) })
     }
 
-    /// Renews the lease of the lock. Whatever uses the store does so when a third of the lease has passed; call this where
-    /// nothing uses it for long. Cost: one round trip.
+    /// Renews the lease of the lock. Whatever uses the store does so when a third of the lease has
+    /// passed; call this where nothing uses it for long. Cost: one round trip.
     ///
     /// # Errors
-    /// [`Error::Locked`] if another process has taken the lock, [`Error::ReadOnly`], and those of the server.
+    /// [`Error::Locked`] if another process has taken the lock, [`Error::ReadOnly`], and those of
+    /// the server.
     pub fn renew(&self) -> Result<()> {
         if self.inner.options.read_only {
             return Err(Error::ReadOnly { back_end: NAME });
@@ -141,30 +156,35 @@ impl Database for Redis {
         self.inner.is_open("settle")
     }
 
-    /// Nothing is left to do with `appendfsync always`, but to wait where the log was being written anew when the store was
-    /// opened. Without a log (`appendonly no`) the server writes a snapshot of all its databases and answers nobody meanwhile,
-    /// which must take no longer than the read timeout; so must one that it is writing in the background, which is waited for.
+    /// Nothing is left to do with `appendfsync always`, but to wait where the log was being written
+    /// anew when the store was opened. Without a log (`appendonly no`) the server writes a snapshot
+    /// of all its databases and answers nobody meanwhile, which must take no longer than the read
+    /// timeout; so must one that it is writing in the background, which is waited for.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with a log that is not synced at each commit; [`Error::Busy`] where the server is still writing
-    /// after the read timeout.
+    /// [`Error::Unsupported`] with a log that is not synced at each commit; [`Error::Busy`] where
+    /// the server is still writing after the read timeout.
     fn sync(&self) -> Result<()> {
         self.inner.is_open("sync")?;
-        let (connections, time_max) = (&self.inner.connections, self.inner.options.read_timeout);
+        let connections = &self.inner.connections;
+        let time_max = self.inner.options.read_timeout;
         if self.inner.server_info.is_always() {
             return Ok(());
         }
+
         if self.inner.server_info.syncs_each() {
             let what = "the server is writing its log anew";
             return ServerInfo::read_when(connections, time_max, what, ServerInfo::is_always)
                 .map(drop);
         }
+
         if self.inner.server_info.has_log() {
             return Err(unsupported(
                 "sync",
                 "Redis syncs its log on demand only with appendfsync always",
             ));
         }
+
         let mut command = Cmd::new();
         command.arg("SAVE");
         loop {
@@ -179,6 +199,7 @@ impl Database for Redis {
                 Err(failure) => return Err(failure.into_error("SAVE")),
             }
         }
+
         self.inner.count_sync();
         Ok(())
     }
@@ -207,18 +228,20 @@ impl Database for Redis {
         settings
     }
 
-    /// Bytes are those of the arguments and answers, without what the protocol adds; syncs are those that confirmed a commit with
-    /// `appendfsync always`, which a server may have shared with others, and those of [`sync`](Database::sync).
+    /// Bytes are those of the arguments and answers, without what the protocol adds; syncs are
+    /// those that confirmed a commit with `appendfsync always`, which a server may have shared with
+    /// others, and those of [`sync`](Database::sync).
     fn counts(&self) -> Counts {
         self.inner.counts()
     }
 
-    /// The server's estimate of the memory that the store takes, from samples of its entries. Files are shared with whatever
-    /// else the server keeps and not counted.
+    /// The server's estimate of the memory that the store takes, from samples of its entries. Files
+    /// are shared with whatever else the server keeps and not counted.
     fn disk_bytes(&self) -> Result<u64> {
         self.inner.is_open("disk_bytes")?;
         let keys = &self.inner.keys;
         let tables = (0..keys.tables()).flat_map(|table| [keys.values(table), keys.order(table)]);
+
         let mut bytes = 0;
         for key in tables.chain([keys.meta()]) {
             bytes += match self.admin("MEMORY USAGE", &[b"MEMORY", b"USAGE", &key])? {
@@ -227,10 +250,12 @@ impl Database for Redis {
                 _ => return Err(bad_reply("MEMORY USAGE")),
             };
         }
+
         Ok(bytes)
     }
 
-    /// Has the server give unused memory back, and begin to write its log anew in the background unless it does already.
+    /// Has the server give unused memory back, and begin to write its log anew in the background
+    /// unless it does already.
     fn compact(&self) -> Result<()> {
         self.inner.is_open("compact")?;
         self.admin("MEMORY PURGE", &[b"MEMORY", b"PURGE"])?;

@@ -1,8 +1,9 @@
 //! The rules that every back-end keeps, as a suite that anyone can run on their own.
 //!
-//! A [`Subject`] opens databases of the back-end; [`check`] runs the [`RULES`] on it, each with databases of its own, and ends
-//! at the first rule that is broken, with a [`Failure`] that says which, at which step, what was expected and what was found.
-//! Nothing here panics, waits for a time to pass, or depends on how fast the back-end is. What is random follows from
+//! A [`Subject`] opens databases of the back-end; [`check`] runs the [`RULES`] on it, each with
+//! databases of its own, and ends at the first rule that is broken, with a [`Failure`] that says
+//! which, at which step, what was expected and what was found. Nothing here panics, waits for a
+//! time to pass, or depends on how fast the back-end is. What is random follows from
 //! [`Extent::seed`].
 //!
 //! ```
@@ -52,15 +53,16 @@ use self::trial::Trial;
 
 /// Opens databases of the back-end that is checked.
 pub trait Subject {
-    /// A database that holds nothing, with these indexes. What earlier calls made is closed or dropped by then, and not needed
-    /// any more.
+    /// A database that holds nothing, with these indexes. What earlier calls made is closed or
+    /// dropped by then, and not needed any more.
     ///
     /// # Errors
     /// Those of the back-end, which fail the rule that asked.
     fn fresh(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>>;
 
-    /// The database of the last call of [`fresh`](Self::fresh) once more, with all its data, and perhaps with other indexes. The
-    /// handle before was closed and dropped, and so were its readers. Not called of a back-end that is not persistent.
+    /// The database of the last call of [`fresh`](Self::fresh) once more, with all its data, and
+    /// perhaps with other indexes. The handle before was closed and dropped, and so were its
+    /// readers. Not called of a back-end that is not persistent.
     ///
     /// # Errors
     /// Those of the back-end, which fail the rule that asked.

@@ -1,4 +1,5 @@
-//! The traits of a key-value back-end: [`Database`], [`Reader`], [`Writer`] and [`Cursor`], with their errors and guarantees.
+//! The traits of a key-value back-end: [`Database`], [`Reader`], [`Writer`] and [`Cursor`], with
+//! their errors and guarantees.
 
 use std::fmt::{self, Debug};
 
@@ -80,7 +81,8 @@ pub enum Error {
         /// How many it may have.
         max: usize,
     },
-    /// Map, disk or quota are full. Nothing was changed by the transaction; reads go on, and so do commits once there is room.
+    /// Map, disk or quota are full. Nothing was changed by the transaction; reads go on, and so do
+    /// commits once there is room.
     #[error("{back_end}: no room: {limit}")]
     StoreFull {
         /// Which back-end.
@@ -140,7 +142,8 @@ pub enum Error {
         /// Which back-end.
         back_end: &'static str,
     },
-    /// It is not known whether a commit took place: the connection broke between request and answer. Read to find out.
+    /// It is not known whether a commit took place: the connection broke between request and
+    /// answer. Read to find out.
     #[error("{back_end}: the outcome of a commit is unknown")]
     Unknown {
         /// Which back-end.
@@ -148,7 +151,8 @@ pub enum Error {
         /// What the back-end said.
         source: Option<Source>,
     },
-    /// Everything else: a failed system call, a server that does not answer, a closed database. Nothing was changed.
+    /// Everything else: a failed system call, a server that does not answer, a closed database.
+    /// Nothing was changed.
     #[error("{back_end}: {call} failed")]
     BackEnd {
         /// Which back-end.
@@ -270,8 +274,9 @@ pub struct Receipt(pub u64);
 /// An entry: key and value.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
-/// Goes over the entries of a table in the order of their keys. It stands before, between or after entries: [`next`](Self::next)
-/// gives the entry after it and steps over it, [`prev`](Self::prev) the one before. A new one stands before the first.
+/// Goes over the entries of a table in the order of their keys. It stands before, between or after
+/// entries: [`next`](Self::next) gives the entry after it and steps over it, [`prev`](Self::prev)
+/// the one before. A new one stands before the first.
 pub trait Cursor {
     /// Goes before the first entry.
     ///
@@ -312,7 +317,8 @@ pub trait Reader {
     /// [`Error::UnknownIndex`] and those of the back-end.
     fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>>;
 
-    /// The value of each of `keys`, in their order. Back-ends that gain by it read them side by side.
+    /// The value of each of `keys`, in their order. Back-ends that gain by it read them side by
+    /// side.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -333,12 +339,14 @@ pub trait Reader {
     fn count(&self, table: Table<'_>) -> Result<u64>;
 }
 
-/// Changes a database, all or nothing; dropped without a commit it has changed nothing. See the [module](self).
+/// Changes a database, all or nothing; dropped without a commit it has changed nothing. See the
+/// [module](self).
 pub trait Writer: Reader {
     /// Binds a key that is not there.
     ///
     /// # Errors
-    /// [`Error::DuplicateEntry`] if it is; [`Error::Size`], [`Error::UnknownIndex`] and those of the back-end.
+    /// [`Error::DuplicateEntry`] if it is; [`Error::Size`], [`Error::UnknownIndex`] and those of
+    /// the back-end.
     fn put(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
         check_entry(key, value)?;
         if self.get(table, key)?.is_some() {
@@ -347,7 +355,8 @@ pub trait Writer: Reader {
         self.overwrite(table, key, value)
     }
 
-    /// Binds a key, whether it is there or not. Cost: reads nothing on back-ends that can write blindly.
+    /// Binds a key, whether it is there or not. Cost: reads nothing on back-ends that can write
+    /// blindly.
     ///
     /// # Errors
     /// [`Error::Size`], [`Error::UnknownIndex`] and those of the back-end.
@@ -364,7 +373,8 @@ pub trait Writer: Reader {
         self.remove(table, key)
     }
 
-    /// Removes a key, whether it is there or not. Cost: reads nothing on back-ends that can write blindly.
+    /// Removes a key, whether it is there or not. Cost: reads nothing on back-ends that can write
+    /// blindly.
     ///
     /// # Errors
     /// [`Error::UnknownIndex`] and those of the back-end.
@@ -373,8 +383,8 @@ pub trait Writer: Reader {
     /// Makes all changes visible, as a whole. They are durable after [`Database::settle`].
     ///
     /// # Errors
-    /// [`Error::StoreFull`], [`Error::Busy`] and the others of the back-end: nothing was changed, but for
-    /// [`Error::Unknown`] and [`Error::Poisoned`].
+    /// [`Error::StoreFull`], [`Error::Busy`] and the others of the back-end: nothing was changed,
+    /// but for [`Error::Unknown`] and [`Error::Poisoned`].
     fn commit(self: Box<Self>) -> Result<Receipt>;
 }
 
@@ -397,8 +407,9 @@ pub trait Database: Debug + Send + Sync {
     /// back-end was told to wait; and those of the back-end.
     fn writer(&self) -> Result<Box<dyn Writer + '_>>;
 
-    /// A number that is another one after each commit, whoever made it, by the time that the commit returns; `None` where that
-    /// cannot be told without a system call or a question to a server. What was read when it was the same is still so.
+    /// A number that is another one after each commit, whoever made it, by the time that the commit
+    /// returns; `None` where that cannot be told without a system call or a question to a server.
+    /// What was read when it was the same is still so.
     fn last_commit(&self) -> Option<u64> {
         None
     }
@@ -409,7 +420,8 @@ pub trait Database: Debug + Send + Sync {
     /// [`Error::Poisoned`] and those of the back-end: the commit is visible and not durable.
     fn settle(&self, receipt: Receipt) -> Result<()>;
 
-    /// Makes everything that was committed survive a loss of power, whatever the durability, as far as the back-end can.
+    /// Makes everything that was committed survive a loss of power, whatever the durability, as far
+    /// as the back-end can.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where it cannot; those of the back-end.
@@ -418,13 +430,15 @@ pub trait Database: Debug + Send + Sync {
     /// What commits are worth under the settings in effect.
     fn guarantee(&self) -> Guarantee;
 
-    /// The settings in effect, each with its value as text, read back from the back-end where it tells.
+    /// The settings in effect, each with its value as text, read back from the back-end where it
+    /// tells.
     fn settings(&self) -> Vec<(&'static str, String)>;
 
     /// What was done so far.
     fn counts(&self) -> Counts;
 
-    /// Bytes that the database takes, allocated blocks and not lengths of files; for a database without files, of its memory.
+    /// Bytes that the database takes, allocated blocks and not lengths of files; for a database
+    /// without files, of its memory.
     ///
     /// # Errors
     /// Those of the back-end.
@@ -445,8 +459,8 @@ pub trait Database: Debug + Send + Sync {
     /// Those of the back-end; nothing is lost then.
     fn compact(&self) -> Result<()>;
 
-    /// Makes what was committed durable as far as the guarantee goes, and gives up files, locks and connections. Whatever
-    /// is called afterwards fails.
+    /// Makes what was committed durable as far as the guarantee goes, and gives up files, locks and
+    /// connections. Whatever is called afterwards fails.
     ///
     /// # Errors
     /// Those of the back-end. The database is closed in any case.
@@ -471,13 +485,15 @@ pub fn check_entry(key: &[u8], value: &[u8]) -> Result<()> {
 /// Checks the indexes that a database is to be opened with.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a name that cannot name an index, one that is there twice, and too many of them.
+/// [`Error::Unsupported`] for a name that cannot name an index, one that is there twice, and too
+/// many of them.
 pub fn check_indexes(back_end: &'static str, indexes: &[&str]) -> Result<()> {
     let refuse = |option: String, why: String| Err(Error::Unsupported { back_end, option, why });
     if indexes.len() > INDEXES_MAX {
         let why = format!("there are at most {INDEXES_MAX}");
         return refuse(format!("{} indexes", indexes.len()), why);
     }
+
     for (number, name) in indexes.iter().enumerate() {
         if !is_index_name(name) {
             let why = format!(
@@ -489,5 +505,6 @@ pub fn check_indexes(back_end: &'static str, indexes: &[&str]) -> Result<()> {
             return refuse(format!("index {name:?}"), "it is named twice; name it once".to_owned());
         }
     }
+
     Ok(())
 }

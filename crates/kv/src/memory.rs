@@ -1,15 +1,19 @@
-//! The reference implementation of [`Database`]: tables in memory, gone when the last handle is dropped.
+//! The reference implementation of [`Database`]: tables in memory, gone when the last handle is
+//! dropped.
 //!
-//! Each key holds its versions, the newest last; a version is what one commit bound the key to, a value or nothing. A
-//! snapshot is the number of the commit that was the last when it was made, so making one copies no map.
+//! Each key holds its versions, the newest last; a version is what one commit bound the key to, a
+//! value or nothing. A snapshot is the number of the commit that was the last when it was made, so
+//! making one copies no map.
 //!
 //! Invariants:
-//! * A version is kept while the present or a living snapshot sees it. One that was superseded lies in the waste of the
-//!   newest living snapshot that sees it; when that snapshot goes, it passes to the next older one that sees it, or is freed.
-//! * The oldest version of a key is a value: a removal with nothing before it is the same as no version at all. So a key
-//!   without a version that is a value is not in the map.
+//! * A version is kept while the present or a living snapshot sees it. One that was superseded lies
+//!   in the waste of the newest living snapshot that sees it; when that snapshot goes, it passes to
+//!   the next older one that sees it, or is freed.
+//! * The oldest version of a key is a value: a removal with nothing before it is the same as no
+//!   version at all. So a key without a version that is a value is not in the map.
 //! * The present does not change while a writer lives, but by its own commit.
-//! * No lock is held between two calls. A commit holds readers up for as long as it takes to enter its changes.
+//! * No lock is held between two calls. A commit holds readers up for as long as it takes to enter
+//!   its changes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,7 +31,8 @@ use crate::removals::{Crossed, Removals};
 use crate::turn::{Turn, TurnGuard};
 
 const NAME: &str = "memory";
-/// What a version counts for beside the bytes of its key and value: about what the map and the two allocations take.
+/// What a version counts for beside the bytes of its key and value: about what the map and the two
+/// allocations take.
 const VERSION_BYTES: u64 = 96;
 
 type Key = Arc<[u8]>;
@@ -37,8 +42,9 @@ type Changes = BTreeMap<Key, Option<Value>>;
 
 /// A database in memory. Clones are the same database. Nothing of it is ever on a disk.
 ///
-/// Cost: a call takes O(log n) for n keys; a commit O(log n) for each key that it changes. Dropping a reader takes O(log n)
-/// for each version that only it saw, and O(1) for each that only it and older readers see.
+/// Cost: a call takes O(log n) for n keys; a commit O(log n) for each key that it changes. Dropping
+/// a reader takes O(log n) for each version that only it saw, and O(1) for each that only it and
+/// older readers see.
 #[derive(Clone)]
 pub struct Memory {
     shared: Arc<Shared>,
@@ -48,7 +54,8 @@ impl Memory {
     /// An empty database with these indexes.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a name that cannot name an index, one that is there twice, and too many of them.
+    /// [`Error::Unsupported`] for a name that cannot name an index, one that is there twice, and
+    /// too many of them.
     pub fn new(indexes: &[&str]) -> Result<Self> {
         check_indexes(NAME, indexes)?;
         let tables = (0..=indexes.len()).map(|_| Entries::default()).collect();
@@ -61,9 +68,10 @@ impl Memory {
         })
     }
 
-    /// The same database, which from now on refuses as [`Error::StoreFull`] each commit that would make it larger and more
-    /// than `bytes`, counted as [`disk_bytes`](Database::disk_bytes) does: each key and value of the present, and each older one
-    /// that a living reader sees, with 96 bytes more for each.
+    /// The same database, which from now on refuses as [`Error::StoreFull`] each commit that would
+    /// make it larger and more than `bytes`, counted as [`disk_bytes`](Database::disk_bytes) does:
+    /// each key and value of the present, and each older one that a living reader sees, with 96
+    /// bytes more for each.
     #[must_use]
     pub fn with_limit(self, bytes: u64) -> Self {
         self.shared.write().limit = Some(bytes);
@@ -238,7 +246,8 @@ struct Snapshot {
     waste: Vec<Waste>,
 }
 
-/// Names a superseded version. There may be none any more: a removal goes with the last version before it.
+/// Names a superseded version. There may be none any more: a removal goes with the last version
+/// before it.
 struct Waste {
     table: usize,
     key: Key,
@@ -268,7 +277,8 @@ impl Versions {
     }
 }
 
-/// How the bytes of a database change when `next` supersedes the `versions` of a key: those added, those freed.
+/// How the bytes of a database change when `next` supersedes the `versions` of a key: those added,
+/// those freed.
 fn effect(
     key: &[u8],
     versions: Option<&Versions>,
@@ -278,9 +288,11 @@ fn effect(
     let Some(versions) = versions else {
         return (if next.value.is_some() { cost(key, next) } else { 0 }, 0);
     };
+
     if next.value.is_none() && versions.newest.value.is_none() {
         return (0, 0);
     }
+
     let is_seen = versions.is_seen(snapshot);
     let is_gone = next.value.is_none() && !is_seen && versions.older.is_empty();
     (
@@ -352,9 +364,11 @@ impl State {
                 });
             }
         }
+
         self.present += 1;
         self.done.transactions += 1;
         let snapshot = self.newest_snapshot();
+
         let mut waste = Vec::new();
         for (table, (entries, changes)) in self.tables.iter_mut().zip(changes).enumerate() {
             for (key, value) in changes {
@@ -365,9 +379,11 @@ impl State {
                 self.bytes = self.bytes + added - freed;
             }
         }
+
         if let Some(mut newest) = self.snapshots.last_entry() {
             newest.get_mut().waste.append(&mut waste);
         }
+
         Ok(Receipt(self.present))
     }
 
@@ -376,10 +392,12 @@ impl State {
         let Slot::Occupied(mut slot) = self.snapshots.entry(number) else {
             return;
         };
+
         slot.get_mut().readers -= 1;
         if slot.get().readers > 0 {
             return;
         }
+
         let waste = slot.remove().waste;
         let mut heir = self.snapshots.range_mut(..number).next_back();
         for item in waste {
@@ -396,8 +414,8 @@ impl State {
 }
 
 impl Entries {
-    /// Makes `next` the newest version of a key. What it supersedes is freed, or goes to `waste` if `snapshot`, the newest one,
-    /// sees it. The bytes added and freed.
+    /// Makes `next` the newest version of a key. What it supersedes is freed, or goes to `waste` if
+    /// `snapshot`, the newest one, sees it. The bytes added and freed.
     fn bind(
         &mut self,
         table: usize,
@@ -423,11 +441,14 @@ impl Entries {
                     (true, false) => self.count -= 1,
                     (true, true) => {}
                 }
+
                 let is_seen = slot.get().is_seen(snapshot);
                 if is_seen {
-                    let (key, born) = (Arc::clone(slot.key()), slot.get().newest.born);
+                    let key = Arc::clone(slot.key());
+                    let born = slot.get().newest.born;
                     waste.push(Waste { table, key, born });
                 }
+
                 let versions = slot.get_mut();
                 let previous = mem::replace(&mut versions.newest, next);
                 if is_seen {
@@ -435,16 +456,19 @@ impl Entries {
                 } else if versions.newest.value.is_none() && versions.older.is_empty() {
                     slot.remove();
                 }
+
                 effect
             }
         }
     }
 
-    /// Frees a superseded version, and the removals that then have nothing before them. The bytes freed.
+    /// Frees a superseded version, and the removals that then have nothing before them. The bytes
+    /// freed.
     fn free(&mut self, waste: &Waste) -> u64 {
         let Some(versions) = self.versions.get_mut(&waste.key) else {
             return 0;
         };
+
         let Ok(index) = versions.older.binary_search_by_key(&waste.born, |version| version.born)
         else {
             return 0;
@@ -457,6 +481,7 @@ impl Entries {
             bytes += cost(&waste.key, &versions.newest);
             self.versions.remove(&waste.key);
         }
+
         bytes
     }
 }
@@ -631,6 +656,7 @@ impl MemoryWriter<'_> {
                     if is_nearer { (key, Some(value)) } else { changed }
                 }
             };
+
             match value {
                 Some(value) => return Ok(Some((key, value))),
                 None => gap = way.past(self.far_end(table, key, way, crossed)),
@@ -649,10 +675,12 @@ impl MemoryWriter<'_> {
             crossed.step(&key);
             return key;
         };
+
         let far = match way {
             Way::Forward => last,
             Way::Backward => first,
         };
+
         crossed.jump(&key, far);
         Arc::clone(far)
     }
@@ -720,6 +748,7 @@ mod tests {
             removals: vec![RefCell::default()],
             counts,
         };
+
         for key in 2..99 {
             writer.remove(Table::Main, &[key]).unwrap();
             let mut cursor = writer.cursor(Table::Main).unwrap();
@@ -728,6 +757,7 @@ mod tests {
             cursor.seek(&[2]).unwrap();
             assert_eq!(cursor.next().unwrap().unwrap().0, [key + 1]);
         }
+
         {
             let removals = writer.removals[0].borrow();
             let (first, last) = removals.range_of(&[50]).unwrap();

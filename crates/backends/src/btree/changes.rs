@@ -45,7 +45,8 @@ pub(super) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// What a change makes of the row of a key; returns by how many the entries of its table become more.
+    /// What a change makes of the row of a key; returns by how many the entries of its table become
+    /// more.
     pub(super) fn change(
         &mut self,
         key: Vec<u8>,
@@ -56,6 +57,7 @@ impl<'a> Rows<'a> {
         if let Before::Split(split) = before {
             self.gone.push(split);
         }
+
         let was_there = !matches!(before, Before::Nothing);
         match after {
             None if !was_there => {}
@@ -70,6 +72,7 @@ impl<'a> Rows<'a> {
                 self.pieces.push((split, value));
             }
         }
+
         i64::from(after.is_some()) - i64::from(was_there)
     }
 
@@ -83,7 +86,8 @@ impl<'a> Rows<'a> {
         (put, self.gone.iter().flat_map(keys).collect())
     }
 
-    /// The updates, and of each whether its key is there: new pieces are not, and those that go are.
+    /// The updates, and of each whether its key is there: new pieces are not, and those that go
+    /// are.
     pub(super) fn updates<'b>(
         &'b self,
         put: &'b [[u8; 13]],

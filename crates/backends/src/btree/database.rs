@@ -19,8 +19,9 @@ use crate::overlay::failure::check_dir;
 
 /// A database in one B+tree; `docs/format/tables.md` says how.
 ///
-/// Cost: a lookup is one of the index, and one of each piece of a value of 768 bytes or more, side by side; `count` is one lookup.
-/// A commit looks up each key that it changes and that its writer has not read, and writes once to the log, as much as its keys and values take, and does its
+/// Cost: a lookup is one of the index, and one of each piece of a value of 768 bytes or more, side
+/// by side; `count` is one lookup. A commit looks up each key that it changes and that its writer
+/// has not read, and writes once to the log, as much as its keys and values take, and does its
 /// share of draining; with [`Durability::Each`] it syncs the log.
 #[derive(Debug)]
 pub struct BtreeDatabase {
@@ -42,15 +43,15 @@ struct Btree {
 }
 
 impl BtreeDatabase {
-    /// Opens the database in a directory, which is made if it is missing, with these indexes; those that are not there yet are
-    /// made, and others that are there are left alone.
+    /// Opens the database in a directory, which is made if it is missing, with these indexes; those
+    /// that are not there yet are made, and others that are there are left alone.
     ///
     /// Cost: as of opening an index: in proportion to the log.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an option or the name of an index that cannot be, and for more than 253 indexes over all
-    /// openings; [`Error::Locked`]; [`Error::Corruption`], also if something else is there; [`Error::StoreFull`],
-    /// [`Error::BackEnd`].
+    /// [`Error::Unsupported`] for an option or the name of an index that cannot be, and for more
+    /// than 253 indexes over all openings; [`Error::Locked`]; [`Error::Corruption`], also if
+    /// something else is there; [`Error::StoreFull`], [`Error::BackEnd`].
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -71,13 +72,16 @@ impl BtreeDatabase {
                 id.ok_or_else(|| broken(format!("key {key:02x?} of a piece")))?
             }
         };
+
         let engine = Btree {
             index: Arc::new(index),
             tables: tables.into(),
             is_synced_each: options.durability == Durability::Each,
             next_value: AtomicU64::new(next_value),
         };
-        let (options, dir) = (options.clone(), dir.to_owned());
+
+        let options = options.clone();
+        let dir = dir.to_owned();
         Ok(Self { common, engine, options, dir })
     }
 }
@@ -112,6 +116,7 @@ impl Engine for Btree {
             if changes.is_empty() {
                 continue;
             }
+
             let keys: Vec<Vec<u8>> = changes.keys().map(|key| row::key(*number, key)).collect();
             let known = |key: &Vec<u8>| known.get(key).copied().and_then(Before::of_value);
             let known: Vec<Option<Before>> = changes.keys().map(known).collect();
@@ -120,6 +125,7 @@ impl Engine for Btree {
             let refs: Vec<&[u8]> = std::iter::once(name.as_slice()).chain(unknown).collect();
             let mut found = self.index.find_many(&refs).map_err(failed)?.into_iter();
             let name_row = found.next().flatten();
+
             let mut more = 0;
             for ((key, after), known) in keys.into_iter().zip(changes.values()).zip(known) {
                 let before = match known {
@@ -128,6 +134,7 @@ impl Engine for Btree {
                 };
                 more += rows.change(key, before, after.as_deref(), &self.next_value);
             }
+
             if more != 0 {
                 let entries = entries_of(name, name_row.as_deref())?;
                 let entries = entries.checked_add_signed(more).ok_or_else(|| {
@@ -136,12 +143,14 @@ impl Engine for Btree {
                 rows.put.push((name.clone(), row::name_value(*number, entries), true));
             }
         }
+
         let (put, gone) = rows.piece_keys();
         let (updates, was_there) = rows.updates(&put, &gone);
         let position = self.index.commit_known(&updates, was_there).map_err(failed)?;
         if self.is_synced_each {
             self.index.sync_to(position).map_err(failed)?;
         }
+
         Ok(Receipt(position))
     }
 }
@@ -208,8 +217,8 @@ impl Database for BtreeDatabase {
         self.common.disk_bytes(&self.dir)
     }
 
-    /// Packs entries of half-empty leaves into fewer, moves pages from the end of the file into free ones and cuts the file; pages
-    /// that snapshots need stay.
+    /// Packs entries of half-empty leaves into fewer, moves pages from the end of the file into
+    /// free ones and cuts the file; pages that snapshots need stay.
     fn compact(&self) -> Result<()> {
         self.common.check_open("compact")?;
         let compacted = self.engine.index.compact();

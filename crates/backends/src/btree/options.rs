@@ -13,14 +13,16 @@ const MEMORY_BYTES_DEFAULT: usize = 256 << 20;
 /// Most bytes of a commit: what the engine takes at the most.
 const COMMIT_BYTES_MAX: usize = 1 << 30;
 
-/// How a [`BtreeDatabase`](crate::BtreeDatabase) is opened. Every option may be changed at each opening.
+/// How a [`BtreeDatabase`](crate::BtreeDatabase) is opened. Every option may be changed at each
+/// opening.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BtreeOptions {
-    /// How durable commits are. `None` asks for no sync at all, `Async` for those of checkpoints only.
+    /// How durable commits are. `None` asks for no sync at all, `Async` for those of checkpoints
+    /// only.
     pub durability: Durability,
-    /// Memory for cached pages and for updates that are not in leaves yet, in bytes; 256 MiB unless set, 1 MiB at least. A
-    /// commit takes its size on top of it.
+    /// Memory for cached pages and for updates that are not in leaves yet, in bytes; 256 MiB unless
+    /// set, 1 MiB at least. A commit takes its size on top of it.
     pub memory_bytes: usize,
     /// The part of it that updates wait in; a third unless set, half at most.
     pub buffer_bytes: Option<usize>,
@@ -77,7 +79,8 @@ pub(super) fn error(call: &'static str, error: terrane_btree::Error) -> Error {
             Error::Size { what: "transaction", bytes, min: 0, max: limit }
         }
         Btree::InvalidConfig { option, value, allowed } => {
-            let (option, why) = (format!("{option} {value}"), allowed.to_owned());
+            let option = format!("{option} {value}");
+            let why = allowed.to_owned();
             Error::Unsupported { back_end, option, why }
         }
         Btree::Corrupt { .. }

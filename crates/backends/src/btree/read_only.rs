@@ -87,6 +87,7 @@ impl BtreeDatabase {
             indexes: indexes.iter().map(|&name| name.to_owned()).collect(),
             reader,
         };
+
         Ok(Arc::new(ReadOnly::new(common, follower, dir)))
     }
 }

@@ -66,12 +66,14 @@ impl Rooted {
         let Some(known) = stored_tables(rows)? else {
             return Err(broken("the index is not one of tables".to_owned()));
         };
+
         let table = |name: String| {
             let key = row::name_key(&name);
             let found = known.iter().find(|(known, _)| *known == key).cloned();
             let why = "the database has no such index, and is open for reading only".to_owned();
             found.ok_or(Error::Unsupported { back_end: NAME, option: name, why })
         };
+
         let tables: Result<Vec<_>> = names_of(indexes).map(table).collect();
         Ok(Self { source: Source::Reader(reader), tables: tables?.into() })
     }
@@ -98,6 +100,7 @@ impl Rooted {
             .collect();
         let mut values = Vec::with_capacity(splits.len());
         let mut rest = splits.iter();
+
         let mut value: Option<(&[u8], Split, Vec<u8>)> = None;
         for keys in keys.chunks(PIECES_AT_ONCE) {
             let refs: Vec<&[u8]> = keys.iter().map(<[u8; 13]>::as_slice).collect();
@@ -111,6 +114,7 @@ impl Rooted {
                     let what = format!("piece {at:02x?} of row {key:02x?}");
                     return Err(broken(what));
                 };
+
                 bytes.extend_from_slice(&piece);
                 if bytes.len() == split.bytes as usize {
                     values.push(bytes);
@@ -119,6 +123,7 @@ impl Rooted {
                 }
             }
         }
+
         Ok(values)
     }
 }
@@ -136,7 +141,9 @@ impl Snapshot for Rooted {
         let refs: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let found = self.source.find_many(&refs);
         let mut values = found.map_err(|failure| error("get_many", failure))?;
-        let (mut splits, mut places) = (Vec::new(), Vec::new());
+        let mut splits = Vec::new();
+
+        let mut places = Vec::new();
         for (at, (key, value)) in refs.iter().zip(&mut values).enumerate() {
             let Some(row) = value else { continue };
             match read_row(key, row)? {
@@ -147,9 +154,11 @@ impl Snapshot for Rooted {
                 }
             }
         }
+
         for (at, value) in places.into_iter().zip(self.values(&splits)?) {
             values[at] = Some(value);
         }
+
         Ok(values)
     }
 
@@ -179,7 +188,8 @@ impl TableCursor<'_> {
     fn begin(&self, way: Way) -> terrane_btree::Result<terrane_btree::Cursor> {
         let number = self.rooted.tables[self.table].1;
         let source = &self.rooted.source;
-        let (low, high) = (vec![number], vec![number + 1]);
+        let low = vec![number];
+        let high = vec![number + 1];
         let at = |key: &[u8]| row::key(number, key);
         let behind = |key: &[u8]| [at(key), vec![0]].concat();
         let at = match &self.gap {
@@ -188,6 +198,7 @@ impl TableCursor<'_> {
             Gap::Before(key) => at(key),
             Gap::After(key) => behind(key),
         };
+
         match way {
             Way::Forward => source.range(at..high),
             Way::Backward => source.range_back(low..at),
@@ -201,6 +212,7 @@ impl TableCursor<'_> {
             Some((_, going)) => going,
             None => self.begin(way).map_err(failed)?,
         };
+
         let found = going.next().map_err(failed)?;
         let found = found.map(|(key, row)| (key.to_vec(), row.to_vec()));
         self.going = Some((way, going));
@@ -208,6 +220,7 @@ impl TableCursor<'_> {
         let value = self.rooted.value(&key, row)?;
         key.remove(0);
         self.gap = way.past(key.clone());
+
         Ok(Some((key, value)))
     }
 

@@ -35,6 +35,7 @@ pub(super) fn stored_tables(mut rows: terrane_btree::Cursor) -> Result<Option<Ta
         };
         known.push((key.to_vec(), number));
     }
+
     Ok(Some(known))
 }
 
@@ -46,6 +47,7 @@ pub(super) fn open_tables(index: &Index, indexes: &[&str]) -> Result<Vec<(Vec<u8
         None if index.is_empty().map_err(failed)? => Vec::new(),
         None => return Err(broken("the index is not one of tables".to_owned())),
     };
+
     let mut made = vec![(row::name_key(""), vec![ROWS_VERSION])];
     let mut tables = Vec::new();
     for name in names_of(indexes) {
@@ -64,13 +66,16 @@ pub(super) fn open_tables(index: &Index, indexes: &[&str]) -> Result<Vec<(Vec<u8
                 number
             }
         };
+
         tables.push((key, number));
     }
+
     if made.len() > 1 {
         let updates: Vec<_> = made.iter().map(|(key, value)| Update::Replace(key, value)).collect();
         let position = index.commit(&updates).map_err(failed)?;
         index.sync_to(position).map_err(failed)?;
     }
+
     Ok(tables)
 }
 

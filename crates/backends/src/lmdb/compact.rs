@@ -31,8 +31,8 @@ fn read_heads(data: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 impl LmdbDatabase {
-    /// Writes a copy without free pages beside the file, packed unless others have tables in it; gives the heads that the file
-    /// had before.
+    /// Writes a copy without free pages beside the file, packed unless others have tables in it;
+    /// gives the heads that the file had before.
     pub(super) fn copy_compact(&self, environment: &Environment, copy: &Path) -> Result<Vec<u8>> {
         let system = |error: std::io::Error| back_end_error("compact", error);
         match std::fs::remove_file(copy) {
@@ -41,11 +41,13 @@ impl LmdbDatabase {
             }
             _ => {}
         }
+
         let lmdb = |failure| error_of("compact", failure);
         let heads = {
             let _writing = environment.transaction().map_err(lmdb)?;
             read_heads(&data_path(&self.path, self.options.directory)).map_err(system)?
         };
+
         let is_own = |name: &[u8]| name == MAIN.as_bytes() || name.starts_with(INDEX.as_bytes());
         let bytes = environment.used_bytes();
         let full_or = |failure: Failure| match failure.kind {
@@ -55,17 +57,21 @@ impl LmdbDatabase {
             }
             _ => lmdb(failure),
         };
+
         let packed = environment.copy_packed(copy, is_own);
         let copied = packed.and_then(|done| if done { Ok(()) } else { environment.copy(copy) });
         copied.map_err(full_or)?;
         Ok(heads)
     }
 
-    /// Puts the copy in the place of the file, which this process has closed, if it still has these heads.
+    /// Puts the copy in the place of the file, which this process has closed, if it still has these
+    /// heads.
     pub(super) fn replace(&self, copy: &Path, heads: &[u8]) -> Result<()> {
         let system = |error: std::io::Error| back_end_error("compact", error);
         let data = data_path(&self.path, self.options.directory);
-        // Every process that has the environment open holds a lock of this file, and one that opens it waits for it.
+
+        // Every process that has the environment open holds a lock of this file, and one that opens
+        // it waits for it.
         let locks = lock_path(&self.path, self.options.directory);
         let locks = File::options().read(true).write(true).open(locks).map_err(system)?;
         rustix::fs::fcntl_lock(&locks, FlockOperation::NonBlockingLockExclusive)
@@ -73,6 +79,7 @@ impl LmdbDatabase {
         if read_heads(&data).map_err(system)? != heads {
             return Err(busy("another process has written meanwhile"));
         }
+
         std::fs::rename(copy, &data).map_err(system)?;
         sync_folder(&data).map_err(system)
     }

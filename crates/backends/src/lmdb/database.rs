@@ -36,8 +36,8 @@ pub struct LmdbDatabase {
     pub(super) indexes: Arc<IndexNames>,
     /// Whoever writes, grows the map, compacts or closes.
     turn: Turn,
-    /// Held shared by calls that use the environment, alone by who compacts or closes. A writer, which has the turn, uses
-    /// a share of the environment instead.
+    /// Held shared by calls that use the environment, alone by who compacts or closes. A writer,
+    /// which has the turn, uses a share of the environment instead.
     state: RwLock<State>,
     pub(super) readers: Arc<Readers>,
     /// Whether a sync failed.
@@ -55,12 +55,12 @@ enum State {
 }
 
 impl LmdbDatabase {
-    /// Opens a database; makes it if there is none, and the indexes that it does not have. Cost: a few pages; waits for
-    /// another process that writes.
+    /// Opens a database; makes it if there is none, and the indexes that it does not have. Cost: a
+    /// few pages; waits for another process that writes.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for options and names that cannot be; [`Error::Locked`] if this process has it open;
-    /// [`Error::Corruption`]; [`Error::StoreFull`]; those of the system.
+    /// [`Error::Unsupported`] for options and names that cannot be; [`Error::Locked`] if this
+    /// process has it open; [`Error::Corruption`]; [`Error::StoreFull`]; those of the system.
     pub fn open(path: impl AsRef<Path>, indexes: &[&str], options: &LmdbOptions) -> Result<Self> {
         options.check()?;
         let indexes = Arc::new(IndexNames::new(NAME, indexes)?);
@@ -68,11 +68,13 @@ impl LmdbDatabase {
         if options.directory {
             std::fs::create_dir_all(path).map_err(|error| back_end_error("mkdir", error))?;
         }
+
         let path = FILES.canonical(path)?;
         let data = data_path(&path, options.directory);
         let is_new = !FILES.check(&data)?;
         FILES.check(&lock_path(&path, options.directory))?;
         let open = open_environment(&path, &indexes, options)?;
+
         if is_new && matches!(options.sync, SyncMode::Full | SyncMode::NoMeta) {
             // LMDB syncs what is in the file only.
             sync_folder(&data).map_err(|error| back_end_error("sync the folder", error))?;
@@ -80,6 +82,7 @@ impl LmdbDatabase {
                 sync_folder(&path).map_err(|error| back_end_error("sync the folder", error))?;
             }
         }
+
         Ok(Self::new(path, options, indexes, open, EnvironmentAccess::Write))
     }
 
@@ -136,12 +139,14 @@ impl LmdbDatabase {
         } else {
             FILES.can_write(data.parent().unwrap_or(Path::new("/")))?
         };
+
         let access = if can_lock { EnvironmentAccess::Read } else { EnvironmentAccess::ReadAlone };
         let open = open_to_read(&path, &indexes, options, access)?;
         Ok(Self::new(path, options, indexes, open, access))
     }
 
-    /// How long the oldest snapshot of this database has been alive. What was freed since cannot be used again.
+    /// How long the oldest snapshot of this database has been alive. What was freed since cannot be
+    /// used again.
     pub fn oldest_reader(&self) -> Option<Duration> {
         self.readers.oldest()
     }
@@ -154,8 +159,9 @@ impl LmdbDatabase {
         self.with_open("map size", |open| Ok(open.environment.map_bytes()))
     }
 
-    /// Writes a copy of the newest state, without free pages, to a new file. Cost: reads what is in use and writes it once;
-    /// [`compact`](Database::compact) and [`close`](Database::close) wait for it.
+    /// Writes a copy of the newest state, without free pages, to a new file. Cost: reads what is in
+    /// use and writes it once; [`compact`](Database::compact) and [`close`](Database::close) wait
+    /// for it.
     ///
     /// # Errors
     /// [`Error::StoreFull`], those of the system. There may be a part of the file then.
@@ -233,6 +239,7 @@ impl Database for LmdbDatabase {
                 }
                 snapshot => snapshot,
             };
+
             let snapshot = snapshot.map_err(|failure| error_of("reader", failure))?;
             Ok(Box::new(LmdbReader {
                 snapshot,
@@ -295,6 +302,7 @@ impl Database for LmdbDatabase {
                  order of writes",
             ),
         };
+
         Guarantee { durability, survives_kill: true, power_loss, text: text.into() }
     }
 
@@ -340,16 +348,19 @@ impl Database for LmdbDatabase {
                 Err(error) => return Err(back_end_error("stat", error)),
             }
         }
+
         Ok(bytes)
     }
 
-    /// Replaces the file by a copy without free pages, whose other pages are full. Waits for the writer and for calls that run;
-    /// needs the file alone. Whatever fails, the database goes on with the file that it had.
+    /// Replaces the file by a copy without free pages, whose other pages are full. Waits for the
+    /// writer and for calls that run; needs the file alone. Whatever fails, the database goes on
+    /// with the file that it had.
     ///
     /// Cost: reads what is in use, writes it once, one sync.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a snapshot of it lives or another process has it open; [`Error::StoreFull`]; those of the system.
+    /// [`Error::Busy`] while a snapshot of it lives or another process has it open;
+    /// [`Error::StoreFull`]; those of the system.
     fn compact(&self) -> Result<()> {
         self.check_writes()?;
         let _turn = self.turn.take(NAME)?;
@@ -357,6 +368,7 @@ impl Database for LmdbDatabase {
         self.with_open("compact", |_| Ok(()))?;
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let State::Open(open) = &*state else { return Err(closed("compact")) };
+
         // Another process would take the same name for its copy. LMDB has no lock on this file.
         let data = File::open(data_path(&self.path, self.options.directory));
         let data = data.map_err(|error| back_end_error("compact", error))?;
@@ -366,6 +378,7 @@ impl Database for LmdbDatabase {
         if readers > 0 {
             return Err(busy(&format!("{readers} snapshots live")));
         }
+
         let copy = with_suffix(&data_path(&self.path, self.options.directory), "-compact");
         let replaced = self.copy_compact(&open.environment, &copy).and_then(|heads| {
             let State::Open(Open { environment, tables }) =
@@ -373,23 +386,28 @@ impl Database for LmdbDatabase {
             else {
                 return Err(closed("compact"));
             };
+
             if let Err(environment) = environment.close() {
                 *state = State::Open(Open { environment, tables });
                 return Err(busy("somebody in this process still uses it"));
             }
+
             let replaced = self.replace(&copy, &heads);
             // If it cannot be opened now, the next call tries to.
             *state = self.open_again()?;
             replaced
         });
+
         if replaced.is_err() {
             // Best effort: what is left over is removed the next time.
             let _ = std::fs::remove_file(&copy);
         }
+
         replaced
     }
 
-    /// Waits for the writer and for calls that run. Snapshots that live go on, and the files are given up with the last of them.
+    /// Waits for the writer and for calls that run. Snapshots that live go on, and the files are
+    /// given up with the last of them.
     fn close(&self) -> Result<()> {
         let _turn = self.turn.take(NAME)?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = State::Closed;

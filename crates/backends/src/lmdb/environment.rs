@@ -48,6 +48,7 @@ pub(super) fn open_to_read(
             table.ok_or(Error::Unsupported { back_end: NAME, option: name, why })
         })
         .collect();
+
     Ok(Open { environment, tables: tables?.into() })
 }
 
@@ -84,6 +85,7 @@ pub(super) fn open_environment(
         transaction.commit()?;
         Ok(tables)
     };
+
     let tables = loop {
         match make() {
             Ok(tables) => break tables,
@@ -93,6 +95,7 @@ pub(super) fn open_environment(
             Err(failure) => return Err(error_of("open tables", failure)),
         }
     };
+
     Ok(Open { environment, tables: tables.into() })
 }
 
@@ -113,6 +116,7 @@ pub(super) fn settings_of(environment: &Environment) -> Vec<(&'static str, Strin
         } else {
             "full"
         };
+
         settings.extend([
             ("sync", sync.to_owned()),
             ("write_map", flags.contains(EnvFlags::WRITE_MAP).to_string()),
@@ -120,6 +124,7 @@ pub(super) fn settings_of(environment: &Environment) -> Vec<(&'static str, Strin
             ("read_ahead", (!flags.contains(EnvFlags::NO_READ_AHEAD)).to_string()),
         ]);
     }
+
     settings
 }
 
@@ -136,6 +141,7 @@ pub(super) fn grow(
         LmdbGrowth::Double => 2 * bytes,
         LmdbGrowth::Step(step) => round_up(bytes.saturating_add(step)),
     };
+
     let larger = round_down(larger.min(bytes_max));
     if larger <= bytes {
         let reader = oldest_reader.map_or_else(String::new, |age| {
@@ -146,5 +152,6 @@ pub(super) fn grow(
             None,
         ));
     }
+
     environment.resize(larger).map_err(|failure| error_of("grow the map", failure))
 }

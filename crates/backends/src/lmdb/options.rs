@@ -26,8 +26,8 @@ pub enum LmdbGrowth {
 /// How an LMDB database is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LmdbOptions {
-    /// Bytes of the map to start with; rounded up to 64 KiB. `None`: 1 GiB of addresses, which cost nothing; 1 MiB with a
-    /// map that is written, whose file has the size of the map.
+    /// Bytes of the map to start with; rounded up to 64 KiB. `None`: 1 GiB of addresses, which cost
+    /// nothing; 1 MiB with a map that is written, whose file has the size of the map.
     pub map_bytes: Option<u64>,
     /// How a full map grows.
     pub growth: LmdbGrowth,
@@ -61,8 +61,8 @@ impl Default for LmdbOptions {
 }
 
 impl LmdbOptions {
-    /// The settings of Transact's back-end (`WRITEMAP`, `MAPASYNC`, `NORDAHEAD`, `NOSUBDIR`), but for its file, which grows
-    /// instead of having a length of 1 TiB from the start.
+    /// The settings of Transact's back-end (`WRITEMAP`, `MAPASYNC`, `NORDAHEAD`, `NOSUBDIR`), but
+    /// for its file, which grows instead of having a length of 1 TiB from the start.
     #[must_use]
     pub fn transact() -> Self {
         Self { write_map: true, sync: SyncMode::MapAsync, ..Self::default() }
@@ -88,6 +88,7 @@ impl LmdbOptions {
                 format!("at least {} and what the process can address", 2 * MAP_BYTES_MIN),
             );
         }
+
         if self.map_bytes.is_some_and(|bytes| bytes > self.map_bytes_max) {
             return refuse("map_bytes", format!("more than map_bytes_max, {}", self.map_bytes_max));
         }
@@ -100,6 +101,7 @@ impl LmdbOptions {
         if self.sync == SyncMode::MapAsync && !self.write_map {
             return refuse("sync", "MapAsync has no effect without write_map; set it".into());
         }
+
         Ok(())
     }
 }

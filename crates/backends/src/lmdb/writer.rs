@@ -95,6 +95,7 @@ impl<'d> LmdbWriter<'d> {
         if self.transaction.is_none() {
             return Err(self.failed());
         }
+
         self.removed += usize::from(change.value.is_none());
         self.log.push(change);
         match self.apply(self.log.len() - 1) {
@@ -130,6 +131,7 @@ impl<'d> LmdbWriter<'d> {
         } else {
             options.soft_bytes()
         };
+
         loop {
             self.transaction = None;
             let grown =
@@ -142,6 +144,7 @@ impl<'d> LmdbWriter<'d> {
                 }
                 return Err(error);
             }
+
             match self.begin_again() {
                 Ok(()) => return Ok(()),
                 Err(None) => {}
@@ -150,7 +153,8 @@ impl<'d> LmdbWriter<'d> {
         }
     }
 
-    /// Begins the transaction once more and does its changes; the error is `None` if the map is full.
+    /// Begins the transaction once more and does its changes; the error is `None` if the map is
+    /// full.
     fn begin_again(&mut self) -> std::result::Result<(), Option<Error>> {
         let write_error = |failure| Some(error_of("write", failure));
         let transaction = self.open.environment.transaction().map_err(write_error)?;
@@ -164,12 +168,14 @@ impl<'d> LmdbWriter<'d> {
         })
     }
 
-    /// Commits a transaction that changes nothing, once; returns whether it did. LMDB uses the pages that a transaction has
-    /// freed in the second one after it, so without this the first one after a removal would find no room.
+    /// Commits a transaction that changes nothing, once; returns whether it did. LMDB uses the
+    /// pages that a transaction has freed in the second one after it, so without this the first one
+    /// after a removal would find no room.
     fn release(&mut self) -> bool {
         if std::mem::replace(&mut self.released, true) {
             return false;
         }
+
         let main = self.open.tables[0];
         // Longer than a key may be.
         let key = [0; KEY_BYTES_MAX + 1];
@@ -183,11 +189,13 @@ impl<'d> LmdbWriter<'d> {
             transaction.commit()?;
             Ok::<bool, Failure>(true)
         };
+
         let is_committed = commit().unwrap_or(false);
         if is_committed {
             self.number += 1;
             self.database.count_syncs();
         }
+
         is_committed
     }
 
@@ -215,7 +223,8 @@ impl<'d> LmdbWriter<'d> {
 
 impl Reader for LmdbWriter<'_> {
     fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let (table, transaction) = (self.table(table)?, self.transaction()?);
+        let table = self.table(table)?;
+        let transaction = self.transaction()?;
         if !is_key(key) {
             return Ok(None);
         }
@@ -268,9 +277,11 @@ impl Writer for LmdbWriter<'_> {
                 }
             }
         }
+
         if self.changed {
             self.database.count_syncs();
         }
+
         Ok(Receipt(self.database.transactions.fetch_add(1, Ordering::Relaxed) + 1))
     }
 }

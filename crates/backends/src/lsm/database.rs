@@ -13,11 +13,12 @@ use crate::overlay::changes::{Changes, Known};
 use crate::overlay::engine::{Common, Engine};
 use crate::overlay::failure::check_dir;
 
-/// A database in an LSM store: each table is a named table of it, and a commit is one record of its log.
+/// A database in an LSM store: each table is a named table of it, and a commit is one record of its
+/// log.
 ///
-/// Cost: `overwrite` and `remove` read nothing; `put`, `delete` and `get` look one key up, `count` goes over the whole table.
-/// A commit writes once to the log, as much as its keys and values take, and does its share of merges and checkpoints; with
-/// [`Durability::Each`] it syncs the log.
+/// Cost: `overwrite` and `remove` read nothing; `put`, `delete` and `get` look one key up, `count`
+/// goes over the whole table. A commit writes once to the log, as much as its keys and values take,
+/// and does its share of merges and checkpoints; with [`Durability::Each`] it syncs the log.
 #[derive(Debug)]
 pub struct LsmDatabase {
     common: Common,
@@ -33,14 +34,16 @@ struct Lsm {
 }
 
 impl LsmDatabase {
-    /// Opens the database in a directory, which is made if it is missing (its parent must be there), with these indexes; those
-    /// that are not there yet are made, and others that are there are left alone.
+    /// Opens the database in a directory, which is made if it is missing (its parent must be
+    /// there), with these indexes; those that are not there yet are made, and others that are there
+    /// are left alone.
     ///
     /// Cost: as of opening a store: in proportion to the log.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an option or the name of an index that cannot be; [`Error::Locked`]; [`Error::Corruption`],
-    /// also if something else is there; [`Error::StoreFull`], [`Error::BackEnd`].
+    /// [`Error::Unsupported`] for an option or the name of an index that cannot be;
+    /// [`Error::Locked`]; [`Error::Corruption`], also if something else is there;
+    /// [`Error::StoreFull`], [`Error::BackEnd`].
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -53,9 +56,11 @@ impl LsmDatabase {
         let count = indexes.len() + 1;
         let failed = |failure| error(call, failure);
         let names = table_names(indexes)?;
+
         for is_main in [true, false] {
             options.table(count.max(2), is_main).validate().map_err(failed)?;
         }
+
         let store = Store::open(disk, dir, &options.store()).map_err(failed)?;
         let known = store.tables().map_err(failed)?;
         let mut tables = Vec::with_capacity(count);
@@ -71,9 +76,12 @@ impl LsmDatabase {
                     table
                 }
             };
+
             tables.push(table);
         }
-        let (options, dir) = (options.clone(), dir.to_owned());
+
+        let options = options.clone();
+        let dir = dir.to_owned();
         Ok(Self { common, engine: Lsm { store, tables }, options, dir })
     }
 }
@@ -172,6 +180,7 @@ impl Database for LsmDatabase {
         ];
         settings.extend(options.memory_bytes.map(|bytes| ("memory_bytes", bytes.to_string())));
         settings.extend(options.log_bytes_max.map(|bytes| ("log_bytes_max", bytes.to_string())));
+
         settings
     }
 

@@ -10,20 +10,24 @@ use crate::overlay::failure::{disk_error, locked};
 
 pub(super) const NAME: &str = "lsm";
 
-/// Bytes of a write buffer unless told otherwise: as much as a checkpoint of the log comes after, which writes it out anyway.
+/// Bytes of a write buffer unless told otherwise: as much as a checkpoint of the log comes after,
+/// which writes it out anyway.
 const WRITE_BUFFER_BYTES_DEFAULT: u64 = 32 << 20;
 
-/// How an [`LsmDatabase`](crate::LsmDatabase) is opened. Every option may be changed at each opening.
+/// How an [`LsmDatabase`](crate::LsmDatabase) is opened. Every option may be changed at each
+/// opening.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct LsmOptions {
-    /// How durable commits are. `None` asks for no sync at all, `Async` for those of checkpoints only.
+    /// How durable commits are. `None` asks for no sync at all, `Async` for those of checkpoints
+    /// only.
     pub durability: Durability,
-    /// Memory of all tables together for what is not written yet, filters, indexes and cached pages: half of it for the main
-    /// one. `None` (the default) for a write buffer of its own for each and as much as filters and indexes take.
+    /// Memory of all tables together for what is not written yet, filters, indexes and cached
+    /// pages: half of it for the main one. `None` (the default) for a write buffer of its own for
+    /// each and as much as filters and indexes take.
     pub memory_bytes: Option<u64>,
-    /// Bytes of the write buffer of each table; 32 MiB unless set or ruled by `memory_bytes`, beside which it must not be set.
-    /// What is being flushed takes as much again.
+    /// Bytes of the write buffer of each table; 32 MiB unless set or ruled by `memory_bytes`,
+    /// beside which it must not be set. What is being flushed takes as much again.
     pub write_buffer_bytes: Option<u64>,
     /// Bytes of a page: 4096, and nothing else.
     pub page_bytes: usize,
@@ -74,6 +78,7 @@ impl LsmOptions {
             let option = format!("page_bytes {}", self.page_bytes);
             return refuse(option, "pages have 4096 bytes; leave it as it is");
         }
+
         match &self.compression {
             Some(name) => {
                 refuse(format!("compression {name}"), "values are stored as they are; leave it out")
@@ -96,6 +101,7 @@ impl LsmOptions {
             }),
             ..TableConfig::default()
         };
+
         let default = self.memory_bytes.is_none().then_some(WRITE_BUFFER_BYTES_DEFAULT);
         if let Some(bytes) = self.write_buffer_bytes.or(default) {
             config.write_buffer = WriteBuffer::Bytes(bytes);
@@ -103,6 +109,7 @@ impl LsmOptions {
         if self.background {
             config.merge_thread = MergeThread::Background;
         }
+
         config
     }
 
@@ -112,12 +119,14 @@ impl LsmOptions {
             Durability::Each => terrane_lsm::Durability::Each,
             Durability::Group => terrane_lsm::Durability::Group,
         };
+
         let thread =
             if self.background { CheckpointThread::Background } else { CheckpointThread::Caller };
         // The size of a state is that of its rows; a full disk is told to whoever commits.
         let session = SessionOptions::default().create_dir().reserve_bytes(0);
         let options = StoreOptions::default().session(session).durability(durability);
         let options = options.checkpoint_thread(thread);
+
         match self.log_bytes_max {
             Some(bytes) => options.log_bytes_max(bytes),
             None => options,
@@ -142,7 +151,8 @@ pub(super) fn error(call: &'static str, error: terrane_lsm::Error) -> Error {
             Error::Size { what: "transaction", bytes, min: 0, max: limit }
         }
         Lsm::InvalidConfig { option, value, allowed } => {
-            let (option, why) = (format!("{option} {value}"), format!("allowed is {allowed}"));
+            let option = format!("{option} {value}");
+            let why = format!("allowed is {allowed}");
             Error::Unsupported { back_end, option, why }
         }
         Lsm::Corrupt { .. }

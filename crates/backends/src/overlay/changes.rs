@@ -13,7 +13,8 @@ use terrane_kv::{Cursor, Entry, Result};
 /// What a writer binds the keys of one table to; `None` removes.
 pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Keys of one table that a writer has read below its changes: how long the value is, if there is one.
+/// Keys of one table that a writer has read below its changes: how long the value is, if there is
+/// one.
 pub(crate) type Known = HashMap<Vec<u8>, Option<usize>>;
 
 /// A cursor over the changes of a writer and what is below them.
@@ -54,11 +55,13 @@ impl<'a> ChangedCursor<'a> {
             Some((Way::Backward, Some(_))) => drop(self.below.next()?),
             _ => {}
         }
+
         self.ahead = None;
         let entry = match way {
             Way::Forward => self.below.next()?,
             Way::Backward => self.below.prev()?,
         };
+
         self.ahead = Some((way, entry));
         Ok(())
     }
@@ -106,6 +109,7 @@ impl<'a> ChangedCursor<'a> {
                 }
                 continue;
             }
+
             if let (Some((key, Some(value))), true) = (change, order.is_ge()) {
                 let entry = (key.clone(), value.clone());
                 if order.is_eq() {
@@ -119,6 +123,7 @@ impl<'a> ChangedCursor<'a> {
             if let Some((key, _)) = &entry {
                 self.gap = way.past(key.clone());
             }
+
             return Ok(entry);
         }
     }
@@ -132,6 +137,7 @@ impl<'a> ChangedCursor<'a> {
             Way::Forward => last,
             Way::Backward => first,
         };
+
         if far == key {
             return Ok(false);
         }
@@ -142,6 +148,7 @@ impl<'a> ChangedCursor<'a> {
         let gap = Gap::Before(far.clone());
         drop(removals);
         self.go_to(gap);
+
         Ok(true)
     }
 }
@@ -234,6 +241,7 @@ mod tests {
             let entries: Vec<Entry> = (0..count).map(|number| (key(number), vec![1])).collect();
             let calls = Cell::new(0);
             let removals = RefCell::default();
+
             let mut changes = Changes::new();
             for number in 1..count - 1 {
                 changes.insert(key(number), None);
@@ -245,9 +253,12 @@ mod tests {
                 cursor.seek(&key(number)).unwrap();
                 assert_eq!(cursor.prev().unwrap().unwrap().0, key(0));
             }
+
             calls.get()
         };
-        let (few, many) = (steps(200), steps(2_000));
+
+        let few = steps(200);
+        let many = steps(2_000);
         assert!(many < 12 * few, "{many} steps for ten times what took {few}");
     }
 }

@@ -45,8 +45,8 @@ pub(crate) trait Engine {
 
     fn snapshot(&self) -> Result<Self::Snapshot>;
 
-    /// Commits the changes of each table, all or nothing. The caller sees to it that there is one commit at a time. What is
-    /// known of keys, of each table, is what the commit finds.
+    /// Commits the changes of each table, all or nothing. The caller sees to it that there is one
+    /// commit at a time. What is known of keys, of each table, is what the commit finds.
     fn commit(&self, changes: &[Changes], known: &[Known]) -> Result<Receipt>;
 }
 
@@ -66,7 +66,8 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// Also gives the disk that the engine is to work on: it is counted, and asks for no sync where none is to be asked for.
+    /// Also gives the disk that the engine is to work on: it is counted, and asks for no sync where
+    /// none is to be asked for.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for names of indexes that cannot be.
@@ -82,6 +83,7 @@ impl Common {
             Durability::None => NoSyncDisk::new(counted.clone()),
             _ => counted.clone(),
         };
+
         let common = Self {
             back_end,
             indexes,
@@ -92,6 +94,7 @@ impl Common {
             is_closed: AtomicBool::new(false),
             turn: Turn::default(),
         };
+
         Ok((common, disk))
     }
 
@@ -112,6 +115,7 @@ impl Common {
     pub(crate) fn writer<'a, E: Engine>(&'a self, engine: &'a E) -> Result<Box<dyn Writer + 'a>> {
         self.check_open("writer")?;
         let turn = self.turn.take(self.back_end)?;
+
         // It may have been closed meanwhile.
         self.check_open("writer")?;
         let tables = self.indexes.iter().len() + 1;
@@ -194,6 +198,7 @@ impl Common {
                 "settling a commit syncs the log, once for all that wait: every settled commit survives a loss of power",
             ),
         };
+
         Guarantee {
             durability: self.durability,
             survives_kill: true,
@@ -283,9 +288,11 @@ impl<E: Engine> Reader for EngineWriter<'_, E> {
         let others: Vec<&[u8]> =
             keys.iter().copied().filter(|key| !changes.contains_key(*key)).collect();
         let found = self.snapshot()?.get_many(table, &others)?;
+
         for (key, value) in others.iter().zip(&found) {
             self.note(table, key, value.as_ref());
         }
+
         let mut found = found.into_iter();
         let value = |key: &&[u8]| match changes.get(*key) {
             Some(value) => value.clone(),
@@ -302,8 +309,10 @@ impl<E: Engine> Reader for EngineWriter<'_, E> {
 
     fn count(&self, table: Table<'_>) -> Result<u64> {
         let table = self.number(table)?;
-        let (snapshot, changes) = (self.snapshot()?, &self.changes[table]);
+        let snapshot = self.snapshot()?;
+        let changes = &self.changes[table];
         let keys: Vec<&[u8]> = changes.keys().map(Vec::as_slice).collect();
+
         let mut count = snapshot.count(table)?;
         for (before, after) in snapshot.get_many(table, &keys)?.iter().zip(changes.values()) {
             match (before, after) {
@@ -312,6 +321,7 @@ impl<E: Engine> Reader for EngineWriter<'_, E> {
                 _ => {}
             }
         }
+
         Ok(count)
     }
 }

@@ -69,6 +69,7 @@ impl<P: Pages> PagedCursor<P> {
         if let Some((key, _)) = &entry {
             self.gap = way.past(key.clone());
         }
+
         Ok(entry)
     }
 }

@@ -1,7 +1,7 @@
 //! The changes of a transaction, cut into batches of which each fits into one request.
 //!
-//! A batch is a list of operations as the script `commit` takes them: `p` or `d`, the number of the table, the number of
-//! entries, and these. Operations are whole within a batch.
+//! A batch is a list of operations as the script `commit` takes them: `p` or `d`, the number of the
+//! table, the number of entries, and these. Operations are whole within a batch.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,14 +17,16 @@ pub(crate) type Changes = Vec<BTreeMap<Vec<u8>, Option<Vec<u8>>>>;
 /// The strings of one request.
 pub(crate) type Batch<'a> = Vec<Cow<'a, [u8]>>;
 
-/// Whether a transaction removes at least as many keys as it writes, so that it may be what makes room.
+/// Whether a transaction removes at least as many keys as it writes, so that it may be what makes
+/// room.
 pub(crate) fn makes_room(changes: &Changes) -> bool {
     let values = || changes.iter().flat_map(BTreeMap::values);
     let written = values().filter(|value| value.is_some()).count();
     written <= values().count() - written && values().next().is_some()
 }
 
-/// Cuts changes into batches of at most `bytes_max` bytes each, more where a single entry has more. There is at least one batch.
+/// Cuts changes into batches of at most `bytes_max` bytes each, more where a single entry has more.
+/// There is at least one batch.
 pub(crate) fn batches(changes: &Changes, bytes_max: usize) -> Vec<Batch<'_>> {
     let mut cutter = Cutter { bytes_max, batches: Vec::new(), batch: Vec::new(), bytes: 0 };
     for (table, changes) in changes.iter().enumerate() {
@@ -34,16 +36,20 @@ pub(crate) fn batches(changes: &Changes, bytes_max: usize) -> Vec<Batch<'_>> {
                 cutter.add(&mut operation, &[key, value]);
             }
         }
+
         cutter.close(&mut operation);
         let mut operation = Operation::new(b"d", table);
         for (key, _) in changes.iter().filter(|(_, value)| value.is_none()) {
             cutter.add(&mut operation, &[key]);
         }
+
         cutter.close(&mut operation);
     }
+
     if !cutter.batch.is_empty() || cutter.batches.is_empty() {
         cutter.batches.push(cutter.batch);
     }
+
     cutter.batches
 }
 
@@ -74,6 +80,7 @@ impl<'a> Cutter<'a> {
         let strings = self.batch.len() + operation.strings.len();
         let is_first = strings == 0;
         let is_full = self.bytes + bytes > self.bytes_max || strings + 8 > PART_STRINGS_MAX;
+
         if is_full && !is_first {
             self.close(operation);
             self.batches.push(std::mem::take(&mut self.batch));
@@ -81,6 +88,7 @@ impl<'a> Cutter<'a> {
         } else if operation.entries == OPERATION_ENTRIES_MAX {
             self.close(operation);
         }
+
         self.bytes += bytes;
         operation.entries += 1;
         operation.strings.extend(entry);
@@ -113,7 +121,8 @@ mod tests {
                 let mut number = || -> usize {
                     String::from_utf8(strings.next().unwrap()).unwrap().parse().unwrap()
                 };
-                let (table, entries) = (number(), number());
+                let table = number();
+                let entries = number();
                 assert!((1..=OPERATION_ENTRIES_MAX).contains(&entries));
                 for _ in 0..entries {
                     let key = strings.next().unwrap();
@@ -122,6 +131,7 @@ mod tests {
                 }
             }
         }
+
         changes
     }
 
@@ -132,6 +142,7 @@ mod tests {
             let value = (!number.is_multiple_of(3)).then(|| vec![7; number % 50]);
             changes[number % 3].insert(number.to_string().into_bytes(), value);
         }
+
         changes[1].insert(b"large".to_vec(), Some(vec![1; 5_000]));
         for bytes_max in [1, 1_000, 1 << 20] {
             let batches = batches(&changes, bytes_max);

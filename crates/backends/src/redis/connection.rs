@@ -1,7 +1,9 @@
-//! Connections to a server or cluster: a pool of them, made when needed, dropped after any doubt about what comes next on them.
+//! Connections to a server or cluster: a pool of them, made when needed, dropped after any doubt
+//! about what comes next on them.
 //!
-//! Invariant: a connection that is given back has no answer outstanding. One whose call failed other than by an error reply is
-//! closed, and so are all that idle, since what broke one usually broke them all.
+//! Invariant: a connection that is given back has no answer outstanding. One whose call failed
+//! other than by an error reply is closed, and so are all that idle, since what broke one usually
+//! broke them all.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +30,8 @@ const ATTEMPTS_MAX: u32 = 3;
 pub(crate) enum Failure {
     /// It was not sent.
     NotSent(Error),
-    /// The server answered with an error. A cluster may have had it twice, and done it the first time.
+    /// The server answered with an error. A cluster may have had it twice, and done it the first
+    /// time.
     Said(RedisError),
     /// It was sent, at least in part, and no answer came.
     Lost(RedisError),
@@ -42,8 +45,8 @@ impl Failure {
         }
     }
 
-    /// Whether another connection may do better at once: the server closed this one while it idled, or the process got a
-    /// signal, which ends a wait on a socket that has a timeout.
+    /// Whether another connection may do better at once: the server closed this one while it idled,
+    /// or the process got a signal, which ends a wait on a socket that has a timeout.
     pub(crate) fn may_be_stale(&self) -> bool {
         matches!(self, Self::Lost(error) if !error.is_timeout())
     }
@@ -160,7 +163,8 @@ impl Connections {
         again(|| self.eval(call)).map_err(|failure| failure.into_error(call.script.name))
     }
 
-    /// Carries a command out that names no key and may be carried out twice, on the server that has the store.
+    /// Carries a command out that names no key and may be carried out twice, on the server that has
+    /// the store.
     pub(crate) fn admin(&self, command: &Cmd) -> std::result::Result<Value, Failure> {
         again(|| self.admin_once(command))
     }
@@ -209,11 +213,13 @@ impl Connections {
         });
         let mut pool = self.pool();
         pool.in_use -= 1;
+
         if matches!(outcome, Err(Failure::Lost(_))) {
             pool.idle.clear();
         } else {
             pool.idle.push(connection);
         }
+
         drop(pool);
         self.returned.notify_one();
         outcome
@@ -226,6 +232,7 @@ impl Connections {
                 pool.in_use += 1;
                 return Ok(connection);
             }
+
             if pool.in_use < self.options.pool {
                 pool.in_use += 1;
                 drop(pool);
@@ -235,6 +242,7 @@ impl Connections {
                     error_of("connecting", error)
                 });
             }
+
             let waited = self.returned.wait_timeout(pool, self.options.read_timeout);
             let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             pool = after;
@@ -300,27 +308,33 @@ fn client(options: &Options) -> Result<Client> {
             Some(password) => client.password(password),
             None => client,
         };
+
         #[cfg(feature = "redis-tls")]
         let client = match certificates {
             Some(certificates) => client.certs(certificates),
             None => client,
         };
+
         return Ok(Client::Cluster(Box::new(client.build().map_err(bad_url)?)));
     }
+
     let mut info = options.urls[0].as_str().into_connection_info().map_err(bad_url)?;
     if let Some(password) = &options.password {
         let settings = info.redis_settings().clone().set_password(password);
         info = info.set_redis_settings(settings);
     }
+
     if let Some(number) = options.database {
         let settings = info.redis_settings().clone().set_db(number);
         info = info.set_redis_settings(settings);
     }
+
     #[cfg(feature = "redis-tls")]
     if let Some(certificates) = certificates {
         let client = ::redis::Client::build_with_tls(info, certificates).map_err(bad_url)?;
         return Ok(Client::Server(Box::new(client)));
     }
+
     Ok(Client::Server(Box::new(::redis::Client::open(info).map_err(bad_url)?)))
 }
 
@@ -333,7 +347,8 @@ fn sent(command: &Cmd) -> u64 {
     command.args_iter().map(bytes).sum()
 }
 
-/// Bytes of the strings of an answer, and eight for a number. Scripts answer with these, and arrays of them, only.
+/// Bytes of the strings of an answer, and eight for a number. Scripts answer with these, and arrays
+/// of them, only.
 fn received(value: &Value) -> u64 {
     match value {
         Value::BulkString(bytes) => bytes.len() as u64,

@@ -1,7 +1,8 @@
-//! A cursor: pages of a table as the server has it, each merged with what lies above it, the writer's changes or what a
-//! snapshot needs undone.
+//! A cursor: pages of a table as the server has it, each merged with what lies above it, the
+//! writer's changes or what a snapshot needs undone.
 //!
-//! Invariant: the page is a gapless part of the view, and the cursor stands at `at` in it. With an empty page it stands at `gap`.
+//! Invariant: the page is a gapless part of the view, and the cursor stands at `at` in it. With an
+//! empty page it stands at `gap`.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -44,17 +45,20 @@ impl Above {
             above.entries.push((key.to_vec(), value.clone()));
             true
         };
+
         if range.is_backward {
             let _ = entries.rev().all(&mut take);
             above.entries.reverse();
         } else {
             let _ = { entries }.all(&mut take);
         }
+
         above
     }
 }
 
-/// A table and what lies above it. The page is read before what lies above: see [`Undo`](super::undo::Undo).
+/// A table and what lies above it. The page is read before what lies above: see
+/// [`Undo`](super::undo::Undo).
 pub(crate) trait View {
     /// A page of the table as the server has it.
     fn page(&self, range: &PageRange) -> Result<Page>;
@@ -92,7 +96,8 @@ impl<V: View> MergedCursor<V> {
         self.entries_max = ENTRIES_FIRST;
     }
 
-    /// The part of the view that follows `bound` in the direction, ascending; empty only at the end.
+    /// The part of the view that follows `bound` in the direction, ascending; empty only at the
+    /// end.
     fn fetch(&mut self, mut bound: Bound<Vec<u8>>, is_backward: bool) -> Result<Vec<Entry>> {
         loop {
             let (first, last): (&[u8], &[u8]) =
@@ -102,6 +107,7 @@ impl<V: View> MergedCursor<V> {
                 Bound::Included(key) => [b"[", &key[..]].concat(),
                 Bound::Excluded(key) => [b"(", &key[..]].concat(),
             };
+
             let to = last.to_vec();
             let entries_max = self.entries_max;
             let range = PageRange { from, to, is_backward, entries_max, bytes_max: BYTES_MAX };
@@ -119,7 +125,8 @@ impl<V: View> MergedCursor<V> {
     }
 }
 
-/// The part of the view that both cover, ascending, and the key that it ends with unless it is the last.
+/// The part of the view that both cover, ascending, and the key that it ends with unless it is the
+/// last.
 fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec<u8>>) {
     let far =
         |first: Option<Vec<u8>>, last: Option<Vec<u8>>| if is_backward { first } else { last };
@@ -134,6 +141,7 @@ fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec
         (Some(below), Some(above)) => Some(below.min(above)),
         (below, above) => below.or(above),
     };
+
     let covers = |key: &[u8]| match &end {
         Some(end) if is_backward => key >= &end[..],
         Some(end) => key <= &end[..],
@@ -143,6 +151,7 @@ fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec
         let covered = page.entries.into_iter().filter(|(key, _)| covers(key));
         return (covered.collect(), end);
     }
+
     let mut merged: BTreeMap<Vec<u8>, Vec<u8>> = page.entries.into_iter().collect();
     for (key, value) in above.entries {
         match value {
@@ -150,6 +159,7 @@ fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec
             None => merged.remove(&key),
         };
     }
+
     (merged.into_iter().filter(|(key, _)| covers(key)).collect(), end)
 }
 
@@ -177,13 +187,16 @@ impl<V: View> Cursor for MergedCursor<V> {
                 (None, Gap::Before(key)) => Bound::Included(key.clone()),
                 (None, Gap::Last) => return Ok(None),
             };
+
             let page = self.fetch(bound, false)?;
             if page.is_empty() {
                 return Ok(None);
             }
+
             self.page = page;
             self.at = 0;
         }
+
         self.at += 1;
         Ok(Some(self.page[self.at - 1].clone()))
     }
@@ -202,6 +215,7 @@ impl<V: View> Cursor for MergedCursor<V> {
             self.at = page.len();
             self.page = page;
         }
+
         self.at -= 1;
         Ok(Some(self.page[self.at].clone()))
     }
@@ -235,17 +249,20 @@ mod tests {
             } else {
                 (bound(&range.from), bound(&range.to))
             };
+
             let all =
                 self.server.range((low, high)).map(|(key, value)| (key.clone(), value.clone()));
             let mut all: Vec<Entry> = all.collect();
             if range.is_backward {
                 all.reverse();
             }
+
             let is_last = all.len() < range.entries_max;
             all.truncate(range.entries_max);
             if range.is_backward {
                 all.reverse();
             }
+
             Ok(Page { entries: all, is_last })
         }
 
@@ -265,15 +282,18 @@ mod tests {
             if rng.below(2) == 0 {
                 maps.bytes_max = 1 + rng.below(40) as usize;
             }
+
             let keys = 1 + rng.below(120);
             let key = |number: u64| number.to_string().into_bytes();
             for _ in 0..rng.below(150) {
                 maps.server.insert(key(rng.below(keys)), vec![1]);
             }
+
             for _ in 0..rng.below(150) {
                 let value = (rng.below(3) > 0).then(|| vec![2]);
                 maps.above.insert(key(rng.below(keys)), value);
             }
+
             let mut merged = maps.server.clone();
             for (key, value) in &maps.above {
                 match value {
@@ -281,6 +301,7 @@ mod tests {
                     None => merged.remove(key),
                 };
             }
+
             let entries: Vec<Entry> = merged.into_iter().collect();
             let mut cursor = MergedCursor::new(maps);
             let mut at = 0;

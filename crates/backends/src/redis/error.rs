@@ -1,6 +1,7 @@
 //! What goes wrong between the back-end and a server, told as errors of a database.
 //!
-//! Decisions rest on the kind of an error and on its code, the first word of a server's error reply, and on no other text.
+//! Decisions rest on the kind of an error and on its code, the first word of a server's error
+//! reply, and on no other text.
 
 use ::redis::{ErrorKind, RedisError};
 use terrane_kv::Error;

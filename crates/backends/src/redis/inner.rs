@@ -1,21 +1,24 @@
-//! What all handles of an open store share: the connections, the lock, the number of the last commit, and what snapshots need.
+//! What all handles of an open store share: the connections, the lock, the number of the last
+//! commit, and what snapshots need.
 //!
 //! # Who may write
 //!
-//! Opening for writing takes the lock, a key with a lease that every later use renews, and enters its token as `owner`. The lease
-//! decides when another process may take over; `owner` and `fence`, which each commit is checked against in the same script that
-//! carries it out, decide that nothing of a former owner takes place any more.
+//! Opening for writing takes the lock, a key with a lease that every later use renews, and enters
+//! its token as `owner`. The lease decides when another process may take over; `owner` and `fence`,
+//! which each commit is checked against in the same script that carries it out, decide that nothing
+//! of a former owner takes place any more.
 //!
 //! # A commit whose answer is lost
 //!
-//! The store keeps the id of its last commit. Without an answer the fence is raised on another connection: the server has then
-//! carried the commit out, which its id tells, or never will, even where the request still lies in a buffer of a server that was
-//! stopped. If the server cannot be reached the outcome is unknown until it can: reads and commits find out first.
+//! The store keeps the id of its last commit. Without an answer the fence is raised on another
+//! connection: the server has then carried the commit out, which its id tells, or never will, even
+//! where the request still lies in a buffer of a server that was stopped. If the server cannot be
+//! reached the outcome is unknown until it can: reads and commits find out first.
 //!
 //! # Snapshots
 //!
-//! See [`Undo`]. A commit that finds no snapshot when it is sent notes nothing; readers that come while its answer is on
-//! its way wait for it, as the server would make them.
+//! See [`Undo`]. A commit that finds no snapshot when it is sent notes nothing; readers that come
+//! while its answer is on its way wait for it, as the server would make them.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +53,8 @@ pub(crate) struct Page {
     pub(crate) is_last: bool,
 }
 
-/// The range that a page is to be read from, in the order of the direction, as `ZRANGE BYLEX` writes ends.
+/// The range that a page is to be read from, in the order of the direction, as `ZRANGE BYLEX`
+/// writes ends.
 #[derive(Debug)]
 pub(crate) struct PageRange {
     pub(crate) from: Vec<u8>,
@@ -147,6 +151,7 @@ impl Inner {
         options.check()?;
         let keys = Keys::new(&options.prefix, &options.indexes);
         let connections = Connections::new(&options, keys.meta())?;
+
         // What is durable is known once a log is not being written anew.
         let must_know = matches!(options.durability, Durability::Each | Durability::Group);
         let what = "the server is writing its log anew, and promises no durable commits meanwhile";
@@ -154,6 +159,7 @@ impl Inner {
             ServerInfo::read_when(&connections, options.read_timeout, what, |server_info| {
                 !(must_know && server_info.syncs_each() && server_info.is_rewriting_log())
             })?;
+
         server_info.check(&options)?;
         let (version, fence) = if options.read_only {
             let meta = read_state(&connections, &keys)?;
@@ -163,6 +169,7 @@ impl Inner {
         } else {
             acquire(&connections, &keys, &options, &token)?
         };
+
         let state = State {
             version,
             fence,
@@ -172,6 +179,7 @@ impl Inner {
             renewed: Instant::now(),
             end: None,
         };
+
         Ok(Self {
             value_bytes_max: server_info.value_bytes_max(),
             connections,
@@ -256,14 +264,15 @@ impl Inner {
         Ok((self.certain_state("writer", true)?.version, turn))
     }
 
-    /// The state, once it is known what the server has. `is_still` waits for any commit on its way, else only for one that a
-    /// new snapshot could not be protected from.
+    /// The state, once it is known what the server has. `is_still` waits for any commit on its way,
+    /// else only for one that a new snapshot could not be protected from.
     fn certain_state(&self, call: &'static str, is_still: bool) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state();
         loop {
             if let Some(end) = state.end {
                 return Err(end.error(call));
             }
+
             match &state.in_flight {
                 None => return Ok(state),
                 Some(in_flight) if in_flight.is_lost => {
@@ -323,11 +332,13 @@ impl Inner {
             }
             ReadPoint::Own(_) | ReadPoint::Other(_) => return Ok(()),
         };
+
         let end = *self.state().end.get_or_insert(end);
         Err(end.error("reading"))
     }
 
-    /// The values of keys as the server has them. Cost: a round trip for every [`READ_KEYS_MAX`] keys.
+    /// The values of keys as the server has them. Cost: a round trip for every [`READ_KEYS_MAX`]
+    /// keys.
     pub(crate) fn read(&self, point: &ReadPoint, table: usize, keys: &[&[u8]]) -> Result<Vec<Old>> {
         let mut values = Vec::with_capacity(keys.len());
         for keys in keys.chunks(READ_KEYS_MAX) {
@@ -343,6 +354,7 @@ impl Inner {
                 values.push(bytes_of("read", value)?);
             }
         }
+
         Ok(values)
     }
 
@@ -354,13 +366,15 @@ impl Inner {
         keys: &[&[u8]],
     ) -> Result<(u64, u64)> {
         let names = vec![self.keys.meta(), self.keys.order(table), self.keys.values(table)];
-        let (mut all, mut among) = (0, 0);
+        let mut all = 0;
+        let mut among = 0;
         let nothing: [&[&[u8]]; 1] = [&[]];
         let chunks: &mut dyn Iterator<Item = &[&[u8]]> = if keys.is_empty() {
             &mut nothing.into_iter()
         } else {
             &mut keys.chunks(COUNT_KEYS_MAX)
         };
+
         for keys in chunks {
             let call = Call { script: &COUNT, keys: names.clone(), arguments: keys.to_vec() };
             let [meta, count, found] = array_of("count", self.connections.eval_again(&call)?)?;
@@ -368,13 +382,15 @@ impl Inner {
             all = count_of("count", &count)?;
             among += count_of("count", &found)?;
         }
+
         Ok((all, among))
     }
 
     /// A page of a table as the server has it. Cost: one round trip.
     pub(crate) fn page(&self, point: &ReadPoint, table: usize, range: &PageRange) -> Result<Page> {
         let names = vec![self.keys.meta(), self.keys.order(table), self.keys.values(table)];
-        let (entries_max, bytes_max) = (range.entries_max.to_string(), range.bytes_max.to_string());
+        let entries_max = range.entries_max.to_string();
+        let bytes_max = range.bytes_max.to_string();
         let direction: &[u8] = if range.is_backward { b"REV" } else { b"" };
         let arguments = vec![
             &range.from[..],
@@ -389,15 +405,18 @@ impl Inner {
         let is_last = count_of("page", &is_last)? == 1;
         let Value::Array(strings) = strings else { return Err(bad_reply("page")) };
         let mut entries = Vec::with_capacity(strings.len() / 2);
+
         let mut strings = strings.into_iter();
         while let (Some(key), Some(value)) = (strings.next(), strings.next()) {
             let key = bytes_of("page", key)?.ok_or_else(|| bad_reply("page"))?;
             let value = bytes_of("page", value)?;
             entries.push((key, value.ok_or_else(|| corrupt("a key in the order has no value"))?));
         }
+
         if range.is_backward {
             entries.reverse();
         }
+
         Ok(Page { entries, is_last })
     }
 
@@ -416,12 +435,14 @@ impl Inner {
             Ok(()) => self.carry_out(version, changes, &batches, may_pass),
             Err(error) => Outcome::Refused(error),
         };
+
         if !staged.is_empty() && !matches!(outcome, Outcome::TookPlace) {
             // What is not removed now expires with the lease.
             let keys =
                 (0..staged.len()).map(|batch| self.keys.staged(&self.token, batch)).collect();
             drop(self.connections.eval(&Call { script: &UNSTAGE, keys, arguments: Vec::new() }));
         }
+
         match outcome {
             Outcome::TookPlace => Ok(Receipt(version + 1)),
             Outcome::Refused(error) | Outcome::Unknown(error) => Err(error),
@@ -440,10 +461,12 @@ impl Inner {
                 return Err(bad_reply("stage"));
             }
         }
+
         Ok(())
     }
 
-    /// Sends a commit whose batches are staged, if there are several, and settles what became of it.
+    /// Sends a commit whose batches are staged, if there are several, and settles what became of
+    /// it.
     fn carry_out(
         &self,
         version: u64,
@@ -468,19 +491,23 @@ impl Inner {
             if let Some(end) = state.end {
                 return Err(end.error("commit"));
             }
+
             if state.undo.is_needed() && replaced.is_none() {
                 drop(state);
                 replaced = Some(self.replaced(version, changes)?);
                 continue;
             }
+
             state.begun += 1;
             let id = format!("{}.{}", self.token, state.begun);
             let is_noted = replaced.is_some();
+
             // Until it has landed, the commit before it is held like a snapshot.
             state.undo.begin(version);
             for (table, replaced) in replaced.into_iter().flatten() {
                 state.undo.note(version + 1, table, replaced);
             }
+
             state.in_flight = Some(InFlight { id: id.clone(), is_noted, is_lost: false });
             return Ok(id);
         }
@@ -498,6 +525,7 @@ impl Inner {
             let values = changes.keys().cloned().zip(values).collect();
             all.push((table, Replaced { count, values }));
         }
+
         Ok(all)
     }
 
@@ -523,6 +551,7 @@ impl Inner {
                 return;
             }
         }
+
         state.in_flight = None;
         state.undo.end(version);
         drop(state);
@@ -540,6 +569,7 @@ impl Inner {
                 }
                 Err(failure) => failure,
             };
+
             let is_stale = failure.may_be_stale();
             let error = failure.into_error("commit");
             match self.void(id, version, error) {
@@ -580,6 +610,7 @@ impl Inner {
         let sent = Instant::now();
         let reply = self.connections.eval(&Call { script: &COMMIT, keys, arguments })?;
         self.state().renewed = sent;
+
         Ok(reply)
     }
 
@@ -605,8 +636,8 @@ impl Inner {
         self.agree(&meta, &ReadPoint::Own(version))
     }
 
-    /// Finds out whether a commit without an answer took place, and sees to it that it does not later. `error` is what became
-    /// of its call.
+    /// Finds out whether a commit without an answer took place, and sees to it that it does not
+    /// later. `error` is what became of its call.
     ///
     /// # Errors
     /// Those of the server, which could not be asked.
@@ -616,12 +647,14 @@ impl Inner {
             state.fence += 1;
             state.fence.to_string()
         };
+
         let arguments = vec![self.token.as_bytes(), fence.as_bytes()];
         let call = Call { script: &FENCE, keys: vec![self.keys.meta()], arguments };
         let meta = Meta::parse("fence", self.connections.eval_again(&call)?)?;
         if meta.commit == id.as_bytes() {
             return Ok(Outcome::TookPlace);
         }
+
         Ok(match self.agree(&meta, &ReadPoint::Own(version)) {
             Ok(()) => Outcome::Refused(error),
             Err(lost) if meta.version <= version => Outcome::Refused(lost),
@@ -694,11 +727,13 @@ fn acquire(
     let arguments = vec![token.as_bytes(), lease.as_bytes(), FORMAT.as_bytes()];
     let value = connections.eval_again(&Call { script: &ACQUIRE, keys: names, arguments })?;
     let [meta, fence, holder, milliseconds] = array_of("acquire", value)?;
+
     if let Some(holder) = bytes_of("acquire", holder)? {
         let holder = String::from_utf8_lossy(&holder).into_owned();
         let left = count_of("acquire", &milliseconds).unwrap_or_default();
         return Err(locked(format!("by {holder}, whose lease has {left} ms left")));
     }
+
     let meta = Meta::parse("acquire", meta)?;
     Ok((meta.version, count_of("acquire", &fence)?))
 }

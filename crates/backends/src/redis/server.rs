@@ -1,6 +1,6 @@
-//! Starts servers and clusters of Redis on the loopback, for tests and benchmarks: each process is stopped when its handle is
-//! dropped, also by a panic. Nothing is read from the system's configuration of Redis, and no file is written outside of the
-//! directory that is given.
+//! Starts servers and clusters of Redis on the loopback, for tests and benchmarks: each process is
+//! stopped when its handle is dropped, also by a panic. Nothing is read from the system's
+//! configuration of Redis, and no file is written outside of the directory that is given.
 
 use std::fs::{self, File};
 use std::io;
@@ -38,18 +38,21 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server in a directory, which must be there, on a free port. `arguments` are settings as its command line takes
-    /// them, such as `["--appendonly", "yes"]`; without any it keeps nothing on disk. Returns when it answers.
+    /// Starts a server in a directory, which must be there, on a free port. `arguments` are
+    /// settings as its command line takes them, such as `["--appendonly", "yes"]`; without any it
+    /// keeps nothing on disk. Returns when it answers.
     ///
     /// # Errors
-    /// Those of starting a program, and that it does not answer; what it printed is in `redis.log` in the directory.
+    /// Those of starting a program, and that it does not answer; what it printed is in `redis.log`
+    /// in the directory.
     pub fn start(dir: &Path, arguments: &[&str]) -> io::Result<Self> {
         let arguments: Vec<String> =
             arguments.iter().map(|&argument| argument.to_owned()).collect();
         let mut tried = 0;
         loop {
             tried += 1;
-            let (port, bus_port) = (free_port()?, free_port()?);
+            let port = free_port()?;
+            let bus_port = free_port()?;
             let child = spawn(dir, port, bus_port, &arguments)?;
             let mut server =
                 Self { child, port, bus_port, dir: dir.to_owned(), arguments: arguments.clone() };
@@ -79,7 +82,8 @@ impl Server {
         self.arguments.get(at + 1).map(String::as_str)
     }
 
-    /// Sends it a command of words, with the password that it was started with. For what tests and benchmarks set and ask.
+    /// Sends it a command of words, with the password that it was started with. For what tests and
+    /// benchmarks set and ask.
     ///
     /// # Errors
     /// Those of the connection, and error replies.
@@ -196,15 +200,19 @@ impl Cluster {
             let arguments = [&["--cluster-enabled", "yes"], arguments].concat();
             servers.push(Server::start(&dir, &arguments)?);
         }
+
         for (number, server) in servers.iter().enumerate() {
             let first = number * SLOTS / masters;
             let last = (number + 1) * SLOTS / masters - 1;
             server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()])?;
-            let (first, last) = (first.to_string(), last.to_string());
+            let first = first.to_string();
+            let last = last.to_string();
             server.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
-            let (port, bus_port) = (servers[0].port.to_string(), servers[0].bus_port.to_string());
+            let port = servers[0].port.to_string();
+            let bus_port = servers[0].bus_port.to_string();
             server.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port])?;
         }
+
         let cluster = Self { servers };
         let start = Instant::now();
         while !cluster.agrees()? {
@@ -213,6 +221,7 @@ impl Cluster {
             }
             thread::sleep(POLL_INTERVAL);
         }
+
         Ok(cluster)
     }
 
@@ -255,6 +264,7 @@ impl Cluster {
                 return Ok(false);
             }
         }
+
         Ok(true)
     }
 }

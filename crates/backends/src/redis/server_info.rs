@@ -64,10 +64,12 @@ impl ServerInfo {
             Err(Failure::Said(_)) => None,
             Err(failure) => return Err(failure.into_error("CONFIG GET")),
         };
+
         Ok(Self { info, config })
     }
 
-    /// Asks until it is so, and fails as busy with `what` after a time. Cost: two round trips each time.
+    /// Asks until it is so, and fails as busy with `what` after a time. Cost: two round trips each
+    /// time.
     pub(crate) fn read_when(
         connections: &Connections,
         time_max: Duration,
@@ -121,8 +123,8 @@ impl ServerInfo {
             && !(self.is_idle("aof_rewrite_in_progress") && self.is_idle("aof_rewrite_scheduled"))
     }
 
-    /// Whether the log has all commits: not until it was written for the first time since it was turned on. A server does
-    /// not tell that time from others that it is written anew.
+    /// Whether the log has all commits: not until it was written for the first time since it was
+    /// turned on. A server does not tell that time from others that it is written anew.
     fn is_log_whole(&self) -> bool {
         !self.is_rewriting_log() && self.info("aof_last_bgrewrite_status") != "err"
     }
@@ -154,7 +156,8 @@ impl ServerInfo {
         VALUE_BYTES_MAX.min(bulk).min(self.query_bytes())
     }
 
-    /// Bytes of arguments that one request may have; a value of any size allowed counts as fitting alone.
+    /// Bytes of arguments that one request may have; a value of any size allowed counts as fitting
+    /// alone.
     pub(crate) fn batch_bytes_max(&self) -> usize {
         BATCH_BYTES_MAX.min(self.query_bytes() / 2)
     }
@@ -168,6 +171,7 @@ impl ServerInfo {
                 format!("needs {major}.{minor} or later"),
             ));
         }
+
         let policy = self.info("maxmemory_policy");
         if self.info("maxmemory") != "0" && policy.starts_with("allkeys-") {
             return Err(unsupported(
@@ -175,15 +179,19 @@ impl ServerInfo {
                 "the server would throw entries of the store away: set noeviction",
             ));
         }
-        let (asked, guarantee) = (options.durability, self.guarantee());
+
+        let asked = options.durability;
+        let guarantee = self.guarantee();
         let is_enough = match asked {
             Durability::None => true,
             Durability::Async => guarantee.durability != Durability::None,
             Durability::Each | Durability::Group => guarantee.power_loss == PowerLoss::EveryCommit,
         };
+
         if is_enough {
             return Ok(());
         }
+
         let why = if self.config.is_none() {
             "the server forbids CONFIG GET, so what it promises cannot be told: allow it, or ask for none".to_owned()
         } else {
@@ -192,6 +200,7 @@ impl ServerInfo {
                 guarantee.text
             )
         };
+
         Err(unsupported(format!("durability {}", asked.name()), why))
     }
 
@@ -206,12 +215,14 @@ impl ServerInfo {
     }
 
     fn promise(&self) -> (Durability, bool, PowerLoss, &'static str) {
-        let (none, promised) = (Durability::None, PowerLoss::NoPromise);
+        let none = Durability::None;
+        let promised = PowerLoss::NoPromise;
         let asynchronous = |kill, text| (Durability::Async, kill, PowerLoss::Consistent, text);
         if self.config.is_none() {
             let text = "its settings not readable (CONFIG GET is forbidden): no promise";
             return (none, false, promised, text);
         }
+
         if !self.has_log() {
             return match self.config("save") {
                 None | Some("") => (
@@ -226,6 +237,7 @@ impl ServerInfo {
                 ),
             };
         }
+
         match (self.config("appendfsync"), self.is_always()) {
             (_, true) => (
                 Durability::Each,
@@ -322,8 +334,10 @@ mod tests {
             let guarantee = server_info.guarantee();
             (guarantee.durability, guarantee.survives_kill, guarantee.power_loss)
         };
-        let (none, lossy) = (Durability::None, Durability::Async);
-        let (lost, consistent) = (PowerLoss::NoPromise, PowerLoss::Consistent);
+        let none = Durability::None;
+        let lossy = Durability::Async;
+        let lost = PowerLoss::NoPromise;
+        let consistent = PowerLoss::Consistent;
         let each = (Durability::Each, true, PowerLoss::EveryCommit);
         assert_eq!(promise(&logged("always", "no")), each);
         assert_eq!(promise(&logged("always", "yes")), (lossy, true, consistent));
@@ -332,10 +346,12 @@ mod tests {
         let unlogged = |save| server_info(&[("aof_enabled", "0")], Some(&[("save", save)]));
         assert_eq!(promise(&unlogged("")), (none, false, lost));
         assert_eq!(promise(&unlogged("3600 1")), (lossy, false, consistent));
+
         assert_eq!(promise(&server_info(&[("aof_enabled", "1")], None)), (none, false, lost));
     }
 
-    /// A log that was turned on a moment ago is empty on disk until it was written once; its syncs were taken for durable commits.
+    /// A log that was turned on a moment ago is empty on disk until it was written once; its syncs
+    /// were taken for durable commits.
     #[test]
     fn a_log_that_is_being_written_anew_promises_less() {
         for field in [
@@ -364,6 +380,7 @@ mod tests {
             taken(server_info(&[("aof_enabled", "0")], Some(&[("save", "")]))),
             [true, false, false, false]
         );
+
         assert_eq!(taken(server_info(&[("aof_enabled", "1")], None)), [true, false, false, false]);
     }
 

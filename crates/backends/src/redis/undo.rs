@@ -1,11 +1,13 @@
-//! What commits replaced, for as long as snapshots live that need it: a server keeps the present only.
+//! What commits replaced, for as long as snapshots live that need it: a server keeps the present
+//! only.
 //!
-//! Before a commit takes place, the values of the keys that it changes are noted here under its number, if any snapshot lives.
-//! A snapshot of commit `s` reads a key as the first commit after `s` that changed it found it, and from the server if none
-//! did. Whoever reads asks the server first and this afterwards: a commit that the answer may show was noted before it was sent.
+//! Before a commit takes place, the values of the keys that it changes are noted here under its
+//! number, if any snapshot lives. A snapshot of commit `s` reads a key as the first commit after
+//! `s` that changed it found it, and from the server if none did. Whoever reads asks the server
+//! first and this afterwards: a commit that the answer may show was noted before it was sent.
 //!
-//! Invariant: commit `n` is noted only while some snapshot is older, thus of a commit below `n`. Memory: the replaced values,
-//! and some hundred bytes for each changed key.
+//! Invariant: commit `n` is noted only while some snapshot is older, thus of a commit below `n`.
+//! Memory: the replaced values, and some hundred bytes for each changed key.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -31,7 +33,8 @@ pub(crate) struct Undo {
     snapshots: BTreeMap<u64, usize>,
 }
 
-/// What a commit is about to replace in a table: entries there are, and the value of each key that it changes.
+/// What a commit is about to replace in a table: entries there are, and the value of each key that
+/// it changes.
 #[derive(Debug, Default)]
 pub(crate) struct Replaced {
     pub(crate) count: u64,
@@ -61,6 +64,7 @@ impl Undo {
                 self.snapshots.remove(&version);
             }
         }
+
         let oldest = self.snapshots.keys().next().copied();
         while let Some((&commit, _)) = self.commits.first_key_value() {
             if oldest.is_some_and(|oldest| commit > oldest) {
@@ -92,6 +96,7 @@ impl Undo {
                 }
             }
         }
+
         for table in &mut self.tables {
             table.counts.remove(&commit);
         }
@@ -112,7 +117,8 @@ impl Undo {
         self.tables[table].values.is_empty()
     }
 
-    /// The keys of a range that a commit after `version` changed, with their values as of it, ascending.
+    /// The keys of a range that a commit after `version` changed, with their values as of it,
+    /// ascending.
     pub(crate) fn range(
         &self,
         table: usize,
@@ -166,6 +172,7 @@ mod tests {
         );
         assert_eq!(undo.count(1, 1), None);
         let range: Vec<_> = undo.range(0, 1, (Bound::Unbounded, Bound::Unbounded)).collect();
+
         assert_eq!(range, [(&b"a"[..], &Some(b"1".to_vec())), (&b"b"[..], &None)]);
     }
 

@@ -53,6 +53,7 @@ impl Reader for Transaction<'_> {
         if !asked.is_empty() {
             self.inner.keep_lock()?;
         }
+
         let mut found = self.inner.read(&self.point(), table, &asked)?.into_iter();
         let value = |key: &&[u8]| match changes.get(*key) {
             Some(value) => value.clone(),

@@ -1,4 +1,5 @@
-//! One connection to SQLite: its settings, set and read back, and the statements that are run on tables.
+//! One connection to SQLite: its settings, set and read back, and the statements that are run on
+//! tables.
 
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
@@ -129,7 +130,8 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
 }
 
 impl Connected {
-    /// Opens a connection and sets its options, each read back. `is_first`: of this database, so that the file may be new.
+    /// Opens a connection and sets its options, each read back. `is_first`: of this database, so
+    /// that the file may be new.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an option that did not take effect; those of SQLite.
@@ -149,6 +151,7 @@ impl Connected {
                 Connection::open_with_flags(path, open_flags(options, reading))
             }
         };
+
         let connection = connection.map_err(open_error)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         connection.busy_timeout(options.busy_timeout).map_err(open_error)?;
@@ -157,9 +160,11 @@ impl Connected {
             connected.set_options_of_reading(options)?;
             return Ok(connected);
         }
+
         if is_first {
             connected.set_options_of_file(options)?;
         }
+
         connected.set_options(options)?;
         Ok(connected)
     }
@@ -186,9 +191,11 @@ impl Connected {
         if let Some(pages) = options.checkpoint_pages {
             self.set_checked("wal_autocheckpoint", i64::from(pages))?;
         }
+
         if let Some(pages) = options.pages_max {
             self.set_checked("max_page_count", i64::from(pages))?;
         }
+
         // Bytes of a file are not to be trusted.
         self.set_checked("cell_size_check", 1)?;
         self.set_checked("trusted_schema", 0)?;
@@ -199,6 +206,7 @@ impl Connected {
         if let Some(auto_vacuum) = options.auto_vacuum {
             self.check("auto_vacuum", &(auto_vacuum as i64))?;
         }
+
         Ok(())
     }
 
@@ -282,6 +290,7 @@ impl Connected {
                 format!("the file has {found} of the name {}; take another prefix", table.name);
             return Err(unsupported("table_prefix", why));
         }
+
         Ok(())
     }
 
@@ -401,11 +410,13 @@ impl Connected {
                 Bound::Included(key) => (including, Some(key)),
                 Bound::Excluded(key) => (excluding, Some(key)),
             };
+
             let mut statement = self.connection.prepare_cached(sql)?;
             let mut rows = match key {
                 Some(key) => statement.query((limit, key))?,
                 None => statement.query([limit])?,
             };
+
             let mut page = Vec::new();
             let mut bytes = 0;
             while let Some(row) = rows.next()? {
@@ -416,22 +427,26 @@ impl Connected {
                     return Ok((page, false));
                 }
             }
+
             let is_last = page.len() < entries;
             Ok((page, is_last))
         };
+
         page().map_err(|error| error_of("cursor", error))
     }
 
-    /// Makes what was committed durable, whatever the setting of syncs: a commit that changes nothing, with every sync that
-    /// SQLite has.
+    /// Makes what was committed durable, whatever the setting of syncs: a commit that changes
+    /// nothing, with every sync that SQLite has.
     ///
     /// # Errors
-    /// Those of SQLite; [`Error::Busy`] also where readers keep the log of a file that was never synced.
+    /// Those of SQLite; [`Error::Busy`] also where readers keep the log of a file that was never
+    /// synced.
     pub(super) fn sync(&self, options: &SqliteOptions) -> Result<()> {
         self.set_checked("synchronous", Synchronous::Extra as i64)?;
         let synced = self.run("sync", "BEGIN IMMEDIATE").and_then(|()| {
             let version: i64 = self.pragma("user_version")?;
-            // Writes the first page also if the version is the same, so that there is something to sync.
+            // Writes the first page also if the version is the same, so that there is something to
+            // sync.
             self.set("user_version", version)?;
             self.run("sync", "COMMIT")?;
             if options.journal_mode == JournalMode::Wal && options.synchronous == Synchronous::Off {
@@ -439,6 +454,7 @@ impl Connected {
             }
             Ok(())
         });
+
         self.roll_back();
         let restored = self.set_checked("synchronous", options.synchronous as i64);
         synced.and(restored)
@@ -460,6 +476,7 @@ impl Connected {
                 source: None,
             });
         }
+
         Ok(())
     }
 
@@ -475,12 +492,14 @@ impl Connected {
             vacuum if vacuum == AutoVacuum::Full as i64 => {}
             _ => self.run("compact", "VACUUM")?,
         }
+
         if journal_mode == JournalMode::Persist {
             // Has the journal deleted, which is as long as it ever was.
             self.set("journal_mode", JournalMode::Delete.name())?;
             self.set("journal_mode", journal_mode.name())?;
             self.check("journal_mode", &journal_mode.name().to_owned())?;
         }
+
         Ok(())
     }
 
@@ -518,6 +537,7 @@ fn open_flags(options: &SqliteOptions, reading: Option<Reading>) -> OpenFlags {
                 | OpenFlags::SQLITE_OPEN_URI;
         }
     }
+
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, options.create);
     flags

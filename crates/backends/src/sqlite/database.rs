@@ -8,9 +8,7 @@ use terrane_kv::turn::Turn;
 use terrane_kv::{Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer};
 
 use super::connection::{Connected, TableStatements, back_end_error, closed, lock};
-use super::options::{
-    JournalMode, NAME, POOL_DEFAULT, Reading, SqliteOptions, SqlitePlace, Synchronous,
-};
+use super::options::{NAME, POOL_DEFAULT, Reading, SqliteOptions, SqlitePlace, Synchronous};
 use super::single::Single;
 use super::single_handles::{SingleReader, SingleWriter};
 use super::wal::{Pool, WalReader, WalWriter};
@@ -53,12 +51,12 @@ enum Access {
 }
 
 impl SqliteDatabase {
-    /// Opens a database; makes it if there is none and it may, and the tables that it does not have. Cost: some pages, and
-    /// the syncs of a commit.
+    /// Opens a database; makes it if there is none and it may, and the tables that it does not
+    /// have. Cost: some pages, and the syncs of a commit.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for options and names that cannot be; [`Error::Busy`]; [`Error::Corruption`];
-    /// [`Error::StoreFull`]; those of SQLite.
+    /// [`Error::Unsupported`] for options and names that cannot be; [`Error::Busy`];
+    /// [`Error::Corruption`]; [`Error::StoreFull`]; those of SQLite.
     pub fn open(indexes: &[&str], options: &SqliteOptions) -> Result<Self> {
         Self::open_as(indexes, options, None)
     }
@@ -72,11 +70,13 @@ impl SqliteDatabase {
         let indexes = Arc::new(IndexNames::new(NAME, indexes)?);
         let tables = TableStatements::all(&options.table_prefix, &indexes);
         let connected = Connected::open(&options, &tables, reading, true)?;
+
         if reading.is_some() {
             connected.check_tables()?;
         } else {
             connected.create_tables()?;
         }
+
         let settings = settings(&connected, &options)?;
         let access = if options.is_wal() || reading.is_some() {
             let pool = Pool {
@@ -88,6 +88,7 @@ impl SqliteDatabase {
             let single = Single::new(connected, &options)?;
             Access::Single { single: Arc::new(Mutex::new(single)) }
         };
+
         Ok(Self {
             options,
             settings,
@@ -153,7 +154,8 @@ impl SqliteDatabase {
         Receipt(self.commits.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Does something with the connection that writes, while nobody writes. What that says goes before all that comes after.
+    /// Does something with the connection that writes, while nobody writes. What that says goes
+    /// before all that comes after.
     fn with_writer<T>(
         &self,
         call: &'static str,
@@ -224,6 +226,7 @@ fn settings(connected: &Connected, options: &SqliteOptions) -> Result<Vec<(&'sta
     if options.is_wal() {
         settings.push(("checkpoint_pages", number("wal_autocheckpoint")?));
     }
+
     Ok(settings)
 }
 
@@ -299,11 +302,13 @@ impl Database for SqliteDatabase {
                 why: "the database is in memory; take a file".into(),
             });
         }
+
         self.check_writes()?;
         self.check_poison()?;
         self.with_writer("sync", |connected| connected.sync(&self.options))?;
         let synced = SqliteOptions { synchronous: Synchronous::Extra, ..self.options.clone() };
         self.syncs.fetch_add(synced.syncs_per_commit(), Ordering::Relaxed);
+
         Ok(())
     }
 
@@ -331,6 +336,7 @@ impl Database for SqliteDatabase {
                 Ok((pages * page_bytes).cast_unsigned())
             });
         };
+
         self.check_open("size")?;
         let mut bytes = 0;
         for suffix in ["", "-wal", "-shm", "-journal"] {
@@ -340,6 +346,7 @@ impl Database for SqliteDatabase {
                 Err(error) => return Err(back_end_error("stat", error)),
             }
         }
+
         Ok(bytes)
     }
 
@@ -348,8 +355,9 @@ impl Database for SqliteDatabase {
         self.with_writer("check", Connected::integrity)
     }
 
-    /// Gives free pages back: by [`AutoVacuum::Incremental`] those alone are moved, otherwise the file is copied. Then the log
-    /// is taken over and made empty, as far as snapshots let it. Waits for the writer.
+    /// Gives free pages back: by [`AutoVacuum::Incremental`] those alone are moved, otherwise the
+    /// file is copied. Then the log is taken over and made empty, as far as snapshots let it. Waits
+    /// for the writer.
     fn compact(&self) -> Result<()> {
         self.check_writes()?;
         self.check_poison()?;
@@ -362,8 +370,8 @@ impl Database for SqliteDatabase {
         })
     }
 
-    /// Waits for the writer. In WAL mode snapshots that live go on, and the files are given up with the last of them; otherwise
-    /// they fail.
+    /// Waits for the writer. In WAL mode snapshots that live go on, and the files are given up with
+    /// the last of them; otherwise they fail.
     fn close(&self) -> Result<()> {
         let _turn = self.turn.take(NAME)?;
         self.is_closed.store(true, Ordering::Release);
@@ -387,9 +395,10 @@ impl Database for SqliteDatabase {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sqlite::JournalMode;
 
-    /// A failed sync was forgotten where what came after it failed as well: another program that held its lock made the error
-    /// `Busy`, and the next transaction went on.
+    /// A failed sync was forgotten where what came after it failed as well: another program that
+    /// held its lock made the error `Busy`, and the next transaction went on.
     #[test]
     fn a_failed_sync_is_remembered_whatever_fails_after_it() {
         let folder = tempfile::tempdir().unwrap();
@@ -399,6 +408,7 @@ mod tests {
             busy_timeout: std::time::Duration::from_millis(1),
             ..SqliteOptions::file(&path)
         };
+
         let database = SqliteDatabase::open(&[], &options).unwrap();
         let other = rusqlite::Connection::open(&path).unwrap();
         let _snapshot = database.reader().unwrap();
@@ -409,6 +419,7 @@ mod tests {
         assert!(matches!(synced, Err(Error::Poisoned { .. })), "{synced:?}");
         other.execute_batch("ROLLBACK").unwrap();
         let next = database.writer().map(drop);
+
         assert!(matches!(next, Err(Error::Poisoned { .. })), "{next:?}");
     }
 }

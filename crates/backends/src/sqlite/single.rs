@@ -1,4 +1,5 @@
-//! The one connection of a database without a log, which calls take turns with, and what its snapshots see.
+//! The one connection of a database without a log, which calls take turns with, and what its
+//! snapshots see.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -127,9 +128,11 @@ impl Single {
                 self.readers.remove(&snapshot);
             }
         }
+
         if was_oldest && !self.readers.contains_key(&snapshot) {
             self.undo.forget(self.oldest());
         }
+
         if self.readers.is_empty() {
             // If it fails the next transaction says so.
             let _ = self.unpark();
@@ -155,7 +158,8 @@ impl Single {
     pub(super) fn begin(&mut self) -> Result<()> {
         self.unpark()?;
         if let Err(error) = self.connected("writer")?.run("writer", "BEGIN IMMEDIATE") {
-            // The error that counts is the one at hand; without a park other programs are noticed later.
+            // The error that counts is the one at hand; without a park other programs are noticed
+            // later.
             let _ = self.park();
             return Err(error);
         }
@@ -171,7 +175,8 @@ impl Single {
         let taken_back = self.take_back_changes();
         self.undo.taken_back();
         self.held = Held::Nothing;
-        // The error that counts is that of what is taken back; without a park other programs are noticed later.
+        // The error that counts is that of what is taken back; without a park other programs are
+        // noticed later.
         let _ = self.park();
         taken_back
     }
@@ -182,6 +187,7 @@ impl Single {
             connected.roll_back();
             return Ok(());
         }
+
         let put_back = || {
             for (table, key, old) in self.undo.pending() {
                 match old {
@@ -191,6 +197,7 @@ impl Single {
             }
             connected.run("roll back", "COMMIT")
         };
+
         put_back().map_err(|_| {
             connected.roll_back();
             Error::Poisoned { back_end: NAME }
@@ -202,11 +209,14 @@ impl Single {
             self.take_back()?;
             return Err(error);
         }
+
         self.undo.committed();
         self.number += 1;
         self.held = Held::Nothing;
         self.undo.forget_if_unread(self.readers.is_empty());
-        // The commit stands whether this works or not; without a park other programs are noticed later.
+
+        // The commit stands whether this works or not; without a park other programs are noticed
+        // later.
         let _ = self.park();
         Ok(())
     }

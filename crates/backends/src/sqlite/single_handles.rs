@@ -66,7 +66,8 @@ pub(super) struct SingleWriter<'d> {
 impl Drop for SingleWriter<'_> {
     fn drop(&mut self) {
         if self.is_open && lock(self.single).take_back().is_err() {
-            // Nobody can be told, and what the file has is not known: a journal is OFF, or SQLite broke its word.
+            // Nobody can be told, and what the file has is not known: a journal is OFF, or SQLite
+            // broke its word.
             self.database.poisoned.store(true, Ordering::Release);
         }
     }
@@ -79,6 +80,7 @@ impl SingleWriter<'_> {
         if !is_key(key) {
             return Ok(());
         }
+
         let mut single = lock(self.single);
         match single.change(table, key, value) {
             Ok(changed) => {

@@ -1,8 +1,10 @@
-//! What entries were before they were changed, so that a snapshot of a single connection answers as of its moment.
+//! What entries were before they were changed, so that a snapshot of a single connection answers as
+//! of its moment.
 //!
-//! Commits are numbered. A snapshot of number n has what commits 1 ..= n have made. An entry of this list says what a key
-//! was bound to before commit c: the first with c > n is what the snapshot sees; without one it sees what the database has.
-//! Changes of a transaction that has not been committed stand under the number that it would get.
+//! Commits are numbered. A snapshot of number n has what commits 1 ..= n have made. An entry of
+//! this list says what a key was bound to before commit c: the first with c > n is what the
+//! snapshot sees; without one it sees what the database has. Changes of a transaction that has not
+//! been committed stand under the number that it would get.
 //!
 //! Invariant: the numbers of one key ascend, and no two are equal.
 
@@ -44,7 +46,8 @@ impl Undo {
         self.olds.entry(key).or_default().push(Old { commit, value });
     }
 
-    /// What the open transaction has changed, with what was there before, in the order of the changes.
+    /// What the open transaction has changed, with what was there before, in the order of the
+    /// changes.
     pub(super) fn pending(&self) -> impl Iterator<Item = (usize, &[u8], Option<&[u8]>)> {
         self.pending.iter().filter_map(|key| {
             let old = self.olds.get(key)?.last()?;
@@ -69,7 +72,8 @@ impl Undo {
         }
     }
 
-    /// Forgets what no snapshot needs whose number is `oldest` or more. Cost: goes over all that is noted.
+    /// Forgets what no snapshot needs whose number is `oldest` or more. Cost: goes over all that is
+    /// noted.
     pub(super) fn forget(&mut self, oldest: u64) {
         self.olds.retain(|_, olds| {
             olds.retain(|old| old.commit > oldest);
@@ -89,7 +93,8 @@ impl Undo {
         seen(self.olds.get(&(table, key.to_vec()))?, snapshot)
     }
 
-    /// The keys of a table from a bound on that a snapshot sees otherwise than the database has them.
+    /// The keys of a table from a bound on that a snapshot sees otherwise than the database has
+    /// them.
     pub(super) fn after(
         &self,
         snapshot: u64,
@@ -128,8 +133,9 @@ fn seen(olds: &[Old], snapshot: u64) -> Option<&Old> {
     olds.iter().find(|old| old.commit > snapshot)
 }
 
-/// Puts what a snapshot sees otherwise into a page of what the database has. `is_last`: the database has nothing behind
-/// the page. `is_before` is the order of both. The result may be empty although there is more behind the page.
+/// Puts what a snapshot sees otherwise into a page of what the database has. `is_last`: the
+/// database has nothing behind the page. `is_before` is the order of both. The result may be empty
+/// although there is more behind the page.
 pub(super) fn merged<'u>(
     page: Vec<Entry>,
     is_last: bool,
@@ -147,15 +153,18 @@ pub(super) fn merged<'u>(
             (None, Some(_)) if is_last => true,
             (None, _) => break,
         };
+
         if !old_is_next {
             merged.extend(page.next());
             continue;
         }
+
         if let Some((key, old)) = olds.next() {
             page.next_if(|(page_key, _)| page_key == key);
             merged.extend(old.map(|old| (key.to_vec(), old.to_vec())));
         }
     }
+
     merged
 }
 
@@ -183,6 +192,7 @@ mod tests {
         undo.forget(1);
         assert_eq!(seen(&undo, 1), Some(Some(b"one".to_vec())));
         undo.forget(2);
+
         assert!(undo.olds.is_empty());
     }
 
@@ -199,6 +209,7 @@ mod tests {
                     .collect();
             keys.concat()
         };
+
         assert_eq!(merge(false, 9), "abd", "e may stand behind keys that were not read");
         assert_eq!(merge(true, 9), "abde");
         assert_eq!(merge(true, 2), "ab");

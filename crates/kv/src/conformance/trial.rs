@@ -1,4 +1,5 @@
-//! What the rules are written in: questions that answer with a failure, a model of the tables, and random numbers.
+//! What the rules are written in: questions that answer with a failure, a model of the tables, and
+//! random numbers.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Display};
@@ -229,6 +230,7 @@ pub(super) fn check_table(step: &str, reader: &dyn Reader, table: Table<'_>, map
     let keys: Vec<&[u8]> = map.keys().map(Vec::as_slice).collect();
     let values = ok(format_args!("{step}: get_many"), reader.get_many(table, &keys))?;
     same(format_args!("{step}: values of get_many"), values.len(), keys.len())?;
+
     for ((key, expected), found) in map.iter().zip(values) {
         value(format_args!("{step}: get_many, key {}", show(key)), Ok(found), Some(expected))?;
         let found = reader.get(table, key);
@@ -239,14 +241,17 @@ pub(super) fn check_table(step: &str, reader: &dyn Reader, table: Table<'_>, map
             value(format_args!("{step}: get {}", show(&neighbour)), found, None)?;
         }
     }
+
     let mut cursor = ok(format_args!("{step}: make a cursor"), reader.cursor(table))?;
     for (key, value) in map {
         entry(format_args!("{step}: next"), cursor.next(), Some((key, value)))?;
     }
+
     entry(format_args!("{step}: next at the end"), cursor.next(), None)?;
     for (key, value) in map.iter().rev() {
         entry(format_args!("{step}: prev"), cursor.prev(), Some((key, value)))?;
     }
+
     entry(format_args!("{step}: prev at the beginning"), cursor.prev(), None)
 }
 
@@ -326,6 +331,7 @@ pub(super) fn walk(
             }
         }
     }
+
     Ok(())
 }
 

@@ -1,5 +1,6 @@
-//! Addresses: 1 to 35 bytes, as text an even number of lower-case hex digits; and prefixes of them, which may be empty.
-//! Both forms denote the same thing; nothing else is an address, and nothing is converted silently.
+//! Addresses: 1 to 35 bytes, as text an even number of lower-case hex digits; and prefixes of them,
+//! which may be empty. Both forms denote the same thing; nothing else is an address, and nothing is
+//! converted silently.
 
 use std::fmt;
 use std::str::FromStr;
@@ -145,9 +146,11 @@ impl FromStr for Prefix {
             }
             chars = position + 1;
         }
+
         if chars % 2 == 1 {
             return Err(AddressError::OddLength { chars });
         }
+
         Self::new(&bytes)
     }
 }
@@ -221,6 +224,7 @@ mod tests {
         for text in ["00", "ab", "abcd", &"7f".repeat(35)] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
+
         for (text, error) in [
             ("", AddressError::Empty),
             ("abc", AddressError::OddLength { chars: 3 }),
@@ -232,6 +236,7 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Address>(), Err(error), "{text:?}");
         }
+
         assert_eq!("".parse::<Prefix>(), Ok(Prefix::EMPTY));
         assert_eq!("a".parse::<Prefix>(), Err(AddressError::OddLength { chars: 1 }));
     }

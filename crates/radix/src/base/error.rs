@@ -51,8 +51,9 @@ pub enum Error {
         /// What is wrong with it.
         why: RootTextError,
     },
-    /// A root that no retained version of the tree has: it never was there, or was pruned. So is one whose record of the
-    /// bookkeeping is lost, which [`Store::verify`](crate::Store::verify) finds.
+    /// A root that no retained version of the tree has: it never was there, or was pruned. So is
+    /// one whose record of the bookkeeping is lost, which [`Store::verify`](crate::Store::verify)
+    /// finds.
     #[error("root {root} is not in tree {tree:?}")]
     UnknownRoot {
         /// The root.
@@ -60,8 +61,8 @@ pub enum Error {
         /// The name of the tree.
         tree: String,
     },
-    /// A tree that is not there, or whose record of the bookkeeping is lost, which [`Store::verify`](crate::Store::verify)
-    /// finds.
+    /// A tree that is not there, or whose record of the bookkeeping is lost, which
+    /// [`Store::verify`](crate::Store::verify) finds.
     #[error("no tree {name:?}")]
     UnknownTree {
         /// Its name.
@@ -93,8 +94,8 @@ pub enum Error {
         /// How many it may have.
         max: usize,
     },
-    /// A key or value of the metadata map, metadata of a version, or a transaction or record, of a size that is not taken by the
-    /// store or this back-end.
+    /// A key or value of the metadata map, metadata of a version, or a transaction or record, of a
+    /// size that is not taken by the store or this back-end.
     #[error("{what} of {bytes} bytes; {min} to {max} are taken")]
     Size {
         /// What it is.
@@ -106,8 +107,9 @@ pub enum Error {
         /// How many it may have.
         max: usize,
     },
-    /// A node is missing, or its bytes are not those that were written, or cannot be read. Restore the store from a copy, or
-    /// take out what is damaged by [`Store::repair`](crate::Store::repair): to prune the root its nodes must be read.
+    /// A node is missing, or its bytes are not those that were written, or cannot be read. Restore
+    /// the store from a copy, or take out what is damaged by
+    /// [`Store::repair`](crate::Store::repair): to prune the root its nodes must be read.
     #[error("corrupted: {what} below root {} at {path:?}, node {node}", root_text(*.root))]
     Corruption {
         /// The root that was read, where there is one.
@@ -119,17 +121,20 @@ pub enum Error {
         /// Which rule is broken.
         what: String,
     },
-    /// A record of the bookkeeping (trees, versions) breaks the format, or contradicts another; or the back-end found something
-    /// damaged, and it is not known of which node. As [`Corruption`](Self::Corruption).
+    /// A record of the bookkeeping (trees, versions) breaks the format, or contradicts another; or
+    /// the back-end found something damaged, and it is not known of which node. As
+    /// [`Corruption`](Self::Corruption).
     #[error("corrupted: {what}")]
     CorruptRecord {
         /// Which record, and which rule it breaks.
         what: String,
     },
-    /// An earlier call of the transaction failed half way. It cannot be finished: drop it, and begin another.
+    /// An earlier call of the transaction failed half way. It cannot be finished: drop it, and
+    /// begin another.
     #[error("the transaction failed before and cannot be finished: begin another")]
     Aborted,
-    /// The back-end is full. The store can be read, and the call can be tried again when there is room.
+    /// The back-end is full. The store can be read, and the call can be tried again when there is
+    /// room.
     #[error("the store is full: {0}")]
     StoreFull(#[source] terrane_kv::Error),
     /// Somebody else holds what is needed. Try again.

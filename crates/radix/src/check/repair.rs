@@ -1,8 +1,8 @@
 //! Takes out of a damaged store what is damaged, so that the rest is whole again.
 //!
-//! Versions whose nodes can all be read and hash to their names stay, the others go; the records of both tables are then made to be
-//! exactly those that the versions that stay need. Every content of a record that is written comes from a record that was there and
-//! hashes to its name.
+//! Versions whose nodes can all be read and hash to their names stay, the others go; the records of
+//! both tables are then made to be exactly those that the versions that stay need. Every content of
+//! a record that is written comes from a record that was there and hashes to its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,7 +24,8 @@ use terrane_kv::{Database, Reader, Table};
 
 /// Bytes of nodes that are kept in memory meanwhile.
 const CACHE_BYTES: usize = 64 << 20;
-/// Transactions that are counted if it is not known how many there were: more than any store has seen.
+/// Transactions that are counted if it is not known how many there were: more than any store has
+/// seen.
 const TRANSACTIONS_UNKNOWN: u64 = 1 << 48;
 
 /// Whether a repair may lose something.
@@ -52,14 +53,16 @@ pub struct Dropped {
 pub struct Repaired {
     /// Versions that are whole and stay.
     pub kept: u64,
-    /// Whether nothing was done, as something would be lost; the rest says what would have been done.
+    /// Whether nothing was done, as something would be lost; the rest says what would have been
+    /// done.
     pub was_refused: bool,
     /// Versions with damaged nodes, which are gone.
     pub dropped: Vec<Dropped>,
-    /// Versions and trees besides whose own records were damaged, or missing although others name them; names of trees that have
-    /// another one.
+    /// Versions and trees besides whose own records were damaged, or missing although others name
+    /// them; names of trees that have another one.
     pub unreadable: u64,
-    /// Nodes that no version needs whose records can be read: those of versions above, or of one of which nothing else is left.
+    /// Nodes that no version needs whose records can be read: those of versions above, or of one of
+    /// which nothing else is left.
     pub unreferenced: u64,
     /// Trees whose names were lost, by the names that they were given.
     pub named: Vec<String>,
@@ -84,22 +87,25 @@ impl Repaired {
 }
 
 impl Store {
-    /// Takes out of the store in a database what is damaged: drops the versions that cannot be read as a whole, and those whose
-    /// own record is damaged; then removes and writes anew the records of nodes and of the bookkeeping, so that they are those that the
-    /// other versions need. These are joined to the nearest ancestor that is left. Trees stay, without versions if need be; one
-    /// whose name is lost and that has versions is named `recovered-` and its number. What it does is one transaction. The
-    /// metadata map is left alone. Copy the database before.
+    /// Takes out of the store in a database what is damaged: drops the versions that cannot be read
+    /// as a whole, and those whose own record is damaged; then removes and writes anew the records
+    /// of nodes and of the bookkeeping, so that they are those that the other versions need. These
+    /// are joined to the nearest ancestor that is left. Trees stay, without versions if need be;
+    /// one whose name is lost and that has versions is named `recovered-` and its number. What it
+    /// does is one transaction. The metadata map is left alone. Copy the database before.
     ///
-    /// With [`Loss::Refused`] it only does what loses nothing: counts of references and of differences, which versions a root has, the
-    /// records of extensions; and nothing if a node is there that no version needs, of which a version may be all that is left.
+    /// With [`Loss::Refused`] it only does what loses nothing: counts of references and of
+    /// differences, which versions a root has, the records of extensions; and nothing if a node is
+    /// there that no version needs, of which a version may be all that is left.
     ///
-    /// Cost: reads all records, some of them two or three times; hashes all nodes; some 250 bytes of memory for each node; holds the
-    /// writer.
+    /// Cost: reads all records, some of them two or three times; hashes all nodes; some 250 bytes
+    /// of memory for each node; holds the writer.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if there is nothing of a radix state in
-    /// the database, or if the back-end itself finds damage, so that its tables cannot be gone through: restore it from a copy
-    /// then; those of the back-end. Nothing was changed.
+    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if there is
+    /// nothing of a radix state in the database, or if the back-end itself finds damage, so that
+    /// its tables cannot be gone through: restore it from a copy then; those of the back-end.
+    /// Nothing was changed.
     pub fn repair(database: &Arc<dyn Database>, loss: Loss) -> Result<Repaired> {
         let mut writer = database.writer()?;
         let book = Book::read(&*writer, &mut |error| match error {
@@ -109,6 +115,7 @@ impl Store {
         if let Some(error) = book.unread {
             return Err(error);
         }
+
         match versions::check_format(&*writer, database.name()) {
             Err(Error::CorruptRecord { what })
                 if book.trees.is_empty() && book.versions.is_empty() =>
@@ -119,6 +126,7 @@ impl Store {
             Ok(()) | Err(Error::CorruptRecord { .. }) => {}
             Err(other) => return Err(other),
         }
+
         let mut repaired = Repaired { unreadable: book.lost_versions(), ..Repaired::default() };
         let mut changes = Vec::new();
         let head = {
@@ -131,6 +139,7 @@ impl Store {
             repaired.unreferenced = compare_nodes(&nodes, &kept, &mut changes)?;
             head_of(&book, &trees)
         };
+
         repaired.records_removed =
             changes.iter().filter(|(.., value)| value.is_none()).count() as u64;
         repaired.records_written = changes.len() as u64 - repaired.records_removed;
@@ -140,16 +149,19 @@ impl Store {
         if repaired.is_clean() || repaired.was_refused {
             return Ok(repaired);
         }
+
         for (table, key, value) in &changes {
             match value {
                 Some(value) => writer.overwrite(*table, key, value)?,
                 None => drop(writer.remove(*table, key)?),
             }
         }
+
         let transactions = head.transactions + 1;
         versions::put_head(&mut *writer, &Head { transactions, ..head })?;
         let receipt = writer.commit()?;
         database.settle(receipt)?;
+
         Ok(repaired)
     }
 }
@@ -165,7 +177,8 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Tokens of an edge and below it. At most 36 deep, as no address has more tokens and each edge but the first has one.
+    /// Tokens of an edge and below it. At most 36 deep, as no address has more tokens and each edge
+    /// but the first has one.
     fn height(&mut self, edge: &Edge, depth: usize) -> Result<Option<usize>> {
         let extension = edge.extension.as_bytes();
         let depth = depth + extension.len();
@@ -173,9 +186,11 @@ impl Checker<'_> {
             Node::Leaf(value) => hash_leaf(value),
             Node::Stored(hash) => *hash,
         };
+
         if depth > ADDRESS_BYTES_MAX || top_of(hash, extension) != edge.top {
             return Ok(None);
         }
+
         let below = match (&edge.end, self.heights.get(&hash)) {
             // The empty address has no value.
             (Node::Leaf(_), _) => (depth > 0).then_some(0),
@@ -186,6 +201,7 @@ impl Checker<'_> {
                 height
             }
         };
+
         let below = below.filter(|below| depth + below <= ADDRESS_BYTES_MAX);
         Ok(below.map(|below| extension.len() + below))
     }
@@ -197,15 +213,18 @@ impl Checker<'_> {
             Err(Error::Corruption { .. }) => return Ok(None),
             Err(other) => return Err(other),
         };
+
         let branch = match loaded {
             Loaded::Value(value) => {
                 return Ok((hash_leaf(&value) == node && depth > 0).then_some(0));
             }
             Loaded::Branch(branch) => branch,
         };
+
         if hash_branch(&branch) != node || (depth == 0 && branch.value().is_some()) {
             return Ok(None);
         }
+
         let mut height = 0;
         for at in 0..branch.len() {
             match self.height(&branch.edge_at(at).to_edge(), depth + 1)? {
@@ -213,6 +232,7 @@ impl Checker<'_> {
                 None => return Ok(None),
             }
         }
+
         Ok(Some(height))
     }
 }
@@ -228,10 +248,12 @@ fn whole_versions(
     for (id, version) in &book.versions {
         if checker.height(&version.edge, 0)?.is_none() {
             let name = book.trees.iter().find(|(_, tree)| **tree == version.tree);
-            let (tree, root) = (name.map(|(name, _)| name.clone()), version.edge.top);
+            let tree = name.map(|(name, _)| name.clone());
+            let root = version.edge.top;
             repaired.dropped.push(Dropped { id: *id, tree, root });
             continue;
         }
+
         // Parents are older, so this ends, and what is kept of them is known.
         let mut ancestor = version;
         let mut neighbour = None;
@@ -243,9 +265,11 @@ fn whole_versions(
             }
             ancestor = record;
         }
+
         let is_child = neighbour.is_some();
         kept.insert(*id, Version { neighbour, is_child, ..version.clone() });
     }
+
     repaired.kept = kept.len() as u64;
     Ok(kept)
 }
@@ -260,6 +284,7 @@ fn trees_of(
     let mut trees = book.trees.clone();
     trees.retain(|_, tree| known.insert(*tree));
     let doubled = (book.trees.len() - trees.len()) as u64;
+
     for version in kept.values() {
         if known.insert(version.tree) {
             let mut name = format!("recovered-{}", version.tree);
@@ -270,6 +295,7 @@ fn trees_of(
             trees.insert(name, version.tree);
         }
     }
+
     // A record that cannot be read may have had the name of one of these.
     let unreadable = book.lost_trees().saturating_sub(repaired.named.len() as u64);
     repaired.unreadable += unreadable + doubled;
@@ -307,8 +333,8 @@ fn compare_bookkeeping(
     Ok(())
 }
 
-/// Notes what the main table has otherwise than what versions need; answers how many nodes are whose records can be read and that
-/// none needs.
+/// Notes what the main table has otherwise than what versions need; answers how many nodes are
+/// whose records can be read and that none needs.
 fn compare_nodes(
     nodes: &Nodes<'_>,
     kept: &BTreeMap<VersionId, Version>,
@@ -319,6 +345,7 @@ fn compare_nodes(
         let neighbour = version.neighbour.and_then(|id| kept.get(&id));
         want(nodes, &version.edge, neighbour.map(|neighbour| &neighbour.edge), &mut wanted).1?;
     }
+
     // How many records are differences from others.
     let mut users: BTreeMap<RecordKey, (NodeHash, u64)> = BTreeMap::new();
     for (key, end) in wanted.iter().filter(|(_, end)| !end.is_inline) {
@@ -326,16 +353,22 @@ fn compare_nodes(
             users.entry(key_of(&base)).or_insert((base, 0)).1 += 1;
         }
     }
+
     // Bases that no version needs for themselves.
     for (key, (node, _)) in &users {
-        let (node, is_inline, extensions) = (*node, false, BTreeMap::new());
+        let node = *node;
+        let is_inline = false;
+        let extensions = BTreeMap::new();
         wanted.entry(*key).or_insert(Wanted { node, is_inline, extensions });
     }
-    // Nodes whose extensions have records of their own; one that had more of them once may have it so, too.
+
+    // Nodes whose extensions have records of their own; one that had more of them once may have it
+    // so, too.
     let has_many = |end: &Wanted| end.extensions.len() > CHAINS_IN_ROW_MAX;
     let mut spilled: BTreeSet<RecordKey> =
         wanted.iter().filter(|(_, end)| has_many(end)).map(|(key, _)| *key).collect();
     let mut unreferenced = 0;
+
     let mut cursor = nodes.reader.cursor(Table::Main)?;
     while let Some((key, record)) = cursor.next()? {
         let own = key.first_chunk::<ROW_KEY_BYTES>();
@@ -344,25 +377,30 @@ fn compare_nodes(
                 if key[..] == users_key(own) {
                     return users.contains_key(own);
                 }
+
                 if key.len() > ROW_KEY_BYTES {
                     let extension = extension_of_key(own, &key).filter(|_| spilled.contains(own));
                     return extension
                         .is_some_and(|extension| end.extensions.contains_key(&extension));
                 }
+
                 if let Ok(Record { extensions: Extensions::Spilled(_), .. }) =
                     Record::decode(own, &record)
                     && !end.extensions.is_empty()
                 {
                     spilled.insert(*own);
                 }
+
                 true
             });
+
         if !is_wanted {
             let end: Option<&RecordKey> = key.as_slice().try_into().ok();
             unreferenced += u64::from(end.is_some_and(|end| Record::decode(end, &record).is_ok()));
             changes.push((Table::Main, key, None));
         }
     }
+
     for (key, end) in &wanted {
         let is_spilled = spilled.contains(key);
         let extensions = if is_spilled {
@@ -375,11 +413,13 @@ fn compare_nodes(
                     .collect(),
             )
         };
+
         let record = if end.is_inline {
             Record { extensions, kind: Kind::Inline, content: &[] }.encode(key)
         } else {
             stored(nodes, key, &end.node, |record| Ok(Record { extensions, ..record }.encode(key)))?
         };
+
         let mut records = vec![(key.to_vec(), record)];
         if is_spilled {
             records.extend(end.extensions.iter().map(|(extension, references)| {
@@ -388,20 +428,24 @@ fn compare_nodes(
                 (key, record)
             }));
         }
+
         if let Some((_, users)) = users.get(key) {
             let key = users_key(key);
             records.push((key.to_vec(), encode_number(&key, *users)));
         }
+
         for (key, record) in records {
             if nodes.reader.get(Table::Main, &key)?.as_ref() != Some(&record) {
                 changes.push((Table::Main, key, Some(record)));
             }
         }
     }
+
     Ok(unreferenced)
 }
 
-/// What is taken of the record of a node as it is stored. It has been read before, and hashes to its name.
+/// What is taken of the record of a node as it is stored. It has been read before, and hashes to
+/// its name.
 fn stored<T>(
     nodes: &Nodes<'_>,
     key: &RecordKey,

@@ -1,4 +1,5 @@
-//! Checks a store: every node hashed again and compared with its name, every record that should be there, and none besides.
+//! Checks a store: every node hashed again and compared with its name, every record that should be
+//! there, and none besides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -76,9 +77,11 @@ impl Report {
             Ok(Content::Value(value)) => hash_leaf(&value),
             Ok(Content::Branch(branch)) => hash_branch(&branch),
         };
+
         if node.map_or(key_of(&hash) != *key, |node| node != hash) {
             self.note(place, format!("the node hashes to {hash}, not to {}", at.node));
         }
+
         Ok(())
     }
 
@@ -100,7 +103,8 @@ impl Tree {
     /// Cost: reads each node once; nothing is taken from memory.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`] and those of the back-end; damage is in the report.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`] and those of the back-end; damage is in the
+    /// report.
     pub fn verify(&self, root: &Root) -> Result<Report> {
         let mut report = Report { versions: 1, ..Report::default() };
         let hashes = self.walk(root, Some(&mut report))?;
@@ -113,7 +117,8 @@ impl Tree {
     /// Cost: reads each node once, hashes each extension; all hashes are in memory.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn nodes(&self, root: &Root) -> Result<BTreeSet<NodeHash>> {
         self.walk(root, None)
     }
@@ -126,6 +131,7 @@ impl Tree {
         if edge.is_none() {
             hashes.insert(NodeHash::EMPTY);
         }
+
         let mut pending: Vec<(Prefix, Edge)> =
             edge.into_iter().map(|edge| (Prefix::EMPTY, edge)).collect();
         while let Some((mut path, edge)) = pending.pop() {
@@ -138,16 +144,19 @@ impl Tree {
                 Node::Leaf(value) => hash_leaf(value) == end,
                 Node::Stored(_) => true,
             };
+
             if let Some(report) = &mut report
                 && !(is_known && top_of(end, edge.extension.as_bytes()) == edge.top)
             {
                 report.note(place(&path), format!("the extension does not hash to {}", edge.top));
             }
+
             path.extend(edge.extension.as_bytes());
             let loaded = match edge.end {
                 Node::Leaf(_) => continue,
                 Node::Stored(node) => nodes.load_whole(&NodePlace { node, path }),
             };
+
             let loaded = match (loaded, &mut report) {
                 (Ok(loaded), _) => loaded,
                 (Err(error), Some(report)) => {
@@ -156,15 +165,18 @@ impl Tree {
                 }
                 (Err(error), None) => return Err(error),
             };
+
             let hash = match &loaded {
                 Loaded::Value(value) => hash_leaf(value),
                 Loaded::Branch(branch) => hash_branch(branch),
             };
+
             if let Some(report) = &mut report
                 && hash != end
             {
                 report.note(place(&path), format!("the node hashes to {hash}, not to {end}"));
             }
+
             if let Loaded::Branch(branch) = loaded {
                 for (token, edge) in branch.children() {
                     let mut path = path;
@@ -173,6 +185,7 @@ impl Tree {
                 }
             }
         }
+
         Ok(hashes)
     }
 }
@@ -216,8 +229,8 @@ pub(crate) struct Wanted {
     pub(crate) extensions: BTreeMap<Prefix, u64>,
 }
 
-/// Notes the nodes and extensions that a version needs besides those of its neighbour. Answers the paths of edges whose nodes do not
-/// hash to the edge's hash, as far as the tree can be read.
+/// Notes the nodes and extensions that a version needs besides those of its neighbour. Answers the
+/// paths of edges whose nodes do not hash to the edge's hash, as far as the tree can be read.
 pub(crate) fn want(
     nodes: &Nodes<'_>,
     edge: &Edge,
@@ -231,19 +244,24 @@ pub(crate) fn want(
             Node::Leaf(value) => Some(hash_leaf(value)),
             Node::Stored(_) => None,
         };
+
         let is_known = leaf.is_none_or(|hash| hash == node);
         if !(is_known && top_of(node, edge.extension.as_bytes()) == edge.top) {
             broken.push(*path);
         }
-        let (is_inline, extensions) = (leaf.is_some(), BTreeMap::new());
+
+        let is_inline = leaf.is_some();
+        let extensions = BTreeMap::new();
         let end = wanted.entry(key_of(&node)).or_insert(Wanted { node, is_inline, extensions });
         *end.extensions.entry(reversed(&edge.extension)).or_default() += 1;
     });
+
     (broken, walked)
 }
 
 impl Store {
-    /// How many different nodes are stored, each node of an extension counted as if it were, and the empty node.
+    /// How many different nodes are stored, each node of an extension counted as if it were, and
+    /// the empty node.
     ///
     /// Cost: reads all records.
     ///
@@ -259,8 +277,8 @@ impl Store {
         Ok(count)
     }
 
-    /// Checks everything: that what is stored is exactly what the retained versions reach, and that every node hashes to its
-    /// name.
+    /// Checks everything: that what is stored is exactly what the retained versions reach, and that
+    /// every node hashes to its name.
     ///
     /// Cost: reads all records, and hashes all nodes; some 150 bytes of memory for each node.
     ///
@@ -271,6 +289,7 @@ impl Store {
         let reader = &*reader;
         let mut report = Report { nodes: 1, ..Report::default() };
         let book = check_book(reader, self.database().name(), &mut report)?;
+
         let mut wanted: BTreeMap<RecordKey, Wanted> = BTreeMap::new();
         for (id, version) in &book.versions {
             report.versions += 1;
@@ -280,16 +299,19 @@ impl Store {
             let neighbour = neighbour.map(|neighbour| &neighbour.edge);
             let nodes = self.inner().nodes(reader, &root);
             let (broken, walked) = want(&nodes, &version.edge, neighbour, &mut wanted);
+
             for path in broken {
                 report.note(
                     format!("{place}, path {path:?}"),
                     "the extension does not hash to the edge's hash",
                 );
             }
+
             if let Err(error) = walked {
                 report.note_error(&place, error)?;
             }
         }
+
         let cache = NodeCache::new(BASES_BYTES);
         let nodes = Nodes { cache: &cache, reader, root: None };
         let mut users = UserCounts::default();
@@ -303,6 +325,7 @@ impl Store {
                     return Ok(());
                 }
             };
+
             users.count(key, &end);
             if end.extensions.is_empty() {
                 // It is the base of others, or breaks the format.
@@ -319,20 +342,24 @@ impl Store {
             } else {
                 report.note(place, "no retained version reaches it");
             }
+
             Ok(())
         });
+
         let is_whole = scanned.is_ok();
         if let Err(error) = scanned {
             report.note_error("the main table", error)?;
         } else {
             users.check(&mut report);
         }
+
         for (key, wanted) in wanted {
             let place = format!("record {}", hex(&key));
             if is_whole {
                 report.note(place, format!("node {} is missing", wanted.node));
                 continue;
             }
+
             // The back-end could not go further, and may yet find single records.
             match reader.get(Table::Main, &key).map_err(Error::from) {
                 Err(error) => report.note_error(&place, error)?,
@@ -345,6 +372,7 @@ impl Store {
                 },
             }
         }
+
         Ok(report)
     }
 }
@@ -371,7 +399,8 @@ struct StoredNode<'a> {
 }
 
 impl StoredNode<'_> {
-    /// How many nodes it stands for; those above it that other nodes have too are counted there as well.
+    /// How many nodes it stands for; those above it that other nodes have too are counted there as
+    /// well.
     fn nodes(&self) -> u64 {
         if self.extensions.is_empty() { 0 } else { 1 + nodes_above(self.extensions.keys()) }
     }
@@ -396,6 +425,7 @@ fn each_stored_node(
             next = cursor.next()?;
             continue;
         };
+
         loop {
             next = cursor.next()?;
             let Some((key, record)) = &next else { break };
@@ -409,6 +439,7 @@ fn each_stored_node(
                 (Err(broken), _) => problem = Some(broken.0),
             }
         }
+
         let end = match (Record::decode(&own, &record), problem) {
             (Err(broken), _) => Err(broken.0.to_owned()),
             (Ok(_), Some(rule)) => Err(format!("a record beside it: {rule}")),
@@ -422,8 +453,10 @@ fn each_stored_node(
                 _ => Err("the number of its extensions".into()),
             },
         };
+
         visit(own, end)?;
     }
+
     Ok(())
 }
 
@@ -437,10 +470,12 @@ fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) 
     if let Err(error) = versions::check_format(reader, back_end) {
         report.note_error("format", error)?;
     }
+
     let trees: BTreeSet<TreeId> = book.trees.values().copied().collect();
     if trees.len() < book.trees.len() {
         report.note("trees", "two have one number");
     }
+
     let last_version = book.versions.keys().next_back().map_or(0, |id| id.0);
     match &book.head {
         Some(head) => {
@@ -450,16 +485,19 @@ fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) 
         }
         None => report.note("head", "it is missing or broken"),
     }
+
     let mut of_roots = BTreeSet::new();
     for ((tree, root), ids) in &book.roots {
         let place = format!("tree {tree}, root {root}");
         if !trees.contains(tree) {
             report.note(&place, "there is no such tree");
         }
+
         let all = book.of_root(*tree, root, *ids);
         if let Err(Broken(rule)) = ids.check(&all) {
             report.note(&place, rule);
         }
+
         for id in all {
             match book.versions.get(&id) {
                 Some(version) if version.tree == *tree && version.edge.top == *root => {
@@ -469,6 +507,7 @@ fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) 
             }
         }
     }
+
     let mut joints = BTreeSet::new();
     for (id, version) in &book.versions {
         let dependents = book.dependents(*id, version.dependents);
@@ -477,6 +516,7 @@ fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) 
         }
         joints.extend(dependents.into_iter().map(|dependent| (*id, dependent)));
     }
+
     for (id, version) in &book.versions {
         let place = format!("version {id}");
         if !of_roots.contains(id) {
@@ -490,13 +530,16 @@ fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) 
             }
         }
     }
+
     for (id, dependent) in joints {
         let rule = format!("version {dependent} does not name it as its neighbour");
         report.note(format!("version {id}"), rule);
     }
+
     for owner in book.orphans() {
         let place = format!("older versions of record {:?}", owner.escape_ascii().to_string());
         report.note(place, "the record is missing or broken");
     }
+
     Ok(book)
 }

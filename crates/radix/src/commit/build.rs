@@ -1,4 +1,5 @@
-//! The tree that a batch makes of another: one descent for all changes, then every new node hashed once, deepest first.
+//! The tree that a batch makes of another: one descent for all changes, then every new node hashed
+//! once, deepest first.
 //!
 //! NewEdge nodes stand in a list, children before their parents. Nothing is written here.
 
@@ -34,8 +35,8 @@ pub(crate) struct NewBranch {
     pub(crate) count: usize,
     /// The other, and its hash.
     base: Option<(NodeHash, Arc<Branch>)>,
-    /// Children that the base does not have so, ascending by token: their places in the list, or `None` for those that are
-    /// gone.
+    /// Children that the base does not have so, ascending by token: their places in the list, or
+    /// `None` for those that are gone.
     edits: Vec<(u8, Option<usize>)>,
 }
 
@@ -156,6 +157,7 @@ impl Built {
                 return branch;
             }
         }
+
         let bytes = (new.count + 1) * EDGE_BYTES;
         let mut writer = BranchWriter::new(value, new.count, bytes);
         for (token, child) in new.children() {
@@ -164,6 +166,7 @@ impl Built {
                 Child::New(at) => writer.push(token, &self.edge(at)),
             }
         }
+
         writer.finish()
     }
 }
@@ -171,8 +174,8 @@ impl Built {
 /// Applies changes, in the order of their addresses, to a tree.
 ///
 /// # Errors
-/// [`Error::AddressNotFound`] or [`Error::PrefixNotFound`] for the change that comes first in the batch of those that
-/// remove what is not there; [`Error::Corruption`] and those of the back-end.
+/// [`Error::AddressNotFound`] or [`Error::PrefixNotFound`] for the change that comes first in the
+/// batch of those that remove what is not there; [`Error::Corruption`] and those of the back-end.
 pub(crate) fn build(
     nodes: &Nodes<'_>,
     tree: Option<&Edge>,
@@ -187,16 +190,19 @@ pub(crate) fn build(
         (None, steps) => builder.grow(0, steps)?,
         (Some(edge), steps) => builder.update(&OldEdge::of(edge), 0, steps)?,
     };
+
     if let Some(step) = builder.missing {
         return Err(match (step.action, Address::try_from(step.prefix)) {
             (Action::Delete, Ok(address)) => Error::AddressNotFound { address, index: step.index },
             _ => Error::PrefixNotFound { prefix: step.prefix },
         });
     }
+
     let root = match sub {
         NewSubtree::None => None,
         NewSubtree::New(at) => Some(at),
     };
+
     let mut list = builder.list;
     hashing::hash_all(&mut list, threads);
     Ok(Built { nodes: list, root })
@@ -235,7 +241,8 @@ impl Builder<'_> {
                 branch.new_children().map(|at| self.list[at].height + 1).max().unwrap_or(0)
             }
         };
-        let (end_hash, top) = (NodeHash::EMPTY, NodeHash::EMPTY);
+        let end_hash = NodeHash::EMPTY;
+        let top = NodeHash::EMPTY;
         self.list.push(NewEdge { extension, end, old, height, end_hash, top });
         NewSubtree::New(self.list.len() - 1)
     }
@@ -262,6 +269,7 @@ impl Builder<'_> {
         {
             return Ok(NewSubtree::None);
         }
+
         let mut above = old.extension;
         above.truncate(along);
         if along < extension.len() {
@@ -270,6 +278,7 @@ impl Builder<'_> {
                 end: old.end.clone(),
                 top: None,
             };
+
             return self.change(
                 above,
                 None,
@@ -279,6 +288,7 @@ impl Builder<'_> {
                 steps,
             );
         }
+
         let (value, base) = match &old.end {
             Node::Leaf(value) => (Some(Arc::clone(value)), None),
             Node::Stored(node) => {
@@ -292,6 +302,7 @@ impl Builder<'_> {
                 }
             }
         };
+
         self.change(above, value, OldChildren::Branch(base), old.top, end, steps)
     }
 
@@ -314,16 +325,19 @@ impl Builder<'_> {
                 Action::Delete | Action::DeletePrefix => self.miss(step),
             }
         }
+
         let (base, mut rest) = match below {
             OldChildren::Branch(base) => (base, None),
             OldChildren::Rest(token, rest) => (None, Some((token, rest))),
         };
+
         let mut count = base.as_ref().map_or(0, |(_, base)| base.len());
         let mut edits = Vec::new();
         for (token, steps) in by_token(&steps[here..], depth) {
             if let Some(before) = rest.take_if(|(other, _)| *other < token) {
                 count += self.keep(before, &mut edits);
             }
+
             let in_base = base.as_ref().and_then(|(_, base)| base.child(token));
             let is_there = in_base.is_some();
             let child = in_base.map(|edge| OldEdge::of(&edge.to_edge()));
@@ -332,6 +346,7 @@ impl Builder<'_> {
                 Some(child) => self.update(&child, depth + 1, steps)?,
                 None => self.grow(depth + 1, steps)?,
             };
+
             match sub {
                 NewSubtree::New(at) => {
                     edits.push((token, Some(at)));
@@ -344,9 +359,11 @@ impl Builder<'_> {
                 NewSubtree::None => {}
             }
         }
+
         if let Some(after) = rest {
             count += self.keep(after, &mut edits);
         }
+
         Ok(self.finish(extension, NewBranch { value, count, base, edits }, old))
     }
 
@@ -363,7 +380,8 @@ impl Builder<'_> {
         1
     }
 
-    /// Makes of a value and children what stands for them: nothing, a leaf, a longer extension, or a branch.
+    /// Makes of a value and children what stands for them: nothing, a leaf, a longer extension, or
+    /// a branch.
     fn finish(
         &mut self,
         mut extension: Prefix,

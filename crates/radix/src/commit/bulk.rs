@@ -1,9 +1,11 @@
-//! Builds the records of a whole state from its values, ascending by address, from below: a node is hashed and written when the
-//! first address comes that is not below it.
+//! Builds the records of a whole state from its values, ascending by address, from below: a node is
+//! hashed and written when the first address comes that is not below it.
 //!
-//! The version that is made so has no neighbour (see `references`), so that each of its edges is one reference.
+//! The version that is made so has no neighbour (see `references`), so that each of its edges is
+//! one reference.
 //!
-//! Memory: the branches above one address, and records up to [`BATCH_BYTES`] that are written together.
+//! Memory: the branches above one address, and records up to [`BATCH_BYTES`] that are written
+//! together.
 
 use std::sync::Arc;
 
@@ -44,7 +46,9 @@ pub(crate) struct Bulk {
 
 impl Bulk {
     pub(crate) fn new() -> Self {
-        let (frames, last, records) = (Vec::new(), Prefix::EMPTY, RecordChanges::default());
+        let frames = Vec::new();
+        let last = Prefix::EMPTY;
+        let records = RecordChanges::default();
         Self { frames, last, records, record_bytes: 0, added: 0 }
     }
 
@@ -71,7 +75,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// Makes the lowest node a child of the one above it, which is made if it is not as low as `depth`.
+    /// Makes the lowest node a child of the one above it, which is made if it is not as low as
+    /// `depth`.
     fn close(&mut self, writer: &mut dyn Writer, depth: usize) -> Result<()> {
         let Some(frame) = self.frames.pop() else { return Ok(()) };
         if self.frames.last().is_none_or(|above| above.depth < depth) {
@@ -113,12 +118,14 @@ impl Bulk {
                 (hash, Node::Stored(hash), Content::Branch(Arc::new(branch)))
             }
         };
+
         let edge = Edge { extension, top: top_of(hash, extension.as_bytes()), end };
         self.records.add(hash, &edge.extension, 1, Some(content));
         self.record_bytes += ROW_BYTES;
         if self.record_bytes >= BATCH_BYTES {
             self.write(writer)?;
         }
+
         Ok(edge)
     }
 
@@ -128,8 +135,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// Writes what is left. Answers the edge of the whole tree, `None` if it is empty, and how many nodes were not there
-    /// before.
+    /// Writes what is left. Answers the edge of the whole tree, `None` if it is empty, and how many
+    /// nodes were not there before.
     pub(crate) fn finish(mut self, writer: &mut dyn Writer) -> Result<(Option<Edge>, u64)> {
         while self.frames.len() > 1 {
             self.close(writer, 0)?;

@@ -1,5 +1,6 @@
-//! The hashes of nodes: each new node once, in waves from the leaves upwards. What a wave hashes is independent of each other,
-//! so that it is hashed side by side, and shared by threads if it is much. The result does not depend on their number.
+//! The hashes of nodes: each new node once, in waves from the leaves upwards. What a wave hashes is
+//! independent of each other, so that it is hashed side by side, and shared by threads if it is
+//! much. The result does not depend on their number.
 
 use crate::base::cbor::{node_bytes_max, put_node};
 use crate::base::node_hash::NodeHash;
@@ -62,6 +63,7 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
     for (at, new) in list.iter().enumerate() {
         by_height[new.height].push(at);
     }
+
     let mut hashers: Vec<Hasher> = Vec::new();
     for wave in by_height {
         let blocks: usize = wave.iter().map(|&at| blocks_of(&list[at])).sum();
@@ -69,11 +71,13 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
         if hashers.len() < threads {
             hashers.resize_with(threads, Hasher::default);
         }
+
         let parts = || wave.chunks(wave.len().div_ceil(threads));
         for hasher in &mut hashers[..threads] {
             // Not in a thread of its own, whose memory would be new each time.
             hasher.bytes.reserve((blocks * BLOCK_BYTES / threads).min(BYTES_AT_ONCE));
         }
+
         if let [hasher] = &mut hashers[..threads] {
             hasher.hash(list, &wave);
         } else {
@@ -84,6 +88,7 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
                 }
             });
         }
+
         for (hasher, part) in hashers.iter_mut().zip(parts()) {
             for (&at, (end, top)) in part.iter().zip(hasher.done.drain(..)) {
                 list[at].end_hash = end;
@@ -128,9 +133,11 @@ impl Hasher {
                 }
                 NewNode::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
             };
+
             if self.bytes.len() + node_bytes > BYTES_AT_ONCE {
                 self.hash_bytes();
             }
+
             self.bytes.reserve(node_bytes);
             match &list[at].end {
                 NewNode::Kept(Node::Stored(_)) => {}
@@ -145,8 +152,10 @@ impl Hasher {
                     put_node(&mut self.bytes, branch.count, hashes, branch.value.as_deref());
                 }
             }
+
             self.ends.push(self.bytes.len());
         }
+
         self.hash_bytes();
 
         let mut hashed = self.hashes.iter().copied();
@@ -158,6 +167,7 @@ impl Hasher {
             };
             extensions.push(ChainJob { hash, tokens: list[at].extension.as_bytes() });
         }
+
         self.done.extend(extensions.iter().map(|job| (NodeHash(job.hash), NodeHash(job.hash))));
         sha512::hash_chains(&mut extensions);
         for ((_, top), job) in self.done.iter_mut().zip(extensions) {

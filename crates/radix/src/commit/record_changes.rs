@@ -1,5 +1,5 @@
-//! Brings the records of nodes up to date: which extensions lead to them, over how many references; and says which nodes appear and
-//! which are gone by that.
+//! Brings the records of nodes up to date: which extensions lead to them, over how many references;
+//! and says which nodes appear and which are gone by that.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -68,18 +68,20 @@ impl RecordChanges {
         content: Option<Content>,
     ) {
         if references != 0 {
-            let (key, extension) = (key_of(&node), reversed(extension));
+            let key = key_of(&node);
+            let extension = reversed(extension);
             self.edges.push(ReferenceChange { key, extension, references, node, content });
         }
     }
 
-    /// Writes the records. Cost: reads each record, side by side, and writes it. A node with many extensions
-    /// also costs a record for each extension that changes, and one walk beside those that come or go. A
-    /// difference costs the number of its base's users.
+    /// Writes the records. Cost: reads each record, side by side, and writes it. A node with many
+    /// extensions also costs a record for each extension that changes, and one walk beside those
+    /// that come or go. A difference costs the number of its base's users.
     pub(crate) fn apply(mut self, writer: &mut dyn Writer, wants_hashes: bool) -> Result<Effect> {
         self.edges.sort_unstable_by(|one, other| {
             (&one.key, &one.extension).cmp(&(&other.key, &other.extension))
         });
+
         let mut ends: Vec<&mut [ReferenceChange]> =
             self.edges.chunk_by_mut(|one, other| one.key == other.key).collect();
         let mut effect = Effect::default();
@@ -90,11 +92,13 @@ impl RecordChanges {
             let records = writer.get_many(Table::Main, &keys)?;
             for (changes, record) in ends.iter_mut().zip(records) {
                 let ReferenceChange { key, node, .. } = changes[0];
-                let (effect, bases) = (&mut effect, &mut bases);
+                let effect = &mut effect;
+                let bases = &mut bases;
                 let mut end = NodeRecord { key, node, wants_hashes, writer, effect, bases };
                 end.change(changes, record.as_deref())?;
             }
         }
+
         bases.finish(writer, &mut effect.gone)?;
         Ok(effect)
     }
@@ -108,7 +112,8 @@ struct Users {
     was_released: bool,
 }
 
-/// The bases of the records that are written or removed, which are asked for once and written at the end.
+/// The bases of the records that are written or removed, which are asked for once and written at
+/// the end.
 #[derive(Debug, Default)]
 struct Bases(BTreeMap<NodeHash, Users>);
 
@@ -129,8 +134,8 @@ impl Bases {
         })
     }
 
-    /// Counts one user more, unless the record is not there, or is none that can be a base: what is in memory may be older than
-    /// what is stored.
+    /// Counts one user more, unless the record is not there, or is none that can be a base: what is
+    /// in memory may be older than what is stored.
     fn acquire(&mut self, writer: &dyn Writer, base: NodeHash) -> Result<bool> {
         let users = self.users(writer, base)?;
         if users.now == 0 {
@@ -142,6 +147,7 @@ impl Bases {
                 return Ok(false);
             }
         }
+
         users.now += 1;
         Ok(true)
     }
@@ -153,7 +159,8 @@ impl Bases {
         Ok(())
     }
 
-    /// Writes the numbers, and removes the records that were kept only for others and are needed no more.
+    /// Writes the numbers, and removes the records that were kept only for others and are needed no
+    /// more.
     fn finish(self, writer: &mut dyn Writer, gone: &mut Vec<NodeHash>) -> Result<()> {
         for (base, users) in self.0 {
             let key = key_of(&base);
@@ -162,12 +169,14 @@ impl Bases {
                 let record = encode_number(&of_users, users.now);
                 writer.overwrite(Table::Main, &of_users, &record)?;
             }
+
             if users.now > 0 || !users.was_released {
                 continue;
             }
             if users.stored > 0 {
                 writer.remove(Table::Main, &of_users)?;
             }
+
             let record = writer.get(Table::Main, &key)?;
             let record = record.ok_or_else(|| broken(base, "the record is missing"))?;
             let record =
@@ -177,6 +186,7 @@ impl Bases {
                 gone.push(base);
             }
         }
+
         Ok(())
     }
 }
@@ -233,6 +243,7 @@ impl NodeRecord<'_> {
             if extensions.is_empty() {
                 return Ok(());
             }
+
             let content = content.ok_or_else(|| self.broken("the record is missing"))?;
             let (kind, content) = self.stored(&content)?;
             return self.write(Record {
@@ -241,6 +252,7 @@ impl NodeRecord<'_> {
                 content: &content,
             });
         };
+
         let mut record =
             Record::decode(&self.key, record).map_err(|Broken(rule)| self.broken(rule))?;
         let before = record.extensions.clone();
@@ -253,9 +265,11 @@ impl NodeRecord<'_> {
                 }
             }
         }
+
         if matches!(&record.extensions, Extensions::Spilled(0)) {
             record.extensions = Extensions::default();
         }
+
         if record.extensions == Extensions::default() && !self.is_base(&record)? {
             if let Some(base) = record.base().map_err(|Broken(rule)| self.broken(rule))? {
                 self.bases.release(self.writer, base)?;
@@ -263,6 +277,7 @@ impl NodeRecord<'_> {
             self.effect.gone.push(self.node);
             return Ok(self.writer.remove(Table::Main, &self.key)?);
         }
+
         if record.extensions == before { Ok(()) } else { self.write(record) }
     }
 
@@ -318,13 +333,15 @@ impl NodeRecord<'_> {
         changes: impl Iterator<Item = (Prefix, i64)>,
     ) -> Result<()> {
         for (extension, by) in changes {
-            // Extensions ascend, so the one that is most like another is beside the place where that would be.
+            // Extensions ascend, so the one that is most like another is beside the place where
+            // that would be.
             let shared = |extensions: &[(Prefix, u64)], at: usize| {
                 let beside = &extensions[at.saturating_sub(1)..extensions.len().min(at + 1)];
                 let with =
                     |(other, _): &(Prefix, u64)| common(other.as_bytes(), extension.as_bytes());
                 beside.iter().map(with).max()
             };
+
             match extensions.binary_search_by_key(&extension, |(extension, _)| *extension) {
                 Ok(at) => {
                     let references = self.sum(extensions[at].1, by)?;
@@ -342,13 +359,14 @@ impl NodeRecord<'_> {
                 }
             }
         }
+
         Ok(())
     }
 
     /// Changes the references of extensions that have records of their own; the extensions ascend.
     ///
-    /// Cost: one lookup of each extension, side by side; of extensions that come or go one walk of one
-    /// cursor, with one seek for each that has other extensions between it and the one before.
+    /// Cost: one lookup of each extension, side by side; of extensions that come or go one walk of
+    /// one cursor, with one seek for each that has other extensions between it and the one before.
     fn change_spilled(&mut self, count: &mut u64, changes: &[(Prefix, i64)]) -> Result<()> {
         let keys: Vec<Vec<u8>> =
             changes.iter().map(|(extension, _)| extension_key(&self.key, extension)).collect();
@@ -373,6 +391,7 @@ impl NodeRecord<'_> {
                 self.added(&change.extension, shared);
                 *count += 1;
             }
+
             if change.after > 0 {
                 self.put_references(&change.extension, change.after)?;
             } else {
@@ -382,12 +401,13 @@ impl NodeRecord<'_> {
                     count.checked_sub(1).ok_or_else(|| self.broken("it has too few extensions"))?;
             }
         }
+
         Ok(())
     }
 
-    /// How far up from the node each extension that comes or goes is like one that is there beside it:
-    /// like one below it that stays or comes, or like one above it that is stored. Extensions below it
-    /// have changed already then, those above it have not.
+    /// How far up from the node each extension that comes or goes is like one that is there beside
+    /// it: like one below it that stays or comes, or like one above it that is stored. Extensions
+    /// below it have changed already then, those above it have not.
     fn shared_with_neighbours(&self, changes: &[SpilledChange]) -> Result<Vec<Option<usize>>> {
         if !changes.iter().any(SpilledChange::is_move) {
             return Ok(vec![None; changes.len()]);
@@ -396,8 +416,9 @@ impl NodeRecord<'_> {
         let mut cursor = self.writer.cursor(Table::Main)?;
         let extension_of = |entry: Option<Entry>| extension_of_key(&self.key, &entry?.0);
         let mut below: Option<Prefix> = None;
-        // The first stored extension that is not below where the cursor was sought, nor one that the
-        // walk has passed.
+
+        // The first stored extension that is not below where the cursor was sought, nor one that
+        // the walk has passed.
         let mut ahead: Option<Prefix> = None;
         let mut is_sought = false;
         let mut shared = Vec::with_capacity(changes.len());
@@ -407,6 +428,7 @@ impl NodeRecord<'_> {
                 shared.push(None);
                 continue;
             }
+
             if !is_sought || ahead.as_ref().is_some_and(|ahead| ahead < extension) {
                 cursor.seek(key)?;
                 below = extension_of(cursor.prev()?);
@@ -414,19 +436,23 @@ impl NodeRecord<'_> {
                 ahead = extension_of(cursor.next()?);
                 is_sought = true;
             }
+
             if ahead.as_ref() == Some(extension) {
                 ahead = extension_of(cursor.next()?);
             }
+
             let with = |other: &Prefix| common(other.as_bytes(), extension.as_bytes());
             shared.push(below.as_ref().map(with).max(ahead.as_ref().map(with)));
             if *after > 0 {
                 below = Some(*extension);
             }
         }
+
         Ok(shared)
     }
 
-    /// Nodes of an extension and its node that others do not have: all above so many, or all and the node.
+    /// Nodes of an extension and its node that others do not have: all above so many, or all and
+    /// the node.
     fn nodes(extension: &Prefix, shared: Option<usize>) -> usize {
         extension.as_bytes().len() + 1 - shared.map_or(0, |shared| shared + 1)
     }

@@ -1,9 +1,12 @@
-//! Branches: nodes with at least two children, or with a value and at least one, kept as the bytes that are stored.
+//! Branches: nodes with at least two children, or with a value and at least one, kept as the bytes
+//! that are stored.
 //!
-//! A wide branch of which few children change is stored as its difference from an older one, so that what a commit writes
-//! depends on what it changes: 256 children take 20 KB. The older one, its *base*, is always stored whole.
+//! A wide branch of which few children change is stored as its difference from an older one, so
+//! that what a commit writes depends on what it changes: 256 children take 20 KB. The older one,
+//! its *base*, is always stored whole.
 //!
-//! Invariant: the bytes follow the formats; a difference names only children that can be in a branch with its base.
+//! Invariant: the bytes follow the formats; a difference names only children that can be in a
+//! branch with its base.
 //!
 //! A whole branch, lengths as LEB128 numbers:
 //!
@@ -37,8 +40,8 @@ use crate::node::node::{
 pub(crate) const GONE: u8 = 0xFF;
 /// A branch of fewer bytes is always stored whole.
 pub(crate) const BASE_BYTES_MIN: usize = 2048;
-/// A difference is at most this part of its base: some 32 of 256 children. With one change a commit, as many bytes go into
-/// differences then as into the whole branches between them.
+/// A difference is at most this part of its base: some 32 of 256 children. With one change a
+/// commit, as many bytes go into differences then as into the whole branches between them.
 pub(crate) const DIFFERENCE_PART: usize = 8;
 /// Set in the place of a child that is in the difference.
 const IN_DIFFERENCE: u32 = 1 << 31;
@@ -104,6 +107,7 @@ fn read_children<'a>(
     if count == 0 || count > 256 {
         return Err(Broken("number of children"));
     }
+
     let mut places = Vec::with_capacity(count as usize);
     let mut last = None;
     for _ in 0..count {
@@ -116,6 +120,7 @@ fn read_children<'a>(
         last = Some(token);
         entry(input)?;
     }
+
     input.end()?;
     Ok(places.into())
 }
@@ -148,6 +153,7 @@ impl Delta {
             extension_max = extension_max.max(input.edge()?.extension.len());
             Ok(())
         })?;
+
         let mut places = Vec::with_capacity(whole.places.len() + entries.len());
         let mut rest = &whole.places[..];
         for &entry in &entries {
@@ -156,15 +162,18 @@ impl Delta {
             places.extend_from_slice(&rest[..before]);
             rest = &rest[before..];
             let is_gone = bytes[entry as usize + 1] == GONE;
+
             match rest.split_first() {
                 Some((place, others)) if whole.token(*place) == token => rest = others,
                 _ if is_gone => return Err(Broken("a child is gone that was not there")),
                 _ => {}
             }
+
             if !is_gone {
                 places.push(entry | IN_DIFFERENCE);
             }
         }
+
         places.extend_from_slice(rest);
         check_count(places.len(), value.is_some())?;
         Ok(Self { base, value, entries, places: places.into(), extension_max, bytes })
@@ -203,8 +212,9 @@ impl Branch {
         bytes >= BASE_BYTES_MIN && changes * NODE_HASH_BYTES <= bytes / DIFFERENCE_PART
     }
 
-    /// The branch that changes make of this one, whose hash is `node`, as a difference; `None` if it should rather be stored
-    /// whole. The changes ascend by token; an edge of `None` is one of a child that goes.
+    /// The branch that changes make of this one, whose hash is `node`, as a difference; `None` if
+    /// it should rather be stored whole. The changes ascend by token; an edge of `None` is one of a
+    /// child that goes.
     pub(crate) fn edited(
         &self,
         node: NodeHash,
@@ -215,10 +225,12 @@ impl Branch {
         if value.is_some_and(|value| value.len() > bytes_max) {
             return None;
         }
+
         let (base, entries) = match &self.difference {
             Some(older) => (older.base, &older.entries[..]),
             None => (node, &[][..]),
         };
+
         let older = self.difference.as_deref().map_or(&[][..], |older| &older.bytes);
         let mut out = Vec::with_capacity(bytes_max);
         out.extend_from_slice(&base.0);
@@ -226,6 +238,7 @@ impl Branch {
         let token = |entry: u32| older[entry as usize];
         let is_changed =
             |token: u8| changes.binary_search_by_key(&token, |change| change.0).is_ok();
+
         // Of a child that is gone and was not in the base nothing is left.
         let in_base = |token: u8| {
             self.whole.places.binary_search_by_key(&token, |at| self.whole.token(*at)).is_ok()
@@ -238,6 +251,7 @@ impl Branch {
             // It is the base again, whose record is there.
             return None;
         }
+
         put_number(&mut out, count as u64);
         let mut entries = entries.iter().copied().filter(|entry| kept(entry)).peekable();
         for (changed, edge) in changes.iter().filter(told) {
@@ -250,10 +264,12 @@ impl Branch {
                 None => out.push(GONE),
             }
         }
+
         entries.for_each(|entry| out.extend_from_slice(entry_at(older, entry)));
         if out.len() > bytes_max {
             return None;
         }
+
         let difference = Delta::read(&self.whole, out.into()).ok()?;
         Some(Self { whole: Arc::clone(&self.whole), difference: Some(Arc::new(difference)) })
     }
@@ -343,8 +359,8 @@ impl Branch {
         (0..self.len()).map(|at| (self.token_at(at), self.edge_at(at)))
     }
 
-    /// The places of the children that the other branch may not have so, where that can be told without a look at all of them:
-    /// both have the same base.
+    /// The places of the children that the other branch may not have so, where that can be told
+    /// without a look at all of them: both have the same base.
     pub(crate) fn places_apart(&self, other: &Self) -> Option<Vec<usize>> {
         if !Arc::ptr_eq(&self.whole, &other.whole) {
             return None;
@@ -465,6 +481,7 @@ mod tests {
             let mut children: BTreeMap<u8, Edge> =
                 (0..count).map(|_| (rng.index(256) as u8, edge(rng.index(64) as u8))).collect();
             let base = Branch::read(&whole(None, &children).to_whole()).unwrap();
+
             let mut branch = base.clone();
             for node in 1.. {
                 let mut changes = BTreeMap::new();
@@ -476,19 +493,23 @@ mod tests {
                         changes.insert(token, change);
                     }
                 }
+
                 for (token, change) in &changes {
                     match change {
                         Some(edge) => drop(children.insert(*token, edge.clone())),
                         None => drop(children.remove(token)),
                     }
                 }
+
                 let value = rng.chance(1, 2).then_some(&b"value"[..]);
                 let changes: Vec<_> = changes.into_iter().collect();
                 let Some(edited) = branch.edited(NodeHash([node; 32]), value, &changes) else {
-                    // A first difference of two children has room in an eighth of the smallest base.
+                    // A first difference of two children has room in an eighth of the smallest
+                    // base.
                     assert!(node > 1 || changes.is_empty());
                     return;
                 };
+
                 assert_is(&edited, value, &children);
                 let (of, bytes) = edited.difference().unwrap();
                 assert_eq!(of, NodeHash([1; 32]), "differences are from what is stored whole");
@@ -506,14 +527,17 @@ mod tests {
         let changes = [(3, None), (70, Some(edge(9))), (200, Some(edge(8)))];
         let edited = base.edited(NodeHash([1; 32]), None, &changes).unwrap();
         let (_, bytes) = edited.difference().unwrap();
+
         for length in 0..bytes.len() {
             assert!(base.read_difference(&bytes[..length]).is_err(), "cut to {length}");
         }
+
         let few: BTreeMap<u8, Edge> = [(3, edge(3)), (70, edge(70))].into();
         let gone = [&[1; NODE_HASH_BYTES][..], &[0, 1, 3, GONE]].concat();
         assert!(base.read_difference(&gone).is_ok());
         assert!(whole(None, &few).read_difference(&gone).is_err(), "one child and no value");
         let gone = [&[1; NODE_HASH_BYTES][..], &[0, 1, 4, GONE]].concat();
+
         assert!(whole(None, &few).read_difference(&gone).is_err(), "it was not there");
     }
 }

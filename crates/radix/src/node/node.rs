@@ -1,12 +1,13 @@
 //! The tree as it is stored: nodes, joined by edges.
 //!
-//! A *node* is a node that has a value or at least two children. All other nodes have one child and no value; a run of them
-//! is a *extension*, and is not stored. An [`Edge`] is an extension and the node that it ends at; a branch has an edge for each of
-//! its children, a version has one for its whole tree, whose root may lie in an extension like any other node. The hash of an edge
-//! is that of its uppermost node.
+//! A *node* is a node that has a value or at least two children. All other nodes have one child and
+//! no value; a run of them is a *extension*, and is not stored. An [`Edge`] is an extension and the
+//! node that it ends at; a branch has an edge for each of its children, a version has one for its
+//! whole tree, whose root may lie in an extension like any other node. The hash of an edge is that
+//! of its uppermost node.
 //!
-//! Small values stand in the edge itself. All else is a record of the store, by its hash. The bytes of an edge, lengths as LEB128
-//! numbers:
+//! Small values stand in the edge itself. All else is a record of the store, by its hash. The bytes
+//! of an edge, lengths as LEB128 numbers:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -116,6 +117,7 @@ impl<'a> Input<'a> {
                 };
             }
         }
+
         Err(Broken("a number is not canonical"))
     }
 
@@ -162,6 +164,7 @@ impl<'a> Input<'a> {
         } else {
             NodeRef::Stored(self.hash()?)
         };
+
         Ok(EdgeRef { extension, top, end })
     }
 }
@@ -184,6 +187,7 @@ pub(crate) fn put_edge(out: &mut Vec<u8>, edge: &Edge) {
     out.push(edge.extension.as_bytes().len() as u8 | flag);
     out.extend_from_slice(edge.extension.as_bytes());
     out.extend_from_slice(&edge.top.0);
+
     match &edge.end {
         Node::Leaf(value) => {
             put_number(out, value.len() as u64);

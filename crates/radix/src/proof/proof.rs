@@ -1,8 +1,9 @@
-//! Proofs that addresses have the values that they have, or none, in the state of a root. Verifying takes the root and the
-//! bytes of a proof, and no store.
+//! Proofs that addresses have the values that they have, or none, in the state of a root. Verifying
+//! takes the root and the bytes of a proof, and no store.
 //!
-//! A proof names its addresses and holds the nodes that these lead through. An address has no value if the last of its
-//! nodes has none, or if its nodes end above it because one of them has no child of the next token.
+//! A proof names its addresses and holds the nodes that these lead through. An address has no value
+//! if the last of its nodes has none, or if its nodes end above it because one of them has no child
+//! of the next token.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -12,12 +13,14 @@
 //! | .. | the addresses ascending, none twice: length (1), bytes |
 //! | .. | the nodes |
 //!
-//! **Full form**: the nodes as they are hashed (see `cbor`), one behind the other: the root, then what is below each child
-//! that an address leads to, children ascending; a node that comes again is left out.
+//! **Full form**: the nodes as they are hashed (see `cbor`), one behind the other: the root, then
+//! what is below each child that an address leads to, children ascending; a node that comes again
+//! is left out.
 //!
-//! **Compact form**: binary, and without the hashes that follow from what is below. A *extension* is nodes of one child and no value,
-//! whose only child all addresses that go on lead to; it is a [`CHAIN_TAG`], how many nodes (1), and the node below, which is
-//! not of that kind. Any other node is a [`NODE_TAG`] and:
+//! **Compact form**: binary, and without the hashes that follow from what is below. A *extension*
+//! is nodes of one child and no value, whose only child all addresses that go on lead to; it is a
+//! [`CHAIN_TAG`], how many nodes (1), and the node below, which is not of that kind. Any other node
+//! is a [`NODE_TAG`] and:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -26,8 +29,9 @@
 //! | .. | fewer than [`BITMAP_FROM`]: their tokens, ascending; else 32 bytes, bit *t* mod 8 of byte *t* / 8 for token *t* |
 //! | .. | the children ascending: one that an address leads to as an extension or node, any other as its hash (32) |
 //!
-//! Each form has one encoding for a root and a set of addresses, and decoding refuses all others. Invariant: the hashes of a
-//! [`Proof`] agree with each other; so it proves something of the one root that its nodes hash to.
+//! Each form has one encoding for a root and a set of addresses, and decoding refuses all others.
+//! Invariant: the hashes of a [`Proof`] agree with each other; so it proves something of the one
+//! root that its nodes hash to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -114,7 +118,8 @@ pub struct Proof {
     addresses: Vec<Address>,
     /// Of each address.
     values: Vec<Option<Arc<[u8]>>>,
-    /// What the addresses lead through, by hash; each node before those below it, at every place where one comes.
+    /// What the addresses lead through, by hash; each node before those below it, at every place
+    /// where one comes.
     nodes: Vec<(NodeHash, Arc<PlainNode>)>,
 }
 
@@ -127,11 +132,12 @@ pub(crate) struct ProofPlace {
     range: Range<usize>,
 }
 
-/// Checks a proof and answers the value of each of `addresses`, in their order; `None` where it is proven that there is none.
-/// The proof must be of just these addresses, whatever their order, and whether or not one comes twice.
+/// Checks a proof and answers the value of each of `addresses`, in their order; `None` where it is
+/// proven that there is none. The proof must be of just these addresses, whatever their order, and
+/// whether or not one comes twice.
 ///
-/// Cost: hashes each node of the proof once, no I/O. Memory: some multiple of the bytes, and at most 6 KB for each address that
-/// is asked for, besides the answer.
+/// Cost: hashes each node of the proof once, no I/O. Memory: some multiple of the bytes, and at
+/// most 6 KB for each address that is asked for, besides the answer.
 ///
 /// # Errors
 /// [`ProofError`]. No bytes make it panic.
@@ -223,12 +229,14 @@ impl Proof {
             Form::Full => FULL_FORM,
             Form::Compact => COMPACT_FORM,
         };
+
         let mut out = vec![PROOF_VERSION, tag];
         put_number(&mut out, self.addresses.len() as u64);
         for address in &self.addresses {
             out.push(address.as_bytes().len() as u8);
             out.extend_from_slice(address.as_bytes());
         }
+
         match form {
             Form::Full => {
                 let mut known = BTreeSet::new();
@@ -243,6 +251,7 @@ impl Proof {
                 self.put_compact(&mut out, &mut 0, place);
             }
         }
+
         out
     }
 
@@ -259,9 +268,11 @@ impl Proof {
             }
             extension += 1;
         };
+
         if extension > 0 {
             out.extend_from_slice(&[CHAIN_TAG, extension]);
         }
+
         out.push(NODE_TAG);
         match &node.value {
             None => put_number(out, 0),
@@ -270,6 +281,7 @@ impl Proof {
                 out.extend_from_slice(value);
             }
         }
+
         put_number(out, node.children.len() as u64);
         if node.children.len() < BITMAP_FROM {
             out.extend(node.children.iter().map(|(token, _)| token));
@@ -280,6 +292,7 @@ impl Proof {
             }
             out.extend_from_slice(&bitmap);
         }
+
         let mut below = below.into_iter().peekable();
         for (token, hash) in &node.children {
             match place_of(&mut below, *token) {
@@ -291,16 +304,19 @@ impl Proof {
 
     /// The proof that these bytes are of, in either form.
     ///
-    /// Cost: hashes each node once. Memory: some multiple of the bytes, and at most 6 KB for each address that the proof names;
-    /// the bytes of a stranger go to [`verify_proof`], which looks at the addresses first.
+    /// Cost: hashes each node once. Memory: some multiple of the bytes, and at most 6 KB for each
+    /// address that the proof names; the bytes of a stranger go to [`verify_proof`], which looks at
+    /// the addresses first.
     ///
     /// # Errors
-    /// All of [`ProofError`] but [`Root`](ProofError::Root) and [`Addresses`](ProofError::Addresses). No bytes make it panic.
+    /// All of [`ProofError`] but [`Root`](ProofError::Root) and
+    /// [`Addresses`](ProofError::Addresses). No bytes make it panic.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ProofError> {
         Self::parse(bytes, None)
     }
 
-    /// The proof that these bytes are of, if it is one of just the addresses that are asked for, ascending.
+    /// The proof that these bytes are of, if it is one of just the addresses that are asked for,
+    /// ascending.
     fn parse(bytes: &[u8], asked: Option<&[Address]>) -> Proven<Self> {
         let mut input = Input(bytes);
         let malformed = |input: &Input<'_>, rule| ProofError::Malformed {
@@ -312,9 +328,11 @@ impl Proof {
             Ok((found, ..)) => return Err(ProofError::UnsupportedVersion { found }),
             Err(Broken(rule)) => return Err(malformed(&input, rule)),
         };
+
         if asked.is_some_and(|asked| asked != addresses) {
             return Err(ProofError::Addresses);
         }
+
         let (proof, place) = Self::begin(&addresses);
         let mut parser = Parser { bytes: bytes.len(), input, proof, known: BTreeMap::new() };
         match form {
@@ -322,6 +340,7 @@ impl Proof {
             COMPACT_FORM => drop(parser.compact(place, true)?),
             _ => return Err(parser.malformed("unknown form")),
         }
+
         parser.input.end().map_err(|Broken(rule)| parser.malformed(rule))?;
         Ok(parser.proof)
     }
@@ -350,6 +369,7 @@ fn head(input: &mut Input<'_>) -> Result<(u8, u8, Vec<Address>), Broken> {
     if version != PROOF_VERSION {
         return Ok((version, 0, Vec::new()));
     }
+
     let form = input.byte()?;
     let mut addresses: Vec<Address> = Vec::new();
     for _ in 0..input.number()? {
@@ -361,6 +381,7 @@ fn head(input: &mut Input<'_>) -> Result<(u8, u8, Vec<Address>), Broken> {
         }
         addresses.push(address);
     }
+
     Ok((version, form, addresses))
 }
 
@@ -405,6 +426,7 @@ impl<'a> Parser<'a> {
                 (found, node)
             }
         };
+
         node.check(place.depth).map_err(|Broken(rule)| self.malformed(rule))?;
         self.proof.push(place, hash, Arc::clone(&node));
         for (token, below) in self.proof.below(place) {
@@ -412,10 +434,12 @@ impl<'a> Parser<'a> {
                 self.full(Some(*hash), &below)?;
             }
         }
+
         Ok(())
     }
 
-    /// Reads an extension or node of the compact form and all below it, and answers its hash; at most 36 deep.
+    /// Reads an extension or node of the compact form and all below it, and answers its hash; at
+    /// most 36 deep.
     fn compact(&mut self, place: ProofPlace, may_be_extension: bool) -> Proven<NodeHash> {
         match self.read(Input::byte)? {
             CHAIN_TAG if may_be_extension => self.extension(place),
@@ -430,6 +454,7 @@ impl<'a> Parser<'a> {
         if count == 0 {
             return Err(self.malformed("an extension of no nodes"));
         }
+
         let first = self.proof.nodes.len();
         let mut tokens = Vec::new();
         for _ in 0..count {
@@ -441,12 +466,14 @@ impl<'a> Parser<'a> {
             tokens.push(token);
             place = next;
         }
+
         let mut hash = self.compact(place, false)?;
         for (at, token) in tokens.into_iter().enumerate().rev() {
             let node = PlainNode { value: None, children: vec![(token, hash)] };
             hash = hash_node(&node.encode());
             self.proof.nodes[first + at] = (hash, Arc::new(node));
         }
+
         Ok(hash)
     }
 
@@ -460,6 +487,7 @@ impl<'a> Parser<'a> {
         if extension_below(&node, &below).is_some() {
             return Err(self.malformed("a node of an extension stands for itself"));
         }
+
         let at = self.proof.nodes.len();
         self.proof.nodes.push((NodeHash::EMPTY, Arc::default()));
         let mut below = below.into_iter().peekable();
@@ -469,6 +497,7 @@ impl<'a> Parser<'a> {
                 None => NodeHash(*self.read(Input::hash)?),
             };
         }
+
         self.proof.note_value(place, &node);
         let hash = hash_node(&node.encode());
         self.proof.nodes[at] = (hash, Arc::new(node));
@@ -486,10 +515,12 @@ fn value_and_tokens(input: &mut Input<'_>) -> Result<ValueAndTokens, Broken> {
             Some(input.bytes(len)?.into())
         }
     };
+
     let count = input.number()?;
     if count > CHILDREN_MAX as u64 {
         return Err(Broken("more children than tokens"));
     }
+
     let count = count as usize;
     if count < BITMAP_FROM {
         let tokens = input.bytes(count)?;
@@ -498,11 +529,13 @@ fn value_and_tokens(input: &mut Input<'_>) -> Result<ValueAndTokens, Broken> {
         }
         return Ok((value, tokens.to_vec()));
     }
+
     let bitmap = input.array::<BITMAP_BYTES>()?;
     let is_set = |token: &u8| bitmap[usize::from(token / 8)] & 1 << (token % 8) != 0;
     let tokens: Vec<u8> = (0..=u8::MAX).filter(is_set).collect();
     if tokens.len() != count {
         return Err(Broken("number of children"));
     }
+
     Ok((value, tokens))
 }

@@ -16,11 +16,12 @@ impl Tree {
     /// A proof of what addresses hold in a state, or that they hold nothing; for
     /// [`verify_proof`](crate::verify_proof). One that comes twice is in it once.
     ///
-    /// Cost: reads the nodes that the addresses lead through and are not in memory, those of a level side by side; hashes every
-    /// node on the way.
+    /// Cost: reads the nodes that the addresses lead through and are not in memory, those of a
+    /// level side by side; hashes every node on the way.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn prove(&self, root: &Root, addresses: &[Address]) -> Result<Proof> {
         let (reader, edge) = self.open(root)?;
         let (mut proof, place) = Proof::begin(addresses);
@@ -28,6 +29,7 @@ impl Tree {
             proof.push(&place, NodeHash::EMPTY, Arc::default());
             return Ok(proof);
         };
+
         let nodes = self.inner().nodes(&*reader, root);
         let sorted: Vec<&[u8]> = proof.addresses().iter().map(Address::as_bytes).collect();
         nodes.find(&edge, &sorted)?;
@@ -36,6 +38,7 @@ impl Tree {
             Prefix::EMPTY,
             place,
         )?;
+
         Ok(proof)
     }
 }
@@ -63,6 +66,7 @@ impl Prover<'_> {
             std::iter::once(end).chain(extension_hashes(end, extension)).collect();
         hashes.reverse();
         self.check(path, edge.top, hashes[0])?;
+
         for (at, token) in extension.iter().enumerate() {
             let node = PlainNode { value: None, children: vec![(*token, hashes[at + 1])] };
             self.proof.push(&place, hashes[at], Arc::new(node));
@@ -72,18 +76,22 @@ impl Prover<'_> {
             };
             place = next;
         }
+
         path.extend(extension);
         let loaded = match &edge.end {
             Node::Leaf(value) => Loaded::Value(Arc::clone(value)),
             Node::Stored(node) => self.nodes.load(&NodePlace { node: *node, path })?,
         };
+
         let (node, branch) = match loaded {
             Loaded::Value(value) => (PlainNode { value: Some(value), children: Vec::new() }, None),
             Loaded::Branch(branch) => (PlainNode::of(&branch), Some(branch)),
         };
+
         self.check(path, end, hash_node(&node.encode()))?;
         self.proof.push(&place, end, Arc::new(node));
         let Some(branch) = branch else { return Ok(()) };
+
         for (token, below) in self.proof.below(&place) {
             if let Some(child) = branch.child(token) {
                 let mut path = path;
@@ -91,6 +99,7 @@ impl Prover<'_> {
                 self.edge(&child.to_edge(), path, below)?;
             }
         }
+
         Ok(())
     }
 }

@@ -29,14 +29,15 @@ impl Held for Loaded {
 }
 
 impl Key for NodeHash {
-    /// A cryptographic hash needs no other: who wants to slow the table down must find hashes with equal beginnings.
+    /// A cryptographic hash needs no other: who wants to slow the table down must find hashes with
+    /// equal beginnings.
     fn hash(self) -> u64 {
         self.0.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 }
 
-/// Nodes in memory. Nodes are named by their hashes and never change, so what is held stays right whatever is committed or
-/// pruned; whether a root may be read is not asked here.
+/// Nodes in memory. Nodes are named by their hashes and never change, so what is held stays right
+/// whatever is committed or pruned; whether a root may be read is not asked here.
 pub(crate) type NodeCache = Cache<NodeHash, Loaded>;
 
 /// Something on the way is not in memory.
@@ -57,17 +58,21 @@ pub(crate) fn find_in_memory(
             Node::Leaf(value) => return Ok(below.is_empty().then(|| value.to_vec())),
             Node::Stored(node) => node,
         };
+
         let branch = match cache.get(*node).ok_or(NotInMemory)? {
             Loaded::Value(value) => return Ok(below.is_empty().then(|| value.to_vec())),
             Loaded::Branch(branch) => branch,
         };
+
         let Some((token, below)) = below.split_first() else {
             return Ok(branch.value().map(<[u8]>::to_vec));
         };
+
         let Some(child) = branch.child(*token) else { return Ok(None) };
         if let NodeRef::Leaf(value) = child.end {
             return Ok((below == child.extension).then(|| value.to_vec()));
         }
+
         Edge { extension, end, .. } = child.to_edge();
         rest = below;
     }
@@ -137,7 +142,8 @@ impl Nodes<'_> {
         record.read(base.as_deref()).map_err(broken)
     }
 
-    /// What a record of a node holds. Cost: a record for the base of a difference that is not in memory.
+    /// What a record of a node holds. Cost: a record for the base of a difference that is not in
+    /// memory.
     pub(crate) fn content(&self, place: &NodePlace, record: &Record<'_>) -> Result<Content> {
         self.read(place, record, |base| self.base(place, base))
     }
@@ -173,7 +179,8 @@ impl Nodes<'_> {
         }
     }
 
-    /// A node. Cost: a record, if it is not in memory, and one more of a difference whose base is not.
+    /// A node. Cost: a record, if it is not in memory, and one more of a difference whose base is
+    /// not.
     pub(crate) fn load(&self, place: &NodePlace) -> Result<Loaded> {
         if let Some(loaded) = self.cache.get(place.node) {
             return Ok(loaded);
@@ -181,7 +188,8 @@ impl Nodes<'_> {
         self.decode(place, self.record(place)?, |base| self.base(place, base))
     }
 
-    /// A node below which all is gone over: none of its children lies deeper than an address can be.
+    /// A node below which all is gone over: none of its children lies deeper than an address can
+    /// be.
     pub(crate) fn load_whole(&self, place: &NodePlace) -> Result<Loaded> {
         let loaded = self.load(place)?;
         if let Loaded::Branch(branch) = &loaded
@@ -192,8 +200,8 @@ impl Nodes<'_> {
         Ok(loaded)
     }
 
-    /// Several, in their order. Cost: the records that are not in memory, side by side, and then the bases of those that are
-    /// differences.
+    /// Several, in their order. Cost: the records that are not in memory, side by side, and then
+    /// the bases of those that are differences.
     fn load_many(&self, places: &[NodePlace]) -> Result<Vec<Loaded>> {
         let mut loaded: Vec<Option<Loaded>> =
             places.iter().map(|place| self.cache.get(place.node)).collect();
@@ -204,6 +212,7 @@ impl Nodes<'_> {
             Err(terrane_kv::Error::Corruption { .. }) => return one_by_one(),
             records => records?,
         };
+
         let mut bases = BTreeMap::new();
         for (&at, record) in missing.iter().zip(&records) {
             let record =
@@ -215,6 +224,7 @@ impl Nodes<'_> {
                 bases.entry(base).or_insert((places[at], self.base_in_memory(base)));
             }
         }
+
         let wanted: Vec<NodeHash> = bases
             .iter()
             .filter(|(_, (_, branch))| branch.is_none())
@@ -224,11 +234,13 @@ impl Nodes<'_> {
             Err(terrane_kv::Error::Corruption { .. }) => return one_by_one(),
             records => records?,
         };
+
         for (base, record) in wanted.iter().zip(base_records) {
             if let Some((place, branch)) = bases.get_mut(base) {
                 *branch = Some(self.decode_base(place, *base, record)?);
             }
         }
+
         for (at, record) in missing.into_iter().zip(records) {
             let base = |base: NodeHash| match bases.get(&base) {
                 Some((_, Some(branch))) => Ok(Arc::clone(branch)),
@@ -236,6 +248,7 @@ impl Nodes<'_> {
             };
             loaded[at] = Some(self.decode(&places[at], record, base)?);
         }
+
         Ok(loaded.into_iter().flatten().collect())
     }
 
@@ -251,8 +264,8 @@ impl Nodes<'_> {
         self.reader.get_many(Table::Main, &keys)
     }
 
-    /// The values of addresses, which ascend, below an edge at the empty address; they go down together, and each node is
-    /// read once.
+    /// The values of addresses, which ascend, below an edge at the empty address; they go down
+    /// together, and each node is read once.
     ///
     /// Cost: the nodes on the way that are not in memory; those of one level side by side.
     pub(crate) fn find(&self, edge: &Edge, addresses: &[&[u8]]) -> Result<Vec<Option<Arc<[u8]>>>> {
@@ -269,6 +282,7 @@ impl Nodes<'_> {
                     addresses[*at].len() >= depth
                         && addresses[*at][below.depth..].starts_with(extension)
                 };
+
                 // Those that go along the whole extension are neighbours.
                 let Some(first) = below.range.clone().find(goes_on) else { continue };
                 let count = (first..below.range.end).take_while(goes_on).count();
@@ -287,12 +301,14 @@ impl Nodes<'_> {
                     }
                 }
             }
+
             level = Vec::new();
             for ((depth, range), loaded) in reached.into_iter().zip(self.load_many(&places)?) {
                 let (value, branch) = match &loaded {
                     Loaded::Value(value) => (Some(value), None),
                     Loaded::Branch(branch) => (None, Some(branch)),
                 };
+
                 let mut at = range.start;
                 while at < range.end {
                     let Some(&token) = addresses[at].get(depth) else {
@@ -303,21 +319,25 @@ impl Nodes<'_> {
                         at += 1;
                         continue;
                     };
+
                     let has_token = |at: &usize| addresses[*at].get(depth) == Some(&token);
                     let count = (at..range.end).take_while(has_token).count();
                     if let Some(edge) = branch.and_then(|branch| branch.child(token)) {
-                        let (edge, range) = (edge.to_edge(), at..at + count);
+                        let edge = edge.to_edge();
+                        let range = at..at + count;
                         level.push(AddressGroup { edge, depth: depth + 1, range });
                     }
+
                     at += count;
                 }
             }
         }
+
         Ok(found)
     }
 
-    /// The edge at the first place on the way to `prefix` that is not above it, and that place; `None` if nothing is below
-    /// `prefix`.
+    /// The edge at the first place on the way to `prefix` that is not above it, and that place;
+    /// `None` if nothing is below `prefix`.
     pub(crate) fn seek(&self, edge: &Edge, prefix: &Prefix) -> Result<Option<(Prefix, Edge)>> {
         let wanted = prefix.as_bytes();
         let mut edge = edge.clone();
@@ -332,11 +352,13 @@ impl Nodes<'_> {
             if along < extension.len() {
                 return Ok(None);
             }
+
             let Node::Stored(node) = edge.end else { return Ok(None) };
             path.extend(extension);
             let Loaded::Branch(branch) = self.load_whole(&NodePlace { node, path })? else {
                 return Ok(None);
             };
+
             let token = rest[along];
             path.extend(&[token]);
             match branch.child(token) {

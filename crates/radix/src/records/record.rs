@@ -1,10 +1,12 @@
 //! The record of a node: what it holds, and by which extensions it is reached.
 //!
-//! Nodes are counted as if each were stored: the nodes of an extension too, many of which can be the same as others, as equal
-//! sub-trees have equal nodes wherever they are. Two extensions have nodes in common exactly as far as they are equal seen from
-//! their common node upwards. So the record of a node lists the different extensions above it, reversed, and a node of an extension is
-//! gone when no extension that is left begins with its part. Of each extension the record has the number of its *references*: a reference is a place
-//! in a tree and a run of versions, each the neighbour of the next, that have the edge there.
+//! Nodes are counted as if each were stored: the nodes of an extension too, many of which can be
+//! the same as others, as equal sub-trees have equal nodes wherever they are. Two extensions have
+//! nodes in common exactly as far as they are equal seen from their common node upwards. So the
+//! record of a node lists the different extensions above it, reversed, and a node of an extension
+//! is gone when no extension that is left begins with its part. Of each extension the record has
+//! the number of its *references*: a reference is a place in a tree and a run of versions, each the
+//! neighbour of the next, that have the edge there.
 //!
 //! Key: the hash of the node, all [`ROW_KEY_BYTES`] bytes of it: nobody can make two nodes that
 //! have one key. Value:
@@ -17,8 +19,8 @@
 //! | .. | the extensions ascending, if they are not spilled: length (1), tokens from below, number of references (1..) |
 //! | .. | a larger value, or a branch (see `branch`) |
 //!
-//! Beside the record of a node there may be others, whose key is that of the node and more, and whose value is a CRC-32C of key and
-//! number, and that number, not 0:
+//! Beside the record of a node there may be others, whose key is that of the node and more, and
+//! whose value is a CRC-32C of key and number, and that number, not 0:
 //!
 //! | key after that of the node | number |
 //! |---|---|
@@ -155,6 +157,7 @@ impl<'a> Record<'a> {
         let kind = self.kind as u8;
         let mut out = Vec::with_capacity(self.content.len() + ROW_KEY_BYTES + 40);
         out.extend_from_slice(&[0; CRC_BYTES]);
+
         match &self.extensions {
             Extensions::Here(extensions) => {
                 out.push(kind);
@@ -169,6 +172,7 @@ impl<'a> Record<'a> {
                 put_number(&mut out, *count);
             }
         }
+
         out.extend_from_slice(self.content);
         seal(key, out)
     }
@@ -193,13 +197,16 @@ impl<'a> Record<'a> {
             }
             Extensions::Here(extensions)
         };
+
         if count == 0 && (kind != Kind::Branch || extensions != Extensions::default()) {
             return Err(Broken("no extension leads to it"));
         }
+
         let content = input.0;
         if kind == Kind::Inline {
             input.end()?;
         }
+
         Ok(Self { extensions, kind, content })
     }
 
@@ -291,6 +298,7 @@ mod tests {
                 "the record of another key"
             );
         }
+
         let references = encode_number(&key, 200);
         assert_eq!(decode_number(&key, &references), Ok(200));
         assert!(decode_number(&[8], &references).is_err());

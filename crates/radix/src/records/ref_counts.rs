@@ -1,15 +1,17 @@
 //! Where trees differ, edge by edge.
 //!
-//! The versions of a tree form a forest: each is joined to the one it was made of, its neighbour. An edge at a place has a
-//! reference for each run of versions, joined to each other, that have it there. As long as that is counted, what a change of the
-//! forest costs depends on what differs between neighbours and not on the size of the trees:
+//! The versions of a tree form a forest: each is joined to the one it was made of, its neighbour.
+//! An edge at a place has a reference for each run of versions, joined to each other, that have it
+//! there. As long as that is counted, what a change of the forest costs depends on what differs
+//! between neighbours and not on the size of the trees:
 //!
-//! * A version that is added beside another has a new reference for each edge that the other does not have at that place.
-//! * Of a version `v` that is removed, with neighbours `u1` to `uk`, the others are joined to `u1`. With the number of
-//!   references being the number of versions that have the edge less the number of joints whose both ends have it, an edge changes
-//!   its references by
-//!   *(those of `u2`..`uk` that have it) - 1* if `v` has it at that place and `u1` does not;
-//!   *-(those of `u2`..`uk` that have it)* if `u1` has it and `v` does not; and not at all else.
+//! * A version that is added beside another has a new reference for each edge that the other does
+//!   not have at that place.
+//! * Of a version `v` that is removed, with neighbours `u1` to `uk`, the others are joined to `u1`.
+//!   With the number of references being the number of versions that have the edge less the number
+//!   of joints whose both ends have it, an edge changes its references by *(those of `u2`..`uk`
+//!   that have it) - 1* if `v` has it at that place and `u1` does not; *-(those of `u2`..`uk` that
+//!   have it)* if `u1` has it and `v` does not; and not at all else.
 
 use crate::base::address::Prefix;
 use crate::base::error::Result;
@@ -60,6 +62,7 @@ impl Position {
                 Self::Edge(edge) => (edge, 0),
                 Self::Within(edge, above) => (edge, above),
             };
+
             let own = &edge.extension.as_bytes()[above..];
             if own.len() > rest.len() {
                 return Ok(if own.starts_with(rest) {
@@ -69,6 +72,7 @@ impl Position {
                     Landing::Nothing
                 });
             }
+
             let Some(left) = rest.strip_prefix(own) else { return Ok(Landing::Nothing) };
             path.extend(own);
             let Node::Stored(node) = edge.end else {
@@ -78,6 +82,7 @@ impl Position {
                     Landing::Nothing
                 });
             };
+
             let Some((&token, further)) = left.split_first() else {
                 let branch = match nodes.load(&NodePlace { node, path })? {
                     Loaded::Branch(branch) => Some(branch),
@@ -85,9 +90,11 @@ impl Position {
                 };
                 return Ok(Landing::Node(Some(node), branch));
             };
+
             let Loaded::Branch(branch) = nodes.load(&NodePlace { node, path })? else {
                 return Ok(Landing::Nothing);
             };
+
             path.extend(&[token]);
             at = Self::child(&branch, token);
             rest = further;
@@ -109,8 +116,8 @@ impl Landing {
     }
 }
 
-/// Calls `visit` with the path and each edge that `tree` has and `base` does not have at the same place, and how many of
-/// `others` have it there.
+/// Calls `visit` with the path and each edge that `tree` has and `base` does not have at the same
+/// place, and how many of `others` have it there.
 ///
 /// Cost: the nodes that differ.
 pub(crate) fn each_edge_not_in(
@@ -137,12 +144,14 @@ fn walk(
     if base.has(edge) {
         return Ok(());
     }
+
     visit(&path, edge, others.iter().map(|other| i64::from(other.has(edge))).sum());
     let Node::Stored(node) = edge.end else { return Ok(()) };
     let base = base.along(nodes, path, &edge.extension)?;
     if matches!(&base, Landing::Node(Some(other), _) if *other == node) {
         return Ok(());
     }
+
     let others: Vec<Landing> = others
         .into_iter()
         .map(|other| other.along(nodes, path, &edge.extension))
@@ -151,23 +160,28 @@ fn walk(
     let Loaded::Branch(branch) = nodes.load_whole(&NodePlace { node, path })? else {
         return Ok(());
     };
+
     let apart = match &base {
         Landing::Node(_, Some(base)) => branch.places_apart(base),
         _ => None,
     };
+
     for at in apart.unwrap_or_else(|| (0..branch.len()).collect()) {
         let token = branch.token_at(at);
         let child = branch.edge_at(at);
+
         // Most children are in both.
         if let Landing::Node(_, Some(base)) = &base
             && base.child(token).is_some_and(|other| other.top == child.top)
         {
             continue;
         }
+
         let mut path = path;
         path.extend(&[token]);
         let others = others.iter().map(|other| other.child(token)).collect();
         walk(nodes, path, &child.to_edge(), base.child(token), others, visit)?;
     }
+
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The bookkeeping: trees, their versions, and the roots that these have; records of the index [`VERSIONS`].
+//! The bookkeeping: trees, their versions, and the roots that these have; records of the index
+//! [`VERSIONS`].
 //!
 //! | key | value |
 //! |---|---|
@@ -9,12 +10,13 @@
 //! | `v` number (8, big-endian) | a version: see [`Version`] |
 //! | `o` key number (8, big-endian) | one of the older ids of the record of this key, an `r` or a `v` |
 //!
-//! Each value ends with a CRC-32C of the key and of what is before it. Numbers in values are LEB128. A version: tree, edge of
-//! the whole tree (see `node`), number of its neighbour or 0, whether that is its parent (1), those that depend on it,
-//! length of the metadata, metadata.
+//! Each value ends with a CRC-32C of the key and of what is before it. Numbers in values are
+//! LEB128. A version: tree, edge of the whole tree (see `node`), number of its neighbour or 0,
+//! whether that is its parent (1), those that depend on it, length of the metadata, metadata.
 //!
-//! Invariants: numbers of trees and versions are never given again. Every transaction that changes a record counts as one in the
-//! head, so that whoever has something of an older one in memory can tell.
+//! Invariants: numbers of trees and versions are never given again. Every transaction that changes
+//! a record counts as one in the head, so that whoever has something of an older one in memory can
+//! tell.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +38,8 @@ const TABLE: Table<'static> = Table::Index(VERSIONS);
 const CRC_BYTES: usize = 4;
 const HEAD_KEY: &[u8] = b"n";
 
-/// The number of a version, of all trees of a store: later commits have greater ones, and none is given twice.
+/// The number of a version, of all trees of a store: later commits have greater ones, and none is
+/// given twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VersionId(pub(crate) u64);
 
@@ -63,8 +66,8 @@ impl Head {
     pub(crate) const NEW: Self = Self { next_tree: 1, last_version: 0, transactions: 0 };
 }
 
-/// The versions that a record names, mostly one: the newest stands in the record, each older one is a record of its own, so that naming
-/// one more costs the same however many there are.
+/// The versions that a record names, mostly one: the newest stands in the record, each older one is
+/// a record of its own, so that naming one more costs the same however many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Ids {
     pub(crate) newest: Option<VersionId>,
@@ -118,6 +121,7 @@ impl Ids {
             self.newest = self.newest.filter(|newest| *newest != id);
             return Ok(());
         }
+
         let mut gone = id;
         if self.newest == Some(id) {
             // The newest of the others takes its place.
@@ -130,6 +134,7 @@ impl Ids {
             gone = older_of(&key, &record)?.1;
             self.newest = Some(gone);
         }
+
         self.older -= 1;
         Ok(writer.remove(TABLE, &older_key(owner, gone))?)
     }
@@ -143,7 +148,8 @@ pub(crate) struct Version {
     pub(crate) edge: Edge,
     /// The version that it is joined to for counting (see `references`).
     pub(crate) neighbour: Option<VersionId>,
-    /// Whether the neighbour is the nearest ancestor that is retained; else there is none but the empty state.
+    /// Whether the neighbour is the nearest ancestor that is retained; else there is none but the
+    /// empty state.
     pub(crate) is_child: bool,
     /// Those whose neighbour it is.
     pub(crate) dependents: Ids,
@@ -262,7 +268,8 @@ pub(crate) fn format(writer: &mut dyn Writer) -> Result<()> {
 /// Refuses a store of another format, in a database of the back-end that is named.
 ///
 /// # Errors
-/// [`Error::Unsupported`]; [`Error::CorruptRecord`] if the record of the format is damaged or not there.
+/// [`Error::Unsupported`]; [`Error::CorruptRecord`] if the record of the format is damaged or not
+/// there.
 pub(crate) fn check_format(reader: &dyn Reader, back_end: &'static str) -> Result<()> {
     let found = get(reader, b"f", |input| Ok(std::mem::take(&mut input.0).to_vec()))?;
     let found = found.ok_or_else(|| corrupt(b"f", "it is missing"))?;
@@ -270,7 +277,8 @@ pub(crate) fn check_format(reader: &dyn Reader, back_end: &'static str) -> Resul
     if found == own {
         return Ok(());
     }
-    let (found, own) = (found.escape_ascii(), own.escape_ascii());
+    let found = found.escape_ascii();
+    let own = own.escape_ascii();
     let why = format!("this program reads {own}; export it with the program that wrote it");
     let option = format!("a radix state of format {found}");
     Err(terrane_kv::Error::Unsupported { back_end, option, why }.into())
@@ -609,6 +617,7 @@ pub(crate) fn records(
             named.entry(owner).or_default().push(*id);
         }
     }
+
     let ids_of = |owner: &[u8]| {
         let all = named.get(owner).map_or(&[][..], Vec::as_slice);
         Ids { newest: all.last().copied(), older: all.len().saturating_sub(1) as u64 }
@@ -622,10 +631,12 @@ pub(crate) fn records(
         put_ids(&mut body, ids_of(&key));
         records.insert(key.to_vec(), body);
     }
+
     for (owner, all) in &named {
         let older = all.split_last().map_or(&[][..], |(_, older)| older);
         records.extend(older.iter().map(|id| (older_key(owner, *id), Vec::new())));
     }
+
     records.into_iter().map(|(key, body)| (key.clone(), sealed(&key, body))).collect()
 }
 
@@ -689,6 +700,7 @@ impl Book {
             }
             _ => return Err(wrong_key()),
         }
+
         Ok(())
     }
 
@@ -722,7 +734,8 @@ impl Book {
         self.broken.iter().filter(|key| key.first() == Some(&b't')).count() as u64
     }
 
-    /// The number of the version that was made last of those that have a record, also one that cannot be read; 0 if there is none.
+    /// The number of the version that was made last of those that have a record, also one that
+    /// cannot be read; 0 if there is none.
     pub(crate) fn last_version(&self) -> u64 {
         let broken = self.broken.iter().filter_map(|key| version_of_key(key));
         self.versions.keys().copied().chain(broken).max().map_or(0, |id| id.0)

@@ -70,13 +70,15 @@ impl std::fmt::Debug for Diff<'_> {
 }
 
 impl Tree {
-    /// The addresses whose values differ in two states, in their order, lazily and from a snapshot that stays as it is.
+    /// The addresses whose values differ in two states, in their order, lazily and from a snapshot
+    /// that stays as it is.
     ///
-    /// Cost: the nodes on the way to what differs, where they are not in memory; not what both states share at the same place.
-    /// Memory: one path of both.
+    /// Cost: the nodes on the way to what differs, where they are not in memory; not what both
+    /// states share at the same place. Memory: one path of both.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn diff(&self, from: &Root, to: &Root) -> Result<Diff<'static>> {
         let (reader, before) = self.open(from)?;
         let after = edge_of(&*reader, self.tree_name().id, self.name(), to)?;
@@ -169,10 +171,12 @@ impl<'a> Diff<'a> {
         if let Some(&token) = edge.extension.as_bytes().get(above) {
             return Ok((None, Subtrees::One(token, Position::Edge(edge, above + 1))));
         }
+
         let node = match edge.end {
             Node::Leaf(value) => return Ok((Some(value), Subtrees::Nothing)),
             Node::Stored(node) => node,
         };
+
         Ok(
             match self
                 .inner
@@ -192,10 +196,12 @@ impl<'a> Diff<'a> {
         if one.is_same(&two) {
             return Ok(());
         }
+
         let along = match (one.extension(), two.extension()) {
             (Some(one), Some(two)) => common(one, two),
             (one, two) => one.or(two).unwrap_or_default().len(),
         };
+
         path.extend(&one.extension().or(two.extension()).unwrap_or_default()[..along]);
         let (before, ones) = self.open(&self.from, path, one, along)?;
         let (after, twos) = self.open(&self.to, path, two, along)?;
@@ -203,6 +209,7 @@ impl<'a> Diff<'a> {
         if before != after {
             self.pending.push(Pending::Value(path, before, after));
         }
+
         Ok(())
     }
 
@@ -216,10 +223,12 @@ impl<'a> Diff<'a> {
                     None => return,
                 },
             };
+
             from = u16::from(token) + 1;
             if ones.has_same_child(&twos, token) {
                 continue;
             }
+
             let both = (ones.child(token), twos.child(token));
             let mut below = path;
             below.extend(&[token]);
@@ -250,9 +259,11 @@ impl Iterator for Diff<'_> {
                         node: root,
                         what: "the empty address has a value".into(),
                     });
+
                     if address.is_err() {
                         self.pending.clear();
                     }
+
                     let bytes = |value: Value| value.map(|value| value.to_vec());
                     return Some(address.map(|address| Difference {
                         address,
@@ -326,6 +337,7 @@ mod tests {
         let mut changed: Vec<Address> = vec![address(7), address(700)];
         changed.sort();
         assert_eq!(found.iter().map(|found| found.address).collect::<Vec<_>>(), changed);
+
         // Two ways of at most three branches, in both trees.
         assert!((2..=12).contains(&reads), "{reads} records");
 
@@ -335,6 +347,7 @@ mod tests {
         assert!((1..=3).contains(&reads), "{reads} records for the first one");
         let (found, reads) = counted(&tree, &two, &Root::EMPTY, usize::MAX);
         assert_eq!(found.len(), 3_999);
+
         assert!(reads > 256, "{reads} records for all");
     }
 }

@@ -1,8 +1,10 @@
-//! What all handles of a store share: the database, what is in memory of it, and which trees and roots there are.
+//! What all handles of a store share: the database, what is in memory of it, and which trees and
+//! roots there are.
 //!
-//! Other stores, of this process or another, may change the same database. So what is in memory of trees and roots is that of
-//! one transaction, by the count in the head of the bookkeeping, and is forgotten as soon as a snapshot or a writer has another
-//! count. Nodes are named by their hashes and stay right.
+//! Other stores, of this process or another, may change the same database. So what is in memory of
+//! trees and roots is that of one transaction, by the count in the head of the bookkeeping, and is
+//! forgotten as soon as a snapshot or a writer has another count. Nodes are named by their hashes
+//! and stay right.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,7 +40,8 @@ pub(crate) struct Inner {
     pub(crate) cache: NodeCache,
     pub(crate) options: Options,
     roots: Mutex<Roots>,
-    /// Held by a transaction until what it did is noted: the next one must not rely on what is no longer so.
+    /// Held by a transaction until what it did is noted: the next one must not rely on what is no
+    /// longer so.
     turn: Turn,
 }
 
@@ -99,6 +102,7 @@ impl Inner {
         if roots.transactions > transactions {
             return;
         }
+
         roots.transactions = transactions;
         for (tree, is_there) in moves.trees {
             if let Some(trees) = &mut roots.trees {
@@ -112,6 +116,7 @@ impl Inner {
                 roots.edges.retain(|(of, _), _| *of != tree);
             }
         }
+
         for (tree, root, edge) in moves.roots {
             match edge {
                 Some(edge) => roots.keep((tree, root), edge),
@@ -138,6 +143,7 @@ impl Inner {
                 return Ok(trees.contains(&tree));
             }
         }
+
         let trees: HashSet<TreeId> =
             versions::trees(reader)?.into_iter().map(|(_, id)| id).collect();
         let is_there = trees.contains(&tree);
@@ -145,6 +151,7 @@ impl Inner {
         if roots.transactions == transactions {
             roots.trees = Some(trees);
         }
+
         Ok(is_there)
     }
 
@@ -165,7 +172,8 @@ impl Inner {
         Ok(Snapshot { reader, transactions })
     }
 
-    /// Sees to it that what is in memory is that of the last transaction, whoever made it. Answers a snapshot if it took one.
+    /// Sees to it that what is in memory is that of the last transaction, whoever made it. Answers
+    /// a snapshot if it took one.
     ///
     /// Cost: nothing if the database tells that there was no commit.
     pub(crate) fn refresh(&self) -> Result<Option<Snapshot>> {
@@ -211,15 +219,18 @@ pub(crate) fn version_of(
     if *root == Root::EMPTY {
         return Ok(None);
     }
+
     let Some(id) = versions::newest_of_root(reader, tree, root)? else {
         return Err(Error::UnknownRoot { root: *root, tree: name.to_owned() });
     };
+
     let version = versions::version(reader, id)?;
     if version.edge.top != *root || version.tree != tree {
         return Err(Error::CorruptRecord {
             what: format!("version {id} is not one of root {root}"),
         });
     }
+
     Ok(Some(version))
 }
 

@@ -1,4 +1,5 @@
-//! Goes over the values of a state in the order of their addresses, from a snapshot that stays as it is.
+//! Goes over the values of a state in the order of their addresses, from a snapshot that stays as
+//! it is.
 
 use std::sync::Arc;
 
@@ -100,6 +101,7 @@ impl<'a> Leaves<'a> {
         let Some(edge) = edge else { return Ok(leaves) };
         leaves.pending.push(Pending::Edge(Prefix::EMPTY, edge.clone()));
         let Some(from) = from.map(Address::as_bytes) else { return Ok(leaves) };
+
         // Opens what the address leads through and drops what lies before it.
         while let Some(next) = leaves.pending.pop() {
             match next {
@@ -127,6 +129,7 @@ impl<'a> Leaves<'a> {
                 children @ Pending::Children(..) => leaves.expand(children),
             }
         }
+
         Ok(leaves)
     }
 
@@ -143,6 +146,7 @@ impl<'a> Leaves<'a> {
                 }
             }
         };
+
         let value = value.map(|value| Pending::Leaf(path, value));
         let children = branch.map(|branch| {
             let at = if self.order == Order::Ascending { 0 } else { branch.len() };
@@ -152,6 +156,7 @@ impl<'a> Leaves<'a> {
             Order::Ascending => self.pending.extend(children.into_iter().chain(value)),
             Order::Descending => self.pending.extend(value.into_iter().chain(children)),
         }
+
         Ok(())
     }
 
@@ -162,13 +167,16 @@ impl<'a> Leaves<'a> {
             Order::Ascending => (at, at + 1),
             Order::Descending => (at.wrapping_sub(1), at.wrapping_sub(1)),
         };
+
         if next >= branch.len() {
             return;
         }
+
         let mut below = path;
         below.extend(&[branch.token_at(next)]);
         let edge = Pending::Edge(below, branch.edge_at(next).to_edge());
         self.pending.push(Pending::Children(path, branch, rest));
+
         self.pending.push(edge);
     }
 }

@@ -24,8 +24,9 @@ pub const INDEXES: [&str; 2] = [VERSIONS, METADATA];
 
 /// A store of named trees in a database. Clones are the same store; threads may share it.
 ///
-/// Several stores may be open in one database at once, in one process or, where the back-end takes it, in several: each sees
-/// what the others committed before the call began. Keys of the main table and of the index of versions are the store's alone.
+/// Several stores may be open in one database at once, in one process or, where the back-end takes
+/// it, in several: each sees what the others committed before the call began. Keys of the main
+/// table and of the index of versions are the store's alone.
 #[derive(Debug, Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -61,8 +62,9 @@ impl Store {
     /// Cost: a record for each tree; a commit for a new store.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if something else is in the database, or the
-    /// bookkeeping is damaged, for which there is [`repair`](Self::repair); those of the back-end.
+    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if
+    /// something else is in the database, or the bookkeeping is damaged, for which there is
+    /// [`repair`](Self::repair); those of the back-end.
     pub fn open(database: Arc<dyn Database>, options: &Options) -> Result<Self> {
         if !versions::is_formatted(&*database.reader()?)? {
             let mut writer = database.writer()?;
@@ -78,12 +80,14 @@ impl Store {
                 database.settle(receipt)?;
             }
         }
+
         let reader = database.reader()?;
         versions::check_format(&*reader, database.name())?;
         let head = versions::head(&*reader)?;
         let last_tree = versions::trees(&*reader)?.into_iter().map(|(_, id)| id).max();
         versions::check_head(&head, last_tree, versions::last_version(&*reader)?)?;
         drop(reader);
+
         Ok(Self { inner: Arc::new(Inner::new(database, *options)) })
     }
 
@@ -336,13 +340,16 @@ impl Tree {
 
     /// The values of addresses, in their order; `None` where there is none.
     ///
-    /// Cost: the addresses go down together; reads the nodes on the way that are not in memory, those of a level side by side.
+    /// Cost: the addresses go down together; reads the nodes on the way that are not in memory,
+    /// those of a level side by side.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn get(&self, root: &Root, addresses: &[Address]) -> Result<Vec<Option<Vec<u8>>>> {
         let snapshot = self.inner.refresh()?;
-        // With all of it in memory nothing else is needed: a root that is known is retained, and nodes do not change.
+        // With all of it in memory nothing else is needed: a root that is known is retained, and
+        // nodes do not change.
         if let Some(edge) = self.inner.known(self.tree.id, root)
             && let Ok(values) = addresses
                 .iter()
@@ -351,6 +358,7 @@ impl Tree {
         {
             return Ok(values);
         }
+
         let (reader, edge) = match snapshot {
             Some(snapshot) => {
                 self.check(&*snapshot.reader, snapshot.transactions)?;
@@ -358,6 +366,7 @@ impl Tree {
             }
             None => self.open(root)?,
         };
+
         match edge {
             Some(edge) => find(&self.inner.nodes(&*reader, root), &edge, addresses),
             None => Ok(vec![None; addresses.len()]),
@@ -380,20 +389,23 @@ impl Tree {
         Ok(self.get_one(root, address)?.is_some())
     }
 
-    /// The values whose addresses begin with a prefix, in the order of the addresses, from a snapshot that stays as it is
-    /// whatever is committed or pruned.
+    /// The values whose addresses begin with a prefix, in the order of the addresses, from a
+    /// snapshot that stays as it is whatever is committed or pruned.
     ///
-    /// Cost: the nodes down to the prefix, then each node below it once, where they are not in memory.
+    /// Cost: the nodes down to the prefix, then each node below it once, where they are not in
+    /// memory.
     ///
     /// # Errors
-    /// [`Error::PrefixNotFound`] if there is none, unless the prefix is empty; as [`get`](Self::get).
+    /// [`Error::PrefixNotFound`] if there is none, unless the prefix is empty; as
+    /// [`get`](Self::get).
     pub fn leaves(&self, root: &Root, prefix: &Prefix) -> Result<Leaves<'static>> {
         let (reader, edge) = self.open(root)?;
         let view = View::Snapshot(reader);
         Leaves::below(Arc::clone(&self.inner), view, *root, edge.as_ref(), prefix)
     }
 
-    /// The values from an address on, or all: those whose addresses are not less, ascending; or not greater, descending.
+    /// The values from an address on, or all: those whose addresses are not less, ascending; or not
+    /// greater, descending.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -453,7 +465,8 @@ impl Tree {
 
     /// All retained versions, in the order of their commits.
     ///
-    /// Cost: a record for each root and each version, and one more for each version whose root has a newer one.
+    /// Cost: a record for each root and each version, and one more for each version whose root has
+    /// a newer one.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::CorruptRecord`] and those of the back-end.
@@ -466,6 +479,7 @@ impl Tree {
             children: Vec::new(),
             metadata: version.metadata,
         };
+
         let mut infos: Vec<VersionInfo> = self.records(&*reader)?.into_iter().map(info).collect();
         for at in 0..infos.len() {
             let child = infos[at].id;
@@ -479,6 +493,7 @@ impl Tree {
                 }
             }
         }
+
         Ok(infos)
     }
     /// All versions as they are stored, ascending.
@@ -494,6 +509,7 @@ impl Tree {
                 records.push((id, version));
             }
         }
+
         records.sort_unstable_by_key(|(id, _)| *id);
         Ok(records)
     }

@@ -1,6 +1,8 @@
-//! Commits, prunes and entries of the metadata map that become visible and durable together, or not at all.
+//! Commits, prunes and entries of the metadata map that become visible and durable together, or not
+//! at all.
 //!
-//! A transaction sees what it has done itself. Dropped before [`finish`](Transaction::finish) it has done nothing.
+//! A transaction sees what it has done itself. Dropped before [`finish`](Transaction::finish) it
+//! has done nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,7 +56,8 @@ pub struct Committed {
 pub struct PruneOptions {
     /// Leaves a version alone that is the last of its root and has two or more retained children.
     pub keep_fork_points: bool,
-    /// Answers with the hashes of the nodes that are gone, and not only with their number. Costs hashing them.
+    /// Answers with the hashes of the nodes that are gone, and not only with their number. Costs
+    /// hashing them.
     pub list: bool,
 }
 
@@ -143,10 +146,12 @@ impl<'a> Transaction<'a> {
         if is_aborted {
             return Err(Error::Aborted);
         }
+
         if is_changed {
             head.transactions += 1;
             versions::put_head(&mut *writer, &head)?;
         }
+
         let receipt = match writer.commit() {
             Ok(receipt) => receipt,
             Err(error) => {
@@ -154,6 +159,7 @@ impl<'a> Transaction<'a> {
                 return Err(error.into());
             }
         };
+
         inner.note(moves, head.transactions);
         drop(turn);
         Ok(inner.database.settle(receipt)?)
@@ -197,7 +203,8 @@ impl<'a> Transaction<'a> {
     /// Gives a tree another name.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::TreeExists`], [`Error::InvalidTreeName`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::TreeExists`], [`Error::InvalidTreeName`] and those of the
+    /// back-end.
     pub fn rename_tree(&mut self, from: &str, to: &str) -> Result<()> {
         check_name(to)?;
         let id = self.tree_id(from)?;
@@ -207,7 +214,8 @@ impl<'a> Transaction<'a> {
         self.change(|this| versions::rename_tree(&mut *this.writer, from, to, id))
     }
 
-    /// Removes a tree with all its versions, and the nodes that no other tree needs. Answers whether it was there.
+    /// Removes a tree with all its versions, and the nodes that no other tree needs. Answers
+    /// whether it was there.
     ///
     /// Cost: that of pruning each version; the changes are in memory until the end.
     ///
@@ -217,10 +225,12 @@ impl<'a> Transaction<'a> {
         check_name(name)?;
         let Some(id) = versions::tree(&*self.writer, name)? else { return Ok(false) };
         let tree = TreeName { name: name.to_owned(), id };
+
         let mut ids: Vec<(VersionId, Root)> = Vec::new();
         for (root, of_root) in versions::roots(&*self.writer, id)? {
             ids.extend(of_root.into_iter().map(|version| (version, root)));
         }
+
         ids.sort_unstable();
         self.change(|this| {
             // Newest first: each is a tip then, and what it shares with older ones is not walked.
@@ -229,6 +239,7 @@ impl<'a> Transaction<'a> {
             }
             versions::remove_tree(&mut *this.writer, name)
         })?;
+
         self.moves.trees.push((id, false));
         Ok(true)
     }
@@ -241,16 +252,18 @@ impl<'a> Transaction<'a> {
         Ok(versions::trees(&*self.writer)?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Applies a batch of changes to a retained root of a tree, and retains the outcome as a new version. An empty batch makes
-    /// none and answers the parent.
+    /// Applies a batch of changes to a retained root of a tree, and retains the outcome as a new
+    /// version. An empty batch makes none and answers the parent.
     ///
-    /// Cost: reads the nodes that the changes lead through and are not in memory, side by side where one level of the tree has
-    /// several; hashes each node that changes once; reads and writes a record for each node that changes.
+    /// Cost: reads the nodes that the changes lead through and are not in memory, side by side
+    /// where one level of the tree has several; hashes each node that changes once; reads and
+    /// writes a record for each node that changes.
     ///
     /// # Errors
-    /// In this order: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::ValueTooLarge`], [`Error::DuplicateAddress`],
-    /// [`Error::AddressNotFound`] or [`Error::PrefixNotFound`]; nothing was done then. [`Error::Corruption`] and those of
-    /// the back-end: the transaction should be dropped.
+    /// In this order: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::ValueTooLarge`],
+    /// [`Error::DuplicateAddress`], [`Error::AddressNotFound`] or [`Error::PrefixNotFound`];
+    /// nothing was done then. [`Error::Corruption`] and those of the back-end: the transaction
+    /// should be dropped.
     pub fn commit(&mut self, tree: &str, parent: &Root, changes: &[Change]) -> Result<Committed> {
         self.commit_with(tree, parent, changes, &[])
     }
@@ -290,8 +303,8 @@ impl<'a> Transaction<'a> {
         self.change(|this| this.add(tree, edge.as_ref(), neighbour, &built, at, metadata))
     }
 
-    /// Retains what changes make of a version, also if there are none, and joins it to that one. Answers the edge of the
-    /// whole tree as well; nothing if the outcome is the empty state.
+    /// Retains what changes make of a version, also if there are none, and joins it to that one.
+    /// Answers the edge of the whole tree as well; nothing if the outcome is the empty state.
     pub(crate) fn commit_on(
         &mut self,
         tree: &TreeName,
@@ -346,11 +359,13 @@ impl<'a> Transaction<'a> {
         self.is_changed = true;
         self.head.last_version += 1;
         let version = VersionId(self.head.last_version);
+
         if let Some(neighbour) = neighbour {
             self.with_version(neighbour, |writer, record| {
                 versions::add_dependent(writer, neighbour, record, version)
             })?;
         }
+
         let record = Version {
             tree: tree.id,
             edge: edge.clone(),
@@ -359,6 +374,7 @@ impl<'a> Transaction<'a> {
             dependents: Ids::default(),
             metadata: metadata.to_vec(),
         };
+
         versions::add_version(&mut *self.writer, version, &record)?;
         versions::add_to_root(&mut *self.writer, tree.id, &root, version)?;
         self.moves.roots.push((tree.id, root, Some(edge)));
@@ -400,7 +416,8 @@ impl<'a> Transaction<'a> {
             .find(|(of, of_root, _)| (*of, of_root) == (tree.id, root));
         match moved {
             Some((_, _, Some(edge))) => return Ok(Some(edge.clone())),
-            // There is only one writer, so what is known from before is right where it was not moved.
+            // There is only one writer, so what is known from before is right where it was not
+            // moved.
             None => {
                 if let Some(edge) = self.inner.known(tree.id, root) {
                     return Ok(Some(edge));
@@ -408,13 +425,15 @@ impl<'a> Transaction<'a> {
             }
             Some((_, _, None)) => {}
         }
+
         edge_of(&*self.writer, tree.id, &tree.name, root)
     }
 
     /// The values of addresses, in their order. As [`Tree::get`](crate::Tree::get).
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn get(
         &self,
         tree: &str,
@@ -431,8 +450,8 @@ impl<'a> Transaction<'a> {
     /// The leaves below a prefix. As [`Tree::leaves`](crate::Tree::leaves).
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::PrefixNotFound`], [`Error::Corruption`] and those of the
-    /// back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::PrefixNotFound`],
+    /// [`Error::Corruption`] and those of the back-end.
     pub fn leaves(&self, tree: &str, root: &Root, prefix: &Prefix) -> Result<Leaves<'_>> {
         let id = self.tree_id(tree)?;
         let edge = self.edge(&TreeName { name: tree.to_owned(), id }, root)?;
@@ -443,7 +462,8 @@ impl<'a> Transaction<'a> {
     /// The leaves from an address on. As [`Tree::leaves_from`](crate::Tree::leaves_from).
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn leaves_from(
         &self,
         tree: &str,
@@ -457,14 +477,15 @@ impl<'a> Transaction<'a> {
         Leaves::from(Arc::clone(self.inner), view, *root, edge.as_ref(), from, order)
     }
 
-    /// Drops the oldest retained version of a root; with the last one the root is gone, and with it the nodes that nothing else
-    /// reaches.
+    /// Drops the oldest retained version of a root; with the last one the root is gone, and with it
+    /// the nodes that nothing else reaches.
     ///
-    /// Cost: reads the nodes in which the version differs from those that it was made of and that were made of it; writes a record
-    /// for each that goes.
+    /// Cost: reads the nodes in which the version differs from those that it was made of and that
+    /// were made of it; writes a record for each that goes.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`]; [`Error::Corruption`] and those of the back-end: the transaction should be dropped.
+    /// [`Error::UnknownTree`]; [`Error::Corruption`] and those of the back-end: the transaction
+    /// should be dropped.
     pub fn prune(&mut self, tree: &str, root: &Root, options: &PruneOptions) -> Result<Pruned> {
         let id = self.tree_id(tree)?;
         self.prune_in(&TreeName { name: tree.to_owned(), id }, root, *options)
@@ -479,19 +500,23 @@ impl<'a> Transaction<'a> {
         if *root == Root::EMPTY {
             return Ok(Pruned::EmptyRoot);
         }
+
         let Some((oldest, count)) = versions::oldest_of_root(&*self.writer, tree.id, root)? else {
             return Ok(Pruned::Unknown);
         };
+
         if options.keep_fork_points && count == 1 {
             let children = self.children(oldest)?;
             if children > 1 {
                 return Ok(Pruned::ForkPoint(children));
             }
         }
+
         let effect = self.change(|this| this.remove_version(tree, root, oldest, options.list))?;
         if count > 1 {
             return Ok(Pruned::Counted(usize::try_from(count - 1).unwrap_or(usize::MAX)));
         }
+
         let hashes = effect.removed_hashes.into_iter().collect();
         Ok(Pruned::Removed { count: effect.removed, hashes })
     }
@@ -506,8 +531,8 @@ impl<'a> Transaction<'a> {
         Ok(children)
     }
 
-    /// Keeps, of the ancestors of a root, the nearest `depth` versions, and prunes those beyond. Forks are left alone. Answers
-    /// how many versions went.
+    /// Keeps, of the ancestors of a root, the nearest `depth` versions, and prunes those beyond.
+    /// Forks are left alone. Answers how many versions went.
     ///
     /// # Errors
     /// As [`prune`](Self::prune), and [`Error::UnknownRoot`].
@@ -525,6 +550,7 @@ impl<'a> Transaction<'a> {
         self.edge(tree, tip)?;
         let mut next = versions::newest_of_root(&*self.writer, tree.id, tip)?;
         let mut beyond = Vec::new();
+
         let mut passed = 0;
         while let Some(version) = next {
             let record = versions::version(&*self.writer, version)?;
@@ -534,9 +560,11 @@ impl<'a> Transaction<'a> {
             passed += 1;
             next = record.neighbour.filter(|_| record.is_child);
         }
+
         if beyond.is_empty() {
             return Ok(0);
         }
+
         // Oldest first: each differs from its only child by what that one changed.
         self.change(|this| {
             for (version, root) in beyond.iter().rev() {
@@ -544,6 +572,7 @@ impl<'a> Transaction<'a> {
             }
             Ok(())
         })?;
+
         Ok(beyond.len() as u64)
     }
 
@@ -563,9 +592,11 @@ impl<'a> Transaction<'a> {
                 beyond.extend(versions.into_iter().map(|version| (version, root)));
             }
         }
+
         if beyond.is_empty() {
             return Ok(0);
         }
+
         beyond.sort_unstable();
         self.change(|this| {
             // Newest first: forks go before what they were made of.
@@ -574,6 +605,7 @@ impl<'a> Transaction<'a> {
             }
             Ok(())
         })?;
+
         Ok(beyond.len() as u64)
     }
 
@@ -589,10 +621,12 @@ impl<'a> Transaction<'a> {
         let dependents = versions::dependents(&*self.writer, id, &version)?;
         let neighbours: Vec<VersionId> =
             version.neighbour.iter().chain(&dependents).copied().collect();
+
         let mut edges = Vec::with_capacity(neighbours.len());
         for neighbour in &neighbours {
             edges.push(versions::version(&*self.writer, *neighbour)?.edge);
         }
+
         let mut records = RecordChanges::default();
         {
             let nodes = self.nodes(root);
@@ -602,12 +636,14 @@ impl<'a> Transaction<'a> {
             each_edge_not_in(&nodes, own, first, &others, &mut |_, edge, count| {
                 records.add(end_hash(edge), &edge.extension, count - 1, None);
             })?;
+
             if !others.is_empty() {
                 each_edge_not_in(&nodes, first, own, &others, &mut |_, edge, count| {
                     records.add(end_hash(edge), &edge.extension, -count, None);
                 })?;
             }
         }
+
         let effect =
             records.apply(&mut *self.writer, wants_hashes).map_err(|error| error.below(root))?;
         // Nobody but who reads an older snapshot asks for them again.
@@ -616,10 +652,12 @@ impl<'a> Transaction<'a> {
         if versions::take_from_root(&mut *self.writer, tree.id, root, id)? == 0 {
             self.moves.roots.push((tree.id, *root, None));
         }
+
         Ok(effect)
     }
 
-    /// Takes a version out of the forest: its dependents are joined to its neighbour, or to the first of them.
+    /// Takes a version out of the forest: its dependents are joined to its neighbour, or to the
+    /// first of them.
     fn take_out(
         &mut self,
         id: VersionId,
@@ -635,6 +673,7 @@ impl<'a> Transaction<'a> {
                 Ok(())
             })?;
         }
+
         let Some(hub) = hub else { return Ok(()) };
         self.with_version(hub, |writer, record| {
             if version.neighbour.is_some() {
@@ -754,6 +793,7 @@ fn add_new(
     if old == Some(new.top) {
         return;
     }
+
     let content = match &new.end {
         NewNode::Kept(Node::Stored(_)) => None,
         NewNode::Kept(Node::Leaf(_)) => Some(Content::Inline),
@@ -771,5 +811,6 @@ fn add_new(
             Some(Content::Branch(branch))
         }
     };
+
     records.add(new.end_hash, &new.extension, 1, content);
 }

@@ -1,7 +1,9 @@
-//! The state as traits, one for each capability, and a tree under the types of Transact: state ids and keys as text.
+//! The state as traits, one for each capability, and a tree under the types of Transact: state ids
+//! and keys as text.
 //!
-//! [`Tree`] implements the traits with [`Root`] and [`Address`], [`TextTree`] with lower-case hex text. The text is checked
-//! where it comes in: first the root, then whether it is known, then the addresses.
+//! [`Tree`] implements the traits with [`Root`] and [`Address`], [`TextTree`] with lower-case hex
+//! text. The text is checked where it comes in: first the root, then whether it is known, then the
+//! addresses.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! The nodes of a state as Transact keeps them in the main table of its database: hash, as 64 hex digits, and CBOR. Out of a
-//! store, in an order that is defined; and into one, from what Transact wrote.
+//! The nodes of a state as Transact keeps them in the main table of its database: hash, as 64 hex
+//! digits, and CBOR. Out of a store, in an order that is defined; and into one, from what Transact
+//! wrote.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -36,19 +37,21 @@ impl std::fmt::Debug for StateNodes {
 }
 
 impl Tree {
-    /// The nodes of a state, hash and CBOR bytes, each once: the root first, then what is below each child, children
-    /// ascending by token. Lazily, from a snapshot that stays as it is.
+    /// The nodes of a state, hash and CBOR bytes, each once: the root first, then what is below
+    /// each child, children ascending by token. Lazily, from a snapshot that stays as it is.
     ///
     /// Cost: reads each node once, hashes every node and compares. Memory: the hash of each node.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn export_nodes(&self, root: &Root) -> Result<StateNodes> {
         let (reader, edge) = self.open(root)?;
         let mut ready = VecDeque::new();
         if edge.is_none() {
             ready.push_back((NodeHash::EMPTY, PlainNode::default().encode()));
         }
+
         Ok(StateNodes {
             inner: Arc::clone(self.inner()),
             reader,
@@ -59,15 +62,18 @@ impl Tree {
         })
     }
 
-    /// Takes a state from the nodes that Transact keeps: entries of its main table in any order, hash as 64 hex digits and CBOR
-    /// bytes, of which those are taken that `root` reaches. It is retained as by [`import`](Self::import). States of more than
-    /// `values_max` values are refused, as a few nodes can stand for more than can be counted.
+    /// Takes a state from the nodes that Transact keeps: entries of its main table in any order,
+    /// hash as 64 hex digits and CBOR bytes, of which those are taken that `root` reaches. It is
+    /// retained as by [`import`](Self::import). States of more than `values_max` values are
+    /// refused, as a few nodes can stand for more than can be counted.
     ///
-    /// Cost: as `import`; all entries are in memory. [`import_nodes_by`](Self::import_nodes_by) needs less.
+    /// Cost: as `import`; all entries are in memory. [`import_nodes_by`](Self::import_nodes_by)
+    /// needs less.
     ///
     /// # Errors
-    /// [`ExchangeError::BrokenNode`] for any entry that does not hash to its name or is not in the form that Transact gives it,
-    /// [`ExchangeError::MissingNode`], [`ExchangeError::TooManyValues`], and as `import`.
+    /// [`ExchangeError::BrokenNode`] for any entry that does not hash to its name or is not in the
+    /// form that Transact gives it, [`ExchangeError::MissingNode`],
+    /// [`ExchangeError::TooManyValues`], and as `import`.
     pub fn import_nodes<E>(
         &self,
         root: &Root,
@@ -89,8 +95,8 @@ impl Tree {
         self.import_nodes_from(root, &mut find, values_max)
     }
 
-    /// The same, with a function that answers the bytes of a node by its hash, as a database of Transact can: nothing else is
-    /// looked at, and only one path is in memory.
+    /// The same, with a function that answers the bytes of a node by its hash, as a database of
+    /// Transact can: nothing else is looked at, and only one path is in memory.
     ///
     /// # Errors
     /// As [`import_nodes`](Self::import_nodes).
@@ -116,6 +122,7 @@ impl Tree {
         let mut transaction = self.transaction()?;
         let mut bulk = Bulk::new();
         let mut values = 0;
+
         // Nodes still to come, the next on top.
         let mut pending = vec![(Prefix::EMPTY, *root)];
         while let Some((path, hash)) = pending.pop() {
@@ -124,10 +131,12 @@ impl Tree {
                 None if hash == NodeHash::EMPTY => Arc::default(),
                 None => return Err(ExchangeError::MissingNode { node: hash, path }),
             };
+
             node.check(path.as_bytes().len()).map_err(|Broken(rule)| {
                 let rule = format!("at {path:?}: {rule}");
                 ExchangeError::BrokenNode { node: hash, rule }
             })?;
+
             if let (Some(value), Ok(address)) = (&node.value, Address::try_from(path)) {
                 values += 1;
                 if values > values_max {
@@ -135,12 +144,14 @@ impl Tree {
                 }
                 bulk.push(transaction.writer(), &address, value.to_vec())?;
             }
+
             for (token, hash) in node.children.iter().rev() {
                 let mut path = path;
                 path.extend(&[*token]);
                 pending.push((path, *hash));
             }
         }
+
         take(self, transaction, bulk, root, &[])
     }
 }
@@ -165,11 +176,13 @@ impl StateNodes {
         Error::Corruption { root: Some(self.root), path, node, what }
     }
 
-    /// Makes the nodes of an edge ready that have not come yet. What is below a node that has come has come too.
+    /// Makes the nodes of an edge ready that have not come yet. What is below a node that has come
+    /// has come too.
     fn open(&mut self, mut path: Prefix, edge: &Edge) -> Result<()> {
         if self.known.contains(&edge.top) {
             return Ok(());
         }
+
         let mut end_path = path;
         end_path.extend(edge.extension.as_bytes());
         let loaded = match &edge.end {
@@ -179,12 +192,14 @@ impl StateNodes {
                 nodes.load_whole(&NodePlace { node: *node, path: end_path })?
             }
         };
+
         let end = match &loaded {
             Loaded::Value(value) => {
                 PlainNode { value: Some(Arc::clone(value)), children: Vec::new() }
             }
             Loaded::Branch(branch) => PlainNode::of(branch),
         };
+
         let mut bytes = end.encode();
         let mut hash = hash_node(&bytes);
         if let Node::Stored(node) = &edge.end
@@ -192,6 +207,7 @@ impl StateNodes {
         {
             return Err(self.corruption(end_path, *node, hash));
         }
+
         let is_new = !self.known.contains(&hash);
         let mut upwards = Vec::with_capacity(edge.extension.as_bytes().len() + 1);
         for token in edge.extension.as_bytes().iter().rev() {
@@ -199,16 +215,19 @@ impl StateNodes {
             upwards.push((hash, std::mem::replace(&mut bytes, above.encode())));
             hash = hash_node(&bytes);
         }
+
         upwards.push((hash, bytes));
         if hash != edge.top {
             return Err(self.corruption(path, edge.top, hash));
         }
+
         for (hash, bytes) in upwards.into_iter().rev() {
             if !self.known.insert(hash) {
                 break;
             }
             self.ready.push_back((hash, bytes));
         }
+
         path.extend(edge.extension.as_bytes());
         if let (true, Loaded::Branch(branch)) = (is_new, loaded) {
             for at in (0..branch.len()).rev() {
@@ -217,6 +236,7 @@ impl StateNodes {
                 self.pending.push((path, branch.edge_at(at).to_edge()));
             }
         }
+
         Ok(())
     }
 }

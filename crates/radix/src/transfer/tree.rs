@@ -1,4 +1,5 @@
-//! All versions of a tree as a stream: each as its changes against its parent, in the order of their commits.
+//! All versions of a tree as a stream: each as its changes against its parent, in the order of
+//! their commits.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -54,12 +55,12 @@ pub struct ExportedTree {
 }
 
 impl Tree {
-    /// Writes all retained versions as a stream, each with its metadata and as what differs from the nearest retained version
-    /// that it was made of; as [`export`](Self::export). Versions of equal order, states and metadata give the same bytes from
-    /// every store.
+    /// Writes all retained versions as a stream, each with its metadata and as what differs from
+    /// the nearest retained version that it was made of; as [`export`](Self::export). Versions of
+    /// equal order, states and metadata give the same bytes from every store.
     ///
-    /// Cost: reads the nodes that differ between each version and its parent, and all of those without a parent. Memory: the
-    /// record of each version, one path, and a value.
+    /// Cost: reads the nodes that differ between each version and its parent, and all of those
+    /// without a parent. Memory: the record of each version, one path, and a value.
     ///
     /// # Errors
     /// As `export`, and [`Error::CorruptRecord`].
@@ -69,6 +70,7 @@ impl Tree {
         let places: BTreeMap<VersionId, usize> =
             records.iter().enumerate().map(|(at, (id, _))| (*id, at)).collect();
         let mut sink = Sink::begin(output, TREE_KIND)?;
+
         let mut changes = 0;
         for (id, version) in &records {
             let parent = match version.neighbour.filter(|_| version.is_child) {
@@ -77,30 +79,36 @@ impl Tree {
                 })?),
                 None => None,
             };
+
             sink.put_tag(VERSION_TAG)?;
             sink.put(&parent.map_or(0, |parent| parent as u64 + 1).to_le_bytes())?;
             sink.put(&version.edge.top.0)?;
             sink.put_metadata(&version.metadata)?;
             let before = parent.map(|parent| &records[parent].1.edge);
             let view = View::Transaction(&*reader);
+
             for found in Diff::new(Arc::clone(self.inner()), view, before, Some(&version.edge)) {
                 let found = found?;
                 sink.put_value(&found.address, found.after.as_deref())?;
                 changes += 1;
             }
+
             sink.put_tag(END_TAG)?;
         }
+
         let versions = records.len() as u64;
         Ok(ExportedTree { versions, changes, bytes: sink.end(versions)? })
     }
 
-    /// Reads all versions of a tree from a stream of [`export_all`](Self::export_all), and retains them as new versions after
-    /// those that this tree has, joined to each other as they were, in one transaction: all are there when the root of each
-    /// was computed anew and is the one that the stream names, and else nothing is. Answers them in their order. A stream of
+    /// Reads all versions of a tree from a stream of [`export_all`](Self::export_all), and retains
+    /// them as new versions after those that this tree has, joined to each other as they were, in
+    /// one transaction: all are there when the root of each was computed anew and is the one that
+    /// the stream names, and else nothing is. Answers them in their order. A stream of
     /// [`export`](Self::export) is taken as well, as [`import`](Self::import) takes it.
     ///
-    /// Cost: as [`import`](Self::import), which also says what is held meanwhile, for versions without a parent; as a commit
-    /// for each other one. Memory: an edge for each version, the changes of one, and what the back-end holds of a transaction.
+    /// Cost: as [`import`](Self::import), which also says what is held meanwhile, for versions
+    /// without a parent; as a commit for each other one. Memory: an edge for each version, the
+    /// changes of one, and what the back-end holds of a transaction.
     ///
     /// # Errors
     /// As `import`.
@@ -109,6 +117,7 @@ impl Tree {
         if kind == STATE_KIND {
             return Ok(vec![self.import_version(source)?]);
         }
+
         let mut transaction = self.transaction()?;
         let mut made: Vec<(VersionId, Edge)> = Vec::new();
         let mut all = Vec::new();
@@ -118,6 +127,7 @@ impl Tree {
                 END_TAG => break,
                 _ => return source.damaged("a version is missing"),
             }
+
             let parent = u64::from_le_bytes(source.array()?);
             let root = NodeHash(source.array::<NODE_HASH_BYTES>()?);
             let metadata = source.metadata()?;
@@ -128,6 +138,7 @@ impl Tree {
                     None => return source.damaged("its parent does not come before it"),
                 },
             };
+
             let retained = match parent {
                 Some(parent) => {
                     let mut changes = Vec::new();
@@ -142,16 +153,20 @@ impl Tree {
                 }
                 None => self.add_first(&mut source, &mut transaction, &metadata)?,
             };
+
             let found = retained.as_ref().map_or(Root::EMPTY, |(_, edge)| edge.top);
             check_root(&root, &found)?;
             let Some((committed, edge)) = retained else {
                 return source.damaged("a version of the empty state");
             };
+
             if let Some(id) = committed.version {
                 made.push((id, edge));
             }
+
             all.push(committed);
         }
+
         source.end(all.len() as u64, "number of versions")?;
         transaction.finish()?;
         Ok(all)

@@ -1,4 +1,5 @@
-//! One version of a tree as a stream: out of one store, into another of whatever back-end. `exchange_all` has all versions.
+//! One version of a tree as a stream: out of one store, into another of whatever back-end.
+//! `exchange_all` has all versions.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -14,9 +15,10 @@
 //! | 8 | number of values |
 //! | 4 | CRC-32C of all before |
 //!
-//! Numbers are little-endian. As soon as [`MARK_BYTES`] have come since the head or the last mark, the next tag or length of an
-//! address has a mark before it: a [`MARK_TAG`] and the CRC-32C of all before (4). So damage is found near to where it is, and
-//! what is in a stream is a function of the state and the metadata alone.
+//! Numbers are little-endian. As soon as [`MARK_BYTES`] have come since the head or the last mark,
+//! the next tag or length of an address has a mark before it: a [`MARK_TAG`] and the CRC-32C of all
+//! before (4). So damage is found near to where it is, and what is in a stream is a function of the
+//! state and the metadata alone.
 
 use std::io::{BufReader, Read, Write};
 use std::sync::Arc;
@@ -68,8 +70,9 @@ pub enum ExchangeError {
     /// The stream is not one, or not as it was written. Export again.
     #[error("damaged at byte {at}: {rule}")]
     Damaged {
-        /// Where it was noticed: bytes of the stream before the place at which the rule was seen to be broken. That is behind
-        /// the first damaged byte and not behind the first checksum after it, but for a stream that goes on behind its end.
+        /// Where it was noticed: bytes of the stream before the place at which the rule was seen to
+        /// be broken. That is behind the first damaged byte and not behind the first checksum after
+        /// it, but for a stream that goes on behind its end.
         at: u64,
         /// Which rule is broken.
         rule: &'static str,
@@ -139,8 +142,9 @@ pub struct Exported {
 }
 
 impl Tree {
-    /// Writes a state as a stream, with the metadata of the newest version that has it, in pieces of some bytes; `output` should
-    /// have a buffer, and is flushed. The same state with the same metadata gives the same bytes from every store.
+    /// Writes a state as a stream, with the metadata of the newest version that has it, in pieces
+    /// of some bytes; `output` should have a buffer, and is flushed. The same state with the same
+    /// metadata gives the same bytes from every store.
     ///
     /// Cost: reads each node once. Memory: one path, and a value.
     ///
@@ -151,38 +155,43 @@ impl Tree {
         let Snapshot { reader, .. } = self.snapshot()?;
         let version = version_of(&*reader, self.tree_name().id, self.name(), root)?;
         let edge = version.as_ref().map(|version| &version.edge);
-        let (inner, view) = (Arc::clone(self.inner()), View::Snapshot(reader));
+        let inner = Arc::clone(self.inner());
+        let view = View::Snapshot(reader);
         let leaves = Leaves::below(inner, view, *root, edge, &Prefix::EMPTY)?;
         let mut sink = Sink::begin(output, STATE_KIND)?;
         sink.put(&root.0)?;
         sink.put_metadata(version.as_ref().map_or(&[], |version| &version.metadata))?;
+
         let mut values: u64 = 0;
         for leaf in leaves {
             let (address, value) = leaf?;
             sink.put_value(&address, Some(&value))?;
             values += 1;
         }
+
         let bytes = sink.end(values)?;
         Ok(Exported { root: *root, values, bytes })
     }
 
-    /// Reads a state from a stream that ends with it, and retains it as a new version, with the metadata that the stream has,
-    /// without a parent and in one transaction: it is there when its root was computed anew and is the one that the stream
-    /// names, and else nothing is.
+    /// Reads a state from a stream that ends with it, and retains it as a new version, with the
+    /// metadata that the stream has, without a parent and in one transaction: it is there when its
+    /// root was computed anew and is the one that the stream names, and else nothing is.
     ///
-    /// From when the head of the stream has come until it is done, the writer is held: no other commit is made meanwhile. A
-    /// stream that may be slow should be brought into a file before.
+    /// From when the head of the stream has come until it is done, the writer is held: no other
+    /// commit is made meanwhile. A stream that may be slow should be brought into a file before.
     ///
-    /// Cost: hashes every node; writes the record of each node. Memory: one path, 4 MiB of records, a value, and what the
-    /// back-end holds of a transaction.
+    /// Cost: hashes every node; writes the record of each node. Memory: one path, 4 MiB of records,
+    /// a value, and what the back-end holds of a transaction.
     ///
     /// # Errors
-    /// [`ExchangeError::Io`], [`ExchangeError::Damaged`], [`ExchangeError::Unsupported`], [`ExchangeError::WrongRoot`], and as
+    /// [`ExchangeError::Io`], [`ExchangeError::Damaged`], [`ExchangeError::Unsupported`],
+    /// [`ExchangeError::WrongRoot`], and as
     /// [`Error`]: [`Error::UnknownTree`] and those of the back-end.
     pub fn import(&self, input: impl Read) -> Result<Committed, ExchangeError> {
         let (source, kind) = Source::begin(input)?;
         if kind != STATE_KIND {
-            let (found, known) = (content(kind), content(STATE_KIND));
+            let found = content(kind);
+            let known = content(STATE_KIND);
             return Err(ExchangeError::Unsupported { what: "content", found, known });
         }
         self.import_version(source)
@@ -279,7 +288,8 @@ impl<W: Write> Sink<W> {
         self.put(&[tag])
     }
 
-    /// A value, or that there is none any more. Values are stored in records, which have a limit far below what the length takes.
+    /// A value, or that there is none any more. Values are stored in records, which have a limit
+    /// far below what the length takes.
     pub(crate) fn put_value(&mut self, address: &Address, value: Option<&[u8]>) -> Exchanged<()> {
         self.put_tag(address.as_bytes().len() as u8)?;
         self.put(address.as_bytes())?;
@@ -323,12 +333,14 @@ impl<R: Read> Source<R> {
         if source.array()? != EXPORT_MAGIC {
             return source.damaged("it is no export of a radix state");
         }
+
         let unsupported =
             |what, found, known: String| Err(ExchangeError::Unsupported { what, found, known });
         let version = u32::from_le_bytes(source.array()?);
         if version != EXPORT_VERSION {
             return unsupported("version", version.to_string(), EXPORT_VERSION.to_string());
         }
+
         let [len] = source.array()?;
         let scheme = source.bytes(usize::from(len))?;
         let [kind] = source.array()?;
@@ -337,10 +349,12 @@ impl<R: Read> Source<R> {
         if scheme != SCHEME.as_bytes() {
             return unsupported("scheme", scheme.escape_ascii().to_string(), SCHEME.into());
         }
+
         if !matches!(kind, STATE_KIND | TREE_KIND) {
             let known = format!("{} and {}", content(STATE_KIND), content(TREE_KIND));
             return unsupported("content", content(kind), known);
         }
+
         Ok((source, kind))
     }
 
@@ -387,14 +401,15 @@ impl<R: Read> Source<R> {
         if tag != MARK_TAG {
             return self.damaged("a mark is missing");
         }
+
         self.check_crc()?;
         self.mark = self.at;
         let [tag] = self.array()?;
         Ok(tag)
     }
 
-    /// Calls `push` with each value, which ascend, or that there is none any more, up to the end of the values. Answers how many
-    /// there were.
+    /// Calls `push` with each value, which ascend, or that there is none any more, up to the end of
+    /// the values. Answers how many there were.
     pub(crate) fn values(
         &mut self,
         mut push: impl FnMut(&Self, &Address, Option<Vec<u8>>) -> Exchanged<()>,
@@ -409,13 +424,16 @@ impl<R: Read> Source<R> {
             if len > ADDRESS_BYTES_MAX {
                 return self.damaged("length of an address");
             }
+
             let bytes = self.bytes(len)?;
             let Ok(address) = Address::new(&bytes) else {
                 return self.damaged("length of an address");
             };
+
             if Prefix::from(address) <= last {
                 return self.damaged("addresses do not ascend");
             }
+
             last = address.into();
             let value = match u32::from_le_bytes(self.array()?) {
                 REMOVED => None,
@@ -424,6 +442,7 @@ impl<R: Read> Source<R> {
                 }
                 len => Some(self.bytes(len as usize)?),
             };
+
             push(self, &address, value)?;
             count += 1;
         }

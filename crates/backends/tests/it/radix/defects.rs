@@ -39,7 +39,8 @@ fn d2_equal_sub_trees_are_freed_with_the_last_that_has_them(store: &Store) {
         let second = commit(&tree, &first, &[set("aa0000", "x"), set("bb0000", "y")]);
         assert_eq!(store.node_count().unwrap(), 4 + 7 + 1);
         let (pruned, kept) = if prunes_the_tip { (second, first) } else { (first, second) };
-        let (before, after) = (tree.nodes(&pruned).unwrap(), tree.nodes(&kept).unwrap());
+        let before = tree.nodes(&pruned).unwrap();
+        let after = tree.nodes(&kept).unwrap();
         assert_eq!(prune(&tree, &pruned), before.difference(&after).copied().collect());
         assert_eq!(store.node_count().unwrap(), after.len() as u64 + 1);
         assert_eq!(leaves(&tree, &kept).len(), 2);
@@ -60,9 +61,11 @@ fn d3_a_value_that_three_addresses_use_stays_for_the_third(store: &Store) {
     ] {
         roots.push(commit(&tree, roots.last().unwrap(), &[changes]));
     }
+
     for root in &roots[1..5] {
         prune(&tree, root);
     }
+
     assert_eq!(read(&tree, &roots[5], "cc0000").unwrap(), b"v");
     assert_eq!(store.node_count().unwrap(), 5);
 }
@@ -74,11 +77,13 @@ fn d4_pruning_a_predecessor_leaves_the_older_ones_complete(store: &Store) {
     let n2 = commit(&tree, &n1, &[set("aa0000", "2")]);
     let n3 = commit(&tree, &n2, &[delete("bb0000")]);
     prune(&tree, &n2);
+
     for (root, value) in [(n0, "0"), (n1, "1")] {
         let expected = [("aa0000", value), ("bb0000", "old")];
         let expected = expected.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()));
         assert_eq!(leaves(&tree, &root), expected);
     }
+
     assert_eq!(read(&tree, &n3, "bb0000"), None);
 }
 
@@ -89,6 +94,7 @@ fn d6_equal_values_are_listed_under_their_own_addresses(store: &Store) {
     let root = commit(&tree, &Root::EMPTY, &changes);
     let found: Vec<String> = leaves(&tree, &root).into_iter().map(|(key, _)| key).collect();
     assert_eq!(found, addresses);
+
     for (prefix, expected) in
         [("aa", &addresses[..3]), ("aa00", &addresses[..2]), ("ab0000", &addresses[3..])]
     {
@@ -112,6 +118,7 @@ fn d7_a_fork_point_can_be_pruned_when_its_other_forks_are_gone(store: &Store) {
         } else {
             prune(&tree, &forks[0]);
         }
+
         prune(&tree, &forks[1]);
         // The root, and those down to the value that is no more.
         let own = tree.nodes(&parent).unwrap();
@@ -139,6 +146,7 @@ fn d8_versions_of_a_root_that_recurs_are_counted(store: &Store) {
     assert_eq!(prune(&tree, &two).len(), 4);
     assert_eq!(prune(&tree, &one).len(), 5);
     assert_eq!(store.node_count().unwrap(), 1);
+
     assert_eq!(tree.prune(&one).unwrap(), Pruned::Unknown);
 }
 
@@ -146,6 +154,7 @@ fn d9_what_is_unknown_is_an_error_everywhere(store: &Store) {
     let tree = tree(store);
     let root = commit(&tree, &Root::EMPTY, &[set("aa", "1")]);
     let unknown = altered(&root);
+
     for refused in [
         tree.compute_root(&unknown, &[set("aa", "2")]).map(drop),
         tree.compute_root(&unknown, &[]).map(drop),
@@ -160,6 +169,7 @@ fn d9_what_is_unknown_is_an_error_everywhere(store: &Store) {
     ] {
         assert!(matches!(refused, Err(Error::UnknownRoot { root, .. }) if root == unknown));
     }
+
     for parent in [root, Root::EMPTY] {
         let refused = tree.commit(&parent, &[delete("bb")]);
         assert!(matches!(refused, Err(Error::AddressNotFound { .. })), "{refused:?}");
@@ -170,6 +180,7 @@ fn d10_odd_addresses_and_two_deletions_of_one_are_errors(store: &Store) {
     let tree = tree(store);
     let root = commit(&tree, &Root::EMPTY, &[set("aa", "1")]);
     let text = TextTree(tree.clone());
+
     for key in ["a", "", "aab"] {
         let key = key.to_owned();
         for change in [
@@ -182,6 +193,7 @@ fn d10_odd_addresses_and_two_deletions_of_one_are_errors(store: &Store) {
         let refused = Reader::get(&text, &root.to_string(), &[key]);
         assert!(matches!(refused, Err(Error::InvalidAddress { index: None, .. })));
     }
+
     let refused = tree.commit(&root, &[delete("aa"), delete("aa")]);
     assert!(matches!(refused, Err(Error::DuplicateAddress { first: 0, second: 1, .. })));
 }
@@ -203,6 +215,7 @@ fn d11_an_address_and_what_begins_with_it_are_independent(store: &Store) {
     assert_eq!(read(&tree, &without, "ab"), None);
     assert_eq!(read(&tree, &without, "ab00").unwrap(), b"inner");
     let refused = tree.commit(&without, &[delete("ab")]);
+
     assert!(matches!(refused, Err(Error::AddressNotFound { .. })), "an inner path is no value");
 }
 
@@ -221,10 +234,12 @@ fn d12_there_is_one_rule_for_addresses(store: &Store) {
             assert!(matches!(&refused, Err(Error::InvalidAddress { text, .. }) if text == key));
         }
     }
+
     let longest = "0f".repeat(35);
     let set = StateChange::Set { key: longest.clone(), value: b"v".to_vec() };
     let root = text.commit(&init, &[set]).unwrap();
     let found = Reader::get(&text, &root, std::slice::from_ref(&longest)).unwrap();
+
     assert_eq!(found, BTreeMap::from([(longest, b"v".to_vec())]));
 }
 
@@ -233,12 +248,14 @@ fn d13_a_batch_may_have_many_keys(store: &Store) {
     let is_in_memory = store.database().name() == "memory";
     let keys = if is_in_memory { 100_000 } else { by_effort(10_000, 100_000u32) };
     let tree = tree(store);
+
     let mut state = State::new();
     for n in 0..keys {
         // Spread over the addresses: an odd factor takes each number to another.
         let address = n.wrapping_mul(0x9e37_79b1).to_le_bytes();
         state.insert([address.as_slice(), &[0xaa; 4]].concat(), n.to_le_bytes().to_vec());
     }
+
     let changes: Vec<Change> = state
         .iter()
         .map(|(key, value)| Change::Set(terrane_radix::Address::new(key).unwrap(), value.clone()))
@@ -257,10 +274,12 @@ fn d13_a_batch_may_have_many_keys(store: &Store) {
     assert_eq!(commit(&tree, &root, &deletes[1..]), root_of(&state.into_iter().take(1).collect()));
     let pruned = tree.prune_with(&root, &PruneOptions::default()).unwrap();
     let least = 4 * u64::from(keys);
+
     assert!(matches!(pruned, Pruned::Removed { count, .. } if count > least), "{pruned:?}");
 }
 
-/// Pruning the previous root writes about the rows that its commit wrote, in one transaction, however large the state is.
+/// Pruning the previous root writes about the rows that its commit wrote, in one transaction,
+/// however large the state is.
 fn d14_a_prune_writes_no_more_than_what_changed(subject: &mut dyn Subject) {
     let mut writes = Vec::new();
     for keys in [50u32, 5_000] {
@@ -269,6 +288,7 @@ fn d14_a_prune_writes_no_more_than_what_changed(subject: &mut dyn Subject) {
         let tree = tree(&store);
         let address = |n: u32| format!("{:08x}{:056x}", n.wrapping_mul(0x9e37_79b1), n);
         let all: Vec<Change> = (0..keys).map(|n| set(&address(n), n.to_le_bytes())).collect();
+
         let mut root = commit(&tree, &Root::EMPTY, &all);
         for changed in [1u32, 20] {
             let counted = |work: &mut dyn FnMut()| {
@@ -279,21 +299,25 @@ fn d14_a_prune_writes_no_more_than_what_changed(subject: &mut dyn Subject) {
                 assert_eq!(after[1] - before[1], 1, "one transaction");
                 (after[0] - before[0], content(&*database)["main"].len().abs_diff(rows))
             };
+
             let changes: Vec<Change> =
                 (0..changed).map(|n| set(&address(n), format!("new {n}"))).collect();
             let mut next = root;
             let (of_commit, made) = counted(&mut || next = commit(&tree, &root, &changes));
             let (of_prune, gone) = counted(&mut || drop(prune(&tree, &root)));
             root = next;
-            // The root and one stop for each change may be the bases of what replaced them, which stay and whose users are
-            // counted, or differences from bases that go with them.
+
+            // The root and one stop for each change may be the bases of what replaced them, which
+            // stay and whose users are counted, or differences from bases that go with them.
             let of_bases = 2 * (1 + changed as usize);
             assert!(made.abs_diff(gone) <= of_bases, "{made} rows came, {gone} went");
+
             // Beside the rows of nodes: the version, its root, and its neighbour.
             assert!(of_prune <= of_commit + 3, "{keys} keys: {of_prune} against {of_commit}");
             writes.push((keys, changed, of_commit, of_prune));
         }
     }
+
     // A hundred times the keys make the paths to a value one stop longer or two.
     for (small, large) in writes[..2].iter().zip(&writes[2..]) {
         assert!(large.3 <= small.3 + 2 * u64::from(large.1) + 2, "{writes:?}");

@@ -1,7 +1,8 @@
 //! A database that counts what is asked of it, and fails when it is told to.
 //!
-//! It stands before another one. A call that fails does not reach the other, but for a commit that fails after it took place.
-//! A row of its main table can be such that the database itself finds it damaged, whoever reads it.
+//! It stands before another one. A call that fails does not reach the other, but for a commit that
+//! fails after it took place. A row of its main table can be such that the database itself finds it
+//! damaged, whoever reads it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,7 +97,8 @@ impl Plan {
         let state = self.state();
         match &state.damaged {
             Some(damaged) if table == Table::Main && keys.contains(&damaged.as_slice()) => {
-                let (what, source) = ("page 7".to_owned(), Some("checksum".into()));
+                let what = "page 7".to_owned();
+                let source = Some("checksum".into());
                 Err(Error::Corruption { back_end: NAME, what, source })
             }
             _ => Ok(()),

@@ -70,6 +70,7 @@ impl Engine {
             root = commit(&tree, &root, &changes);
             store.close().unwrap();
         }
+
         (disk, root)
     }
 }
@@ -126,7 +127,8 @@ fn a_state_is_read_beside_its_writer() {
         let (disk, root) = engine.disk_with_store();
         let writing = Store::open(engine.open(&disk).unwrap(), &options()).unwrap();
         let reading = Store::open(engine.open_read_only(&disk).unwrap(), &options()).unwrap();
-        let (own, seen) = (tree(&writing), reading.tree(TREE).unwrap());
+        let own = tree(&writing);
+        let seen = reading.tree(TREE).unwrap();
         let before = seen.leaves(&root, &"".parse().unwrap()).unwrap();
 
         let next = commit(&own, &root, &[set("aaaa", "new")]);
