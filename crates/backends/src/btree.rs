@@ -11,9 +11,6 @@
 //!
 //! Invariant: the number of the next value in pieces is above the number of each piece that the
 //! index has.
-//!
-//! Rejected: an index for each table. A transaction over several of them would need a log of its
-//! own to be atomic.
 
 // Bottom-up: a module imports only from modules above it.
 mod options;

@@ -7,8 +7,8 @@
 //! Begin with [`database`]; [`snapshot`] reads, [`read_only`] opens the store of another process.
 //! The folder imports `terrane_lsm` and the folder [`overlay`](crate::overlay).
 //!
-//! Rejected: compression and pages of other sizes. The options exist to refuse them by name, so
-//! that a setting of another store is never ignored.
+//! Pages have 4 KiB and values are not compressed. The options for both exist so that another
+//! setting is refused by name and never ignored.
 
 // Bottom-up: a module imports only from modules above it.
 mod options;

@@ -13,12 +13,13 @@ use crate::base::node_hash::{NodeHash, Root};
 use crate::check::verify::{Wanted, want};
 use crate::commit::hashing::{hash_branch, hash_leaf, top_of};
 use crate::node::node::{Broken, Edge, Node};
+use crate::records::book::{self, Book};
 use crate::records::node_store::{Loaded, NodeCache, NodePlace, Nodes};
 use crate::records::record::{
     CHAINS_IN_ROW_MAX, Extensions, Kind, ROW_KEY_BYTES, Record, RecordKey, encode_number,
     extension_key, extension_of_key, key_of, users_key,
 };
-use crate::records::versions::{self, Book, Head, TreeId, VERSIONS, Version, VersionId};
+use crate::records::versions::{self, Head, TreeId, VERSIONS, Version, VersionId};
 use crate::store::store::Store;
 use terrane_kv::{Database, Reader, Table};
 
@@ -134,7 +135,7 @@ impl Store {
             let nodes = Nodes { cache: &cache, reader: &*writer, root: None };
             let kept = whole_versions(&nodes, &book, &mut repaired)?;
             let trees = trees_of(&book, &kept, &mut repaired);
-            let records = versions::records(&trees, &kept);
+            let records = book::encode(&trees, &kept);
             compare_bookkeeping(&*writer, records, &mut changes)?;
             repaired.unreferenced = compare_nodes(&nodes, &kept, &mut changes)?;
             head_of(&book, &trees)

@@ -9,13 +9,14 @@ use crate::base::error::{Error, Result};
 use crate::base::node_hash::{NodeHash, Root};
 use crate::commit::hashing::{end_hash, extension_hashes, hash_branch, hash_leaf, top_of};
 use crate::node::node::{Broken, Edge, Node};
+use crate::records::book::Book;
 use crate::records::node_store::{Loaded, NodeCache, NodePlace, Nodes};
 use crate::records::record::{
     Content, Extensions, ROW_KEY_BYTES, Record, RecordKey, decode_number, extension_of_key, key_of,
     nodes_above, reversed, users_key,
 };
 use crate::records::ref_counts::each_edge_not_in;
-use crate::records::versions::{self, Book, TreeId};
+use crate::records::versions::{self, TreeId};
 use crate::store::store::{Store, Tree};
 use terrane_kv::{Reader, Table};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::base::address::{ADDRESS_BYTES_MAX, Prefix};
-use crate::base::error::{Error, Result, told};
+use crate::base::error::{Error, Result, with_causes};
 use crate::base::node_hash::{NodeHash, Root};
 use crate::node::branch::Branch;
 use crate::node::node::{Broken, Edge, Node, NodeRef, common};
@@ -101,7 +101,7 @@ impl Nodes<'_> {
     /// What the back-end says when it is asked for a node.
     fn failure(&self, place: &NodePlace, error: terrane_kv::Error) -> Error {
         match error {
-            terrane_kv::Error::Corruption { .. } => self.corruption(place, told(&error)),
+            terrane_kv::Error::Corruption { .. } => self.corruption(place, with_causes(&error)),
             error => error.into(),
         }
     }

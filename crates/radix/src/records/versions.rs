@@ -18,8 +18,6 @@
 //! a record counts as one in the head, so that whoever has something of an older one in memory can
 //! tell.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use terrane_io::checksum::{crc32c, crc32c_append};
 
 use crate::base::error::{Error, Result};
@@ -34,9 +32,9 @@ pub(crate) const MAGIC: [u8; 8] = *b"TRNRADX3";
 /// How nodes are hashed: as Transact does, length heads included.
 pub const SCHEME: &str = "transact";
 
-const TABLE: Table<'static> = Table::Index(VERSIONS);
+pub(super) const TABLE: Table<'static> = Table::Index(VERSIONS);
 const CRC_BYTES: usize = 4;
-const HEAD_KEY: &[u8] = b"n";
+pub(super) const HEAD_KEY: &[u8] = b"n";
 
 /// The number of a version, of all trees of a store: later commits have greater ones, and none is
 /// given twice.
@@ -157,7 +155,7 @@ pub(crate) struct Version {
 }
 
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-fn version_key(id: VersionId) -> [u8; 9] {
+pub(super) fn version_key(id: VersionId) -> [u8; 9] {
     let mut key = [b'v'; 9];
     key[1..].copy_from_slice(&id.0.to_be_bytes());
     key
@@ -165,13 +163,13 @@ fn version_key(id: VersionId) -> [u8; 9] {
 
 /// The version that a record is of by its key.
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-fn version_of_key(key: &[u8]) -> Option<VersionId> {
+pub(super) fn version_of_key(key: &[u8]) -> Option<VersionId> {
     let id = key.strip_prefix(b"v")?.try_into().ok()?;
     Some(VersionId(u64::from_be_bytes(id)))
 }
 
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-fn root_key(tree: TreeId, root: &Root) -> [u8; 5 + NODE_HASH_BYTES] {
+pub(super) fn root_key(tree: TreeId, root: &Root) -> [u8; 5 + NODE_HASH_BYTES] {
     let mut key = [b'r'; 5 + NODE_HASH_BYTES];
     key[1..5].copy_from_slice(&tree.to_be_bytes());
     key[5..].copy_from_slice(&root.0);
@@ -179,41 +177,41 @@ fn root_key(tree: TreeId, root: &Root) -> [u8; 5 + NODE_HASH_BYTES] {
 }
 
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-fn older_key(owner: &[u8], id: VersionId) -> Vec<u8> {
+pub(super) fn older_key(owner: &[u8], id: VersionId) -> Vec<u8> {
     [b"o", owner, &id.0.to_be_bytes()].concat()
 }
 
 /// The record that an older version is of, and its number.
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-fn older_of<'a>(key: &'a [u8], record: &[u8]) -> Result<(&'a [u8], VersionId)> {
+pub(super) fn older_of<'a>(key: &'a [u8], record: &[u8]) -> Result<(&'a [u8], VersionId)> {
     read(key, record, |_| Ok(()))?;
     let (owner, id) =
         key[1..].split_last_chunk().ok_or_else(|| corrupt(key, "length of the key"))?;
     Ok((owner, VersionId(u64::from_be_bytes(*id))))
 }
 
-fn tree_key(name: &str) -> Vec<u8> {
+pub(super) fn tree_key(name: &str) -> Vec<u8> {
     [b"t", name.as_bytes()].concat()
 }
 
-fn corrupt(key: &[u8], what: &str) -> Error {
+pub(super) fn corrupt(key: &[u8], what: &str) -> Error {
     Error::CorruptRecord {
         what: format!("record {:?} of {VERSIONS}: {what}", key.escape_ascii().to_string()),
     }
 }
 
-fn sealed(key: &[u8], mut body: Vec<u8>) -> Vec<u8> {
+pub(super) fn sealed(key: &[u8], mut body: Vec<u8>) -> Vec<u8> {
     let crc = crc32c_append(crc32c(key), &body);
     body.extend_from_slice(&crc.to_le_bytes());
     body
 }
 
-fn put(writer: &mut dyn Writer, key: &[u8], body: Vec<u8>) -> Result<()> {
+pub(super) fn put(writer: &mut dyn Writer, key: &[u8], body: Vec<u8>) -> Result<()> {
     Ok(writer.overwrite(TABLE, key, &sealed(key, body))?)
 }
 
 /// Reads a record by a function of its body.
-fn read<T>(
+pub(super) fn read<T>(
     key: &[u8],
     record: &[u8],
     parse: impl FnOnce(&mut Input<'_>) -> std::result::Result<T, Broken>,
@@ -229,7 +227,7 @@ fn read<T>(
         .map_err(|Broken(rule)| corrupt(key, rule))
 }
 
-fn get<T>(
+pub(super) fn get<T>(
     reader: &(impl Reader + ?Sized),
     key: &[u8],
     parse: impl FnOnce(&mut Input<'_>) -> std::result::Result<T, Broken>,
@@ -237,11 +235,11 @@ fn get<T>(
     reader.get(TABLE, key)?.map(|record| read(key, &record, parse)).transpose()
 }
 
-fn number_in(input: &mut Input<'_>) -> std::result::Result<u32, Broken> {
+pub(super) fn number_in(input: &mut Input<'_>) -> std::result::Result<u32, Broken> {
     u32::try_from(input.number()?).map_err(|_| Broken("a number is too large"))
 }
 
-fn ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
+pub(super) fn ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
     let newest = Some(input.number()?).filter(|id| *id != 0).map(VersionId);
     let older = input.number()?;
     if older > 0 && newest.is_none() {
@@ -250,12 +248,12 @@ fn ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
     Ok(Ids { newest, older })
 }
 
-fn put_ids(out: &mut Vec<u8>, ids: Ids) {
+pub(super) fn put_ids(out: &mut Vec<u8>, ids: Ids) {
     put_number(out, ids.newest.map_or(0, |id| id.0));
     put_number(out, ids.older);
 }
 
-fn own_format() -> Vec<u8> {
+pub(super) fn own_format() -> Vec<u8> {
     [MAGIC.as_slice(), SCHEME.as_bytes()].concat()
 }
 
@@ -289,12 +287,12 @@ pub(crate) fn is_formatted(reader: &(impl Reader + ?Sized)) -> Result<bool> {
     Ok(reader.get(TABLE, b"f")?.is_some())
 }
 
-fn head_in(input: &mut Input<'_>) -> std::result::Result<Head, Broken> {
+pub(super) fn head_in(input: &mut Input<'_>) -> std::result::Result<Head, Broken> {
     let next_tree = number_in(input)?;
     Ok(Head { next_tree, last_version: input.number()?, transactions: input.number()? })
 }
 
-fn head_body(head: &Head) -> Vec<u8> {
+pub(super) fn head_body(head: &Head) -> Vec<u8> {
     let mut body = Vec::new();
     put_number(&mut body, u64::from(head.next_tree));
     put_number(&mut body, head.last_version);
@@ -329,7 +327,7 @@ pub(crate) fn tree(reader: &(impl Reader + ?Sized), name: &str) -> Result<Option
     get(reader, &tree_key(name), number_in)
 }
 
-fn number_body(number: u32) -> Vec<u8> {
+pub(super) fn number_body(number: u32) -> Vec<u8> {
     let mut body = Vec::new();
     put_number(&mut body, u64::from(number));
     body
@@ -355,7 +353,7 @@ pub(crate) fn rename_tree(writer: &mut dyn Writer, from: &str, to: &str, id: Tre
 }
 
 /// Calls `visit` with the entries whose keys have a prefix.
-fn each_with_prefix(
+pub(super) fn each_with_prefix(
     reader: &(impl Reader + ?Sized),
     prefix: &[u8],
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
@@ -383,12 +381,12 @@ pub(crate) fn trees(reader: &(impl Reader + ?Sized)) -> Result<Vec<(String, Tree
     Ok(trees)
 }
 
-fn root_ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
+pub(super) fn root_ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
     let ids = ids_in(input)?;
     if ids.newest.is_none() { Err(Broken("a root has no version")) } else { Ok(ids) }
 }
 
-fn ids_of_root(reader: &(impl Reader + ?Sized), key: &[u8]) -> Result<Ids> {
+pub(super) fn ids_of_root(reader: &(impl Reader + ?Sized), key: &[u8]) -> Result<Ids> {
     Ok(get(reader, key, root_ids_in)?.unwrap_or_default())
 }
 
@@ -472,7 +470,7 @@ pub(crate) fn roots(
     Ok(roots)
 }
 
-fn version_in(input: &mut Input<'_>) -> std::result::Result<Version, Broken> {
+pub(super) fn version_in(input: &mut Input<'_>) -> std::result::Result<Version, Broken> {
     let tree = number_in(input)?;
     let edge = input.edge()?.to_edge();
     let neighbour = Some(input.number()?).filter(|id| *id != 0).map(VersionId);
@@ -502,7 +500,7 @@ pub(crate) fn version(reader: &(impl Reader + ?Sized), id: VersionId) -> Result<
     Ok(version)
 }
 
-fn version_body(version: &Version) -> Vec<u8> {
+pub(super) fn version_body(version: &Version) -> Vec<u8> {
     let mut body = Vec::new();
     put_number(&mut body, u64::from(version.tree));
     put_edge(&mut body, &version.edge);
@@ -587,165 +585,6 @@ pub(crate) fn last_version(reader: &dyn Reader) -> Result<u64> {
     Ok(id.0)
 }
 
-/// All records, read by themselves.
-#[derive(Debug, Default)]
-pub(crate) struct Book {
-    pub(crate) head: Option<Head>,
-    pub(crate) trees: BTreeMap<String, TreeId>,
-    pub(crate) roots: BTreeMap<(TreeId, Root), Ids>,
-    pub(crate) versions: BTreeMap<VersionId, Version>,
-    /// By the key of the record that they are of.
-    pub(crate) older: BTreeMap<Vec<u8>, Vec<VersionId>>,
-    /// Keys of records that break a rule, of which nothing is in the rest.
-    pub(crate) broken: Vec<Vec<u8>>,
-    /// Why the back-end could not read further.
-    pub(crate) unread: Option<Error>,
-}
-
-/// All records but the head, for trees and their versions, of which the neighbours are taken.
-pub(crate) fn records(
-    trees: &BTreeMap<String, TreeId>,
-    versions: &BTreeMap<VersionId, Version>,
-) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut records = BTreeMap::from([(b"f".to_vec(), own_format())]);
-    records.extend(trees.iter().map(|(name, tree)| (tree_key(name), number_body(*tree))));
-    let mut named: BTreeMap<Vec<u8>, Vec<VersionId>> = BTreeMap::new();
-    for (id, version) in versions {
-        let root = root_key(version.tree, &version.edge.top).to_vec();
-        let neighbour = version.neighbour.map(|neighbour| version_key(neighbour).to_vec());
-        for owner in std::iter::once(root).chain(neighbour) {
-            named.entry(owner).or_default().push(*id);
-        }
-    }
-
-    let ids_of = |owner: &[u8]| {
-        let all = named.get(owner).map_or(&[][..], Vec::as_slice);
-        Ids { newest: all.last().copied(), older: all.len().saturating_sub(1) as u64 }
-    };
-    for (id, version) in versions {
-        let key = version_key(*id);
-        let dependents = ids_of(&key);
-        records.insert(key.to_vec(), version_body(&Version { dependents, ..version.clone() }));
-        let key = root_key(version.tree, &version.edge.top);
-        let mut body = Vec::new();
-        put_ids(&mut body, ids_of(&key));
-        records.insert(key.to_vec(), body);
-    }
-
-    for (owner, all) in &named {
-        let older = all.split_last().map_or(&[][..], |(_, older)| older);
-        records.extend(older.iter().map(|id| (older_key(owner, *id), Vec::new())));
-    }
-
-    records.into_iter().map(|(key, body)| (key.clone(), sealed(&key, body))).collect()
-}
-
 pub(crate) fn is_head(key: &[u8]) -> bool {
     key == HEAD_KEY
-}
-
-impl Book {
-    /// Reads the whole index; hands out the errors of those records that break a rule.
-    pub(crate) fn read(
-        reader: &(impl Reader + ?Sized),
-        note: &mut dyn FnMut(Error) -> Result<()>,
-    ) -> Result<Self> {
-        let mut book = Self::default();
-        let mut cursor = reader.cursor(TABLE)?;
-        loop {
-            match cursor.next() {
-                Ok(Some((key, record))) => {
-                    if let Err(error) = book.take(&key, &record) {
-                        note(error)?;
-                        book.broken.push(key);
-                    }
-                }
-                Ok(None) => return Ok(book),
-                // Where the cursor stands then nobody knows.
-                Err(error @ terrane_kv::Error::Corruption { .. }) => {
-                    book.unread = Some(error.into());
-                    return Ok(book);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-    fn take(&mut self, key: &[u8], record: &[u8]) -> Result<()> {
-        let wrong_key = || corrupt(key, "it belongs to nothing");
-        let (kind, rest) = key.split_first().ok_or_else(wrong_key)?;
-        match kind {
-            b'f' if rest.is_empty() => {}
-            b'n' if rest.is_empty() => self.head = Some(read(key, record, head_in)?),
-            b't' => {
-                let name = std::str::from_utf8(rest).map_err(|_| wrong_key())?;
-                self.trees.insert(name.to_owned(), read(key, record, number_in)?);
-            }
-            b'r' => {
-                let (tree, root) = rest.split_first_chunk().ok_or_else(wrong_key)?;
-                let root = NodeHash(root.try_into().map_err(|_| wrong_key())?);
-                let ids = read(key, record, root_ids_in)?;
-                self.roots.insert((u32::from_be_bytes(*tree), root), ids);
-            }
-            b'v' => {
-                let id = version_of_key(key).ok_or_else(wrong_key)?;
-                let version = read(key, record, version_in)?;
-                check_parent(id, &version).map_err(|Broken(rule)| corrupt(key, rule))?;
-                self.versions.insert(id, version);
-            }
-            b'o' => {
-                let (owner, id) = older_of(key, record)?;
-                self.older.entry(owner.to_vec()).or_default().push(id);
-            }
-            _ => return Err(wrong_key()),
-        }
-
-        Ok(())
-    }
-
-    /// The versions of a root; those that depend on a version.
-    pub(crate) fn of_root(&self, tree: TreeId, root: &Root, ids: Ids) -> Vec<VersionId> {
-        self.all(&root_key(tree, root), ids)
-    }
-
-    pub(crate) fn dependents(&self, id: VersionId, ids: Ids) -> Vec<VersionId> {
-        self.all(&version_key(id), ids)
-    }
-
-    fn all(&self, owner: &[u8], ids: Ids) -> Vec<VersionId> {
-        let older = self.older.get(owner).into_iter().flatten().copied();
-        older.chain(ids.newest).collect()
-    }
-
-    /// How many versions the records speak of, or have been of, that cannot be read.
-    pub(crate) fn lost_versions(&self) -> u64 {
-        let mut named: BTreeSet<VersionId> =
-            self.broken.iter().filter_map(|key| version_of_key(key)).collect();
-        named.extend(self.roots.values().filter_map(|ids| ids.newest));
-        named.extend(self.older.values().flatten());
-        named.extend(self.versions.values().filter_map(|version| version.neighbour));
-        named.extend(self.versions.values().filter_map(|version| version.dependents.newest));
-        named.iter().filter(|id| !self.versions.contains_key(id)).count() as u64
-    }
-
-    /// How many records of trees there are that cannot be read.
-    pub(crate) fn lost_trees(&self) -> u64 {
-        self.broken.iter().filter(|key| key.first() == Some(&b't')).count() as u64
-    }
-
-    /// The number of the version that was made last of those that have a record, also one that
-    /// cannot be read; 0 if there is none.
-    pub(crate) fn last_version(&self) -> u64 {
-        let broken = self.broken.iter().filter_map(|key| version_of_key(key));
-        self.versions.keys().copied().chain(broken).max().map_or(0, |id| id.0)
-    }
-
-    /// Keys of records whose older versions are there although the record is not.
-    pub(crate) fn orphans(&self) -> impl Iterator<Item = &[u8]> {
-        let roots = self.roots.keys().map(|(tree, root)| root_key(*tree, root).to_vec());
-        let versions = self.versions.keys().map(|id| version_key(*id).to_vec());
-        let owners: BTreeSet<Vec<u8>> = roots.chain(versions).collect();
-        self.older.keys().filter(move |owner| !owners.contains(*owner)).map(Vec::as_slice)
-    }
 }
