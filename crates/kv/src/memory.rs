@@ -1,19 +1,17 @@
-//! The reference implementation of [`Database`]: tables in memory, gone when the last handle is
-//! dropped.
+//! Reference implementation of [`Database`]: tables in memory, gone with the last handle.
 //!
-//! Each key holds its versions, the newest last; a version is what one commit bound the key to, a
-//! value or nothing. A snapshot is the number of the commit that was the last when it was made, so
-//! making one copies no map.
+//! Each key has a list of versions, the newest last. A version is the value, or the removal, that one
+//! commit bound the key to. A snapshot is the number of the last commit at its creation, so taking a
+//! snapshot copies no map.
 //!
 //! Invariants:
-//! * A version is kept while the present or a living snapshot sees it. One that was superseded lies
-//!   in the waste of the newest living snapshot that sees it; when that snapshot goes, it passes to
-//!   the next older one that sees it, or is freed.
-//! * The oldest version of a key is a value: a removal with nothing before it is the same as no
-//!   version at all. So a key without a version that is a value is not in the map.
-//! * The present does not change while a writer lives, but by its own commit.
-//! * No lock is held between two calls. A commit holds readers up for as long as it takes to enter
-//!   its changes.
+//! * A version is kept while the present or a live snapshot sees it. A superseded version is in the
+//!   waste of the newest live snapshot that sees it. When that snapshot ends, the version passes to
+//!   the next older snapshot that sees it, or is freed.
+//! * The oldest version of a key is a value: a removal with nothing before it is dropped. A key
+//!   without a value is not in the map.
+//! * While a writer lives, only its own commit changes the present.
+//! * No lock is held between two calls. A commit blocks readers while it enters its changes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -31,13 +29,13 @@ use crate::removals::{Crossed, Removals};
 use crate::turn::{Turn, TurnGuard};
 
 const NAME: &str = "memory";
-/// What a version counts for beside the bytes of its key and value: about what the map and the two
-/// allocations take.
+/// Bytes that a version counts for beside its key and value: an estimate of its part of the map and of
+/// the two allocations.
 const VERSION_BYTES: u64 = 96;
 
 type Key = Arc<[u8]>;
 type Value = Arc<[u8]>;
-/// What a writer binds the keys of one table to; `None` removes.
+/// Changes of one table by a writer; `None` removes the key.
 type Changes = BTreeMap<Key, Option<Value>>;
 
 /// A database in memory. Clones are the same database. Nothing of it is ever on a disk.
@@ -68,10 +66,9 @@ impl Memory {
         })
     }
 
-    /// The same database, which from now on refuses as [`Error::StoreFull`] each commit that would
-    /// make it larger and more than `bytes`, counted as [`disk_bytes`](Database::disk_bytes) does:
-    /// each key and value of the present, and each older one that a living reader sees, with 96
-    /// bytes more for each.
+    /// Limits the database to `bytes`: from now on a commit that would grow it beyond the limit is
+    /// [`Error::StoreFull`]. Counts as [`disk_bytes`](Database::disk_bytes) does: each key and value of
+    /// the present and each older one that a live reader sees, with 96 bytes more for each.
     #[must_use]
     pub fn with_limit(self, bytes: u64) -> Self {
         self.shared.write().limit = Some(bytes);
@@ -160,7 +157,7 @@ impl Database for Memory {
         Ok(state.bytes)
     }
 
-    /// Does nothing: what nobody sees is freed at once.
+    /// Does nothing: a version that nobody sees is freed at once.
     fn compact(&self) -> Result<()> {
         self.shared.read().open("compact")
     }
@@ -182,7 +179,7 @@ struct Shared {
 }
 
 impl Shared {
-    // A poisoned lock is taken all the same: nothing that is done under it can panic half way.
+    // Takes a poisoned lock too: no code under the lock can panic half way.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -226,9 +223,9 @@ struct Entries {
     count: u64,
 }
 
-/// What a key was and is bound to.
+/// Versions of a key.
 struct Versions {
-    /// Superseded ones, by rising birth.
+    /// Superseded versions, by rising commit.
     older: Vec<Version>,
     newest: Version,
 }
@@ -246,7 +243,7 @@ struct Snapshot {
     waste: Vec<Waste>,
 }
 
-/// Names a superseded version. There may be none any more: a removal goes with the last version
+/// Names a superseded version, which may be freed already: a removal goes with the last version
 /// before it.
 struct Waste {
     table: usize,
@@ -260,7 +257,7 @@ fn cost(key: &[u8], version: &Version) -> u64 {
 }
 
 impl Versions {
-    /// What the snapshot of commit `number` sees.
+    /// The value that the snapshot of commit `number` sees.
     fn at(&self, number: u64) -> Option<&Value> {
         let version = if self.newest.born <= number {
             Some(&self.newest)
@@ -277,8 +274,7 @@ impl Versions {
     }
 }
 
-/// How the bytes of a database change when `next` supersedes the `versions` of a key: those added,
-/// those freed.
+/// Bytes added and freed when `next` supersedes the `versions` of a key.
 fn effect(
     key: &[u8],
     versions: Option<&Versions>,
@@ -338,7 +334,7 @@ impl State {
         self.snapshots.last_key_value().map(|(&number, _)| number)
     }
 
-    /// How many bytes there are after a commit of `changes`.
+    /// Bytes of the database after a commit of `changes`.
     fn bytes_after(&self, changes: &[Changes]) -> u64 {
         let snapshot = self.newest_snapshot();
         let mut bytes = self.bytes;
@@ -387,7 +383,7 @@ impl State {
         Ok(Receipt(self.present))
     }
 
-    /// A reader of the snapshot of commit `number` goes.
+    /// Ends a reader of the snapshot of commit `number`.
     fn release(&mut self, number: u64) {
         let Slot::Occupied(mut slot) = self.snapshots.entry(number) else {
             return;
@@ -414,8 +410,8 @@ impl State {
 }
 
 impl Entries {
-    /// Makes `next` the newest version of a key. What it supersedes is freed, or goes to `waste` if
-    /// `snapshot`, the newest one, sees it. The bytes added and freed.
+    /// Makes `next` the newest version of a key. Frees the superseded version, or moves it to `waste`
+    /// if `snapshot`, the newest one, sees it. Returns the bytes added and freed.
     fn bind(
         &mut self,
         table: usize,
@@ -462,8 +458,8 @@ impl Entries {
         }
     }
 
-    /// Frees a superseded version, and the removals that then have nothing before them. The bytes
-    /// freed.
+    /// Frees a superseded version, and the removals that then have nothing before them. Returns the
+    /// bytes freed.
     fn free(&mut self, waste: &Waste) -> u64 {
         let Some(versions) = self.versions.get_mut(&waste.key) else {
             return 0;
@@ -525,12 +521,12 @@ struct MemoryWriter<'a> {
     changes: Vec<Changes>,
     /// Ranges of removals that cursors jump over, by table.
     removals: Vec<RefCell<Removals<Key>>>,
-    /// Of what it sees, by table.
+    /// Number of entries that the writer sees, by table.
     counts: Vec<u64>,
 }
 
 impl MemoryWriter<'_> {
-    /// What it sees of a key.
+    /// The value of a key that the writer sees.
     fn find(&self, table: usize, key: &[u8]) -> Result<Option<Value>> {
         let state = self.shared.read();
         state.open("get")?;
@@ -591,7 +587,7 @@ impl Writer for MemoryWriter<'_> {
     }
 }
 
-/// The first entry that lies that way from `gap` and of which `pick` takes something.
+/// The first entry in this direction from `gap` for which `pick` returns something.
 fn find<V, T>(
     map: &BTreeMap<Key, V>,
     gap: &Gap<Key>,
@@ -606,7 +602,7 @@ fn find<V, T>(
     }
 }
 
-/// What a cursor goes over.
+/// Source of a cursor.
 trait View {
     fn step(&self, table: usize, gap: &Gap<Key>, way: Way) -> Result<Option<(Key, Value)>>;
 }
@@ -666,8 +662,7 @@ impl MemoryWriter<'_> {
 }
 
 impl MemoryWriter<'_> {
-    /// The last key, for a cursor that goes this way, of the removals that are known to follow
-    /// `key` without a gap.
+    /// The last key in this direction of the removals that are known to follow `key` without a gap.
     fn far_end(&self, table: usize, key: Key, way: Way, crossed: &mut Crossed<Key>) -> Key {
         let Some(removals) = self.removals.get(table) else { return key };
         let removals = removals.borrow();

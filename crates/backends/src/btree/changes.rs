@@ -1,4 +1,4 @@
-//! Updates of the index that a commit of a transaction takes.
+//! Updates of the index that make up a commit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use terrane_kv::Result;
 
 use super::row::{self, PIECE_BYTES, Row, Split, WHOLE_BYTES_MAX, read_row};
 
-/// What there is of a key before a commit.
+/// State of a key before a commit.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Before {
     Nothing,
@@ -24,7 +24,8 @@ impl Before {
         })
     }
 
-    /// If that is all there is to know: of a value in pieces it is also to be known which they are.
+    /// The state of a key whose value has this length; `None` for a value in pieces, whose number the
+    /// row has.
     pub(super) fn of_value(bytes: Option<usize>) -> Option<Self> {
         match bytes {
             None => Some(Self::Nothing),
@@ -33,10 +34,10 @@ impl Before {
     }
 }
 
-/// The rows of a commit.
+/// Rows and pieces that a commit writes and removes.
 #[derive(Default)]
 pub(super) struct Rows<'a> {
-    /// With whether the key is there already.
+    /// Key, row, and whether the key exists already.
     pub(super) put: Vec<(Vec<u8>, Vec<u8>, bool)>,
     pieces: Vec<(Split, &'a [u8])>,
     removed: Vec<Vec<u8>>,
@@ -45,8 +46,7 @@ pub(super) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// What a change makes of the row of a key; returns by how many the entries of its table become
-    /// more.
+    /// Adds the change of a key; returns by how much the number of entries of its table grows.
     pub(super) fn change(
         &mut self,
         key: Vec<u8>,
@@ -58,6 +58,7 @@ impl<'a> Rows<'a> {
             self.gone.push(split);
         }
 
+        debug_assert!(after.is_none_or(|value| u32::try_from(value.len()).is_ok()));
         let was_there = !matches!(before, Before::Nothing);
         match after {
             None if !was_there => {}
@@ -76,7 +77,7 @@ impl<'a> Rows<'a> {
         i64::from(after.is_some()) - i64::from(was_there)
     }
 
-    /// The keys of the pieces that come and of those that go.
+    /// Keys of the new pieces and of the removed pieces.
     pub(super) fn piece_keys(&self) -> (Vec<[u8; 13]>, Vec<[u8; 13]>) {
         let keys = |split: &Split| {
             let split = *split;
@@ -86,8 +87,7 @@ impl<'a> Rows<'a> {
         (put, self.gone.iter().flat_map(keys).collect())
     }
 
-    /// The updates, and of each whether its key is there: new pieces are not, and those that go
-    /// are.
+    /// The updates, each with whether its key exists: a new piece does not, a removed piece does.
     pub(super) fn updates<'b>(
         &'b self,
         put: &'b [[u8; 13]],

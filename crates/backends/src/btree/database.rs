@@ -11,18 +11,18 @@ use terrane_kv::{Counts, Database, Durability, Error, Guarantee, Reader, Receipt
 use super::changes::{Before, Rows};
 use super::options::{BtreeOptions, NAME, broken, error};
 use super::row::{self, PIECES};
-use super::snapshot::{Rooted, Source};
+use super::snapshot::{BtreeSnapshot, Source};
 use super::tables::{entries_of, open_tables};
 use crate::overlay::changes::{Changes, Known};
 use crate::overlay::engine::{Common, Engine};
 use crate::overlay::failure::check_dir;
 
-/// A database in one B+tree; `docs/format/tables.md` says how.
+/// Database in one B+tree; `docs/format/tables.md` has the bytes.
 ///
-/// Cost: a lookup is one of the index, and one of each piece of a value of 768 bytes or more, side
-/// by side; `count` is one lookup. A commit looks up each key that it changes and that its writer
-/// has not read, and writes once to the log, as much as its keys and values take, and does its
-/// share of draining; with [`Durability::Each`] it syncs the log.
+/// Cost: a lookup is one lookup of the index, and one of each piece of a value of 768 bytes or more,
+/// side by side; `count` is one lookup. A commit looks up each key that it changes and its writer has
+/// not read, writes its keys and values once to the WAL, and does its share of applying pending
+/// updates; with [`Durability::Each`] it syncs the WAL.
 #[derive(Debug)]
 pub struct BtreeDatabase {
     common: Common,
@@ -33,25 +33,25 @@ pub struct BtreeDatabase {
 
 #[derive(Debug)]
 struct Btree {
-    /// Also of the snapshots, whose pages are not kept without it.
+    /// Shared with the snapshots: the index keeps their pages.
     index: Arc<Index>,
-    /// The main table and the indexes: the key of the row of each, and its number.
+    /// The main table and the indexes: the key of each table's row, and its number.
     tables: Arc<[(Vec<u8>, u8)]>,
     is_synced_each: bool,
-    /// Of the next value in pieces.
+    /// Number of the next value in pieces.
     next_value: AtomicU64,
 }
 
 impl BtreeDatabase {
-    /// Opens the database in a directory, which is made if it is missing, with these indexes; those
-    /// that are not there yet are made, and others that are there are left alone.
+    /// Opens the database in a directory with these indexes. Creates the directory and the indexes
+    /// that are missing; leaves other indexes alone.
     ///
-    /// Cost: as of opening an index: in proportion to the log.
+    /// Cost: in proportion to the WAL, as of opening an index.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an option or the name of an index that cannot be, and for more
-    /// than 253 indexes over all openings; [`Error::Locked`]; [`Error::Corruption`], also if
-    /// something else is there; [`Error::StoreFull`], [`Error::BackEnd`].
+    /// than 253 indexes over all openings; [`Error::Locked`]; [`Error::Corruption`], also if the
+    /// directory holds something else; [`Error::StoreFull`], [`Error::BackEnd`].
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -87,7 +87,7 @@ impl BtreeDatabase {
 }
 
 impl Btree {
-    /// An error of writing: after some of them nothing can be written.
+    /// An error of a write: [`Error::Poisoned`] if a sync failed.
     fn error(&self, call: &'static str, failure: terrane_btree::Error) -> Error {
         match failure {
             terrane_btree::Error::Disk(_) if self.index.is_poisoned() => {
@@ -99,14 +99,14 @@ impl Btree {
 }
 
 impl Engine for Btree {
-    type Snapshot = Rooted;
+    type Snapshot = BtreeSnapshot;
 
     const WANTS_KNOWN: bool = true;
 
-    fn snapshot(&self) -> Result<Rooted> {
+    fn snapshot(&self) -> Result<BtreeSnapshot> {
         let snapshot = self.index.snapshot().map_err(|failure| error("reader", failure))?;
         let tables = self.tables.clone();
-        Ok(Rooted { source: Source::Own { snapshot, _index: self.index.clone() }, tables })
+        Ok(BtreeSnapshot { source: Source::Own { snapshot, _index: self.index.clone() }, tables })
     }
 
     fn commit(&self, changes: &[Changes], known: &[Known]) -> Result<Receipt> {
@@ -217,8 +217,8 @@ impl Database for BtreeDatabase {
         self.common.disk_bytes(&self.dir)
     }
 
-    /// Packs entries of half-empty leaves into fewer, moves pages from the end of the file into
-    /// free ones and cuts the file; pages that snapshots need stay.
+    /// Packs half-empty leaves, moves pages from the end of the file into free ones, and cuts the
+    /// file. Pages that snapshots need stay.
     fn compact(&self) -> Result<()> {
         self.common.check_open("compact")?;
         let compacted = self.engine.index.compact();

@@ -7,28 +7,26 @@ use crate::overlay::failure::{disk_error, locked};
 
 pub(super) const NAME: &str = "btree";
 
-/// Memory unless told otherwise, in bytes.
+/// Default memory, in bytes.
 const MEMORY_BYTES_DEFAULT: usize = 256 << 20;
 
-/// Most bytes of a commit: what the engine takes at the most.
+/// Most bytes of a commit: the limit of the engine.
 const COMMIT_BYTES_MAX: usize = 1 << 30;
 
-/// How a [`BtreeDatabase`](crate::BtreeDatabase) is opened. Every option may be changed at each
-/// opening.
+/// Options of a [`BtreeDatabase`](crate::BtreeDatabase). Each opening may change every option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BtreeOptions {
-    /// How durable commits are. `None` asks for no sync at all, `Async` for those of checkpoints
-    /// only.
+    /// Durability of commits. `None` never syncs, `Async` syncs at checkpoints only.
     pub durability: Durability,
-    /// Memory for cached pages and for updates that are not in leaves yet, in bytes; 256 MiB unless
-    /// set, 1 MiB at least. A commit takes its size on top of it.
+    /// Bytes of memory for cached pages and pending updates; default 256 MiB, at least 1 MiB. A commit
+    /// takes its own size in addition.
     pub memory_bytes: usize,
-    /// The part of it that updates wait in; a third unless set, half at most.
+    /// Part of `memory_bytes` for pending updates; default a third, at most half.
     pub buffer_bytes: Option<usize>,
     /// Bytes of a page: 4096, and nothing else.
     pub page_bytes: usize,
-    /// About how much of the log is kept, in bytes; 128 MiB unless set.
+    /// Approximate bytes of the WAL; default 128 MiB.
     pub log_bytes_max: u64,
 }
 
@@ -45,7 +43,7 @@ impl Default for BtreeOptions {
 }
 
 impl BtreeOptions {
-    /// The same with another durability.
+    /// Sets the durability.
     #[must_use]
     pub fn with_durability(self, durability: Durability) -> Self {
         Self { durability, ..self }
@@ -63,7 +61,7 @@ impl BtreeOptions {
     }
 }
 
-/// An error of the engine in terms of a database.
+/// An error of the engine, in terms of a database.
 pub(super) fn error(call: &'static str, error: terrane_btree::Error) -> Error {
     use terrane_btree::Error as Btree;
     let back_end = NAME;
@@ -95,7 +93,7 @@ pub(super) fn error(call: &'static str, error: terrane_btree::Error) -> Error {
     }
 }
 
-/// A row that this program does not write.
+/// The error for a row that this program never writes.
 pub(super) fn broken(what: String) -> Error {
     Error::Corruption { back_end: NAME, what, source: None }
 }

@@ -9,7 +9,7 @@ use terrane_kv::{Database, Durability, Result};
 
 use super::database::BtreeDatabase;
 use super::options::{BtreeOptions, NAME, error};
-use super::snapshot::Rooted;
+use super::snapshot::BtreeSnapshot;
 use crate::overlay::engine::Common;
 use crate::overlay::read_only::{Follow, ReadOnly};
 
@@ -31,11 +31,11 @@ struct BtreeFollower {
 
 impl Follow for BtreeFollower {
     const NAME: &'static str = NAME;
-    type Snapshot = Rooted;
+    type Snapshot = BtreeSnapshot;
 
     /// A reader of the index stays at the commit where it was synced. So the newest reader catches
     /// up only if no snapshot shares it; else the follower opens another.
-    fn snapshot(&mut self) -> Result<Rooted> {
+    fn snapshot(&mut self) -> Result<BtreeSnapshot> {
         let is_alone = Arc::strong_count(&self.reader) == 1;
         let caught_up = if is_alone { self.reader.sync().map(drop) } else { Ok(()) };
         match caught_up {
@@ -48,7 +48,7 @@ impl Follow for BtreeFollower {
         }
 
         let indexes: Vec<&str> = self.indexes.iter().map(String::as_str).collect();
-        Rooted::of_reader(Arc::clone(&self.reader), &indexes)
+        BtreeSnapshot::of_reader(Arc::clone(&self.reader), &indexes)
     }
 }
 
@@ -78,7 +78,7 @@ impl BtreeDatabase {
         let reader = open(&disk, dir, options)?;
 
         // Fails here, and not at the first reader, if a table is missing.
-        Rooted::of_reader(Arc::clone(&reader), indexes)?;
+        BtreeSnapshot::of_reader(Arc::clone(&reader), indexes)?;
 
         let follower = BtreeFollower {
             disk,

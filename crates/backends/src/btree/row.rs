@@ -1,4 +1,4 @@
-//! Rows of a B+tree that holds tables of values of any size.
+//! Rows of a B+tree that holds tables with values of any size.
 
 #![doc = include_str!("../../../../docs/format/tables.md")]
 
@@ -7,10 +7,10 @@ use terrane_kv::Result;
 
 use super::options::broken;
 
-/// First byte of the keys of rows that say which tables there are.
+/// First byte of the keys of rows that name the tables.
 pub(super) const NAMES: u8 = 0;
 
-/// First byte of the keys of the main table; those of an index have the number of it.
+/// First byte of the keys of the main table; keys of an index begin with its number.
 pub(super) const MAIN: u8 = 1;
 
 /// Greatest number of an index.
@@ -22,26 +22,26 @@ pub(super) const PIECES: u8 = 255;
 /// Version of the rows.
 pub(super) const ROWS_VERSION: u8 = 1;
 
-/// First byte of a row that has a value as a whole.
+/// First byte of a row with a whole value.
 const WHOLE: u8 = 1;
 
 /// First byte of a row whose value is in pieces.
 const SPLIT: u8 = 2;
 
-/// Bytes of a piece, but for the last one of a value.
+/// Bytes of a piece; the last piece of a value may be shorter.
 pub(super) const PIECE_BYTES: usize = VALUE_BYTES_MAX;
 
-/// Bytes of a value that is in one row, at most.
+/// Most bytes of a value in one row.
 pub(super) const WHOLE_BYTES_MAX: usize = VALUE_BYTES_MAX - 1;
 
-/// Where the pieces of a value are.
+/// Location of the pieces of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Split {
     pub(super) id: u64,
     pub(super) bytes: u32,
 }
 
-/// What a row says of its value.
+/// Content of a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Row<'a> {
     Whole(&'a [u8]),
@@ -56,12 +56,12 @@ pub(super) fn key(table: u8, key: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The key of the row of a table; the empty name is that of the version.
+/// The key of the row of a table; the empty name gives the key of the version.
 pub(super) fn name_key(name: &str) -> Vec<u8> {
     key(NAMES, name.as_bytes())
 }
 
-/// What the row of a table says: its number, and how many entries it has.
+/// The row of a table: its number, and its number of entries.
 pub(super) fn name_value(table: u8, entries: u64) -> Vec<u8> {
     key(table, &entries.to_le_bytes())
 }
@@ -73,18 +73,18 @@ pub(super) fn read_name(value: &[u8]) -> Option<(u8, u64)> {
     (MAIN..=INDEX_MAX).contains(&table).then_some((table, entries))
 }
 
-/// A row that has a value as a whole.
+/// A row with a whole value.
 pub(super) fn whole(value: &[u8]) -> Vec<u8> {
     key(WHOLE, value)
 }
 
 impl Split {
-    /// How many pieces there are.
+    /// Number of pieces.
     pub(super) fn pieces(self) -> u32 {
         self.bytes.div_ceil(PIECE_BYTES as u32)
     }
 
-    /// The row that says so.
+    /// The row of a value in pieces.
     pub(super) fn row(self) -> Vec<u8> {
         let mut bytes = key(SPLIT, &self.id.to_le_bytes());
         bytes.extend_from_slice(&self.bytes.to_le_bytes());
@@ -109,7 +109,7 @@ pub(super) fn piece_id(key: &[u8]) -> Option<u64> {
     (first == PIECES && number.len() == 4).then(|| u64::from_be_bytes(*id))
 }
 
-/// Reads a row; `None` if no row is like that.
+/// Reads a row; `None` for bytes that no row has.
 pub(super) fn read(row: &[u8]) -> Option<Row<'_>> {
     let (&tag, rest) = row.split_first()?;
     match tag {

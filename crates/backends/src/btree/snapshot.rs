@@ -12,20 +12,20 @@ use super::row::{self, MAIN, NAMES, PIECE_BYTES, Row, Split, read_row};
 use super::tables::{entries_of, names_of, stored_tables};
 use crate::overlay::engine::Snapshot;
 
-/// Pieces that are read at a time.
+/// Pieces that one lookup reads.
 const PIECES_AT_ONCE: usize = 4096;
 
-/// A snapshot of the index.
-pub(super) struct Rooted {
+/// Snapshot of the index, by tables.
+pub(super) struct BtreeSnapshot {
     pub(super) source: Source,
     pub(super) tables: Arc<[(Vec<u8>, u8)]>,
 }
 
-/// Where a snapshot reads.
+/// Source of a snapshot.
 pub(super) enum Source {
-    /// In the index of this process.
+    /// A snapshot of this process's index.
     Own { snapshot: terrane_btree::Snapshot, _index: Arc<Index> },
-    /// In a reader, which nobody syncs while a snapshot has it.
+    /// A reader of another process's index, which stays at its commit while a snapshot shares it.
     Reader(Arc<IndexReader>),
 }
 
@@ -59,8 +59,8 @@ impl Source {
     }
 }
 
-impl Rooted {
-    /// The tables of these indexes, as a reader of the index sees them now.
+impl BtreeSnapshot {
+    /// The snapshot that a reader of the index has now, with the tables of these indexes.
     pub(super) fn of_reader(reader: Arc<IndexReader>, indexes: &[&str]) -> Result<Self> {
         let rows = reader.range([NAMES]..[MAIN]).map_err(|failure| error("open", failure))?;
         let Some(known) = stored_tables(rows)? else {
@@ -92,7 +92,7 @@ impl Rooted {
         }
     }
 
-    /// The values that are in pieces.
+    /// Reads values in pieces, [`PIECES_AT_ONCE`] pieces at a time.
     fn values(&self, splits: &[(&[u8], Split)]) -> Result<Vec<Vec<u8>>> {
         let keys: Vec<[u8; 13]> = splits
             .iter()
@@ -128,7 +128,7 @@ impl Rooted {
     }
 }
 
-impl Snapshot for Rooted {
+impl Snapshot for BtreeSnapshot {
     fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let key = row::key(self.tables[table].1, key);
         let row = self.source.find(&key).map_err(|failure| error("get", failure))?;
@@ -173,18 +173,18 @@ impl Snapshot for Rooted {
     }
 }
 
-/// A cursor over a table: one of the index in the way that it went last.
+/// Cursor over a table: a cursor of the index in the direction of the last step.
 ///
-/// Invariant: the cursor of the index is at the gap.
+/// Invariant: the cursor of the index stands at the gap.
 struct TableCursor<'a> {
-    rooted: &'a Rooted,
+    rooted: &'a BtreeSnapshot,
     table: usize,
     gap: Gap<Vec<u8>>,
     going: Option<(Way, terrane_btree::Cursor)>,
 }
 
 impl TableCursor<'_> {
-    /// A cursor of the index that goes from the gap in one way to the end of the table.
+    /// Opens a cursor of the index from the gap to the end of the table in one direction.
     fn begin(&self, way: Way) -> terrane_btree::Result<terrane_btree::Cursor> {
         let number = self.rooted.tables[self.table].1;
         let source = &self.rooted.source;

@@ -14,8 +14,7 @@ pub(super) fn names_of(indexes: &[&str]) -> impl Iterator<Item = String> {
     std::iter::once("main".to_owned()).chain(indexes.iter().map(|name| format!("index-{name}")))
 }
 
-/// The keys of the rows of all tables that are there, and their numbers; `None` if the index has no
-/// such rows.
+/// Reads the keys and numbers of all tables; `None` if the index holds no tables.
 pub(super) fn stored_tables(mut rows: terrane_btree::Cursor) -> Result<Option<Tables>> {
     let failed = |failure| error("open", failure);
     match rows.next().map_err(failed)? {
@@ -39,7 +38,7 @@ pub(super) fn stored_tables(mut rows: terrane_btree::Cursor) -> Result<Option<Ta
     Ok(Some(known))
 }
 
-/// The rows of the main table and of these indexes; makes those that are missing, durably.
+/// Finds the rows of the main table and of these indexes; creates missing ones durably.
 pub(super) fn open_tables(index: &Index, indexes: &[&str]) -> Result<Vec<(Vec<u8>, u8)>> {
     let failed = |failure| error("open", failure);
     let mut known = match stored_tables(index.range([NAMES]..[MAIN]).map_err(failed)?)? {
@@ -79,7 +78,7 @@ pub(super) fn open_tables(index: &Index, indexes: &[&str]) -> Result<Vec<(Vec<u8
     Ok(tables)
 }
 
-/// How many entries the row of a table says that it has.
+/// Number of entries in the row of a table.
 pub(super) fn entries_of(key: &[u8], value: Option<&[u8]>) -> Result<u64> {
     let entries = value.and_then(row::read_name).map(|(_, entries)| entries);
     entries.ok_or_else(|| broken(format!("row {key:02x?} of a table")))

@@ -31,8 +31,8 @@ fn read_heads(data: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 impl LmdbDatabase {
-    /// Writes a copy without free pages beside the file, packed unless others have tables in it;
-    /// gives the heads that the file had before.
+    /// Writes a copy without free pages beside the file; packs it, unless the file has tables of other
+    /// programs. Returns the heads that the file had before.
     pub(super) fn copy_compact(&self, environment: &Environment, copy: &Path) -> Result<Vec<u8>> {
         let system = |error: std::io::Error| back_end_error("compact", error);
         match std::fs::remove_file(copy) {
@@ -51,7 +51,7 @@ impl LmdbDatabase {
         let is_own = |name: &[u8]| name == MAIN.as_bytes() || name.starts_with(INDEX.as_bytes());
         let bytes = environment.used_bytes();
         let full_or = |failure: Failure| match failure.kind {
-            // What LMDB makes of a write that was cut short.
+            // LMDB reports a short write as an I/O error of no special kind.
             Kind::Other if matches!(environment.has_room(bytes), Ok(false)) => {
                 full("disk, quota or size of a file", Some(failure.into()))
             }
@@ -64,14 +64,13 @@ impl LmdbDatabase {
         Ok(heads)
     }
 
-    /// Puts the copy in the place of the file, which this process has closed, if it still has these
-    /// heads.
+    /// Replaces the closed file by the copy, if the file still has these heads.
     pub(super) fn replace(&self, copy: &Path, heads: &[u8]) -> Result<()> {
         let system = |error: std::io::Error| back_end_error("compact", error);
         let data = data_path(&self.path, self.options.directory);
 
-        // Every process that has the environment open holds a lock of this file, and one that opens
-        // it waits for it.
+        // A process that has the environment open holds a lock on this file, and a process that opens
+        // the environment waits for the lock.
         let locks = lock_path(&self.path, self.options.directory);
         let locks = File::options().read(true).write(true).open(locks).map_err(system)?;
         rustix::fs::fcntl_lock(&locks, FlockOperation::NonBlockingLockExclusive)

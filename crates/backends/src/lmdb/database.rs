@@ -26,18 +26,18 @@ use crate::own_file::{OwnFiles, with_suffix};
 
 const FILES: OwnFiles = OwnFiles(NAME);
 
-/// A database in LMDB. See the [module](super).
+/// Database in LMDB. See the [module](super).
 #[derive(Debug)]
 pub struct LmdbDatabase {
-    /// From the root on and without links.
+    /// Absolute path, without links.
     pub(super) path: PathBuf,
     pub(super) options: LmdbOptions,
     access: EnvironmentAccess,
     pub(super) indexes: Arc<IndexNames>,
-    /// Whoever writes, grows the map, compacts or closes.
+    /// Right to write, grow the map, compact or close.
     turn: Turn,
-    /// Held shared by calls that use the environment, alone by who compacts or closes. A writer,
-    /// which has the turn, uses a share of the environment instead.
+    /// Shared by calls that use the environment, exclusive for compaction and closing. A writer, which
+    /// has the turn, holds a clone of the environment instead.
     state: RwLock<State>,
     pub(super) readers: Arc<Readers>,
     /// Whether a sync failed.
@@ -49,14 +49,14 @@ pub struct LmdbDatabase {
 #[derive(Debug)]
 enum State {
     Open(Open),
-    /// It was closed to be compacted and could not be opened again: the next call tries to.
+    /// Closed for compaction and not opened again, because opening failed; the next call tries again.
     Lapsed,
     Closed,
 }
 
 impl LmdbDatabase {
-    /// Opens a database; makes it if there is none, and the indexes that it does not have. Cost: a
-    /// few pages; waits for another process that writes.
+    /// Opens a database; creates the file and the indexes that are missing. Cost: a few pages; waits
+    /// for a writer of another process.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for options and names that cannot be; [`Error::Locked`] if this
@@ -76,7 +76,7 @@ impl LmdbDatabase {
         let open = open_environment(&path, &indexes, options)?;
 
         if is_new && matches!(options.sync, SyncMode::Full | SyncMode::NoMeta) {
-            // LMDB syncs what is in the file only.
+            // LMDB syncs the content of the file and not its name.
             sync_folder(&data).map_err(|error| back_end_error("sync the folder", error))?;
             if options.directory {
                 sync_folder(&path).map_err(|error| back_end_error("sync the folder", error))?;
@@ -107,13 +107,12 @@ impl LmdbDatabase {
         }
     }
 
-    /// Opens a database that is there, for reading; writers are [`Error::ReadOnly`]. Other
-    /// processes may write meanwhile.
+    /// Opens an existing database for reading; writers are [`Error::ReadOnly`]. Other processes may
+    /// write meanwhile.
     ///
-    /// Where this process can write neither the file of locks nor a new one, on read-only media and
-    /// in the directories of other users, snapshots are noted nowhere and nothing is written.
-    /// Nobody may write the file then while it is open: the caller sees to that, as by a shared
-    /// lock that writers respect.
+    /// On read-only media and in directories of other users, this process can write no file of locks.
+    /// LMDB then notes snapshots nowhere, and the caller must keep writers away while the database is
+    /// open, for example by a shared lock that writers respect.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for options and names that cannot be, and for an index that is not
@@ -145,8 +144,7 @@ impl LmdbDatabase {
         Ok(Self::new(path, options, indexes, open, access))
     }
 
-    /// How long the oldest snapshot of this database has been alive. What was freed since cannot be
-    /// used again.
+    /// Age of the oldest snapshot of this database. Pages freed since cannot be used again.
     pub fn oldest_reader(&self) -> Option<Duration> {
         self.readers.oldest()
     }
@@ -171,7 +169,7 @@ impl LmdbDatabase {
         })
     }
 
-    /// Does something with the environment, which stays open meanwhile.
+    /// Runs `act` on the environment, which stays open meanwhile. Opens a lapsed environment first.
     fn with_open<T>(&self, call: &'static str, act: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
         loop {
             match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
@@ -219,7 +217,7 @@ impl LmdbDatabase {
         self.syncs.fetch_add(syncs, Ordering::Relaxed);
     }
 
-    /// What a failed sync leaves is unknown.
+    /// Poisons the database: after a failed sync the state of the file is unknown.
     pub(super) fn poison(&self) -> Error {
         self.poisoned.store(true, Ordering::Release);
         Error::Poisoned { back_end: NAME }
@@ -320,7 +318,7 @@ impl Database for LmdbDatabase {
             ("map_bytes_max", self.options.map_bytes_max.to_string()),
             ("bytes_written", "not told by LMDB".into()),
         ];
-        // What a closed one had is not told.
+        // A closed database has no settings of its environment.
         let _ = self.with_open("settings", |open| {
             settings.extend(settings_of(&open.environment));
             Ok(())
@@ -343,7 +341,7 @@ impl Database for LmdbDatabase {
         for path in [data_path(&self.path, directory), lock_path(&self.path, directory)] {
             match std::fs::metadata(path) {
                 Ok(metadata) => bytes += metadata.blocks() * 512,
-                // Nobody has made the file of locks of a database that is open without locks.
+                // A database that is open without locks has no file of locks.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(back_end_error("stat", error)),
             }
@@ -352,9 +350,8 @@ impl Database for LmdbDatabase {
         Ok(bytes)
     }
 
-    /// Replaces the file by a copy without free pages, whose other pages are full. Waits for the
-    /// writer and for calls that run; needs the file alone. Whatever fails, the database goes on
-    /// with the file that it had.
+    /// Replaces the file by a packed copy without free pages. Waits for the writer and running calls;
+    /// needs the file alone. If a step fails, the database goes on with the old file.
     ///
     /// Cost: reads what is in use, writes it once, one sync.
     ///
@@ -369,7 +366,8 @@ impl Database for LmdbDatabase {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let State::Open(open) = &*state else { return Err(closed("compact")) };
 
-        // Another process would take the same name for its copy. LMDB has no lock on this file.
+        // The lock keeps another process from writing a copy of the same name. LMDB itself does not
+        // lock this file.
         let data = File::open(data_path(&self.path, self.options.directory));
         let data = data.map_err(|error| back_end_error("compact", error))?;
         rustix::fs::flock(&data, FlockOperation::NonBlockingLockExclusive)
@@ -399,15 +397,15 @@ impl Database for LmdbDatabase {
         });
 
         if replaced.is_err() {
-            // Best effort: what is left over is removed the next time.
+            // Best effort: the next compaction removes a leftover copy.
             let _ = std::fs::remove_file(&copy);
         }
 
         replaced
     }
 
-    /// Waits for the writer and for calls that run. Snapshots that live go on, and the files are
-    /// given up with the last of them.
+    /// Waits for the writer and running calls. Live snapshots go on, and the last one gives the files
+    /// up.
     fn close(&self) -> Result<()> {
         let _turn = self.turn.take(NAME)?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = State::Closed;

@@ -1,4 +1,4 @@
-//! An open environment: its tables, and the growth of its map.
+//! Open environment: its tables, and the growth of its map.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ pub(super) const MAIN: &str = "main";
 /// Beginning of the names of indexes.
 pub(super) const INDEX: &str = "index_";
 
-/// An environment and its tables, the main one first.
+/// An environment and its tables, the main table first.
 #[derive(Debug, Clone)]
 pub(super) struct Open {
     pub(super) environment: Environment,
     pub(super) tables: Arc<[EnvironmentTable]>,
 }
 
-/// The names that LMDB knows the main table and the indexes by.
+/// Names of the main table and the indexes in LMDB.
 pub(super) fn table_names(indexes: &IndexNames) -> Vec<String> {
     let indexes = indexes.iter().map(|name| format!("{INDEX}{name}"));
     std::iter::once(MAIN.to_owned()).chain(indexes).collect()
@@ -99,7 +99,7 @@ pub(super) fn open_environment(
     Ok(Open { environment, tables: tables.into() })
 }
 
-/// The settings that LMDB tells.
+/// Settings that LMDB reports.
 pub(super) fn settings_of(environment: &Environment) -> Vec<(&'static str, String)> {
     let mut settings = vec![
         ("map_bytes", environment.map_bytes().to_string()),

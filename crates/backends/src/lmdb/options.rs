@@ -5,43 +5,43 @@ use terrane_lmdb::SyncMode;
 
 use super::failure::NAME;
 
-/// Bytes of a map at least: room for the heads, the tables' roots and a few transactions.
+/// Fewest bytes of a map: room for the heads, the tables' roots and a few transactions.
 pub(super) const MAP_BYTES_MIN: u64 = 64 << 10;
-/// Bytes of the part of the limit that is kept for removals, at most.
+/// Most bytes of the limit that are kept for transactions that remove.
 pub(super) const RESERVE_BYTES_MAX: u64 = 4 << 20;
-/// What sizes of maps are multiples of: the largest page of a system that LMDB runs on.
+/// Unit of the sizes of maps: the largest page size of a system that LMDB runs on.
 pub(super) const MAP_STEP_BYTES: u64 = 64 << 10;
 
-/// How a full map grows.
+/// Growth of a full map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LmdbGrowth {
     /// Not at all.
     None,
     /// To twice its size.
     Double,
-    /// By so many bytes.
+    /// By this many bytes.
     Step(u64),
 }
 
-/// How an LMDB database is opened.
+/// Options of an [`LmdbDatabase`](super::LmdbDatabase).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LmdbOptions {
-    /// Bytes of the map to start with; rounded up to 64 KiB. `None`: 1 GiB of addresses, which cost
-    /// nothing; 1 MiB with a map that is written, whose file has the size of the map.
+    /// First size of the map in bytes, rounded up to 64 KiB. `None`: 1 GiB of address space, which
+    /// costs nothing; 1 MiB with `write_map`, where the file is as large as the map.
     pub map_bytes: Option<u64>,
-    /// How a full map grows.
+    /// Growth of a full map.
     pub growth: LmdbGrowth,
-    /// Bytes of the map at most, also for one that does not grow.
+    /// Most bytes of the map, also if it does not grow.
     pub map_bytes_max: u64,
-    /// Snapshots at a time, over all processes, at most.
+    /// Most live snapshots of all processes.
     pub readers_max: u32,
-    /// Whether the path names a directory, made if it is not there, or a file.
+    /// Whether the path names a directory, which is created if missing, or a file.
     pub directory: bool,
     /// Whether the system reads ahead. Lookups of random keys are better without.
     pub read_ahead: bool,
     /// Whether pages are changed in the map in place of being written.
     pub write_map: bool,
-    /// When commits reach the disk.
+    /// Syncs of a commit.
     pub sync: SyncMode,
 }
 
@@ -61,8 +61,8 @@ impl Default for LmdbOptions {
 }
 
 impl LmdbOptions {
-    /// The settings of Transact's back-end (`WRITEMAP`, `MAPASYNC`, `NORDAHEAD`, `NOSUBDIR`), but
-    /// for its file, which grows instead of having a length of 1 TiB from the start.
+    /// Settings of Transact's back-end (`WRITEMAP`, `MAPASYNC`, `NORDAHEAD`, `NOSUBDIR`), with a file
+    /// that grows instead of having 1 TiB from the start.
     #[must_use]
     pub fn transact() -> Self {
         Self { write_map: true, sync: SyncMode::MapAsync, ..Self::default() }
@@ -73,7 +73,7 @@ impl LmdbOptions {
         round_up(bytes.max(MAP_BYTES_MIN)).min(self.soft_bytes())
     }
 
-    /// The limit for transactions that add.
+    /// Limit of the map for transactions that add entries.
     pub(super) fn soft_bytes(&self) -> u64 {
         round_down(self.map_bytes_max - (self.map_bytes_max / 16).min(RESERVE_BYTES_MAX))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The snapshots of this database, by when they were made.
+/// Live snapshots of a database: a counter, and the moment of each by its number.
 #[derive(Debug, Default)]
 pub(super) struct Readers(Mutex<(u64, BTreeMap<u64, Instant>)>);
 

@@ -15,7 +15,7 @@ use super::options::round_down;
 use super::pages::{TransactionPages, is_key};
 use crate::overlay::paging::PagedCursor;
 
-/// A change of a transaction, to be done again when the map has grown.
+/// Logged change of a transaction, to be repeated when the map has grown.
 struct Change {
     table: EnvironmentTable,
     key: Vec<u8>,
@@ -26,18 +26,18 @@ struct Change {
 pub(super) struct LmdbWriter<'d> {
     /// `None` after a call that failed.
     transaction: Option<Transaction>,
-    /// The number that the transaction has: another one means that another process has committed.
+    /// Number of the transaction. If a repeated one has another, another process has committed.
     number: u64,
     open: Open,
     database: &'d LmdbDatabase,
     log: Vec<Change>,
-    /// Changes of the log that remove.
+    /// Number of removals in the log.
     removed: usize,
     /// Whether anything has changed.
     changed: bool,
-    /// Whether a commit was made to free pages.
+    /// Whether [`release`](Self::release) was called.
     released: bool,
-    /// What was full, if that is why there is no transaction.
+    /// Full resource, if that is why there is no transaction.
     full: Option<String>,
     _turn: TurnGuard<'d>,
 }
@@ -48,7 +48,7 @@ impl Drop for LmdbWriter<'_> {
         let soft = self.database.options.soft_bytes();
         let environment = &self.open.environment;
         if environment.map_bytes() > soft && environment.used_bytes() < environment.map_bytes() {
-            // What was kept for removals is kept for the next. If it fails there is less of it.
+            // Gives the reserve for removals back. If that fails, the next transaction has less of it.
             let _ = environment.resize(soft);
         }
     }
@@ -96,6 +96,7 @@ impl<'d> LmdbWriter<'d> {
             return Err(self.failed());
         }
 
+        debug_assert!(self.removed <= self.log.len());
         self.removed += usize::from(change.value.is_none());
         self.log.push(change);
         match self.apply(self.log.len() - 1) {
@@ -108,7 +109,7 @@ impl<'d> LmdbWriter<'d> {
         }
     }
 
-    /// Does the changes of the log from one on.
+    /// Applies the changes of the log from position `first` on.
     fn apply(&mut self, first: usize) -> std::result::Result<(), Failure> {
         let Some(transaction) = &mut self.transaction else { return Ok(()) };
         for Change { table, key, value } in &self.log[first..] {
@@ -123,7 +124,7 @@ impl<'d> LmdbWriter<'d> {
         Ok(())
     }
 
-    /// Takes the transaction back, makes the map larger, and does it again.
+    /// Aborts the transaction, grows the map, and repeats the transaction.
     fn grow(&mut self) -> Result<()> {
         let options = &self.database.options;
         let bytes_max = if 2 * self.removed > self.log.len() {
@@ -153,8 +154,7 @@ impl<'d> LmdbWriter<'d> {
         }
     }
 
-    /// Begins the transaction once more and does its changes; the error is `None` if the map is
-    /// full.
+    /// Begins the transaction again and repeats its changes; the error is `None` if the map is full.
     fn begin_again(&mut self) -> std::result::Result<(), Option<Error>> {
         let write_error = |failure| Some(error_of("write", failure));
         let transaction = self.open.environment.transaction().map_err(write_error)?;
@@ -168,8 +168,8 @@ impl<'d> LmdbWriter<'d> {
         })
     }
 
-    /// Commits a transaction that changes nothing, once; returns whether it did. LMDB uses the
-    /// pages that a transaction has freed in the second one after it, so without this the first one
+    /// Commits an empty transaction, once; returns whether it did. LMDB reuses the pages that a
+    /// transaction frees in the second transaction after it. Without an empty commit, the transaction
     /// after a removal would find no room.
     fn release(&mut self) -> bool {
         if std::mem::replace(&mut self.released, true) {
@@ -177,7 +177,7 @@ impl<'d> LmdbWriter<'d> {
         }
 
         let main = self.open.tables[0];
-        // Longer than a key may be.
+        // No entry has this key: it is longer than a key may be.
         let key = [0; KEY_BYTES_MAX + 1];
         let commit = || {
             let mut transaction = self.open.environment.transaction()?;
@@ -199,7 +199,7 @@ impl<'d> LmdbWriter<'d> {
         is_committed
     }
 
-    /// What a failed commit means.
+    /// The error of a failed commit.
     fn commit_error(&self, failure: Failure) -> Error {
         let bytes: usize = self
             .log

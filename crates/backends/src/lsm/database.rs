@@ -8,17 +8,16 @@ use terrane_kv::{Counts, Database, Durability, Error, Guarantee, Reader, Receipt
 use terrane_lsm::{NamedTable, PAGE_SIZE, Store, Update};
 
 use super::options::{LsmOptions, NAME, error, table_names};
-use super::snapshot::Views;
+use super::snapshot::LsmSnapshot;
 use crate::overlay::changes::{Changes, Known};
 use crate::overlay::engine::{Common, Engine};
 use crate::overlay::failure::check_dir;
 
-/// A database in an LSM store: each table is a named table of it, and a commit is one record of its
-/// log.
+/// Database in an LSM store: each table is a named table, and a commit is one record of the WAL.
 ///
-/// Cost: `overwrite` and `remove` read nothing; `put`, `delete` and `get` look one key up, `count`
-/// goes over the whole table. A commit writes once to the log, as much as its keys and values take,
-/// and does its share of merges and checkpoints; with [`Durability::Each`] it syncs the log.
+/// Cost: `overwrite` and `remove` read nothing; `put`, `delete` and `get` look one key up; `count`
+/// scans the table. A commit writes its keys and values once to the WAL, and does its share of
+/// compaction and checkpoints; with [`Durability::Each`] it syncs the WAL.
 #[derive(Debug)]
 pub struct LsmDatabase {
     common: Common,
@@ -34,15 +33,14 @@ struct Lsm {
 }
 
 impl LsmDatabase {
-    /// Opens the database in a directory, which is made if it is missing (its parent must be
-    /// there), with these indexes; those that are not there yet are made, and others that are there
-    /// are left alone.
+    /// Opens the database in a directory with these indexes. Creates the directory (its parent must
+    /// exist) and the indexes that are missing; leaves other indexes alone.
     ///
-    /// Cost: as of opening a store: in proportion to the log.
+    /// Cost: in proportion to the WAL, as of opening a store.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an option or the name of an index that cannot be;
-    /// [`Error::Locked`]; [`Error::Corruption`], also if something else is there;
+    /// [`Error::Locked`]; [`Error::Corruption`], also if the directory holds something else;
     /// [`Error::StoreFull`], [`Error::BackEnd`].
     pub fn open(
         disk: Arc<dyn Disk>,
@@ -63,6 +61,7 @@ impl LsmDatabase {
 
         let store = Store::open(disk, dir, &options.store()).map_err(failed)?;
         let known = store.tables().map_err(failed)?;
+        // Creates missing tables, and adapts existing ones to the options.
         let mut tables = Vec::with_capacity(count);
         for (number, name) in names.iter().enumerate() {
             let config = options.table(count, number == 0);
@@ -87,7 +86,7 @@ impl LsmDatabase {
 }
 
 impl Lsm {
-    /// An error of writing: what a failed sync has left is told from other failures.
+    /// An error of a write: [`Error::Poisoned`] if a sync failed.
     fn error(&self, call: &'static str, failure: terrane_lsm::Error) -> Error {
         match failure {
             terrane_lsm::Error::Disk(_) if self.store.is_poisoned() => {
@@ -99,13 +98,13 @@ impl Lsm {
 }
 
 impl Engine for Lsm {
-    type Snapshot = Views;
+    type Snapshot = LsmSnapshot;
 
     const WANTS_KNOWN: bool = false;
 
-    fn snapshot(&self) -> Result<Views> {
+    fn snapshot(&self) -> Result<LsmSnapshot> {
         let tables: Vec<&NamedTable> = self.tables.iter().collect();
-        Ok(Views(self.store.views(&tables).map_err(|failure| error("reader", failure))?))
+        Ok(LsmSnapshot(self.store.views(&tables).map_err(|failure| error("reader", failure))?))
     }
 
     fn commit(&self, changes: &[Changes], _known: &[Known]) -> Result<Receipt> {
@@ -192,7 +191,7 @@ impl Database for LsmDatabase {
         self.common.disk_bytes(&self.dir)
     }
 
-    /// Merges each table into one run, and lets go of the log but for its smallest segment.
+    /// Merges each table into one run, and removes all but the smallest segment of the WAL.
     fn compact(&self) -> Result<()> {
         self.common.check_open("compact")?;
         let compacted = self.engine.store.compact(&mut |_, _| {});

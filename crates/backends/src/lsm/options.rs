@@ -10,38 +10,36 @@ use crate::overlay::failure::{disk_error, locked};
 
 pub(super) const NAME: &str = "lsm";
 
-/// Bytes of a write buffer unless told otherwise: as much as a checkpoint of the log comes after,
-/// which writes it out anyway.
+/// Default bytes of a memtable: a checkpoint of the WAL comes after as many bytes and flushes the
+/// memtable anyway.
 const WRITE_BUFFER_BYTES_DEFAULT: u64 = 32 << 20;
 
-/// How an [`LsmDatabase`](crate::LsmDatabase) is opened. Every option may be changed at each
-/// opening.
+/// Options of an [`LsmDatabase`](crate::LsmDatabase). Each opening may change every option.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct LsmOptions {
-    /// How durable commits are. `None` asks for no sync at all, `Async` for those of checkpoints
-    /// only.
+    /// Durability of commits. `None` never syncs, `Async` syncs at checkpoints only.
     pub durability: Durability,
-    /// Memory of all tables together for what is not written yet, filters, indexes and cached
-    /// pages: half of it for the main one. `None` (the default) for a write buffer of its own for
-    /// each and as much as filters and indexes take.
+    /// Memory of all tables for memtables, filters, indexes and cached pages; the main table gets
+    /// half. `None` (the default): a memtable of its own for each table, and as much as filters and
+    /// indexes take.
     pub memory_bytes: Option<u64>,
-    /// Bytes of the write buffer of each table; 32 MiB unless set or ruled by `memory_bytes`,
-    /// beside which it must not be set. What is being flushed takes as much again.
+    /// Bytes of the memtable of each table; default 32 MiB, or a part of `memory_bytes`, beside which
+    /// it must not be set. A memtable that is being flushed takes as much again.
     pub write_buffer_bytes: Option<u64>,
     /// Bytes of a page: 4096, and nothing else.
     pub page_bytes: usize,
     /// The name of an algorithm to compress values with: there is none.
     pub compression: Option<String>,
-    /// How much memory filters get. Not beside `memory_bytes`.
+    /// Memory of filters. Not beside `memory_bytes`.
     pub filter: FilterPolicy,
     /// Shape of the levels.
     pub merge_policy: MergePolicy,
-    /// How much larger each level is than the one above; 2 to 16.
+    /// Size of each level over the level above; 2 to 16.
     pub size_ratio: u32,
-    /// Bytes of the log; 64 MiB unless set.
+    /// Bytes of the WAL; default 64 MiB.
     pub log_bytes_max: Option<u64>,
-    /// Whether threads make checkpoints and merges. Otherwise commits do their share of them.
+    /// Whether threads do compaction and checkpoints. Otherwise commits do their share.
     pub background: bool,
 }
 
@@ -64,7 +62,7 @@ impl Default for LsmOptions {
 }
 
 impl LsmOptions {
-    /// The same with another durability.
+    /// Sets the durability.
     #[must_use]
     pub fn with_durability(self, durability: Durability) -> Self {
         Self { durability, ..self }
@@ -87,7 +85,7 @@ impl LsmOptions {
         }
     }
 
-    /// The configuration of one of so many tables.
+    /// Configuration of the main table or an index, if the database has this many tables.
     pub(super) fn table(&self, tables: usize, is_main: bool) -> TableConfig {
         let others = tables as u64 - 1;
         let mut config = TableConfig {
@@ -122,7 +120,7 @@ impl LsmOptions {
 
         let thread =
             if self.background { CheckpointThread::Background } else { CheckpointThread::Caller };
-        // The size of a state is that of its rows; a full disk is told to whoever commits.
+        // No reserve: the size of a state is that of its records, and a commit on a full disk fails.
         let session = SessionOptions::default().create_dir().reserve_bytes(0);
         let options = StoreOptions::default().session(session).durability(durability);
         let options = options.checkpoint_thread(thread);
@@ -134,7 +132,7 @@ impl LsmOptions {
     }
 }
 
-/// An error of the engine in terms of a database.
+/// An error of the engine, in terms of a database.
 pub(super) fn error(call: &'static str, error: terrane_lsm::Error) -> Error {
     use terrane_lsm::Error as Lsm;
     let back_end = NAME;

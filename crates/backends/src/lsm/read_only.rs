@@ -9,7 +9,7 @@ use terrane_lsm::{ReaderOptions, StoreReader, TableName};
 
 use super::database::LsmDatabase;
 use super::options::{NAME, error, table_names};
-use super::snapshot::Views;
+use super::snapshot::LsmSnapshot;
 use crate::overlay::engine::Common;
 use crate::overlay::read_only::{Follow, ReadOnly};
 
@@ -22,13 +22,13 @@ struct LsmFollower {
 
 impl Follow for LsmFollower {
     const NAME: &'static str = NAME;
-    type Snapshot = Views;
+    type Snapshot = LsmSnapshot;
 
-    fn snapshot(&mut self) -> Result<Views> {
+    fn snapshot(&mut self) -> Result<LsmSnapshot> {
         let failed = |failure| error("reader", failure);
         self.reader.refresh().map_err(failed)?;
         let tables = self.names.iter().map(|name| self.reader.table(name));
-        Ok(Views(tables.collect::<terrane_lsm::Result<_>>().map_err(failed)?))
+        Ok(LsmSnapshot(tables.collect::<terrane_lsm::Result<_>>().map_err(failed)?))
     }
 }
 

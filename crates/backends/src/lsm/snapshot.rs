@@ -7,10 +7,10 @@ use terrane_kv::{Cursor, Entry, Result};
 use super::options::error;
 use crate::overlay::engine::Snapshot;
 
-/// Views of all tables as of one commit.
-pub(super) struct Views(pub(super) Vec<Arc<terrane_lsm::Table>>);
+/// LsmSnapshot of all tables as of one commit.
+pub(super) struct LsmSnapshot(pub(super) Vec<Arc<terrane_lsm::Table>>);
 
-impl Snapshot for Views {
+impl Snapshot for LsmSnapshot {
     fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let found = self.0[table].get(key).map_err(|failure| error("get", failure))?;
         Ok(value_of(found))
@@ -46,6 +46,7 @@ fn value_of(found: terrane_lsm::Lookup) -> Option<Vec<u8>> {
     }
 }
 
+/// Cursor over a view.
 struct TableCursor(terrane_lsm::Cursor);
 
 impl Cursor for TableCursor {

@@ -10,24 +10,23 @@ use terrane_kv::gap::{Gap, Way};
 use terrane_kv::removals::{Crossed, Removals};
 use terrane_kv::{Cursor, Entry, Result};
 
-/// What a writer binds the keys of one table to; `None` removes.
+/// Changes of one table, by key; `None` removes the key.
 pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Keys of one table that a writer has read below its changes: how long the value is, if there is
-/// one.
+/// Keys of one table that a writer has read from its snapshot, with the length of the value, if any.
 pub(crate) type Known = HashMap<Vec<u8>, Option<usize>>;
 
-/// A cursor over the changes of a writer and what is below them.
+/// Cursor over the changes of a writer and the entries below.
 ///
-/// Invariant: the cursor below stands at the same gap, but for the entry that it has given ahead.
+/// Invariant: the cursor below stands at the same gap, or one entry further if `ahead` has an entry.
 ///
-/// Cost: a step crosses removals of the writer one by one once; later steps jump over them.
+/// Cost: the first step over a run of removals crosses them one by one; later steps jump over it.
 pub(crate) struct ChangedCursor<'a> {
     below: Box<dyn Cursor + 'a>,
     changes: &'a Changes,
     removals: &'a RefCell<Removals<Vec<u8>>>,
     gap: Gap<Vec<u8>>,
-    /// What the cursor below has given, and which way it went for that.
+    /// Entry that the cursor below has returned in this direction, and that is not used yet.
     ahead: Option<(Way, Option<Entry>)>,
 }
 
@@ -46,11 +45,11 @@ impl<'a> ChangedCursor<'a> {
         self.ahead = None;
     }
 
-    /// Makes the entry of the cursor below the one ahead.
+    /// Reads the next entry of the cursor below, unless `ahead` has it.
     fn look_ahead(&mut self, way: Way) -> Result<()> {
         match &self.ahead {
             Some((looked, _)) if *looked == way => return Ok(()),
-            // It turns, and has to go back over the entry first.
+            // The cursor turns: the one below goes back over the unused entry first.
             Some((Way::Forward, Some(_))) => drop(self.below.prev()?),
             Some((Way::Backward, Some(_))) => drop(self.below.next()?),
             _ => {}
@@ -82,7 +81,7 @@ impl<'a> ChangedCursor<'a> {
         found
     }
 
-    /// Goes to the next entry, and notes the removals that it crosses.
+    /// Steps to the next entry; collects the removals that the step crosses.
     fn step_over(&mut self, way: Way, crossed: &mut Crossed<Vec<u8>>) -> Result<Option<Entry>> {
         loop {
             self.look_ahead(way)?;
@@ -98,6 +97,7 @@ impl<'a> ChangedCursor<'a> {
                 (None, Some(_)) => std::cmp::Ordering::Greater,
             };
 
+            // A removal hides the entry below with the same key.
             if let (Some((key, None)), true) = (change, order.is_ge()) {
                 let key = key.clone();
                 if !self.jump(way, &key, crossed)? {
@@ -128,8 +128,8 @@ impl<'a> ChangedCursor<'a> {
         }
     }
 
-    /// Goes to the far end of the range of removals that `key` is in, without crossing the key at
-    /// that end. Answers whether there was anything to jump over.
+    /// Jumps to the far end of the range of removals that holds `key`, without crossing the key at
+    /// that end. Returns whether there was a range to jump over.
     fn jump(&mut self, way: Way, key: &Vec<u8>, crossed: &mut Crossed<Vec<u8>>) -> Result<bool> {
         let removals = self.removals.borrow();
         let Some((first, last)) = removals.range_of(key) else { return Ok(false) };

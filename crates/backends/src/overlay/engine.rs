@@ -25,7 +25,7 @@ use crate::overlay::changes::{ChangedCursor, Changes, Known};
 use crate::overlay::failure::{closed, disk_error};
 use crate::overlay::names::IndexNames;
 
-/// Keys that a writer remembers of each table, at most: some megabytes.
+/// Most keys that a writer remembers of each table: some megabytes.
 const KNOWN_MAX: usize = 1 << 16;
 
 /// All tables of an engine at one moment, by number: 0 is the main table, the indexes follow.
@@ -36,21 +36,21 @@ pub(crate) trait Snapshot: Send {
     fn count(&self, table: usize) -> Result<u64>;
 }
 
-/// An engine that keeps tables.
+/// An engine that can take snapshots and commit atomically.
 pub(crate) trait Engine {
     type Snapshot: Snapshot + 'static;
 
-    /// Whether a commit is faster if it is known what some of its keys had before.
+    /// Whether a commit is faster if it knows the old values' lengths of some of its keys.
     const WANTS_KNOWN: bool;
 
     fn snapshot(&self) -> Result<Self::Snapshot>;
 
-    /// Commits the changes of each table, all or nothing. The caller sees to it that there is one
-    /// commit at a time. What is known of keys, of each table, is what the commit finds.
+    /// Commits the changes of each table, all or nothing. The caller makes one commit at a time.
+    /// `known` holds for the state that the commit finds.
     fn commit(&self, changes: &[Changes], known: &[Known]) -> Result<Receipt>;
 }
 
-/// What every back-end over an engine has beside it.
+/// State that every database over an engine has beside the engine.
 #[derive(Debug)]
 pub(crate) struct Common {
     back_end: &'static str,
@@ -58,7 +58,7 @@ pub(crate) struct Common {
     durability: Durability,
     counted: Arc<CountedDisk>,
     transactions: AtomicU64,
-    /// Commits that have returned, with whatever result.
+    /// Number of commits that have returned, also with an error.
     commits: AtomicU64,
     is_closed: AtomicBool,
     /// Held by the writer.
@@ -66,8 +66,8 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// Also gives the disk that the engine is to work on: it is counted, and asks for no sync where
-    /// none is to be asked for.
+    /// Returns also the disk for the engine: it counts calls, and drops syncs if the durability is
+    /// `None`.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for names of indexes that cannot be.
@@ -116,7 +116,7 @@ impl Common {
         self.check_open("writer")?;
         let turn = self.turn.take(self.back_end)?;
 
-        // It may have been closed meanwhile.
+        // Another thread may have closed the database while this call waited.
         self.check_open("writer")?;
         let tables = self.indexes.iter().len() + 1;
         Ok(Box::new(EngineWriter {
@@ -139,12 +139,12 @@ impl Common {
         Ok(())
     }
 
-    /// Notes that it is closed; whether it was open.
+    /// Marks the database closed; returns whether it was open.
     pub(crate) fn close(&self) -> bool {
         !self.is_closed.swap(true, Ordering::AcqRel)
     }
 
-    /// Refuses to make commits durable where no sync is ever asked for.
+    /// Refuses a sync if the disk drops all syncs.
     pub(crate) fn check_syncs(&self) -> Result<()> {
         if self.durability == Durability::None {
             return Err(Error::Unsupported {
@@ -156,7 +156,8 @@ impl Common {
         Ok(())
     }
 
-    /// For [`last_commit`](terrane_kv::Database::last_commit): nobody else has the files open.
+    /// For [`last_commit`](terrane_kv::Database::last_commit). Counting commits of this process is
+    /// enough, since no other process writes the files.
     pub(crate) fn last_commit(&self) -> u64 {
         self.commits.load(Ordering::Acquire)
     }
@@ -238,7 +239,7 @@ struct EngineWriter<'a, E: Engine> {
     engine: &'a E,
     snapshot: OnceCell<E::Snapshot>,
     changes: Vec<Changes>,
-    /// Invariant: what the snapshot says.
+    /// Invariant: agrees with the snapshot.
     known: RefCell<Vec<Known>>,
     /// Ranges of removals that cursors jump over, by table.
     removals: Vec<RefCell<Removals<Vec<u8>>>>,
@@ -258,7 +259,7 @@ impl<E: Engine> EngineWriter<'_, E> {
         Ok(self.snapshot.get_or_init(|| snapshot))
     }
 
-    /// Remembers what was read below the changes.
+    /// Remembers the length of a value that was read from the snapshot.
     fn note(&self, table: usize, key: &[u8], value: Option<&Vec<u8>>) {
         if E::WANTS_KNOWN {
             let known = &mut self.known.borrow_mut()[table];
@@ -343,7 +344,7 @@ impl<E: Engine> Writer for EngineWriter<'_, E> {
 
     fn commit(mut self: Box<Self>) -> Result<Receipt> {
         self.common.check_open("commit")?;
-        // What nobody else has, the engine need not copy to change it.
+        // Pages that no snapshot holds the engine can change without a copy.
         self.snapshot.take();
         let committed = self.engine.commit(&self.changes, self.known.get_mut());
         self.common.commits.fetch_add(1, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Answers of the disk and of locks, in terms of a back-end.
+//! Errors that back-ends share: of the disk, of locks, of a closed database.
 
 use std::path::Path;
 
@@ -60,7 +60,7 @@ pub(crate) fn locked(back_end: &'static str, path: &Path, pid: Option<u32>) -> E
     Error::Locked { back_end, what: format!("{} is in use{by}", path.display()) }
 }
 
-/// A call after the database was closed.
+/// The error of a call after the database was closed.
 pub(crate) fn closed(back_end: &'static str, call: &'static str) -> Error {
     Error::BackEnd { back_end, call, source: "the database is closed".into() }
 }

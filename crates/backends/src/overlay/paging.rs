@@ -86,7 +86,7 @@ impl<P: Pages> Cursor for PagedCursor<P> {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        // No key is empty, and SQLite and LMDB take no empty bound.
+        // LMDB refuses an empty key as a bound, and no key is empty.
         self.go_to(if key.is_empty() { Gap::First } else { Gap::Before(key.to_vec()) });
         Ok(())
     }

@@ -1,5 +1,4 @@
-//! One connection to SQLite: its settings, set and read back, and the statements that are run on
-//! tables.
+//! Connection to SQLite: its settings, set and read back, and its statements.
 
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +16,7 @@ use super::options::{
 use crate::overlay::names::IndexNames;
 use crate::overlay::paging::PAGE_BYTES;
 
-/// Statements that are kept prepared: all of all tables.
+/// Prepared statements that are kept: all of all tables.
 const STATEMENTS_MAX: usize = 256;
 
 /// The statements of one table.
@@ -36,7 +35,7 @@ pub(super) struct TableStatements {
 }
 
 impl TableStatements {
-    /// Those of all tables, the main one first.
+    /// Statements of all tables, the main table first.
     pub(super) fn all(prefix: &str, indexes: &IndexNames) -> Arc<[Self]> {
         std::iter::once(format!("{prefix}_main"))
             .chain(indexes.iter().map(|name| format!("{prefix}_index_{name}")))
@@ -72,7 +71,7 @@ pub(super) fn back_end_error(call: &'static str, source: impl Into<Source>) -> E
     Error::BackEnd { back_end: NAME, call, source: source.into() }
 }
 
-/// What an error of SQLite means, by its code.
+/// An error of SQLite, in terms of a database, by its code.
 pub(super) fn error_of(call: &'static str, error: rusqlite::Error) -> Error {
     let corruption = |what: &str, error: rusqlite::Error| Error::Corruption {
         back_end: NAME,
@@ -169,7 +168,7 @@ impl Connected {
         Ok(connected)
     }
 
-    /// Sets what a file has from when it is made. To set it later takes a lock.
+    /// Sets options that a file keeps from its creation. Setting them later takes a lock.
     fn set_options_of_file(&self, options: &SqliteOptions) -> Result<()> {
         if let Some(bytes) = options.page_bytes {
             self.set("page_size", bytes)?;
@@ -196,7 +195,7 @@ impl Connected {
             self.set_checked("max_page_count", i64::from(pages))?;
         }
 
-        // Bytes of a file are not to be trusted.
+        // The bytes of a file may be damaged.
         self.set_checked("cell_size_check", 1)?;
         self.set_checked("trusted_schema", 0)?;
         self.check("busy_timeout", &(options.busy_timeout.as_millis() as u64).cast_signed())?;
@@ -210,7 +209,7 @@ impl Connected {
         Ok(())
     }
 
-    /// Sets what has a meaning where nothing is written.
+    /// Sets the options that matter for reading.
     fn set_options_of_reading(&self, options: &SqliteOptions) -> Result<()> {
         self.set_checked("cache_size", -(options.cache_bytes / 1024).cast_signed())?;
         self.set_checked("mmap_size", options.mmap_bytes.cast_signed())?;
@@ -313,7 +312,7 @@ impl Connected {
         }
     }
 
-    /// Runs a statement that gives nothing.
+    /// Runs a statement without a result.
     ///
     /// # Errors
     /// Those of SQLite.
@@ -330,12 +329,12 @@ impl Connected {
     /// Takes the transaction back, if there is one: SQLite does so itself after some errors.
     pub(super) fn roll_back(&self) {
         if !self.connection.is_autocommit() {
-            // It fails only where there is nothing to take back any more.
+            // Fails only if SQLite has rolled back already.
             let _ = self.run("roll back", "ROLLBACK");
         }
     }
 
-    /// Fixes what the open transaction reads: SQLite does so at the first read.
+    /// Fixes the snapshot of the open transaction, which SQLite takes at the first read.
     ///
     /// # Errors
     /// Those of SQLite.
@@ -435,8 +434,8 @@ impl Connected {
         page().map_err(|error| error_of("cursor", error))
     }
 
-    /// Makes what was committed durable, whatever the setting of syncs: a commit that changes
-    /// nothing, with every sync that SQLite has.
+    /// Makes all commits durable, whatever the setting of syncs, by an empty commit with every sync
+    /// that SQLite has.
     ///
     /// # Errors
     /// Those of SQLite; [`Error::Busy`] also where readers keep the log of a file that was never
@@ -445,7 +444,7 @@ impl Connected {
         self.set_checked("synchronous", Synchronous::Extra as i64)?;
         let synced = self.run("sync", "BEGIN IMMEDIATE").and_then(|()| {
             let version: i64 = self.pragma("user_version")?;
-            // Writes the first page also if the version is the same, so that there is something to
+            // SQLite writes the first page even if the version is the same, so there is a page to
             // sync.
             self.set("user_version", version)?;
             self.run("sync", "COMMIT")?;
@@ -460,7 +459,7 @@ impl Connected {
         synced.and(restored)
     }
 
-    /// Takes the log into the file and makes it empty.
+    /// Checkpoints the log into the file, and truncates the log.
     ///
     /// # Errors
     /// [`Error::Busy`] while a reader needs it; those of SQLite.
@@ -494,7 +493,7 @@ impl Connected {
         }
 
         if journal_mode == JournalMode::Persist {
-            // Has the journal deleted, which is as long as it ever was.
+            // Deletes the journal, which keeps its greatest length otherwise.
             self.set("journal_mode", JournalMode::Delete.name())?;
             self.set("journal_mode", journal_mode.name())?;
             self.check("journal_mode", &journal_mode.name().to_owned())?;
@@ -513,7 +512,7 @@ impl Connected {
     }
 }
 
-/// The file of this path, as one that nobody changes.
+/// URI of a file that nobody changes.
 fn immutable_uri(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     let name = bytes.iter().fold(String::new(), |name, byte| match byte {
@@ -543,7 +542,7 @@ fn open_flags(options: &SqliteOptions, reading: Option<Reading>) -> OpenFlags {
     flags
 }
 
-/// The longest time that SQLite can be told to wait.
+/// Longest busy timeout that SQLite takes.
 pub(super) const BUSY_TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

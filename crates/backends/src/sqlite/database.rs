@@ -16,16 +16,16 @@ use super::writer_state::WriterState;
 use crate::overlay::names::IndexNames;
 use crate::own_file::with_suffix;
 
-/// A database in SQLite. See the [module](super).
+/// Database in SQLite. See the [module](super).
 #[derive(Debug)]
 pub struct SqliteDatabase {
-    /// Those in effect.
+    /// Options in effect.
     pub(super) options: SqliteOptions,
     pub(super) settings: Vec<(&'static str, String)>,
     pub(super) indexes: Arc<IndexNames>,
     pub(super) tables: Arc<[TableStatements]>,
     access: Access,
-    /// How the file is read, if it is open for reading only.
+    /// Mode of reading, if the database is open for reading only.
     pub(super) reading: Option<Reading>,
     /// The right to write, compact or close.
     pub(super) turn: Turn,
@@ -36,12 +36,12 @@ pub struct SqliteDatabase {
     pub(super) syncs: AtomicU64,
 }
 
-/// How snapshots are kept.
+/// Way of keeping snapshots.
 #[derive(Debug)]
 enum Access {
-    /// By connections of their own; also where this database only reads.
+    /// A connection for each snapshot; also for read-only databases.
     Wal {
-        /// The connection that writes; `None` when closed.
+        /// The connection of the writer; `None` when closed.
         writer: Mutex<Option<Connected>>,
         pool: Arc<Pool>,
     },
@@ -51,8 +51,8 @@ enum Access {
 }
 
 impl SqliteDatabase {
-    /// Opens a database; makes it if there is none and it may, and the tables that it does not
-    /// have. Cost: some pages, and the syncs of a commit.
+    /// Opens a database; creates missing tables, and the file if the options allow it. Cost: some
+    /// pages, and the syncs of a commit.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for options and names that cannot be; [`Error::Busy`];
@@ -104,16 +104,16 @@ impl SqliteDatabase {
         })
     }
 
-    /// Opens a database that is there, for reading; writers are [`Error::ReadOnly`]. Other
-    /// processes may write meanwhile.
+    /// Opens an existing database for reading; writers are [`Error::ReadOnly`]. Other processes may
+    /// write meanwhile.
     ///
-    /// Where this process cannot write beside the file, and the file has no log beside it, SQLite
-    /// takes the file as one that nobody changes (`immutable`). Nobody may write the file then
-    /// while it is open: the caller sees to that, as by a shared lock that writers respect.
+    /// If this process cannot write beside the file and no log lies beside it, SQLite opens the file
+    /// as `immutable`. The caller must then keep writers away while the database is open, for example
+    /// by a shared lock that writers respect.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`Error::Unsupported`] also for a log that cannot be read without
-    /// writing beside it: copy the files to a directory that can be written.
+    /// Those of [`open`](Self::open); [`Error::Unsupported`] also for a log that cannot be read without
+    /// writing beside it: copy the files to a writable directory.
     pub fn open_read_only(indexes: &[&str], options: &SqliteOptions) -> Result<Self> {
         Self::open_as(indexes, options, Some(options.reading()?))
     }
@@ -139,7 +139,7 @@ impl SqliteDatabase {
         Ok(())
     }
 
-    /// Remembers a failed sync.
+    /// Poisons the database if `result` is the error of a failed sync.
     pub(super) fn noted<T>(&self, result: Result<T>) -> Result<T> {
         if matches!(result, Err(Error::Poisoned { .. })) {
             self.poisoned.store(true, Ordering::Release);
@@ -154,8 +154,8 @@ impl SqliteDatabase {
         Receipt(self.commits.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Does something with the connection that writes, while nobody writes. What that says goes
-    /// before all that comes after.
+    /// Runs `act` on the writer's connection while nobody writes. Its error counts, not one of the
+    /// steps after it.
     fn with_writer<T>(
         &self,
         call: &'static str,
@@ -170,7 +170,7 @@ impl SqliteDatabase {
                 let mut single = lock(single);
                 self.noted(single.unpark())?;
                 let result = self.noted(act(single.connected(call)?));
-                // Without a park other programs are noticed later.
+                // If parking fails, changes of other programs are noticed later.
                 let _ = single.park();
                 result
             }
@@ -178,7 +178,7 @@ impl SqliteDatabase {
     }
 }
 
-/// The settings in effect, read back.
+/// Settings in effect, read back from SQLite.
 fn settings(connected: &Connected, options: &SqliteOptions) -> Result<Vec<(&'static str, String)>> {
     let number = |pragma| connected.pragma::<i64>(pragma).map(|value| value.to_string());
     let pool = if options.is_wal() { options.pool.unwrap_or(POOL_DEFAULT) } else { 1 };
@@ -355,9 +355,9 @@ impl Database for SqliteDatabase {
         self.with_writer("check", Connected::integrity)
     }
 
-    /// Gives free pages back: by [`AutoVacuum::Incremental`] those alone are moved, otherwise the
-    /// file is copied. Then the log is taken over and made empty, as far as snapshots let it. Waits
-    /// for the writer.
+    /// Gives free pages back: moves only them with [`AutoVacuum::Incremental`](super::AutoVacuum), else
+    /// copies the file. Then checkpoints and truncates the log, as far as snapshots allow. Waits for
+    /// the writer.
     fn compact(&self) -> Result<()> {
         self.check_writes()?;
         self.check_poison()?;
@@ -370,8 +370,8 @@ impl Database for SqliteDatabase {
         })
     }
 
-    /// Waits for the writer. In WAL mode snapshots that live go on, and the files are given up with
-    /// the last of them; otherwise they fail.
+    /// Waits for the writer. In WAL mode live snapshots go on, and the last one gives the files up. In
+    /// other modes they fail.
     fn close(&self) -> Result<()> {
         let _turn = self.turn.take(NAME)?;
         self.is_closed.store(true, Ordering::Release);

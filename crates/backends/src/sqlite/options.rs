@@ -1,4 +1,4 @@
-//! How an SQLite database is opened: what there is to choose, what cannot be, and what it is worth.
+//! Options of an SQLite database: their choices, their limits, and the guarantee they give.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,19 +11,19 @@ use crate::own_file::{OwnFiles, with_suffix};
 pub(super) const NAME: &str = "sqlite";
 pub(super) const FILES: OwnFiles = OwnFiles(NAME);
 
-/// Connections that are kept for snapshots when none is asked for; Transact's figure.
+/// Default number of connections kept for snapshots, as in Transact.
 pub(super) const POOL_DEFAULT: usize = 10;
 
-/// Where a database is.
+/// Location of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SqlitePlace {
     /// In a file.
     File(PathBuf),
-    /// In memory; gone when it is closed.
+    /// In memory; gone when the database is closed.
     Memory,
 }
 
-/// How a commit is made atomic.
+/// Journal that makes a commit atomic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum JournalMode {
     /// Old pages in a file that is deleted.
@@ -53,7 +53,7 @@ impl JournalMode {
     }
 }
 
-/// How much SQLite syncs.
+/// Syncs of SQLite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Synchronous {
     /// Never.
@@ -66,10 +66,10 @@ pub enum Synchronous {
     Extra = 3,
 }
 
-/// What becomes of free pages.
+/// Reuse of free pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AutoVacuum {
-    /// They are used again; [`Database::compact`](terrane_kv::Database::compact) copies the whole
+    /// Commits use them again; [`Database::compact`](terrane_kv::Database::compact) copies the whole
     /// file.
     None = 0,
     /// Each commit gives them back.
@@ -78,7 +78,7 @@ pub enum AutoVacuum {
     Incremental = 2,
 }
 
-/// What to do about a log on a network file system, where it does not work.
+/// Reaction to WAL mode on a network file system, where it does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NetworkWal {
     /// Refuse to open.
@@ -88,14 +88,14 @@ pub enum NetworkWal {
     FallBack,
 }
 
-/// How an SQLite database is opened.
+/// Options of an SQLite database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SqliteOptions {
-    /// Where it is.
+    /// Location.
     pub place: SqlitePlace,
-    /// Whether to make a file that is not there.
+    /// Whether to create a missing file.
     pub create: bool,
-    /// What names of tables begin with; as names of indexes are.
+    /// Prefix of the names of tables, in the form of an index's name.
     pub table_prefix: String,
     /// Connections that are kept for snapshots; with more snapshots more are opened. `None`: 10, or
     /// 1 without a log, where there is no more than that.
@@ -107,7 +107,7 @@ pub struct SqliteOptions {
     pub page_bytes: Option<u32>,
     /// Bytes of the cache of each connection.
     pub cache_bytes: u64,
-    /// How a commit is made atomic.
+    /// Journal that makes a commit atomic.
     pub journal_mode: JournalMode,
     /// How much is synced.
     pub synchronous: Synchronous,
@@ -115,24 +115,23 @@ pub struct SqliteOptions {
     pub busy_timeout: Duration,
     /// Pages of the log after which a commit takes it into the file; 0: never. `None`: 1,000.
     pub checkpoint_pages: Option<u32>,
-    /// What becomes of free pages, of a file that is made. `None`: [`AutoVacuum::None`], or what
-    /// the file has.
+    /// Reuse of free pages in a new file. `None`: [`AutoVacuum::None`], or the setting of the file.
     pub auto_vacuum: Option<AutoVacuum>,
     /// Pages of the file at most.
     pub pages_max: Option<u32>,
-    /// What to do about a log on a network file system.
+    /// Reaction to WAL mode on a network file system.
     pub network_wal: NetworkWal,
     /// Allows [`JournalMode::Off`]: a kill, or an error within a commit, may leave a file that
     /// cannot be read.
     pub unsafe_journal_off: bool,
 }
 
-/// How a file is read that is not written.
+/// Mode of reading a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
     /// Other processes may write it.
     Shared,
-    /// Nobody writes it, and nothing is written beside it.
+    /// Nobody writes it, and SQLite writes nothing beside it.
     Immutable,
 }
 
@@ -158,7 +157,7 @@ impl SqliteOptions {
         }
     }
 
-    /// How a file that is there can be read without being written.
+    /// The mode in which an existing file can be read.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is a log that cannot be read without writing beside it;

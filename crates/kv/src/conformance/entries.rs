@@ -1,4 +1,4 @@
-//! Rules of single entries: what changes do, what reads answer, which sizes are taken.
+//! Rules of single entries: effects of changes, answers of reads, limits of sizes.
 
 use crate::database::{
     Database, Error, INDEXES_MAX, KEY_BYTES_MAX, Reader, Table, VALUE_BYTES_MAX, Writer,
@@ -9,7 +9,7 @@ use super::trial::{
     ok, refused, same, show, value,
 };
 
-/// What put, overwrite, delete and remove do to keys that are there and to keys that are not.
+/// Put, overwrite, delete and remove act on existing and on missing keys as they should.
 pub(super) fn changes(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
@@ -71,7 +71,7 @@ fn change_one(step: &str, writer: &mut dyn Writer, table: Table<'static>) -> Out
     ok(format_args!("{step}: put kept anew"), writer.put(table, kept, b"6"))
 }
 
-/// What get, `get_many` and count answer.
+/// Get, `get_many` and count answer the same of the same entries.
 pub(super) fn reads(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
@@ -106,7 +106,7 @@ pub(super) fn reads(trial: &mut Trial<'_>) -> Outcome {
     model.check_present("all of it", &*database)
 }
 
-/// The same key in each table is another entry.
+/// One key is a separate entry in each table.
 pub(super) fn tables(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
@@ -154,7 +154,7 @@ pub(super) fn unknown_index(trial: &mut Trial<'_>) -> Outcome {
     Model::default().check_present("after it", &*database)
 }
 
-/// As many indexes as there may be work; more, and names that are none, are refused.
+/// The greatest number of indexes works; more indexes and invalid names are refused.
 pub(super) fn names_of_indexes(trial: &mut Trial<'_>) -> Outcome {
     let longest = "x".repeat(32);
     let mut names: Vec<String> = (1..INDEXES_MAX).map(|number| format!("i_{number}")).collect();

@@ -81,7 +81,7 @@ pub(super) fn counts(trial: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
-/// What a database says of its durability fits together.
+/// The guarantee of a database is consistent in itself.
 pub(super) fn guarantee(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let guarantee = database.guarantee();
@@ -205,7 +205,7 @@ pub(super) fn closing(trial: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
-/// What was committed is there when the database is opened again, and what was not is not.
+/// A database that is opened again has all commits and nothing else.
 pub(super) fn reopening(trial: &mut Trial<'_>) -> Outcome {
     let mut database = trial.fresh()?;
     let mut model = Model::default();

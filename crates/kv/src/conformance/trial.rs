@@ -1,5 +1,4 @@
-//! What the rules are written in: questions that answer with a failure, a model of the tables, and
-//! random numbers.
+//! Vocabulary of the rules: calls that return a failure, a model of the tables, random numbers.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Display};
@@ -18,7 +17,7 @@ pub(super) const INDEXES: [&str; 2] = ["log", "marks"];
 pub(super) const TABLES: [Table<'static>; 3] =
     [Table::Main, Table::Index("log"), Table::Index("marks")];
 
-/// What a rule is run with.
+/// Environment of a rule.
 pub(super) struct Trial<'a> {
     pub(super) subject: &'a mut dyn Subject,
     pub(super) extent: &'a Extent,
@@ -164,7 +163,7 @@ pub(super) fn value(
     Err(failure(step, show_value(expected), show_value(found), None))
 }
 
-/// What a cursor stepped over must be this entry.
+/// Checks the entry that a cursor stepped over.
 pub(super) fn entry(
     step: impl Display,
     found: Result<Option<Entry>>,
@@ -178,7 +177,7 @@ pub(super) fn entry(
     Err(failure(step, show_entry(expected), show_entry(found), None))
 }
 
-/// What the tables should hold.
+/// Expected content of the tables.
 #[derive(Clone, Default)]
 pub(super) struct Model([Map; 3]);
 

@@ -1,7 +1,7 @@
-//! Batches of changes: what may stand in one, and the order in which it is applied.
+//! Batch of changes: its rules, and the order in which it is applied.
 //!
-//! No address is named twice in a batch, so its result is the plain update of a map and does not
-//! depend on the order of the changes.
+//! Invariant: a batch names no address twice, so its outcome is the plain update of a map and does
+//! not depend on the order of the changes.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use crate::base::address::{Address, Prefix};
 use crate::base::error::{Error, Result};
 
-/// Bytes of a value at most, on every back-end: those of a record, less what a node has beside its
-/// value. A server may be configured to take less, which is [`Error::Size`].
+/// Most bytes of a value on every back-end: those of a record, less what a node has beside its value.
+/// A server may be configured to take less; such a value is [`Error::Size`].
 pub const VALUE_BYTES_MAX: usize = terrane_kv::VALUE_BYTES_MAX - NODE_BYTES_MAX;
-/// More than a record takes besides the value: 256 children of up to 134 bytes, and 8 extensions of
-/// up to 46.
+/// Upper bound of the bytes of a record besides its value: 256 children of up to 134 bytes, and 8
+/// extensions of up to 46.
 const NODE_BYTES_MAX: usize = 64 << 10;
 
 /// Refuses a value that no record can hold.
@@ -83,7 +83,7 @@ pub fn normalise(changes: Vec<Change>) -> Vec<Change> {
     last.into_values().collect()
 }
 
-/// What is done at an address, or below a prefix.
+/// Effect of a change at an address, or below a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     Set(Arc<[u8]>),

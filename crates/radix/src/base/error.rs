@@ -16,7 +16,7 @@ pub enum Error {
         text: String,
         /// Which change of the batch it is in, if it is in one.
         index: Option<usize>,
-        /// What is wrong with it.
+        /// Reason.
         why: AddressError,
     },
     /// A batch that names an address twice, in any combination of changes.
@@ -48,7 +48,7 @@ pub enum Error {
     InvalidRoot {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// Reason.
         why: RootTextError,
     },
     /// A root that no retained version of the tree has: it never was there, or was pruned. A root
@@ -77,9 +77,9 @@ pub enum Error {
     /// A name that a tree cannot have.
     #[error("invalid name of a tree: {bytes} bytes; it has 1 to {max}")]
     InvalidTreeName {
-        /// How many bytes it has.
+        /// Bytes that it has.
         bytes: usize,
-        /// How many it may have.
+        /// Most bytes it may have.
         max: usize,
     },
     /// A value that is larger than every back-end can hold. Split it.
@@ -89,22 +89,22 @@ pub enum Error {
         address: Address,
         /// Which change of the batch it is in, if it is in one.
         index: Option<usize>,
-        /// How many bytes it has.
+        /// Bytes that it has.
         bytes: usize,
-        /// How many it may have.
+        /// Most bytes it may have.
         max: usize,
     },
     /// A size that the store or this back-end does not take: of a key or value of the metadata map,
     /// of a version's metadata, of a record, or of a transaction.
     #[error("{what} of {bytes} bytes; {min} to {max} are taken")]
     Size {
-        /// What it is.
+        /// Name of the thing.
         what: &'static str,
-        /// How many bytes it has.
+        /// Bytes that it has.
         bytes: usize,
-        /// How few it may have.
+        /// Fewest bytes it may have.
         min: usize,
-        /// How many it may have.
+        /// Most bytes it may have.
         max: usize,
     },
     /// A node is missing, cannot be read, or is not what was written. Restore the store from a
@@ -207,7 +207,9 @@ impl From<terrane_kv::Error> for Error {
             terrane_kv::Error::Size { what, bytes, min, max } => {
                 Self::Size { what, bytes, min, max }
             }
-            terrane_kv::Error::Corruption { .. } => Self::CorruptRecord { what: with_causes(&error) },
+            terrane_kv::Error::Corruption { .. } => {
+                Self::CorruptRecord { what: with_causes(&error) }
+            }
             _ => Self::BackEnd(error),
         }
     }

@@ -1,5 +1,5 @@
-//! The hash of a node, 32 bytes, and its text form, 64 lower-case hex digits. The hash of the node
-//! at the empty address is the root of a state.
+//! Hash of a plain node, 32 bytes, and its text, 64 lower-case hex digits. The hash of the node at
+//! the empty address is the root of a state.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,7 +37,7 @@ impl fmt::Debug for NodeHash {
     }
 }
 
-/// Why a text is no root.
+/// Reason why a text is no root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RootTextError {
     /// Not 64 characters.

@@ -1,8 +1,9 @@
-//! Takes out of a damaged store what is damaged, so that the rest is whole again.
+//! Repair: drops the damaged versions of a store, so that the rest is whole again.
 //!
-//! Versions whose nodes can all be read and hash to their names stay, the others go; the records of
-//! both tables are then made to be exactly those that the versions that stay need. Every content of
-//! a record that is written comes from a record that was there and hashes to its name.
+//! A version stays if all its nodes can be read and hash to their names. The records of both tables
+//! are then made exactly those that the remaining versions need.
+//!
+//! Invariant: every content that is written comes from a stored record and hashes to its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,18 +24,18 @@ use crate::records::versions::{self, Head, TreeId, VERSIONS, Version, VersionId}
 use crate::store::store::Store;
 use terrane_kv::{Database, Reader, Table};
 
-/// Bytes of nodes that are kept in memory meanwhile.
+/// Bytes of the cache of nodes during a repair.
 const CACHE_BYTES: usize = 64 << 20;
-/// Transactions that are counted if it is not known how many there were: more than any store has
-/// seen.
+/// Count of transactions if the record of the head is lost: more than any store has made, so that no
+/// other store takes its outdated roots for current.
 const TRANSACTIONS_UNKNOWN: u64 = 1 << 48;
 
-/// Whether a repair may lose something.
+/// Whether a repair may drop versions or trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// If a version or a tree would be lost nothing is done, and the report says what would be.
+    /// If a version or tree would be lost, nothing is changed; the report names the losses.
     Refused,
-    /// Versions that are not whole are dropped, and trees whose records cannot be read.
+    /// Damaged versions are dropped, and trees whose records cannot be read.
     Accepted,
 }
 
@@ -49,27 +50,26 @@ pub struct Dropped {
     pub root: Root,
 }
 
-/// What a repair did.
+/// Outcome of a repair.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Repaired {
-    /// Versions that are whole and stay.
+    /// Number of whole versions, which stay.
     pub kept: u64,
-    /// Whether nothing was done, as something would be lost; the rest says what would have been
-    /// done.
+    /// Whether nothing was changed because of a loss; the other fields say what would have been done.
     pub was_refused: bool,
-    /// Versions with damaged nodes, which are gone.
+    /// Versions with damaged nodes, which were dropped.
     pub dropped: Vec<Dropped>,
-    /// Versions and trees besides whose own records were damaged, or missing although others name
-    /// them; names of trees that have another one.
+    /// Number of further versions and trees whose own record is damaged, or missing although another
+    /// record names it; and of second names of one tree.
     pub unreadable: u64,
-    /// Nodes that no version needs whose records can be read: those of versions above, or of one of
-    /// which nothing else is left.
+    /// Number of readable nodes that no version needs. They belong to the dropped versions, or are
+    /// all that is left of a version.
     pub unreferenced: u64,
-    /// Trees whose names were lost, by the names that they were given.
+    /// New names of trees whose names were lost.
     pub named: Vec<String>,
-    /// Records of nodes and of the bookkeeping that were removed.
+    /// Number of records of nodes and bookkeeping that were removed.
     pub records_removed: u64,
-    /// Records of nodes and of the bookkeeping that were made or written anew.
+    /// Number of records of nodes and bookkeeping that were written.
     pub records_written: u64,
 }
 
@@ -80,7 +80,7 @@ impl Repaired {
         self.records_removed == 0 && self.records_written == 0
     }
 
-    /// How many versions, trees and names of trees are lost.
+    /// Number of versions, trees and names of trees that are lost.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.dropped.len() as u64 + self.unreadable + self.named.len() as u64
@@ -88,25 +88,26 @@ impl Repaired {
 }
 
 impl Store {
-    /// Takes out of the store in a database what is damaged: drops the versions that cannot be read
-    /// as a whole, and those whose own record is damaged; then removes and writes anew the records
-    /// of nodes and of the bookkeeping, so that they are those that the other versions need. These
-    /// are joined to the nearest ancestor that is left. Trees stay, without versions if need be;
-    /// one whose name is lost and that has versions is named `recovered-` and its number. What it
-    /// does is one transaction. The metadata map is left alone. Copy the database before.
+    /// Repairs the store in a database, in one transaction. Copy the database before.
     ///
-    /// With [`Loss::Refused`] it only does what loses nothing: counts of references and of
-    /// differences, which versions a root has, the records of extensions; and nothing if a node is
-    /// there that no version needs, of which a version may be all that is left.
+    /// * Drops each version that cannot be read as a whole, or whose own record is damaged.
+    /// * Joins each remaining version to its nearest ancestor that is left.
+    /// * Makes the records of nodes and bookkeeping those that the remaining versions need.
+    /// * Keeps trees, even without versions. A tree with versions whose name is lost is named
+    ///   `recovered-` and its number.
+    /// * Leaves the metadata map alone.
+    ///
+    /// With [`Loss::Refused`] it corrects only what can be derived: counters, the versions of a root,
+    /// the records of extensions. It changes nothing if a node exists that no version needs, since
+    /// the node may be all that is left of a version.
     ///
     /// Cost: reads all records, some of them two or three times; hashes all nodes; some 250 bytes
     /// of memory for each node; holds the writer.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if there is
-    /// nothing of a radix state in the database, or if the back-end itself finds damage, so that
-    /// its tables cannot be gone through: restore it from a copy then; those of the back-end.
-    /// Nothing was changed.
+    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if the
+    /// database holds no radix state, or if the back-end finds damage in its own tables, which must be
+    /// restored from a copy; those of the back-end. Nothing was changed.
     pub fn repair(database: &Arc<dyn Database>, loss: Loss) -> Result<Repaired> {
         let mut writer = database.writer()?;
         let book = Book::read(&*writer, &mut |error| match error {
@@ -167,19 +168,20 @@ impl Store {
     }
 }
 
-/// A record that is to be changed: its table, its key, its new value.
+/// Change of a record: its table, its key, its new value.
 type RecordChange = (Table<'static>, Vec<u8>, Option<Vec<u8>>);
 
-/// Tells which nodes are whole with all that is below them. Each is looked at once, wherever it is.
+/// Finds the nodes that are whole with all nodes below them. Visits each node once, wherever it
+/// recurs.
 struct Checker<'a> {
     nodes: &'a Nodes<'a>,
-    /// Tokens from a node to the lowest node below it; `None` if something is damaged.
+    /// Tokens from a node to the lowest node below it; `None` if a node is damaged.
     heights: HashMap<NodeHash, Option<usize>>,
 }
 
 impl Checker<'_> {
-    /// Tokens of an edge and below it. At most 36 deep, as no address has more tokens and each edge
-    /// but the first has one.
+    /// Tokens from the top of an edge to the lowest node below it. At most 36 deep: no address has
+    /// more tokens, and each edge but the first has one.
     fn height(&mut self, edge: &Edge, depth: usize) -> Result<Option<usize>> {
         let extension = edge.extension.as_bytes();
         let depth = depth + extension.len();
@@ -255,7 +257,8 @@ fn whole_versions(
             continue;
         }
 
-        // Parents are older, so this ends, and what is kept of them is known.
+        // A parent is older than its child, so the walk ends, and it is known whether the parent is
+        // kept.
         let mut ancestor = version;
         let mut neighbour = None;
         while let Some(parent) = ancestor.neighbour.filter(|_| ancestor.is_child) {
@@ -275,7 +278,7 @@ fn whole_versions(
     Ok(kept)
 }
 
-/// The trees by name, each number once; gives names to those that have versions and no name.
+/// Trees by name, each number once. Names the trees that have versions and no name.
 fn trees_of(
     book: &Book,
     kept: &BTreeMap<VersionId, Version>,
@@ -297,13 +300,13 @@ fn trees_of(
         }
     }
 
-    // A record that cannot be read may have had the name of one of these.
+    // A broken record may have held the name of a tree that has just been named.
     let unreadable = book.lost_trees().saturating_sub(repaired.named.len() as u64);
     repaired.unreadable += unreadable + doubled;
     trees
 }
 
-/// The head, with no transaction more, and numbers that were not given.
+/// The head with the old count of transactions, and with numbers that were never given.
 fn head_of(book: &Book, trees: &BTreeMap<String, TreeId>) -> Head {
     let unknown = Head { transactions: TRANSACTIONS_UNKNOWN, ..Head::NEW };
     let head = book.head.unwrap_or(unknown);
@@ -315,7 +318,7 @@ fn head_of(book: &Book, trees: &BTreeMap<String, TreeId>) -> Head {
     }
 }
 
-/// Notes what the index of versions has otherwise than `records`, which are all but the head.
+/// Notes where the index of versions differs from `records`, which are all records but the head.
 fn compare_bookkeeping(
     reader: &(impl Reader + ?Sized),
     mut records: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -334,8 +337,8 @@ fn compare_bookkeeping(
     Ok(())
 }
 
-/// Notes what the main table has otherwise than what versions need; answers how many nodes are
-/// whose records can be read and that none needs.
+/// Notes where the main table differs from what the versions need. Returns the number of readable
+/// nodes that no version needs.
 fn compare_nodes(
     nodes: &Nodes<'_>,
     kept: &BTreeMap<VersionId, Version>,
@@ -347,7 +350,7 @@ fn compare_nodes(
         want(nodes, &version.edge, neighbour.map(|neighbour| &neighbour.edge), &mut wanted).1?;
     }
 
-    // How many records are differences from others.
+    // Number of differences from each base.
     let mut users: BTreeMap<RecordKey, (NodeHash, u64)> = BTreeMap::new();
     for (key, end) in wanted.iter().filter(|(_, end)| !end.is_inline) {
         if let Some(base) = stored(nodes, key, &end.node, |record| record.base())? {
@@ -355,7 +358,7 @@ fn compare_nodes(
         }
     }
 
-    // Bases that no version needs for themselves.
+    // Bases that no version needs for themselves stay for their differences.
     for (key, (node, _)) in &users {
         let node = *node;
         let is_inline = false;
@@ -363,8 +366,7 @@ fn compare_nodes(
         wanted.entry(*key).or_insert(Wanted { node, is_inline, extensions });
     }
 
-    // Nodes whose extensions have records of their own; one that had more of them once may have it
-    // so, too.
+    // Nodes with spilled extensions. A node that once had more of them may still keep them spilled.
     let has_many = |end: &Wanted| end.extensions.len() > CHAINS_IN_ROW_MAX;
     let mut spilled: BTreeSet<RecordKey> =
         wanted.iter().filter(|(_, end)| has_many(end)).map(|(key, _)| *key).collect();
@@ -445,8 +447,7 @@ fn compare_nodes(
     Ok(unreferenced)
 }
 
-/// What is taken of the record of a node as it is stored. It has been read before, and hashes to
-/// its name.
+/// Reads a stored record of a node, which has been checked before, by a function.
 fn stored<T>(
     nodes: &Nodes<'_>,
     key: &RecordKey,

@@ -1,5 +1,5 @@
-//! Checks a store: every node hashed again and compared with its name, every record that should be
-//! there, and none besides.
+//! Check of a store: hashes every node again, and compares all records with those that the retained
+//! versions need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,10 +20,10 @@ use crate::records::versions::{self, TreeId};
 use crate::store::store::{Store, Tree};
 use terrane_kv::{Reader, Table};
 
-/// Bytes of branches that others are differences from, kept in memory by a check.
+/// Bytes of the cache of bases during a check.
 const BASES_BYTES: usize = 16 << 20;
 
-/// Something that is not as it should be.
+/// A broken rule, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Where: a tree and root with the path below it, or a record.
@@ -38,12 +38,12 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// What a check found.
+/// Outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
     /// Versions that were checked.
     pub versions: u64,
-    /// Different nodes, each node of an extension among them, and the empty node.
+    /// Number of different plain nodes, those of extensions and the empty node included.
     pub nodes: u64,
     /// Problems, in no order.
     pub problems: Vec<Problem>,
@@ -60,7 +60,7 @@ impl Report {
         self.problems.push(Problem { place: place.into(), rule: rule.into() });
     }
 
-    /// Compares the content of a record with its hash, as far as that is known.
+    /// Compares the content of a record with its hash, if the hash is known.
     fn check_content(
         &mut self,
         place: &str,
@@ -86,7 +86,7 @@ impl Report {
         Ok(())
     }
 
-    /// Notes damage and goes on; passes on errors of the back-end.
+    /// Notes damage; returns other errors.
     fn note_error(&mut self, place: &str, error: Error) -> Result<()> {
         match error {
             Error::Corruption { .. } | Error::CorruptRecord { .. } => {
@@ -99,9 +99,9 @@ impl Report {
 }
 
 impl Tree {
-    /// Reads a state as it is stored, and compares each of its nodes with its hash.
+    /// Reads a state from the database, and compares each of its nodes with its hash.
     ///
-    /// Cost: reads each node once; nothing is taken from memory.
+    /// Cost: reads each node once, none from the cache.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::UnknownRoot`] and those of the back-end; damage is in the
@@ -113,7 +113,7 @@ impl Tree {
         Ok(report)
     }
 
-    /// The hashes of all nodes of a state, each node of an extension among them.
+    /// Hashes of all plain nodes of a state, those of extensions included.
     ///
     /// Cost: reads each node once, hashes each extension; all hashes are in memory.
     ///
@@ -191,7 +191,7 @@ impl Tree {
     }
 }
 
-/// Records by how many others are differences from them.
+/// Counters of the differences from each base: stored, and found.
 #[derive(Default)]
 struct UserCounts {
     stored: BTreeMap<RecordKey, u64>,
@@ -221,17 +221,17 @@ impl UserCounts {
     }
 }
 
-/// A node as the versions need it.
+/// A node with the extensions and references that the versions need.
 pub(crate) struct Wanted {
     pub(crate) node: NodeHash,
     /// Whether its value stands in the edges.
     pub(crate) is_inline: bool,
-    /// From below, and how many references each has.
+    /// Extensions from below, each with its number of references.
     pub(crate) extensions: BTreeMap<Prefix, u64>,
 }
 
-/// Notes the nodes and extensions that a version needs besides those of its neighbour. Answers the
-/// paths of edges whose nodes do not hash to the edge's hash, as far as the tree can be read.
+/// Notes the nodes and extensions that a version needs besides those of its neighbour. Returns the
+/// paths of edges whose extension does not hash to the edge's hash, as far as the tree can be read.
 pub(crate) fn want(
     nodes: &Nodes<'_>,
     edge: &Edge,
@@ -261,8 +261,8 @@ pub(crate) fn want(
 }
 
 impl Store {
-    /// How many different nodes are stored, each node of an extension counted as if it were, and
-    /// the empty node.
+    /// Number of different plain nodes that the store stands for, with those of extensions and the
+    /// empty node.
     ///
     /// Cost: reads all records.
     ///
@@ -278,8 +278,8 @@ impl Store {
         Ok(count)
     }
 
-    /// Checks everything: that what is stored is exactly what the retained versions reach, and that
-    /// every node hashes to its name.
+    /// Checks that the records are exactly those that the retained versions reach, and that every
+    /// node hashes to its name.
     ///
     /// Cost: reads all records, and hashes all nodes; some 150 bytes of memory for each node.
     ///
@@ -329,7 +329,7 @@ impl Store {
 
             users.count(key, &end);
             if end.extensions.is_empty() {
-                // It is the base of others, or breaks the format.
+                // A node without extensions is only a base, or breaks the format.
                 report.check_content(&place, &nodes, &key, &end.record, None)?;
             } else if let Some(wanted) = wanted {
                 report.nodes += end.nodes();
@@ -361,7 +361,7 @@ impl Store {
                 continue;
             }
 
-            // The back-end could not go further, and may yet find single records.
+            // The back-end's cursor failed; lookups of single records may still work.
             match reader.get(Table::Main, &key).map_err(Error::from) {
                 Err(error) => report.note_error(&place, error)?,
                 Ok(None) => report.note(place, format!("node {} is missing", wanted.node)),
@@ -390,24 +390,23 @@ fn broken_record(key: &[u8], what: &str) -> Error {
     Error::CorruptRecord { what: format!("record {} of nodes: {what}", hex(key)) }
 }
 
-/// A node as it is stored.
+/// The records of one node.
 struct StoredNode<'a> {
     record: Record<'a>,
-    /// From below, and how many references each has.
+    /// Extensions from below, each with its number of references.
     extensions: BTreeMap<Prefix, u64>,
-    /// How many records are said to be differences from it.
+    /// Stored number of differences from it.
     users: u64,
 }
 
 impl StoredNode<'_> {
-    /// How many nodes it stands for; those above it that other nodes have too are counted there as
-    /// well.
+    /// Number of plain nodes that the node stands for: itself and the nodes of its extensions.
     fn nodes(&self) -> u64 {
         if self.extensions.is_empty() { 0 } else { 1 + nodes_above(self.extensions.keys()) }
     }
 }
 
-/// Calls `visit` with each node that has a record, or with the rule that it breaks.
+/// Calls `visit` with each node that has a record, or with the rule that its records break.
 fn each_stored_node(
     reader: &dyn Reader,
     mut visit: impl FnMut(RecordKey, std::result::Result<StoredNode<'_>, String>) -> Result<()>,
@@ -461,7 +460,7 @@ fn each_stored_node(
     Ok(())
 }
 
-/// The bookkeeping; notes where its records are broken or contradict each other.
+/// Reads the bookkeeping; notes records that are broken or contradict each other.
 fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) -> Result<Book> {
     let place = "the index of versions";
     let mut book = Book::read(reader, &mut |error| report.note_error(place, error))?;

@@ -1,5 +1,5 @@
-//! The tree that a batch makes of another: one descent for all changes, then every new node hashed
-//! once, deepest first.
+//! Applies a batch to a tree: one descent for all changes, then every new node hashed once, deepest
+//! first.
 //!
 //! NewEdge nodes stand in a list, children before their parents. Nothing is written here.
 
@@ -17,35 +17,35 @@ use crate::records::node_store::{Loaded, NodePlace, Nodes};
 /// About how many bytes an edge takes.
 const EDGE_BYTES: usize = 90;
 
-/// What an edge that is made ends at.
+/// Node at the end of a new edge.
 #[derive(Debug)]
 pub(crate) enum NewNode {
     /// A value without children.
     Leaf(Arc<[u8]>),
     Branch(NewBranch),
-    /// A node that was there, at the same address, and is reached by another extension.
+    /// An old node at the same address, below another extension.
     Kept(Node),
 }
 
-/// A branch that is made, as the differences from another.
+/// A new branch, as edits of an old one.
 #[derive(Debug)]
 pub(crate) struct NewBranch {
     pub(crate) value: Option<Arc<[u8]>>,
     /// How many children it has.
     pub(crate) count: usize,
-    /// The other, and its hash.
+    /// The old branch and its hash.
     base: Option<(NodeHash, Arc<Branch>)>,
     /// Children that the base does not have so, ascending by token: their places in the list, or
     /// `None` for those that are gone.
     edits: Vec<(u8, Option<usize>)>,
 }
 
-/// A child of a branch that is made.
+/// A child of a new branch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Child<'a> {
-    /// Taken over from another branch: its place there.
+    /// An edge of an old branch, by its position there.
     Old(&'a Branch, usize),
-    /// Its place in the list.
+    /// A new edge, by its position in the list.
     New(usize),
 }
 
@@ -84,14 +84,14 @@ impl NewBranch {
     }
 }
 
-/// An edge that is made.
+/// A new edge.
 #[derive(Debug)]
 pub(crate) struct NewEdge {
     pub(crate) extension: Prefix,
     pub(crate) end: NewNode,
     /// The edge that the older tree has at this place.
     pub(crate) old: Option<NodeHash>,
-    /// Waves that must be hashed before it.
+    /// Waves of hashing that come before this edge; 0 for leaves.
     pub(crate) height: usize,
     pub(crate) end_hash: NodeHash,
     pub(crate) top: NodeHash,
@@ -182,7 +182,7 @@ pub(crate) fn build(
     steps: &[Step],
     threads: usize,
 ) -> Result<Built> {
-    // A leaf for each step, and branches above them.
+    // At most a leaf and a branch for each step; two more for a split of the root edge.
     let list = Vec::with_capacity(2 * steps.len() + 2);
     let mut builder = Builder { nodes, list, missing: None };
     let sub = match (tree, steps) {
@@ -198,6 +198,7 @@ pub(crate) fn build(
         });
     }
 
+    // Children stand before parents in the list, which `hash_all` relies on.
     let root = match sub {
         NewSubtree::None => None,
         NewSubtree::New(at) => Some(at),
@@ -211,7 +212,7 @@ pub(crate) fn build(
 struct Builder<'a> {
     nodes: &'a Nodes<'a>,
     list: Vec<NewEdge>,
-    /// The change that removes what is not there and comes first in the batch.
+    /// The first change of the batch that removes an address or prefix without a value.
     missing: Option<Step>,
 }
 
@@ -243,6 +244,7 @@ impl Builder<'_> {
         };
         let end_hash = NodeHash::EMPTY;
         let top = NodeHash::EMPTY;
+        debug_assert!(height <= self.list.len(), "children stand before their parents");
         self.list.push(NewEdge { extension, end, old, height, end_hash, top });
         NewSubtree::New(self.list.len() - 1)
     }
@@ -316,7 +318,8 @@ impl Builder<'_> {
         depth: usize,
         steps: &[Step],
     ) -> Result<NewSubtree> {
-        // Only the first one can end here, as they ascend and none is named twice.
+        // At most one step ends here: steps ascend and no address is named twice.
+        debug_assert!(!steps.is_empty());
         let here = steps.iter().take_while(|step| step.prefix.as_bytes().len() == depth).count();
         for step in &steps[..here] {
             match &step.action {
@@ -367,7 +370,7 @@ impl Builder<'_> {
         Ok(self.finish(extension, NewBranch { value, count, base, edits }, old))
     }
 
-    /// Takes over what is left of an edge below a place within its extension: another child.
+    /// Adds the rest of an old edge as a child; returns by how much the count of children grows.
     fn keep(
         &mut self,
         (token, rest): (u8, OldEdge),
@@ -380,8 +383,7 @@ impl Builder<'_> {
         1
     }
 
-    /// Makes of a value and children what stands for them: nothing, a leaf, a longer extension, or
-    /// a branch.
+    /// Normalises a value and children: to nothing, a leaf, a longer extension, or a branch.
     fn finish(
         &mut self,
         mut extension: Prefix,
@@ -416,10 +418,10 @@ impl Builder<'_> {
     }
 }
 
-/// What is below a node that changes.
+/// Children of a place before the changes.
 enum OldChildren {
-    /// The children of a branch, if it is one, and its hash.
+    /// The children of a branch, with its hash; `None` if there were no children.
     Branch(Option<(NodeHash, Arc<Branch>)>),
-    /// What is left of the edge in whose extension the node appears.
+    /// One child: the rest of the old edge within whose extension the new node lies.
     Rest(u8, OldEdge),
 }

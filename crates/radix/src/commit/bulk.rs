@@ -1,5 +1,7 @@
-//! Builds the records of a whole state from its values, ascending by address, from below: a node is
-//! hashed and written when the first address comes that is not below it.
+//! Bulk load of a whole state from its values, ascending by address.
+//!
+//! The tree grows from below: a node is hashed and written when the first address arrives that does
+//! not lie below it.
 //!
 //! The version that is made so has no neighbour (see `references`), so that each of its edges is
 //! one reference.
@@ -19,15 +21,15 @@ use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Node, common};
 use crate::records::record::Content;
 use terrane_kv::Writer;
 
-/// About how many bytes of records are written together.
+/// Estimated bytes of records that are written together.
 const BATCH_BYTES: usize = 4 << 20;
-/// What a record takes in memory besides its content, about.
+/// Estimate of the memory of a record besides its content.
 const ROW_BYTES: usize = 256;
 
-/// A node on the way to the last address that has a value or will have at least two children.
+/// A node above the last address that is not finished yet.
 #[derive(Debug)]
 struct Frame {
-    /// Tokens of the last address above it.
+    /// Tokens of the last address down to this node.
     depth: usize,
     value: Option<Arc<[u8]>>,
     children: Vec<(u8, Edge)>,
@@ -66,6 +68,7 @@ impl Bulk {
         let address = Prefix::from(*address);
         assert!(self.last < address, "addresses ascend");
         let along = common(self.last.as_bytes(), address.as_bytes());
+        // Nodes below the common prefix with the last address get no more children.
         while self.frames.last().is_some_and(|top| top.depth > along) {
             self.close(writer, along)?;
         }
@@ -75,10 +78,11 @@ impl Bulk {
         Ok(())
     }
 
-    /// Makes the lowest node a child of the one above it, which is made if it is not as low as
-    /// `depth`.
+    /// Finishes the lowest node as a child of the node above it; inserts a node at `depth` if the
+    /// node above is higher.
     fn close(&mut self, writer: &mut dyn Writer, depth: usize) -> Result<()> {
         let Some(frame) = self.frames.pop() else { return Ok(()) };
+        debug_assert!(depth < frame.depth);
         if self.frames.last().is_none_or(|above| above.depth < depth) {
             self.frames.push(Frame { depth, value: None, children: Vec::new() });
         }
@@ -91,11 +95,12 @@ impl Bulk {
         Ok(())
     }
 
-    /// The edge that begins so many tokens below the root and ends at a node; its record is noted.
+    /// The edge from `from` tokens below the root to a node, whose record is added to the batch.
     fn edge(&mut self, writer: &mut dyn Writer, from: usize, frame: Frame) -> Result<Edge> {
         let mut extension = self.last;
         extension.truncate(frame.depth);
         let extension = extension.after(from);
+        debug_assert!(from <= frame.depth && frame.children.len() <= 256);
         let Frame { value, children, .. } = frame;
         let (hash, end, content) = match value {
             Some(value) if children.is_empty() => {
@@ -135,8 +140,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// Writes what is left. Answers the edge of the whole tree, `None` if it is empty, and how many
-    /// nodes were not there before.
+    /// Writes the rest. Returns the edge of the whole tree, `None` if it is empty, and the number of
+    /// plain nodes that are new to the store.
     pub(crate) fn finish(mut self, writer: &mut dyn Writer) -> Result<(Option<Edge>, u64)> {
         while self.frames.len() > 1 {
             self.close(writer, 0)?;

@@ -1,6 +1,8 @@
-//! The hashes of nodes: each new node once, in waves from the leaves upwards. What a wave hashes is
-//! independent of each other, so that it is hashed side by side, and shared by threads if it is
-//! much. The result does not depend on their number.
+//! Hashes of nodes: each new node once, in waves from the leaves upwards.
+//!
+//! The nodes of a wave do not depend on each other, so they are hashed side by side in the lanes of
+//! the processor, and on several threads if the wave is large. The result does not depend on the
+//! number of threads.
 
 use crate::base::cbor::{node_bytes_max, put_node};
 use crate::base::node_hash::NodeHash;
@@ -9,10 +11,10 @@ use crate::node::branch::Branch;
 use crate::node::node::{Edge, Node};
 use terrane_hash::sha512::{self, BLOCK_BYTES, ChainJob};
 
-/// Blocks of a wave from which on it is worth a thread more.
+/// SHA-512 blocks for which one more thread is worth starting.
 const BLOCKS_FOR_A_THREAD: usize = 4096;
 
-/// Bytes of nodes that are rendered at a time, if they are more than one.
+/// Bytes of encoded nodes that are hashed at a time; a single node may have more.
 const BYTES_AT_ONCE: usize = 512 << 10;
 
 /// The hash of the bytes of a node.
@@ -66,6 +68,7 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
 
     let mut hashers: Vec<Hasher> = Vec::new();
     for wave in by_height {
+        debug_assert!(!wave.is_empty(), "a node of height n has a child of height n - 1");
         let blocks: usize = wave.iter().map(|&at| blocks_of(&list[at])).sum();
         let threads = threads.min(blocks / BLOCKS_FOR_A_THREAD + 1).max(1);
         if hashers.len() < threads {
@@ -74,7 +77,7 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
 
         let parts = || wave.chunks(wave.len().div_ceil(threads));
         for hasher in &mut hashers[..threads] {
-            // Not in a thread of its own, whose memory would be new each time.
+            // Reserved here and not in the thread, so that the buffer lives from wave to wave.
             hasher.bytes.reserve((blocks * BLOCK_BYTES / threads).min(BYTES_AT_ONCE));
         }
 
@@ -98,7 +101,7 @@ pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
     }
 }
 
-/// About how many blocks are hashed for an edge.
+/// Estimate of the SHA-512 blocks that an edge takes.
 fn blocks_of(new: &NewEdge) -> usize {
     let end = match &new.end {
         NewNode::Kept(_) => 0,
@@ -108,12 +111,12 @@ fn blocks_of(new: &NewEdge) -> usize {
     end + new.extension.as_bytes().len()
 }
 
-/// What one thread hashes with; kept from wave to wave.
+/// Buffers of one thread, kept from wave to wave.
 #[derive(Default)]
 struct Hasher {
-    /// Nodes, one after the other.
+    /// Encoded nodes, one after the other.
     bytes: Vec<u8>,
-    /// Where each of them ends.
+    /// End of each encoded node.
     ends: Vec<usize>,
     /// Hashes of the nodes of the wave, in their order.
     hashes: Vec<[u8; 32]>,
@@ -175,7 +178,7 @@ impl Hasher {
         }
     }
 
-    /// Hashes the nodes that are there, and takes them away.
+    /// Hashes the encoded nodes, and empties the buffer.
     fn hash_bytes(&mut self) {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let nodes: Vec<&[u8]> =

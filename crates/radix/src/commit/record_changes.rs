@@ -1,10 +1,16 @@
-//! Brings the records of nodes up to date: which extensions lead to them, over how many references;
-//! and says which nodes appear and which are gone by that.
+//! Updates the records of nodes: their extensions, their reference counts, and their existence.
+//!
+//! The caller adds a change for each edge that gains or loses references ([`RecordChanges::add`]).
+//! [`RecordChanges::apply`] sums the changes of each record, reads and writes the records in the
+//! order of their keys, and returns which nodes appeared and which are gone ([`Effect`]).
+//!
+//! Invariant: a base stays stored as long as differences from it are stored. The number of these
+//! differences, its *users*, has a record of its own.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::base::address::Prefix;
+use crate::base::address::{ADDRESS_BYTES_MAX, Prefix};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::NodeHash;
 use crate::commit::hashing::extension_hashes;
@@ -16,21 +22,21 @@ use crate::records::record::{
 };
 use terrane_kv::{Entry, Table, Writer};
 
-/// Records of nodes that are in memory at a time.
+/// Records of nodes that are read at a time.
 const ROWS_AT_ONCE: usize = 256;
-/// Extensions of one node with records of their own that are in memory at a time.
+/// Spilled extensions of one node that are read at a time.
 const CHAINS_AT_ONCE: usize = 4096;
 
-/// What happens to an edge.
+/// Change of the reference count of an edge.
 #[derive(Debug)]
 struct ReferenceChange {
     key: RecordKey,
     /// Its extension, from below.
     extension: Prefix,
-    /// By how much its references change.
+    /// References gained or lost.
     references: i64,
     node: NodeHash,
-    /// What a new record of its node holds; `None` if there must be one.
+    /// Content for a new record; `None` if the record must exist.
     content: Option<Content>,
 }
 
@@ -40,26 +46,26 @@ pub(crate) struct RecordChanges {
     edges: Vec<ReferenceChange>,
 }
 
-/// What the changes come to.
+/// Outcome of the changes.
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
-    /// Nodes that were not stored before.
+    /// Number of plain nodes that were not stored before.
     pub(crate) added: u64,
-    /// Nodes that are stored no more.
+    /// Number of plain nodes that are gone.
     pub(crate) removed: u64,
-    /// The hashes of those, in no order, if they were wanted.
+    /// Hashes of the plain nodes that are gone, in no order, if the caller asked for them.
     pub(crate) removed_hashes: Vec<NodeHash>,
     /// Nodes whose records are gone.
     pub(crate) gone: Vec<NodeHash>,
 }
 
 impl RecordChanges {
-    /// None yet, with room for so many.
+    /// No changes yet, with room for this many.
     pub(crate) fn with_capacity(edges: usize) -> Self {
         Self { edges: Vec::with_capacity(edges) }
     }
 
-    /// Counts references of an edge. `content` is what its node holds if it may be new.
+    /// Adds references to an edge, or takes them away. `content` is needed if the node may be new.
     pub(crate) fn add(
         &mut self,
         node: NodeHash,
@@ -67,6 +73,7 @@ impl RecordChanges {
         references: i64,
         content: Option<Content>,
     ) {
+        debug_assert!(extension.as_bytes().len() <= ADDRESS_BYTES_MAX);
         if references != 0 {
             let key = key_of(&node);
             let extension = reversed(extension);
@@ -82,20 +89,21 @@ impl RecordChanges {
             (&one.key, &one.extension).cmp(&(&other.key, &other.extension))
         });
 
-        let mut ends: Vec<&mut [ReferenceChange]> =
+        // Sorted by record and extension: each record is read and written once.
+        let mut nodes: Vec<&mut [ReferenceChange]> =
             self.edges.chunk_by_mut(|one, other| one.key == other.key).collect();
         let mut effect = Effect::default();
         let mut bases = Bases::default();
-        for ends in ends.chunks_mut(ROWS_AT_ONCE) {
-            let keys: Vec<RecordKey> = ends.iter().map(|of| of[0].key).collect();
+        for nodes in nodes.chunks_mut(ROWS_AT_ONCE) {
+            let keys: Vec<RecordKey> = nodes.iter().map(|of| of[0].key).collect();
             let keys: Vec<&[u8]> = keys.iter().map(RecordKey::as_slice).collect();
             let records = writer.get_many(Table::Main, &keys)?;
-            for (changes, record) in ends.iter_mut().zip(records) {
+            for (changes, record) in nodes.iter_mut().zip(records) {
                 let ReferenceChange { key, node, .. } = changes[0];
                 let effect = &mut effect;
                 let bases = &mut bases;
-                let mut end = NodeRecord { key, node, wants_hashes, writer, effect, bases };
-                end.change(changes, record.as_deref())?;
+                let mut record_of = NodeRecord { key, node, wants_hashes, writer, effect, bases };
+                record_of.change(changes, record.as_deref())?;
             }
         }
 
@@ -104,7 +112,7 @@ impl RecordChanges {
     }
 }
 
-/// How many records are differences from another.
+/// Number of records that are differences from one base.
 #[derive(Debug, Clone, Copy)]
 struct Users {
     stored: u64,
@@ -112,8 +120,7 @@ struct Users {
     was_released: bool,
 }
 
-/// The bases of the records that are written or removed, which are asked for once and written at
-/// the end.
+/// Bases of the records that are written or removed: each is read once, and written at the end.
 #[derive(Debug, Default)]
 struct Bases(BTreeMap<NodeHash, Users>);
 
@@ -134,8 +141,8 @@ impl Bases {
         })
     }
 
-    /// Counts one user more, unless the record is not there, or is none that can be a base: what is
-    /// in memory may be older than what is stored.
+    /// Counts one more user, if the base is stored and can be a base. A branch in memory may name a
+    /// base that was removed since.
     fn acquire(&mut self, writer: &dyn Writer, base: NodeHash) -> Result<bool> {
         let users = self.users(writer, base)?;
         if users.now == 0 {
@@ -159,8 +166,8 @@ impl Bases {
         Ok(())
     }
 
-    /// Writes the numbers, and removes the records that were kept only for others and are needed no
-    /// more.
+    /// Writes the numbers of users, and removes each base that only differences kept and that has no
+    /// users left.
     fn finish(self, writer: &mut dyn Writer, gone: &mut Vec<NodeHash>) -> Result<()> {
         for (base, users) in self.0 {
             let key = key_of(&base);
@@ -195,7 +202,7 @@ fn broken(node: NodeHash, what: &'static str) -> Error {
     Error::Corruption { root: None, path: Prefix::EMPTY, node, what: what.into() }
 }
 
-/// The extensions of changes of one node, and by how much their references change in all.
+/// Extensions of the changes of one node, each with the sum of its changes.
 fn by_extension(changes: &[ReferenceChange]) -> impl Iterator<Item = (Prefix, i64)> {
     changes
         .chunk_by(|one, other| one.extension == other.extension)
@@ -203,7 +210,7 @@ fn by_extension(changes: &[ReferenceChange]) -> impl Iterator<Item = (Prefix, i6
         .filter(|(_, references)| *references != 0)
 }
 
-/// A extension with a record of its own, and its references before and after a change.
+/// A spilled extension, with its references before and after a change.
 #[derive(Debug)]
 struct SpilledChange {
     extension: Prefix,
@@ -213,13 +220,13 @@ struct SpilledChange {
 }
 
 impl SpilledChange {
-    /// Whether the extension comes or goes.
+    /// Whether the extension appears or is gone.
     fn is_move(&self) -> bool {
         (self.before == 0) != (self.after == 0)
     }
 }
 
-/// One record that is brought up to date.
+/// The record of one node during an update.
 struct NodeRecord<'a> {
     key: RecordKey,
     node: NodeHash,
@@ -281,7 +288,7 @@ impl NodeRecord<'_> {
         if record.extensions == before { Ok(()) } else { self.write(record) }
     }
 
-    /// Whether others are stored as differences from a record.
+    /// Whether differences from this record are stored.
     fn is_base(&mut self, record: &Record<'_>) -> Result<bool> {
         if record.kind != Kind::Branch || record.content.len() < BASE_BYTES_MIN {
             return Ok(false);
@@ -289,7 +296,7 @@ impl NodeRecord<'_> {
         Ok(self.bases.users(self.writer, self.node)?.now > 0)
     }
 
-    /// How a content is stored that has no record yet.
+    /// Stored form of a new record's content: a difference if the base is still stored.
     fn stored<'b>(&mut self, content: &'b Content) -> Result<(Kind, Cow<'b, [u8]>)> {
         Ok(match content {
             Content::Inline => (Kind::Inline, Cow::Borrowed(&[])),
@@ -320,7 +327,7 @@ impl NodeRecord<'_> {
         Ok(self.writer.overwrite(Table::Main, &key, &encode_number(&key, references))?)
     }
 
-    /// `references` changed by so many.
+    /// `references` plus `by`; an error if that is below 0.
     fn sum(&self, references: u64, by: i64) -> Result<u64> {
         references
             .checked_add_signed(by)
@@ -333,8 +340,7 @@ impl NodeRecord<'_> {
         changes: impl Iterator<Item = (Prefix, i64)>,
     ) -> Result<()> {
         for (extension, by) in changes {
-            // Extensions ascend, so the one that is most like another is beside the place where
-            // that would be.
+            // Extensions ascend, so the extension that shares most with another is its neighbour.
             let shared = |extensions: &[(Prefix, u64)], at: usize| {
                 let beside = &extensions[at.saturating_sub(1)..extensions.len().min(at + 1)];
                 let with =
@@ -363,10 +369,10 @@ impl NodeRecord<'_> {
         Ok(())
     }
 
-    /// Changes the references of extensions that have records of their own; the extensions ascend.
+    /// Changes the references of spilled extensions, which ascend.
     ///
-    /// Cost: one lookup of each extension, side by side; of extensions that come or go one walk of
-    /// one cursor, with one seek for each that has other extensions between it and the one before.
+    /// Cost: one lookup of each extension, side by side. For extensions that appear or are gone one
+    /// walk of a cursor, with a seek for each run of them that has no other extension in between.
     fn change_spilled(&mut self, count: &mut u64, changes: &[(Prefix, i64)]) -> Result<()> {
         let keys: Vec<Vec<u8>> =
             changes.iter().map(|(extension, _)| extension_key(&self.key, extension)).collect();
@@ -405,9 +411,9 @@ impl NodeRecord<'_> {
         Ok(())
     }
 
-    /// How far up from the node each extension that comes or goes is like one that is there beside
-    /// it: like one below it that stays or comes, or like one above it that is stored. Extensions
-    /// below it have changed already then, those above it have not.
+    /// Tokens that each appearing or removed extension shares, from the node upwards, with a
+    /// neighbour. The lower neighbour is taken after the changes, the upper one before them: changes
+    /// are applied in ascending order.
     fn shared_with_neighbours(&self, changes: &[SpilledChange]) -> Result<Vec<Option<usize>>> {
         if !changes.iter().any(SpilledChange::is_move) {
             return Ok(vec![None; changes.len()]);
@@ -417,8 +423,8 @@ impl NodeRecord<'_> {
         let extension_of = |entry: Option<Entry>| extension_of_key(&self.key, &entry?.0);
         let mut below: Option<Prefix> = None;
 
-        // The first stored extension that is not below where the cursor was sought, nor one that
-        // the walk has passed.
+        // First stored extension at or above the position of the last seek that the walk has not
+        // passed.
         let mut ahead: Option<Prefix> = None;
         let mut is_sought = false;
         let mut shared = Vec::with_capacity(changes.len());
@@ -451,9 +457,10 @@ impl NodeRecord<'_> {
         Ok(shared)
     }
 
-    /// Nodes of an extension and its node that others do not have: all above so many, or all and
-    /// the node.
+    /// Plain nodes that only this extension has: those above the shared tokens, or all and the node
+    /// itself if no other extension is there.
     fn nodes(extension: &Prefix, shared: Option<usize>) -> usize {
+        debug_assert!(shared.is_none_or(|shared| shared <= extension.as_bytes().len()));
         extension.as_bytes().len() + 1 - shared.map_or(0, |shared| shared + 1)
     }
 

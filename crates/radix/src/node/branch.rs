@@ -36,14 +36,14 @@ use crate::node::node::{
     Broken, Edge, EdgeRef, Input, LEAF_FLAG, NodeRef, Read, put_edge, put_number,
 };
 
-/// In place of the edge of a child that is gone.
+/// Stands in place of the edge of a removed child.
 pub(crate) const GONE: u8 = 0xFF;
-/// A branch of fewer bytes is always stored whole.
+/// Bytes of the smallest base: a difference from a smaller branch would save little.
 pub(crate) const BASE_BYTES_MIN: usize = 2048;
-/// A difference is at most this part of its base: some 32 of 256 children. With one change a
-/// commit, as many bytes go into differences then as into the whole branches between them.
+/// A difference has at most this part of the bytes of its base, about 32 of 256 children. With one
+/// change in each commit, differences then take as many bytes as the whole branches between them.
 pub(crate) const DIFFERENCE_PART: usize = 8;
-/// Set in the place of a child that is in the difference.
+/// Set in the offset of a child that lies in the difference and not in the base.
 const IN_DIFFERENCE: u32 = 1 << 31;
 
 /// A branch that is stored whole.
@@ -51,21 +51,21 @@ const IN_DIFFERENCE: u32 = 1 << 31;
 struct Whole {
     bytes: Box<[u8]>,
     value: Option<Range<usize>>,
-    /// Where each child begins; ascending, as their tokens are.
+    /// Offset of each child, ascending as the tokens are.
     places: Box<[u32]>,
     /// Tokens of the longest extension of a child.
     extension_max: usize,
 }
 
-/// What is different in a branch from one that is stored whole.
+/// A branch as its difference from a base, a branch that is stored whole.
 #[derive(Debug, PartialEq, Eq)]
 struct Delta {
     base: NodeHash,
     bytes: Box<[u8]>,
     value: Option<Range<usize>>,
-    /// Where the children that differ begin.
+    /// Offsets of the children that differ.
     entries: Box<[u32]>,
-    /// Where each child of the branch begins, here if [`IN_DIFFERENCE`] is set.
+    /// Offset of each child: in the difference if [`IN_DIFFERENCE`] is set, else in the base.
     places: Box<[u32]>,
     extension_max: usize,
 }
@@ -97,7 +97,7 @@ fn put_value(out: &mut Vec<u8>, value: Option<&[u8]>) -> Option<Range<usize>> {
     })
 }
 
-/// The children that `entry` reads, of which there are so many; where each begins.
+/// Reads the number of children and each child by `entry`; returns the offset of each.
 fn read_children<'a>(
     input: &mut Input<'a>,
     bytes: &'a [u8],
@@ -125,7 +125,7 @@ fn read_children<'a>(
     Ok(places.into())
 }
 
-/// Whether so many children, with a value or without, make a branch.
+/// Refuses a number of children that makes no branch.
 fn check_count(count: usize, has_value: bool) -> Read<()> {
     if count == 0 || count + usize::from(has_value) < 2 {
         return Err(Broken("number of children"));
@@ -154,6 +154,7 @@ impl Delta {
             Ok(())
         })?;
 
+        // Merges the children of the base with the entries: an entry replaces the base's child.
         let mut places = Vec::with_capacity(whole.places.len() + entries.len());
         let mut rest = &whole.places[..];
         for &entry in &entries {
@@ -175,12 +176,13 @@ impl Delta {
         }
 
         places.extend_from_slice(rest);
+        debug_assert!(entries.len() <= 256 && places.len() <= 256);
         check_count(places.len(), value.is_some())?;
         Ok(Self { base, value, entries, places: places.into(), extension_max, bytes })
     }
 }
 
-/// What a branch refers to that is stored as a difference.
+/// The hash of the base that a difference names.
 pub(crate) fn base_of(difference: &[u8]) -> Read<NodeHash> {
     Ok(NodeHash(*Input(difference).hash()?))
 }
@@ -206,15 +208,15 @@ impl Branch {
         Ok(Self { whole: Arc::clone(&self.whole), difference: Some(Arc::new(difference)) })
     }
 
-    /// Whether it may be worth a difference from this one to change so many children.
+    /// Whether a branch with this many changed children may be stored as a difference from this one.
     pub(crate) fn may_be_edited(&self, changes: usize) -> bool {
         let bytes = self.whole.bytes.len();
         bytes >= BASE_BYTES_MIN && changes * NODE_HASH_BYTES <= bytes / DIFFERENCE_PART
     }
 
-    /// The branch that changes make of this one, whose hash is `node`, as a difference; `None` if
-    /// it should rather be stored whole. The changes ascend by token; an edge of `None` is one of a
-    /// child that goes.
+    /// Applies changes to this branch, whose hash is `node`; returns the outcome as a difference, or
+    /// `None` if the outcome is to be stored whole. The changes ascend by token; an edge of `None`
+    /// removes the child.
     pub(crate) fn edited(
         &self,
         node: NodeHash,
@@ -239,22 +241,22 @@ impl Branch {
         let is_changed =
             |token: u8| changes.binary_search_by_key(&token, |change| change.0).is_ok();
 
-        // Of a child that is gone and was not in the base nothing is left.
+        // A removed child that the base does not have needs no entry in the difference.
         let in_base = |token: u8| {
             self.whole.places.binary_search_by_key(&token, |at| self.whole.token(*at)).is_ok()
         };
         let kept = |entry: &u32| !is_changed(token(*entry));
-        let told = |change: &&(u8, Option<Edge>)| change.1.is_some() || in_base(change.0);
+        let is_listed = |change: &&(u8, Option<Edge>)| change.1.is_some() || in_base(change.0);
         let count = entries.iter().filter(|entry| kept(entry)).count()
-            + changes.iter().filter(told).count();
+            + changes.iter().filter(is_listed).count();
         if count == 0 {
-            // It is the base again, whose record is there.
+            // The outcome equals the base, which has a record already.
             return None;
         }
 
         put_number(&mut out, count as u64);
         let mut entries = entries.iter().copied().filter(|entry| kept(entry)).peekable();
-        for (changed, edge) in changes.iter().filter(told) {
+        for (changed, edge) in changes.iter().filter(is_listed) {
             while let Some(entry) = entries.next_if(|entry| token(*entry) < *changed) {
                 out.extend_from_slice(entry_at(older, entry));
             }
@@ -274,12 +276,12 @@ impl Branch {
         Some(Self { whole: Arc::clone(&self.whole), difference: Some(Arc::new(difference)) })
     }
 
-    /// If it is to be stored as a difference: its base, and the bytes.
+    /// The base and the bytes, if the branch is stored as a difference.
     pub(crate) fn difference(&self) -> Option<(NodeHash, &[u8])> {
         self.difference.as_deref().map(|difference| (difference.base, &*difference.bytes))
     }
 
-    /// Its bytes if it is stored whole.
+    /// The bytes of the branch in whole form.
     pub(crate) fn to_whole(&self) -> Cow<'_, [u8]> {
         if self.difference.is_none() {
             return Cow::Borrowed(&self.whole.bytes);
@@ -317,7 +319,7 @@ impl Branch {
         self.places().len()
     }
 
-    /// How many tokens below it the deepest node of a child may lie.
+    /// Tokens from this node to the deepest node that one of its edges ends at.
     pub(crate) fn depth(&self) -> usize {
         let own = self.difference.as_deref().map(|difference| difference.extension_max);
         1 + own.unwrap_or(self.whole.extension_max)
@@ -336,7 +338,7 @@ impl Branch {
     pub(crate) fn edge_at(&self, at: usize) -> EdgeRef<'_> {
         let mut input = Input(&self.at(self.places()[at])[1..]);
         input.edge().unwrap_or(EdgeRef {
-            // Never: the bytes were checked when they were read.
+            // Unreachable: `read_children` parsed the same bytes.
             extension: &[],
             top: &NodeHash::EMPTY.0,
             end: NodeRef::Stored(&NodeHash::EMPTY.0),
@@ -359,8 +361,8 @@ impl Branch {
         (0..self.len()).map(|at| (self.token_at(at), self.edge_at(at)))
     }
 
-    /// The places of the children that the other branch may not have so, where that can be told
-    /// without a look at all of them: both have the same base.
+    /// Positions of the children that may differ from those of the other branch; `None` unless both
+    /// share one base in memory. Cost: the entries of the differences, not all children.
     pub(crate) fn places_apart(&self, other: &Self) -> Option<Vec<usize>> {
         if !Arc::ptr_eq(&self.whole, &other.whole) {
             return None;
@@ -380,7 +382,7 @@ impl Branch {
         self.children().map(|(token, edge)| (token, edge.top))
     }
 
-    /// Bytes of memory, the base that it may share with others among them.
+    /// Bytes of memory, including a base that other branches may share.
     pub(crate) fn weight(&self) -> usize {
         let of = |bytes: &[u8], places: &[u32]| bytes.len() + size_of_val(places);
         let difference = self.difference.as_deref().map_or(0, |own| {
@@ -391,7 +393,7 @@ impl Branch {
     }
 }
 
-/// The bytes of a child that begins so far on.
+/// The bytes of the child at an offset.
 fn entry_at(bytes: &[u8], from: u32) -> &[u8] {
     let entry = &bytes[from as usize..];
     let mut input = Input(&entry[1..]);
@@ -400,7 +402,7 @@ fn entry_at(bytes: &[u8], from: u32) -> &[u8] {
     &entry[..here(&input, entry)]
 }
 
-/// Makes a branch that is stored whole, child by child.
+/// Writer of a branch in whole form, child by child, ascending by token.
 #[derive(Debug)]
 pub(crate) struct BranchWriter {
     bytes: Vec<u8>,
@@ -417,7 +419,7 @@ impl BranchWriter {
         Self { bytes: out, value, places: Vec::with_capacity(children), extension_max: 0 }
     }
 
-    /// Takes a child over from another branch.
+    /// Copies a child of another branch.
     pub(crate) fn copy(&mut self, from: &Branch, at: usize) {
         self.places.push(self.bytes.len() as u32);
         let child = from.bytes_at(at);
@@ -426,6 +428,7 @@ impl BranchWriter {
     }
 
     pub(crate) fn push(&mut self, token: u8, edge: &Edge) {
+        debug_assert!(self.places.last().is_none_or(|last| self.bytes[*last as usize] < token));
         self.places.push(self.bytes.len() as u32);
         self.bytes.push(token);
         self.extension_max = self.extension_max.max(edge.extension.as_bytes().len());
@@ -434,6 +437,7 @@ impl BranchWriter {
 
     pub(crate) fn finish(self) -> Branch {
         let Self { bytes, value, places, extension_max } = self;
+        debug_assert!(check_count(places.len(), value.is_some()).is_ok());
         let whole = Whole { bytes: bytes.into(), value, places: places.into(), extension_max };
         Branch { whole: Arc::new(whole), difference: None }
     }

@@ -1,13 +1,13 @@
-//! The tree as it is stored: nodes, joined by edges.
+//! Edges: the stored form of the tree.
 //!
-//! A *node* is a node that has a value or at least two children. All other nodes have one child and
-//! no value; a run of them is a *extension*, and is not stored. An [`Edge`] is an extension and the
-//! node that it ends at; a branch has an edge for each of its children, a version has one for its
-//! whole tree, whose root may lie in an extension like any other node. The hash of an edge is that
-//! of its uppermost node.
+//! A *node* is a plain node with a value or at least two children. Every other plain node has one
+//! child and no value; a run of them is an *extension*, which is not stored. An [`Edge`] is an
+//! extension and the node at its end. A branch has an edge for each child, and a version has one for
+//! its whole tree, whose root may lie in an extension. The hash of an edge is the hash of its
+//! uppermost plain node.
 //!
-//! Small values stand in the edge itself. All else is a record of the store, by its hash. The bytes
-//! of an edge, lengths as LEB128 numbers:
+//! Small values stand in the edge itself; every other node has a record under its hash. Bytes of an
+//! edge, lengths as LEB128 numbers:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -22,37 +22,37 @@ use std::sync::Arc;
 use crate::base::address::{ADDRESS_BYTES_MAX, Prefix};
 use crate::base::node_hash::{NODE_HASH_BYTES, NodeHash};
 
-/// Bytes of a value that stands in its edge, at most.
+/// Most bytes of a value that stands in its edge.
 pub(crate) const INLINE_VALUE_BYTES_MAX: usize = 64;
 /// Set in the first byte of an edge whose node is a small value.
 pub(crate) const LEAF_FLAG: u8 = 0x40;
 
-/// The end of an edge.
+/// Node at the end of an edge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
     /// A node with this small value and no children.
     Leaf(Arc<[u8]>),
-    /// A record of this hash: a branch, or a node with a larger value and no children.
+    /// A node with a record of this hash: a branch, or a larger value without children.
     Stored(NodeHash),
 }
 
-/// A extension and the node that it ends at.
+/// An extension and the node at its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Edge {
     pub(crate) extension: Prefix,
-    /// The hash of the uppermost node: of the node, if the extension is empty.
+    /// Hash of the uppermost plain node: of the node itself, if the extension is empty.
     pub(crate) top: NodeHash,
     pub(crate) end: Node,
 }
 
-/// The end of an edge, in the bytes of a branch.
+/// Node at the end of an edge, borrowed from the bytes of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeRef<'a> {
     Leaf(&'a [u8]),
     Stored(&'a [u8; NODE_HASH_BYTES]),
 }
 
-/// An edge in the bytes of a branch.
+/// An edge borrowed from the bytes of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EdgeRef<'a> {
     pub(crate) extension: &'a [u8],
@@ -76,11 +76,11 @@ impl EdgeRef<'_> {
     }
 }
 
-/// Reads records from their first byte on.
+/// Reader of the rest of a record.
 #[derive(Debug)]
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
-/// A record that does not follow its format: which rule it breaks.
+/// A record that breaks a rule of its format: the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Broken(pub(crate) &'static str);
 
@@ -200,7 +200,7 @@ pub(crate) fn put_edge(out: &mut Vec<u8>, edge: &Edge) {
     }
 }
 
-/// How many bytes two texts have in common at their beginnings.
+/// Length of the common prefix.
 pub(crate) fn common(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }

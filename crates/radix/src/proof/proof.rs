@@ -1,9 +1,8 @@
-//! Proofs that addresses have the values that they have, or none, in the state of a root. Verifying
-//! takes the root and the bytes of a proof, and no store.
+//! Proof of the values of addresses, or of their absence, in the state of a root. Verification takes
+//! the root and the bytes of the proof, and no store.
 //!
-//! A proof names its addresses and holds the nodes that these lead through. An address has no value
-//! if the last of its nodes has none, or if its nodes end above it because one of them has no child
-//! of the next token.
+//! A proof names its addresses and holds the plain nodes on their paths. An address has no value if
+//! the last node of its path has none, or if a node above has no child of the next token.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -17,9 +16,9 @@
 //! what is below each child that an address leads to, children ascending; a node that comes again
 //! is left out.
 //!
-//! **Compact form**: binary, and without the hashes that follow from what is below. A *extension*
-//! is nodes of one child and no value, whose only child all addresses that go on lead to; it is a
-//! [`CHAIN_TAG`], how many nodes (1), and the node below, which is not of that kind. Any other node
+//! **Compact form**: binary, and without hashes that follow from nodes below. An *extension* is a
+//! run of nodes with one child and no value, whose child all longer addresses lead to. It is written
+//! as a [`CHAIN_TAG`], the number of its nodes (1), and the node below, which is no extension. Any other node
 //! is a [`NODE_TAG`] and:
 //!
 //! | bytes | field |
@@ -29,9 +28,10 @@
 //! | .. | fewer than [`BITMAP_FROM`]: their tokens, ascending; else 32 bytes, bit *t* mod 8 of byte *t* / 8 for token *t* |
 //! | .. | the children ascending: one that an address leads to as an extension or node, any other as its hash (32) |
 //!
-//! Each form has one encoding for a root and a set of addresses, and decoding refuses all others.
-//! Invariant: the hashes of a [`Proof`] agree with each other; so it proves something of the one
-//! root that its nodes hash to.
+//! Each form has one encoding for a root and a set of addresses; the decoder refuses all others.
+//!
+//! Invariant: the hashes of a [`Proof`] agree with each other, so it proves values of the one root
+//! that its nodes hash to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -53,21 +53,21 @@ pub(crate) const COMPACT_FORM: u8 = 2;
 pub(crate) const CHAIN_TAG: u8 = 1;
 /// Any other node.
 pub(crate) const NODE_TAG: u8 = 2;
-/// From so many children on their tokens are a bitmap.
+/// Number of children from which on the tokens are a bitmap.
 pub(crate) const BITMAP_FROM: usize = 32;
 
 const BITMAP_BYTES: usize = CHILDREN_MAX / 8;
 
-/// How a proof is written.
+/// Encoding of a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// The nodes as they are hashed, for whoever knows the nodes of Transact.
+    /// The bytes of the nodes as they are hashed, which other implementations of Transact know.
     Full,
-    /// Smaller: hashes in binary, and none that follow from others.
+    /// Smaller: binary hashes, without those that follow from other nodes.
     Compact,
 }
 
-/// Why a proof is refused.
+/// Reason to refuse a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProofError {
@@ -77,7 +77,7 @@ pub enum ProofError {
         /// The version.
         found: u8,
     },
-    /// Bytes that break the format, or that say something in another way than the one there is.
+    /// Bytes that break the format, or that are not the one encoding of their content.
     #[error("malformed at byte {at}: {rule}")]
     Malformed {
         /// Where it was noticed.
@@ -90,9 +90,9 @@ pub enum ProofError {
     Node {
         /// Where the node ends.
         at: usize,
-        /// What it must hash to.
+        /// Hash that the node above names.
         expected: NodeHash,
-        /// What it hashes to.
+        /// Hash of the node's bytes.
         found: NodeHash,
     },
     /// A proof of another root.
@@ -103,27 +103,27 @@ pub enum ProofError {
         /// The root that the nodes hash to.
         found: Root,
     },
-    /// A proof of other addresses, of fewer or of more.
+    /// A proof of other addresses than the caller asked for, of fewer, or of more.
     #[error("the proof is one of other addresses than those asked for")]
     Addresses,
 }
 
 type Proven<T> = Result<T, ProofError>;
 
-/// Proof of the values of addresses, or of there being none. It says nothing until it is
-/// [verified](Self::verify) against a root that is trusted.
+/// Proof of the values of addresses, or of their absence. It proves nothing until it is
+/// [verified](Self::verify) against a trusted root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     /// Ascending, none twice.
     addresses: Vec<Address>,
-    /// Of each address.
+    /// Value of each address.
     values: Vec<Option<Arc<[u8]>>>,
-    /// What the addresses lead through, by hash; each node before those below it, at every place
-    /// where one comes.
+    /// Nodes on the paths of the addresses, each with its hash, before the nodes below it. A node
+    /// that recurs is listed at each of its places.
     nodes: Vec<(NodeHash, Arc<PlainNode>)>,
 }
 
-/// Where a node stands.
+/// Place of a node in the tree of paths.
 #[derive(Debug, Clone)]
 pub(crate) struct ProofPlace {
     /// Tokens above it.
@@ -132,9 +132,9 @@ pub(crate) struct ProofPlace {
     range: Range<usize>,
 }
 
-/// Checks a proof and answers the value of each of `addresses`, in their order; `None` where it is
-/// proven that there is none. The proof must be of just these addresses, whatever their order, and
-/// whether or not one comes twice.
+/// Verifies a proof and returns the value of each of `addresses`, in their order; `None` if the proof
+/// shows that the address has no value. The proof must be of exactly these addresses; their order and
+/// repetitions do not matter.
 ///
 /// Cost: hashes each node of the proof once, no I/O. Memory: some multiple of the bytes, and at
 /// most 6 KB for each address that is asked for, besides the answer.
@@ -163,7 +163,7 @@ fn distinct(addresses: &[Address]) -> Vec<Address> {
 }
 
 impl Proof {
-    /// A proof without nodes, and the place of its root.
+    /// Begins a proof without nodes; returns it and the place of its root.
     pub(crate) fn begin(addresses: &[Address]) -> (Self, ProofPlace) {
         let addresses = distinct(addresses);
         let place = ProofPlace { depth: 0, range: 0..addresses.len() };
@@ -171,7 +171,7 @@ impl Proof {
         (Self { addresses, values, nodes: Vec::new() }, place)
     }
 
-    /// Adds a node, which comes before those below it.
+    /// Adds a node, before the nodes below it.
     pub(crate) fn push(&mut self, place: &ProofPlace, hash: NodeHash, node: Arc<PlainNode>) {
         self.note_value(place, &node);
         self.nodes.push((hash, node));
@@ -197,7 +197,7 @@ impl Proof {
         below
     }
 
-    /// The addresses that it is of, ascending.
+    /// Addresses of the proof, ascending.
     pub(crate) fn addresses(&self) -> &[Address] {
         &self.addresses
     }
@@ -207,9 +207,8 @@ impl Proof {
         if found == *root { Ok(()) } else { Err(ProofError::Root { expected: *root, found }) }
     }
 
-    /// Checks the proof against a root that the caller trusts, and gives the addresses with their
-    /// values, ascending; `None` for those that have none. Nothing else of a proof can be looked
-    /// at.
+    /// Checks the proof against a root that the caller trusts, and returns the addresses with their
+    /// values, ascending; `None` for an address without a value. No other method shows values.
     ///
     /// # Errors
     /// [`ProofError::Root`].
@@ -255,7 +254,7 @@ impl Proof {
         out
     }
 
-    /// Puts the node number `at` and all below it; at most 36 deep.
+    /// Writes node number `at` and all nodes below it. At most 36 deep.
     fn put_compact(&self, out: &mut Vec<u8>, at: &mut usize, mut place: ProofPlace) {
         let mut extension = 0;
         let (node, below) = loop {
@@ -302,11 +301,11 @@ impl Proof {
         }
     }
 
-    /// The proof that these bytes are of, in either form.
+    /// Reads a proof in either form.
     ///
     /// Cost: hashes each node once. Memory: some multiple of the bytes, and at most 6 KB for each
-    /// address that the proof names; the bytes of a stranger go to [`verify_proof`], which looks at
-    /// the addresses first.
+    /// address that the proof names. Give untrusted bytes to [`verify_proof`], which checks the
+    /// addresses first.
     ///
     /// # Errors
     /// All of [`ProofError`] but [`Root`](ProofError::Root) and
@@ -315,8 +314,7 @@ impl Proof {
         Self::parse(bytes, None)
     }
 
-    /// The proof that these bytes are of, if it is one of just the addresses that are asked for,
-    /// ascending.
+    /// Reads a proof, if it is one of exactly the addresses asked for, which ascend.
     fn parse(bytes: &[u8], asked: Option<&[Address]>) -> Proven<Self> {
         let mut input = Input(bytes);
         let malformed = |input: &Input<'_>, rule| ProofError::Malformed {
@@ -346,7 +344,7 @@ impl Proof {
     }
 }
 
-/// Where a node of an extension goes on; `None` for any other node.
+/// The place below a node of an extension; `None` for any other node.
 fn extension_below(node: &PlainNode, below: &[(u8, ProofPlace)]) -> Option<ProofPlace> {
     match (&node.value, node.children.as_slice(), below) {
         (None, [(child, _)], [(token, place)]) if child == token => Some(place.clone()),
@@ -354,7 +352,7 @@ fn extension_below(node: &PlainNode, below: &[(u8, ProofPlace)]) -> Option<Proof
     }
 }
 
-/// The place of a token among those that ascend and are asked for in their order.
+/// The place of a token; tokens are asked for in ascending order.
 fn place_of(
     below: &mut std::iter::Peekable<impl Iterator<Item = (u8, ProofPlace)>>,
     token: u8,
@@ -363,7 +361,7 @@ fn place_of(
     below.next_if(|(other, _)| *other == token).map(|(_, place)| place)
 }
 
-/// Version, form and addresses; nothing but the version if that is another one.
+/// Reads version, form and addresses; only the version if it is unknown.
 fn head(input: &mut Input<'_>) -> Result<(u8, u8, Vec<Address>), Broken> {
     let version = input.byte()?;
     if version != PROOF_VERSION {
@@ -385,7 +383,7 @@ fn head(input: &mut Input<'_>) -> Result<(u8, u8, Vec<Address>), Broken> {
     Ok((version, form, addresses))
 }
 
-/// A proof that is being read.
+/// Reader of a proof.
 struct Parser<'a> {
     bytes: usize,
     input: Input<'a>,
@@ -438,8 +436,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Reads an extension or node of the compact form and all below it, and answers its hash; at
-    /// most 36 deep.
+    /// Reads an extension or node of the compact form and all below it, and returns its hash. At most
+    /// 36 deep.
     fn compact(&mut self, place: ProofPlace, may_be_extension: bool) -> Proven<NodeHash> {
         match self.read(Input::byte)? {
             CHAIN_TAG if may_be_extension => self.extension(place),

@@ -1,4 +1,4 @@
-//! Makes proofs of a state that is stored.
+//! Prover: makes a proof from a stored state.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::records::node_store::{Loaded, NodePlace, Nodes};
 use crate::store::store::Tree;
 
 impl Tree {
-    /// A proof of what addresses hold in a state, or that they hold nothing; for
-    /// [`verify_proof`](crate::verify_proof). One that comes twice is in it once.
+    /// Proves the values of addresses in a state, or their absence, for
+    /// [`verify_proof`](crate::verify_proof). A repeated address is proven once.
     ///
     /// Cost: reads the nodes that the addresses lead through and are not in memory, those of a
     /// level side by side; hashes every node on the way.
@@ -58,10 +58,11 @@ impl Prover<'_> {
         Err(Error::Corruption { root: Some(self.root), path, node: expected, what })
     }
 
-    /// Adds the nodes of an edge and of what addresses lead to below it; at most 36 deep.
+    /// Adds the nodes of an edge and the nodes below it on the paths of addresses. At most 36 deep.
     fn edge(&mut self, edge: &Edge, mut path: Prefix, mut place: ProofPlace) -> Result<()> {
         let end = end_hash(edge);
         let extension = edge.extension.as_bytes();
+        // From the top of the extension down to the node at its end.
         let mut hashes: Vec<NodeHash> =
             std::iter::once(end).chain(extension_hashes(end, extension)).collect();
         hashes.reverse();

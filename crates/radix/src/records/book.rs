@@ -9,9 +9,9 @@ use crate::base::error::{Error, Result};
 use crate::base::node_hash::{NodeHash, Root};
 use crate::node::node::Broken;
 use crate::records::versions::{
-    Head, Ids, TABLE, TreeId, Version, VersionId, check_parent, corrupt, head_in,
-    number_body, number_in, older_key, older_of, own_format, put_ids, read, root_ids_in, root_key,
-    sealed, tree_key, version_body, version_in, version_key, version_of_key,
+    Head, Ids, TABLE, TreeId, Version, VersionId, check_parent, corrupt, head_in, number_body,
+    number_in, older_key, older_of, own_format, put_ids, read, root_ids_in, root_key, sealed,
+    tree_key, version_body, version_in, version_key, version_of_key,
 };
 use terrane_kv::Reader;
 

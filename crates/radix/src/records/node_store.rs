@@ -1,4 +1,4 @@
-//! Nodes by their hashes: from memory, or from the back-end, whose records are checked.
+//! Nodes by their hashes, from the cache or from the back-end, whose records are checked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,18 +29,18 @@ impl Held for Loaded {
 }
 
 impl Key for NodeHash {
-    /// A cryptographic hash needs no other: who wants to slow the table down must find hashes with
-    /// equal beginnings.
+    /// The first bytes of the node's hash: an attacker who wants to slow the table down must find
+    /// SHA-512 hashes with equal beginnings.
     fn hash(self) -> u64 {
         self.0.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 }
 
-/// Nodes in memory. Nodes are named by their hashes and never change, so what is held stays right
-/// whatever is committed or pruned; whether a root may be read is not asked here.
+/// Nodes in memory. A node is named by its hash and never changes, so an entry stays right whatever
+/// is committed or pruned. The cache does not know which roots are retained.
 pub(crate) type NodeCache = Cache<NodeHash, Loaded>;
 
-/// Something on the way is not in memory.
+/// A node on the path is not in memory.
 pub(crate) struct NotInMemory;
 
 /// The value of an address below an edge at the empty address.
@@ -78,7 +78,7 @@ pub(crate) fn find_in_memory(
     }
 }
 
-/// What a node is read for, to be named if it cannot be.
+/// A node to read, with its address, which an error names.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodePlace {
     pub(crate) node: NodeHash,
@@ -86,7 +86,7 @@ pub(crate) struct NodePlace {
     pub(crate) path: Prefix,
 }
 
-/// Reads nodes below one root.
+/// Reader of nodes below one root.
 pub(crate) struct Nodes<'a> {
     pub(crate) cache: &'a NodeCache,
     pub(crate) reader: &'a dyn Reader,
@@ -98,7 +98,7 @@ impl Nodes<'_> {
         Error::Corruption { root: self.root, path: place.path, node: place.node, what: what.into() }
     }
 
-    /// What the back-end says when it is asked for a node.
+    /// An error of the back-end while it reads a node.
     fn failure(&self, place: &NodePlace, error: terrane_kv::Error) -> Error {
         match error {
             terrane_kv::Error::Corruption { .. } => self.corruption(place, with_causes(&error)),
@@ -130,7 +130,7 @@ impl Nodes<'_> {
         Ok(loaded)
     }
 
-    /// What a record of a node holds; `base` gets the base of a difference.
+    /// Decodes the content of a record; `base` gets the base of a difference.
     fn read(
         &self,
         place: &NodePlace,
@@ -142,7 +142,7 @@ impl Nodes<'_> {
         record.read(base.as_deref()).map_err(broken)
     }
 
-    /// What a record of a node holds. Cost: a record for the base of a difference that is not in
+    /// Decodes the content of a record. Cost: one more record if the base of a difference is not in
     /// memory.
     pub(crate) fn content(&self, place: &NodePlace, record: &Record<'_>) -> Result<Content> {
         self.read(place, record, |base| self.base(place, base))
@@ -188,8 +188,7 @@ impl Nodes<'_> {
         self.decode(place, self.record(place)?, |base| self.base(place, base))
     }
 
-    /// A node below which all is gone over: none of its children lies deeper than an address can
-    /// be.
+    /// A node whose children will all be visited: refuses one that lies deeper than an address can.
     pub(crate) fn load_whole(&self, place: &NodePlace) -> Result<Loaded> {
         let loaded = self.load(place)?;
         if let Loaded::Branch(branch) = &loaded
@@ -200,15 +199,15 @@ impl Nodes<'_> {
         Ok(loaded)
     }
 
-    /// Several, in their order. Cost: the records that are not in memory, side by side, and then
-    /// the bases of those that are differences.
+    /// Several nodes, in their order. Cost: two reads side by side, of the records that are not in
+    /// memory and of the bases of those that are differences.
     fn load_many(&self, places: &[NodePlace]) -> Result<Vec<Loaded>> {
         let mut loaded: Vec<Option<Loaded>> =
             places.iter().map(|place| self.cache.get(place.node)).collect();
         let missing: Vec<usize> = (0..places.len()).filter(|&at| loaded[at].is_none()).collect();
         let one_by_one = || places.iter().map(|place| self.load(place)).collect();
         let records = match self.records(missing.iter().map(|&at| places[at].node)) {
-            // To see which it is.
+            // Reading one by one names the damaged node.
             Err(terrane_kv::Error::Corruption { .. }) => return one_by_one(),
             records => records?,
         };
@@ -217,7 +216,7 @@ impl Nodes<'_> {
         for (&at, record) in missing.iter().zip(&records) {
             let record =
                 record.as_deref().map(|record| Record::decode(&key_of(&places[at].node), record));
-            // What is wrong with a record is said below.
+            // `decode` below reports a broken record.
             if let Some(Ok(record)) = record
                 && let Ok(Some(base)) = record.base()
             {
@@ -264,8 +263,8 @@ impl Nodes<'_> {
         self.reader.get_many(Table::Main, &keys)
     }
 
-    /// The values of addresses, which ascend, below an edge at the empty address; they go down
-    /// together, and each node is read once.
+    /// The values of addresses, which ascend, below the edge of a whole tree. All addresses go down
+    /// level by level, and each node is read once.
     ///
     /// Cost: the nodes on the way that are not in memory; those of one level side by side.
     pub(crate) fn find(&self, edge: &Edge, addresses: &[&[u8]]) -> Result<Vec<Option<Arc<[u8]>>>> {
@@ -283,7 +282,7 @@ impl Nodes<'_> {
                         && addresses[*at][below.depth..].starts_with(extension)
                 };
 
-                // Those that go along the whole extension are neighbours.
+                // Addresses ascend, so those that follow the whole extension are neighbours.
                 let Some(first) = below.range.clone().find(goes_on) else { continue };
                 let count = (first..below.range.end).take_while(goes_on).count();
                 match &below.edge.end {
@@ -369,11 +368,11 @@ impl Nodes<'_> {
     }
 }
 
-/// Addresses that lead to one edge.
+/// A run of addresses that lead to one edge.
 struct AddressGroup {
     edge: Edge,
     /// Tokens above it.
     depth: usize,
-    /// Which of the addresses.
+    /// Positions among the addresses.
     range: std::ops::Range<usize>,
 }

@@ -1,15 +1,15 @@
 //! The record of a node: what it holds, and by which extensions it is reached.
 //!
-//! Nodes are counted as if each were stored: the nodes of an extension too, many of which can be
-//! the same as others, as equal sub-trees have equal nodes wherever they are. Two extensions have
-//! nodes in common exactly as far as they are equal seen from their common node upwards. So the
-//! record of a node lists the different extensions above it, reversed, and a node of an extension
-//! is gone when no extension that is left begins with its part. Of each extension the record has
-//! the number of its *references*: a reference is a place in a tree and a run of versions, each the
-//! neighbour of the next, that have the edge there.
+//! Plain nodes are counted as if each were stored, those of extensions too. Equal sub-trees have
+//! equal nodes wherever they are, so two extensions above one node share plain nodes exactly as far
+//! as both are equal from below. The record of a node therefore lists its different extensions,
+//! reversed: a plain node is gone when no listed extension begins with its part.
 //!
-//! Key: the hash of the node, all [`ROW_KEY_BYTES`] bytes of it: nobody can make two nodes that
-//! have one key. Value:
+//! The record counts the *references* of each extension. A reference is a place in a tree and a run
+//! of versions, each the neighbour of the next, that have the edge at this place.
+//!
+//! Key: all [`ROW_KEY_BYTES`] bytes of the node's hash, so that nobody can prepare two nodes with
+//! one key. Value:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -19,8 +19,8 @@
 //! | .. | the extensions ascending, if they are not spilled: length (1), tokens from below, number of references (1..) |
 //! | .. | a larger value, or a branch (see `branch`) |
 //!
-//! Beside the record of a node there may be others, whose key is that of the node and more, and
-//! whose value is a CRC-32C of key and number, and that number, not 0:
+//! Further records of a node have its key and more as their key. The value is a CRC-32C of key and
+//! number, and the number, which is not 0:
 //!
 //! | key after that of the node | number |
 //! |---|---|
@@ -57,7 +57,7 @@ pub(crate) fn key_of(hash: &NodeHash) -> RecordKey {
     hash.0
 }
 
-/// A extension from its node upwards.
+/// An extension read upwards, from its node.
 pub(crate) fn reversed(extension: &Prefix) -> Prefix {
     let mut bytes = *extension;
     bytes.reverse();
@@ -69,7 +69,7 @@ pub(crate) fn extension_key(key: &RecordKey, reversed: &Prefix) -> Vec<u8> {
     [key.as_slice(), &[CHAIN_TAG], reversed.as_bytes()].concat()
 }
 
-/// The extension that a key is of, if it is one of a spilled extension of this node.
+/// The spilled extension of this node that a key belongs to, if any.
 pub(crate) fn extension_of_key(key: &RecordKey, of: &[u8]) -> Option<Prefix> {
     let rest = of.strip_prefix(key.as_slice())?.strip_prefix(&[CHAIN_TAG])?;
     Prefix::new(rest).ok()
@@ -82,12 +82,12 @@ pub(crate) fn users_key(key: &RecordKey) -> [u8; ROW_KEY_BYTES + 1] {
     of
 }
 
-/// The extensions above a node, and how many references each has.
+/// Extensions above a node, each with its number of references.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Extensions {
     /// All of them, ascending.
     Here(Vec<(Prefix, u64)>),
-    /// They have records of their own, so many.
+    /// Number of the extensions, each of which has a record of its own.
     Spilled(u64),
 }
 
@@ -97,7 +97,7 @@ impl Default for Extensions {
     }
 }
 
-/// What the record of a node holds besides its place in the tree.
+/// Content of a record: the part that does not depend on the extensions above the node.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
     /// Nothing: the value stands in the edges.
@@ -108,7 +108,7 @@ pub(crate) enum Content {
     Branch(Arc<Branch>),
 }
 
-/// What the content of a record is.
+/// Kind of the content of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Inline = 1,
@@ -131,7 +131,7 @@ impl Kind {
 pub(crate) struct Record<'a> {
     pub(crate) extensions: Extensions,
     pub(crate) kind: Kind,
-    /// As it is stored.
+    /// Stored bytes of the content.
     pub(crate) content: &'a [u8],
 }
 
@@ -174,6 +174,7 @@ impl<'a> Record<'a> {
         }
 
         out.extend_from_slice(self.content);
+        debug_assert!(out[CRC_BYTES] & !SPILLED_FLAG == kind);
         seal(key, out)
     }
 
@@ -198,6 +199,7 @@ impl<'a> Record<'a> {
             Extensions::Here(extensions)
         };
 
+        // Only the base of other branches may stay without an extension above it.
         if count == 0 && (kind != Kind::Branch || extensions != Extensions::default()) {
             return Err(Broken("no extension leads to it"));
         }
@@ -210,12 +212,12 @@ impl<'a> Record<'a> {
         Ok(Self { extensions, kind, content })
     }
 
-    /// Of a difference, the branch that it differs from.
+    /// The base, if the content is a difference.
     pub(crate) fn base(&self) -> Read<Option<NodeHash>> {
         if self.kind == Kind::Difference { base_of(self.content).map(Some) } else { Ok(None) }
     }
 
-    /// What it holds. `base` is the branch that a difference is from.
+    /// Decodes the content. `base` is the base of a difference.
     pub(crate) fn read(&self, base: Option<&Branch>) -> Read<Content> {
         Ok(match (self.kind, base) {
             (Kind::Inline, _) => Content::Inline,
@@ -230,6 +232,7 @@ impl<'a> Record<'a> {
 }
 
 pub(crate) fn encode_number(key: &[u8], number: u64) -> Vec<u8> {
+    debug_assert!(number != 0, "a counter of 0 has no record");
     let mut out = vec![0; CRC_BYTES];
     put_number(&mut out, number);
     seal(key, out)
@@ -242,7 +245,7 @@ pub(crate) fn decode_number(key: &[u8], record: &[u8]) -> Read<u64> {
     if number == 0 { Err(Broken("a number is 0")) } else { Ok(number) }
 }
 
-/// How many different nodes some extensions have above their common node; they ascend.
+/// Number of different plain nodes of extensions above one node; the extensions ascend.
 pub(crate) fn nodes_above<'a>(extensions: impl Iterator<Item = &'a Prefix>) -> u64 {
     let mut nodes = 0;
     let mut last: &[u8] = &[];

@@ -1,4 +1,4 @@
-//! Where trees differ, edge by edge.
+//! Edges in which two trees differ, and the reference counts that follow.
 //!
 //! The versions of a tree form a forest: each is joined to the one it was made of, its neighbour.
 //! An edge at a place has a reference for each run of versions, joined to each other, that have it
@@ -21,21 +21,21 @@ use crate::node::node::{Edge, Node};
 use crate::records::node_store::{Loaded, NodePlace, Nodes};
 use std::sync::Arc;
 
-/// What a tree has at a place.
+/// A place in a tree.
 #[derive(Debug, Clone)]
 enum Position {
     Nothing,
     /// An edge begins here.
     Edge(Edge),
-    /// So many tokens of the extension of an edge are above.
+    /// Within the extension of an edge, below this many of its tokens.
     Within(Edge, usize),
 }
 
-/// What a tree has at the place of a node of another.
+/// The place in one tree of a node of another tree.
 enum Landing {
     Nothing,
     Within(Edge, usize),
-    /// A node too: its hash, if it is a record.
+    /// A node as well: its hash, if the node has a record.
     Node(Option<NodeHash>, Option<Arc<Branch>>),
 }
 
@@ -52,7 +52,7 @@ impl Position {
         matches!(self, Self::Edge(edge) if edge.top == other.top)
     }
 
-    /// Goes along an extension, to the node of another tree.
+    /// Goes along the extension of another tree, to the place of its node.
     fn along(self, nodes: &Nodes<'_>, mut path: Prefix, extension: &Prefix) -> Result<Landing> {
         let mut rest = extension.as_bytes();
         let mut at = self;
@@ -170,7 +170,7 @@ fn walk(
         let token = branch.token_at(at);
         let child = branch.edge_at(at);
 
-        // Most children are in both.
+        // Most children are the same in both trees: compare hashes before anything is copied.
         if let Landing::Node(_, Some(base)) = &base
             && base.child(token).is_some_and(|other| other.top == child.top)
         {

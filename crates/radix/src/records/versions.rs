@@ -1,5 +1,4 @@
-//! The bookkeeping: trees, their versions, and the roots that these have; records of the index
-//! [`VERSIONS`].
+//! Bookkeeping: records of trees, versions and roots, in the index [`VERSIONS`].
 //!
 //! | key | value |
 //! |---|---|
@@ -14,9 +13,9 @@
 //! LEB128. A version: tree, edge of the whole tree (see `node`), number of its neighbour or 0,
 //! whether that is its parent (1), those that depend on it, length of the metadata, metadata.
 //!
-//! Invariants: numbers of trees and versions are never given again. Every transaction that changes
-//! a record counts as one in the head, so that whoever has something of an older one in memory can
-//! tell.
+//! Invariants: a number of a tree or version is never given twice. Every transaction that changes a
+//! record adds one to the count in the head, so that a store can tell that what it has in memory is
+//! outdated.
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
@@ -27,9 +26,9 @@ use terrane_kv::{Reader, Table, Writer};
 
 /// The index of the bookkeeping.
 pub const VERSIONS: &str = "versions";
-/// What the record of the format begins with.
+/// First bytes of the record of the format.
 pub(crate) const MAGIC: [u8; 8] = *b"TRNRADX3";
-/// How nodes are hashed: as Transact does, length heads included.
+/// Name of the hash scheme: that of Transact, with its length heads.
 pub const SCHEME: &str = "transact";
 
 pub(super) const TABLE: Table<'static> = Table::Index(VERSIONS);
@@ -50,7 +49,7 @@ impl std::fmt::Display for VersionId {
 /// The number of a tree.
 pub(crate) type TreeId = u32;
 
-/// What changes with every transaction.
+/// Counters that every transaction may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) next_tree: TreeId,
@@ -64,8 +63,8 @@ impl Head {
     pub(crate) const NEW: Self = Self { next_tree: 1, last_version: 0, transactions: 0 };
 }
 
-/// The versions that a record names, mostly one: the newest stands in the record, each older one is
-/// a record of its own, so that naming one more costs the same however many there are.
+/// Versions that a record names, mostly one. The newest stands in the record and each older one has
+/// a record of its own, so that adding a version costs the same however many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Ids {
     pub(crate) newest: Option<VersionId>,
@@ -110,6 +109,7 @@ impl Ids {
             }
         };
         self.newest = self.newest.max(Some(id));
+        debug_assert!(Some(older) <= self.newest);
         self.older += 1;
         put(writer, &older_key(owner, older), Vec::new())
     }
@@ -122,7 +122,7 @@ impl Ids {
 
         let mut gone = id;
         if self.newest == Some(id) {
-            // The newest of the others takes its place.
+            // The newest of the older versions moves into the record.
             let mut cursor = writer.cursor(TABLE)?;
             cursor.seek(&older_key(owner, id))?;
             let prefix = [b"o", owner].concat();
@@ -133,6 +133,7 @@ impl Ids {
             self.newest = Some(gone);
         }
 
+        debug_assert!(self.newest.is_some());
         self.older -= 1;
         Ok(writer.remove(TABLE, &older_key(owner, gone))?)
     }
@@ -142,14 +143,14 @@ impl Ids {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) tree: TreeId,
-    /// Of the whole tree; its hash is the root.
+    /// The edge of the whole tree, whose hash is the root.
     pub(crate) edge: Edge,
     /// The version that it is joined to for counting (see `references`).
     pub(crate) neighbour: Option<VersionId>,
     /// Whether the neighbour is the nearest ancestor that is retained; else there is none but the
     /// empty state.
     pub(crate) is_child: bool,
-    /// Those whose neighbour it is.
+    /// Versions whose neighbour this version is.
     pub(crate) dependents: Ids,
     pub(crate) metadata: Vec<u8>,
 }
@@ -333,7 +334,7 @@ pub(super) fn number_body(number: u32) -> Vec<u8> {
     body
 }
 
-/// Makes a tree, which must not be there; the head is left to the caller.
+/// Creates a tree that must not exist. The caller writes the head.
 pub(crate) fn create_tree(writer: &mut dyn Writer, name: &str, head: &mut Head) -> Result<TreeId> {
     let id = head.next_tree;
     head.next_tree =
@@ -418,7 +419,7 @@ pub(crate) fn oldest_of_root(
     Ok(Some((older_of(&key, &record)?.1, ids.count())))
 }
 
-/// Names a version as one of a root.
+/// Adds a version to those of a root.
 pub(crate) fn add_to_root(
     writer: &mut dyn Writer,
     tree: TreeId,
@@ -433,7 +434,7 @@ pub(crate) fn add_to_root(
     put(writer, &key, body)
 }
 
-/// Names a version no more as one of a root. Answers how many are left.
+/// Removes a version from those of a root. Returns how many are left.
 pub(crate) fn take_from_root(
     writer: &mut dyn Writer,
     tree: TreeId,
@@ -453,7 +454,7 @@ pub(crate) fn take_from_root(
     Ok(ids.count())
 }
 
-/// All roots of a tree with their versions, in no order that means anything.
+/// All roots of a tree with their versions, in the order of the hashes.
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
 pub(crate) fn roots(
     reader: &(impl Reader + ?Sized),
@@ -484,7 +485,7 @@ pub(super) fn version_in(input: &mut Input<'_>) -> std::result::Result<Version, 
     Ok(Version { tree, edge, neighbour, is_child, dependents, metadata })
 }
 
-/// So that whoever goes from parent to parent comes to an end.
+/// Refuses a parent that is not older than its child: a walk from parent to parent must end.
 pub(crate) fn check_parent(id: VersionId, version: &Version) -> std::result::Result<(), Broken> {
     if version.is_child && version.neighbour >= Some(id) {
         return Err(Broken("its parent is not older"));
@@ -517,6 +518,7 @@ pub(super) fn version_body(version: &Version) -> Vec<u8> {
 /// # Errors
 /// [`Error::CorruptRecord`] if it is.
 pub(crate) fn add_version(writer: &mut dyn Writer, id: VersionId, version: &Version) -> Result<()> {
+    debug_assert!(!version.is_child || version.neighbour < Some(id));
     let key = version_key(id);
     match writer.put(TABLE, &key, &sealed(&key, version_body(version))) {
         Err(terrane_kv::Error::DuplicateEntry { .. }) => {
@@ -530,7 +532,7 @@ pub(crate) fn put_version(writer: &mut dyn Writer, id: VersionId, version: &Vers
     put(writer, &version_key(id), version_body(version))
 }
 
-/// Those whose neighbour a version is, ascending.
+/// Versions whose neighbour a version is, ascending.
 pub(crate) fn dependents(
     reader: &(impl Reader + ?Sized),
     id: VersionId,
@@ -539,7 +541,7 @@ pub(crate) fn dependents(
     version.dependents.all(reader, &version_key(id))
 }
 
-/// Notes in a record, which is left to the caller, that a version depends on another.
+/// Notes in a record, which the caller writes, that a version depends on it.
 pub(crate) fn add_dependent(
     writer: &mut dyn Writer,
     id: VersionId,
@@ -549,7 +551,7 @@ pub(crate) fn add_dependent(
     version.dependents.insert(writer, &version_key(id), dependent)
 }
 
-/// The contrary.
+/// Notes in a record, which the caller writes, that a version depends on it no more.
 pub(crate) fn take_dependent(
     writer: &mut dyn Writer,
     id: VersionId,

@@ -1,10 +1,10 @@
-//! Where two states of a tree differ, address by address.
+//! Differences of two states of a tree, address by address.
 //!
-//! Both trees are gone down side by side; what has one hash in both is passed over.
+//! The walk goes down both trees side by side and skips every edge with one hash in both.
 
 use std::sync::Arc;
 
-use crate::base::address::{Address, Prefix};
+use crate::base::address::{ADDRESS_BYTES_MAX, Address, Prefix};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::Root;
 use crate::node::branch::Branch;
@@ -21,19 +21,19 @@ pub struct Difference {
     pub address: Address,
     /// Its value in the first state.
     pub before: Option<Vec<u8>>,
-    /// Its value in the second state; one of both is there.
+    /// Its value in the second state. At least one of both values is present.
     pub after: Option<Vec<u8>>,
 }
 
-/// What a tree has at a place.
+/// A place in a tree.
 #[derive(Debug, Clone)]
 enum Position {
     Nothing,
-    /// An edge of whose extension so many tokens are above.
+    /// An edge, and how many tokens of its extension lie above the place.
     Edge(Edge, usize),
 }
 
-/// What is below a node, or below a place within an extension.
+/// Subtrees below a node, or below a place within an extension.
 #[derive(Debug, Clone)]
 enum Subtrees {
     Nothing,
@@ -43,7 +43,7 @@ enum Subtrees {
 
 type Value = Option<Arc<[u8]>>;
 
-/// What is still to come, the next on top.
+/// Work that is left: a stack, the next on top.
 enum Pending {
     Both(Prefix, Position, Position),
     /// Children from these tokens on.
@@ -70,11 +70,11 @@ impl std::fmt::Debug for Diff<'_> {
 }
 
 impl Tree {
-    /// The addresses whose values differ in two states, in their order, lazily and from a snapshot
-    /// that stays as it is.
+    /// Addresses whose values differ in two states, ascending. The iterator reads lazily from one
+    /// snapshot.
     ///
-    /// Cost: the nodes on the way to what differs, where they are not in memory; not what both
-    /// states share at the same place. Memory: one path of both.
+    /// Cost: reads the nodes above the differences that are not in memory; skips what both states
+    /// share at the same place. Memory: one path of both trees.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
@@ -92,7 +92,7 @@ impl Position {
         edge.map_or(Self::Nothing, |edge| Self::Edge(edge.clone(), 0))
     }
 
-    /// What is left of the extension.
+    /// The rest of the extension.
     fn extension(&self) -> Option<&[u8]> {
         match self {
             Self::Nothing => None,
@@ -100,7 +100,7 @@ impl Position {
         }
     }
 
-    /// Whether both trees are seen to be the same from here on.
+    /// Whether both subtrees are known to be equal without a read.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Nothing, Self::Nothing) => true,
@@ -135,7 +135,7 @@ impl Subtrees {
         }
     }
 
-    /// Whether the child of a token has one hash in both, which most have. Copies nothing.
+    /// Whether the child of a token has one hash in both branches. Copies nothing: most children do.
     fn has_same_child(&self, other: &Self, token: u8) -> bool {
         let (Self::Branch(one), Self::Branch(two)) = (self, other) else { return false };
         match (one.child(token), two.child(token)) {
@@ -158,7 +158,7 @@ impl<'a> Diff<'a> {
         Self { inner, view, from: root(before), to: root(after), pending: vec![both] }
     }
 
-    /// The value and the children at a place so many tokens further, where `path` leads.
+    /// The value and the subtrees `along` tokens further, where `path` leads.
     fn open(
         &self,
         root: &Root,
@@ -191,12 +191,13 @@ impl<'a> Diff<'a> {
         )
     }
 
-    /// Goes along what both extensions have in common, and opens what is there.
+    /// Follows the common part of both extensions, and opens the place behind it.
     fn both(&mut self, mut path: Prefix, one: Position, two: Position) -> Result<()> {
         if one.is_same(&two) {
             return Ok(());
         }
 
+        debug_assert!(path.as_bytes().len() <= ADDRESS_BYTES_MAX);
         let along = match (one.extension(), two.extension()) {
             (Some(one), Some(two)) => common(one, two),
             (one, two) => one.or(two).unwrap_or_default().len(),
@@ -213,7 +214,7 @@ impl<'a> Diff<'a> {
         Ok(())
     }
 
-    /// Puts the next children that differ on top of those that follow.
+    /// Pushes the next children that differ on top of the rest.
     fn children(&mut self, path: Prefix, ones: Subtrees, twos: Subtrees, mut from: u16) {
         loop {
             let token = match (ones.token(from), twos.token(from)) {

@@ -1,5 +1,4 @@
-//! Goes over the values of a state in the order of their addresses, from a snapshot that stays as
-//! it is.
+//! Iterator over the values of a state in the order of their addresses, from one snapshot.
 
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ impl View<'_> {
     }
 }
 
-/// In which order leaves come.
+/// Order of leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     /// From the least address on.
@@ -37,17 +36,17 @@ pub enum Order {
     Descending,
 }
 
-/// What is still to come, the next on top.
+/// Work that is left: a stack, the next on top.
 enum Pending {
     Edge(Prefix, Edge),
     Leaf(Prefix, Arc<[u8]>),
-    /// Children from a place on, or up to one.
+    /// Children from a position on, or, descending, before it.
     Children(Prefix, Arc<Branch>, usize),
 }
 
 /// The leaves of a state; see [`Tree::leaves`](crate::Tree::leaves). After an error it ends.
 ///
-/// Cost: each node on the way once, where it is not in memory.
+/// Cost: reads each node once that is not in memory.
 pub struct Leaves<'a> {
     inner: Arc<Inner>,
     view: View<'a>,
@@ -102,7 +101,7 @@ impl<'a> Leaves<'a> {
         leaves.pending.push(Pending::Edge(Prefix::EMPTY, edge.clone()));
         let Some(from) = from.map(Address::as_bytes) else { return Ok(leaves) };
 
-        // Opens what the address leads through and drops what lies before it.
+        // Opens the nodes that the address leads through and drops all leaves before it.
         while let Some(next) = leaves.pending.pop() {
             match next {
                 Pending::Edge(path, edge) => {
@@ -133,7 +132,7 @@ impl<'a> Leaves<'a> {
         Ok(leaves)
     }
 
-    /// Replaces an edge by what its node holds.
+    /// Replaces an edge by the value and children of its node.
     fn open(&mut self, mut path: Prefix, edge: &Edge) -> Result<()> {
         path.extend(edge.extension.as_bytes());
         let (value, branch) = match &edge.end {
@@ -160,7 +159,7 @@ impl<'a> Leaves<'a> {
         Ok(())
     }
 
-    /// Puts the next of some children on top of the others.
+    /// Pushes the next child on top of the rest.
     fn expand(&mut self, children: Pending) {
         let Pending::Children(path, branch, at) = children else { return };
         let (next, rest) = match self.order {

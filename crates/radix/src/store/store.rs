@@ -1,4 +1,4 @@
-//! A store of named trees, and the handle on one of them.
+//! Handles of users: a store of named trees, and one of its trees.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ pub const INDEXES: [&str; 2] = [VERSIONS, METADATA];
 
 /// A store of named trees in a database. Clones are the same store; threads may share it.
 ///
-/// Several stores may be open in one database at once, in one process or, where the back-end takes
-/// it, in several: each sees what the others committed before the call began. Keys of the main
-/// table and of the index of versions are the store's alone.
+/// Several stores may be open in one database, in one process or, if the back-end allows it, in
+/// several. Each sees what the others committed before the call began. The main table and the index
+/// of versions belong to the store alone.
 #[derive(Debug, Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -46,29 +46,29 @@ pub struct VersionInfo {
     pub id: VersionId,
     /// Its root.
     pub root: Root,
-    /// The nearest retained version that it was made of; `None` if that is the empty state.
+    /// Its nearest retained ancestor; `None` if that is the empty state.
     pub parent: Option<VersionId>,
-    /// Those whose parent it is, ascending.
+    /// Versions whose parent it is, ascending.
     pub children: Vec<VersionId>,
-    /// What it was committed with.
+    /// Metadata that the commit was given.
     pub metadata: Vec<u8>,
 }
 
 impl Store {
-    /// Opens the store in a database that has the indexes [`INDEXES`], or makes one. In a database
-    /// that is open for reading only nothing is made, and what would change the store is
+    /// Opens the store in a database with the indexes [`INDEXES`]; creates the store if there is
+    /// none. In a read-only database nothing is created, and calls that change the store are
     /// [`Error::ReadOnly`].
     ///
     /// Cost: a record for each tree; a commit for a new store.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if
-    /// something else is in the database, or the bookkeeping is damaged, for which there is
-    /// [`repair`](Self::repair); those of the back-end.
+    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if the
+    /// database holds something else, or the bookkeeping is damaged (see
+    /// [`repair`](Self::repair)); those of the back-end.
     pub fn open(database: Arc<dyn Database>, options: &Options) -> Result<Self> {
         if !versions::is_formatted(&*database.reader()?)? {
             let mut writer = database.writer()?;
-            // Somebody else may have been first.
+            // Another store may have created the records since the snapshot.
             if !versions::is_formatted(&*writer)? {
                 if writer.count(Table::Main)? > 0 || writer.count(Table::Index(VERSIONS))? > 0 {
                     return Err(Error::CorruptRecord {
@@ -91,7 +91,7 @@ impl Store {
         Ok(Self { inner: Arc::new(Inner::new(database, *options)) })
     }
 
-    /// Whether a database holds a store, which [`open`](Self::open) would make otherwise.
+    /// Whether a database holds a store. If not, [`open`](Self::open) would create one.
     ///
     /// # Errors
     /// Those of the back-end.
@@ -105,7 +105,7 @@ impl Store {
         &self.inner.database
     }
 
-    /// Begins a transaction, when no other lives.
+    /// Begins a transaction; waits for the transaction of another thread.
     ///
     /// # Errors
     /// [`Error::Busy`], also if this thread has a transaction; [`Error::ReadOnly`] and those of the
@@ -118,7 +118,7 @@ impl Store {
         Tree { inner: Arc::clone(&self.inner), tree: TreeName { name: name.to_owned(), id } }
     }
 
-    /// Makes a tree, which holds the empty state.
+    /// Creates a tree, which holds the empty state.
     ///
     /// # Errors
     /// [`Error::TreeExists`], [`Error::InvalidTreeName`] and those of the back-end.
@@ -129,7 +129,7 @@ impl Store {
         Ok(self.handle(name, id))
     }
 
-    /// A tree that is there.
+    /// Returns an existing tree.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::InvalidTreeName`] and those of the back-end.
@@ -140,7 +140,7 @@ impl Store {
         }
     }
 
-    /// A tree, which is made if it is not there.
+    /// Returns a tree, and creates it if it does not exist.
     ///
     /// # Errors
     /// [`Error::InvalidTreeName`] and those of the back-end.
@@ -163,10 +163,10 @@ impl Store {
         Ok(versions::trees(&*reader)?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Removes a tree with all its versions. Answers whether it was there.
+    /// Removes a tree with all its versions. Returns whether it existed.
     ///
     /// # Errors
-    /// As [`Transaction::delete_tree`].
+    /// Those of [`Transaction::delete_tree`].
     pub fn delete_tree(&self, name: &str) -> Result<bool> {
         let mut transaction = self.transaction()?;
         let was_there = transaction.delete_tree(name)?;
@@ -174,10 +174,10 @@ impl Store {
         Ok(was_there)
     }
 
-    /// Gives a tree another name. Handles on it go on.
+    /// Renames a tree. Handles on the tree stay valid.
     ///
     /// # Errors
-    /// As [`Transaction::rename_tree`].
+    /// Those of [`Transaction::rename_tree`].
     pub fn rename_tree(&self, from: &str, to: &str) -> Result<()> {
         let mut transaction = self.transaction()?;
         transaction.rename_tree(from, to)?;
@@ -255,7 +255,7 @@ impl Tree {
     /// Begins a transaction, in which the tree is not deleted by another.
     pub(crate) fn transaction(&self) -> Result<Transaction<'_>> {
         let transaction = Transaction::new(&self.inner)?;
-        let (reader, transactions) = transaction.stand();
+        let (reader, transactions) = transaction.reading();
         self.check(reader, transactions)?;
         Ok(transaction)
     }
@@ -287,18 +287,18 @@ impl Tree {
 
     /// Applies a batch of changes to a retained root, and retains the outcome as a new version.
     ///
-    /// Cost and errors: as [`Transaction::commit`] and [`Transaction::finish`], of which it is one.
+    /// Cost: that of [`Transaction::commit`] and [`Transaction::finish`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Transaction::commit`] and [`Transaction::finish`].
     pub fn commit(&self, parent: &Root, changes: &[Change]) -> Result<Committed> {
         self.commit_with(parent, changes, &[])
     }
 
-    /// The same, with metadata that the version is to have, such as a height.
+    /// Commits as [`commit`](Self::commit) does, and gives the version metadata, such as a height.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`Error::Size`].
+    /// Those of [`commit`](Self::commit), and [`Error::Size`].
     pub fn commit_with(
         &self,
         parent: &Root,
@@ -313,10 +313,10 @@ impl Tree {
         Ok(committed)
     }
 
-    /// The root that a batch would give. Nothing is stored, and the root cannot be read.
+    /// Computes the root that a batch would give. Stores nothing; the root cannot be read.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Those of [`commit`](Self::commit).
     pub fn compute_root(&self, parent: &Root, changes: &[Change]) -> Result<Root> {
         let (reader, edge) = self.open(parent)?;
         if changes.is_empty() {
@@ -338,10 +338,9 @@ impl Tree {
         }
     }
 
-    /// The values of addresses, in their order; `None` where there is none.
+    /// The values of addresses, in their order; `None` for an address without a value.
     ///
-    /// Cost: the addresses go down together; reads the nodes on the way that are not in memory,
-    /// those of a level side by side.
+    /// Cost: reads the nodes on the paths that are not in memory, those of a level side by side.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
@@ -376,7 +375,7 @@ impl Tree {
     /// The value of one address.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     pub fn get_one(&self, root: &Root, address: &Address) -> Result<Option<Vec<u8>>> {
         Ok(self.get(root, std::slice::from_ref(address))?.pop().flatten())
     }
@@ -384,13 +383,13 @@ impl Tree {
     /// Whether an address has a value.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     pub fn contains(&self, root: &Root, address: &Address) -> Result<bool> {
         Ok(self.get_one(root, address)?.is_some())
     }
 
-    /// The values whose addresses begin with a prefix, in the order of the addresses, from a
-    /// snapshot that stays as it is whatever is committed or pruned.
+    /// The values whose addresses begin with a prefix, ascending, from one snapshot: later commits
+    /// and prunes do not change them.
     ///
     /// Cost: the nodes down to the prefix, then each node below it once, where they are not in
     /// memory.
@@ -404,11 +403,10 @@ impl Tree {
         Leaves::below(Arc::clone(&self.inner), view, *root, edge.as_ref(), prefix)
     }
 
-    /// The values from an address on, or all: those whose addresses are not less, ascending; or not
-    /// greater, descending.
+    /// The values from an address on, or all: ascending from the address, or descending from it.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     pub fn leaves_from(
         &self,
         root: &Root,
@@ -423,15 +421,15 @@ impl Tree {
     /// Drops the oldest retained version of a root, and lists the nodes that are gone.
     ///
     /// # Errors
-    /// As [`Transaction::prune`].
+    /// Those of [`Transaction::prune`].
     pub fn prune(&self, root: &Root) -> Result<Pruned> {
         self.prune_with(root, &PruneOptions { list: true, ..PruneOptions::default() })
     }
 
-    /// The same with options.
+    /// Prunes as [`prune`](Self::prune) does, with options.
     ///
     /// # Errors
-    /// As [`Transaction::prune`].
+    /// Those of [`Transaction::prune`].
     pub fn prune_with(&self, root: &Root, options: &PruneOptions) -> Result<Pruned> {
         let mut transaction = self.transaction()?;
         let pruned = transaction.prune_in(&self.tree, root, *options)?;
@@ -444,7 +442,7 @@ impl Tree {
     /// Prunes the ancestors of a root beyond a depth. As [`Transaction::prune_below`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Transaction::prune_below`].
     pub fn prune_below(&self, tip: &Root, depth: u64) -> Result<u64> {
         let mut transaction = self.transaction()?;
         let pruned = transaction.prune_below_in(&self.tree, tip, depth)?;
@@ -455,7 +453,7 @@ impl Tree {
     /// Prunes all versions but those of some roots. As [`Transaction::retain`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Transaction::retain`].
     pub fn retain(&self, roots: &BTreeSet<Root>) -> Result<u64> {
         let mut transaction = self.transaction()?;
         let pruned = transaction.retain_in(&self.tree, roots)?;

@@ -1,8 +1,7 @@
-//! Commits, prunes and entries of the metadata map that become visible and durable together, or not
-//! at all.
+//! Transaction: commits, prunes and metadata that become visible and durable together, or not at all.
 //!
-//! A transaction sees what it has done itself. Dropped before [`finish`](Transaction::finish) it
-//! has done nothing.
+//! A transaction reads its own changes. If it is dropped before [`finish`](Transaction::finish),
+//! nothing is changed. A call that fails half way poisons the transaction ([`Error::Aborted`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,9 +25,9 @@ use terrane_kv::{Entry, KEY_BYTES_MAX, Reader, Table, VALUE_BYTES_MAX, Writer};
 
 /// The index of the metadata map.
 pub const METADATA: &str = "metadata";
-/// Bytes of a tree's name at most.
+/// Most bytes of a tree's name.
 pub const TREE_NAME_BYTES_MAX: usize = 255;
-/// Bytes of a version's metadata at most.
+/// Most bytes of a version's metadata.
 pub const VERSION_METADATA_BYTES_MAX: usize = 4096;
 
 const METADATA_TABLE: Table<'static> = Table::Index(METADATA);
@@ -40,48 +39,47 @@ pub(crate) struct TreeName {
     pub(crate) id: TreeId,
 }
 
-/// What a commit made.
+/// Outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
     /// The new root.
     pub root: Root,
-    /// The version that has it; `None` if the batch was empty or the state is.
+    /// The new version; `None` if the batch or the new state is empty.
     pub version: Option<VersionId>,
-    /// Nodes that no retained version of any tree had before.
+    /// Number of plain nodes that no retained version of any tree had before.
     pub added: u64,
 }
 
-/// How a version is pruned.
+/// Options of pruning a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PruneOptions {
-    /// Leaves a version alone that is the last of its root and has two or more retained children.
+    /// Keeps the last version of a root that has two or more retained children.
     pub keep_fork_points: bool,
-    /// Answers with the hashes of the nodes that are gone, and not only with their number. Costs
-    /// hashing them.
+    /// Returns the hashes of the removed nodes, and not only their number. Costs hashing them.
     pub list: bool,
 }
 
-/// What pruning a root came to.
+/// Outcome of pruning a root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pruned {
     /// The root is gone, and so are the nodes that no retained version of any tree reaches.
     Removed {
-        /// How many.
+        /// Number of removed plain nodes.
         count: u64,
         /// Their hashes, if they were asked for.
         hashes: BTreeSet<NodeHash>,
     },
-    /// One version is gone; the root stays, as it has so many more.
+    /// One version is gone. The root stays with this many other versions.
     Counted(usize),
-    /// No retained version has this root. Nothing was done.
+    /// No retained version has this root. Nothing was changed.
     Unknown,
-    /// It has so many retained children, and fork points were to be kept. Nothing was done.
+    /// The version is a fork point with this many children, and was to be kept. Nothing was changed.
     ForkPoint(usize),
-    /// The empty root is always there. Nothing was done.
+    /// The empty root is always retained. Nothing was changed.
     EmptyRoot,
 }
 
-/// Several changes as one. Dropped before [`finish`](Self::finish) it has done nothing.
+/// Several changes as one. Dropped before [`finish`](Self::finish), it changes nothing.
 ///
 /// A store has one transaction at a time. While a thread has one, its calls that need another one
 /// fail with [`Error::Busy`]: [`Tree::commit`](crate::Tree::commit),
@@ -131,12 +129,12 @@ impl<'a> Transaction<'a> {
         Ok(Self { inner, writer, head, moves, is_changed: false, is_aborted: false, turn })
     }
 
-    /// What it reads from, and after how many transactions.
-    pub(crate) fn stand(&self) -> (&(dyn Writer + 'a), u64) {
+    /// The writer to read from, and the count of transactions in the head.
+    pub(crate) fn reading(&self) -> (&(dyn Writer + 'a), u64) {
         (&*self.writer, self.head.transactions)
     }
 
-    /// Makes everything visible, and returns when it is as durable as the database promises.
+    /// Commits, and returns when the commit is as durable as the database promises.
     ///
     /// # Errors
     /// [`Error::Aborted`], [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was done, unless the source says that the outcome is
@@ -165,7 +163,7 @@ impl<'a> Transaction<'a> {
         Ok(inner.database.settle(receipt)?)
     }
 
-    /// Does what leaves something half done if it fails.
+    /// Runs a change that leaves the transaction half changed if it fails.
     fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.is_changed = true;
         let was_aborted = std::mem::replace(&mut self.is_aborted, true);
@@ -181,7 +179,7 @@ impl<'a> Transaction<'a> {
             .ok_or_else(|| Error::UnknownTree { name: name.to_owned() })
     }
 
-    /// Makes a tree, which holds the empty state.
+    /// Creates a tree, which holds the empty state.
     ///
     /// # Errors
     /// [`Error::TreeExists`], [`Error::InvalidTreeName`] and those of the back-end.
@@ -200,7 +198,7 @@ impl<'a> Transaction<'a> {
         Ok(id)
     }
 
-    /// Gives a tree another name.
+    /// Renames a tree.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::TreeExists`], [`Error::InvalidTreeName`] and those of the
@@ -214,8 +212,8 @@ impl<'a> Transaction<'a> {
         self.change(|this| versions::rename_tree(&mut *this.writer, from, to, id))
     }
 
-    /// Removes a tree with all its versions, and the nodes that no other tree needs. Answers
-    /// whether it was there.
+    /// Removes a tree with all its versions, and the nodes that no other tree needs. Returns
+    /// whether it existed.
     ///
     /// Cost: that of pruning each version; the changes are in memory until the end.
     ///
@@ -233,7 +231,8 @@ impl<'a> Transaction<'a> {
 
         ids.sort_unstable();
         self.change(|this| {
-            // Newest first: each is a tip then, and what it shares with older ones is not walked.
+            // Newest first: each version is a tip then, and what it shares with older versions is not
+            // walked.
             for (version, root) in ids.into_iter().rev() {
                 this.remove_version(&tree, &root, version, false)?;
             }
@@ -253,7 +252,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Applies a batch of changes to a retained root of a tree, and retains the outcome as a new
-    /// version. An empty batch makes none and answers the parent.
+    /// version. An empty batch makes no version and returns the parent.
     ///
     /// Cost: reads the nodes that the changes lead through and are not in memory, side by side
     /// where one level of the tree has several; hashes each node that changes once; reads and
@@ -268,10 +267,10 @@ impl<'a> Transaction<'a> {
         self.commit_with(tree, parent, changes, &[])
     }
 
-    /// The same, with metadata that the version is to have, such as a height.
+    /// Commits as [`commit`](Self::commit) does, and gives the version metadata, such as a height.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`Error::Size`].
+    /// Those of [`commit`](Self::commit), and [`Error::Size`].
     pub fn commit_with(
         &mut self,
         tree: &str,
@@ -303,8 +302,8 @@ impl<'a> Transaction<'a> {
         self.change(|this| this.add(tree, edge.as_ref(), neighbour, &built, at, metadata))
     }
 
-    /// Retains what changes make of a version, also if there are none, and joins it to that one.
-    /// Answers the edge of the whole tree as well; nothing if the outcome is the empty state.
+    /// Retains the outcome of changes to a version, also without changes, and joins it to that
+    /// version. Returns the edge of the whole tree too; `None` if the outcome is the empty state.
     pub(crate) fn commit_on(
         &mut self,
         tree: &TreeName,
@@ -385,10 +384,10 @@ impl<'a> Transaction<'a> {
         &mut *self.writer
     }
 
-    /// The root that a batch would give. Nothing is stored.
+    /// Computes the root that a batch would give. Stores nothing.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Those of [`commit`](Self::commit).
     pub fn compute_root(&self, tree: &str, parent: &Root, changes: &[Change]) -> Result<Root> {
         let id = self.tree_id(tree)?;
         let edge = self.edge(&TreeName { name: tree.to_owned(), id }, parent)?;
@@ -416,8 +415,8 @@ impl<'a> Transaction<'a> {
             .find(|(of, of_root, _)| (*of, of_root) == (tree.id, root));
         match moved {
             Some((_, _, Some(edge))) => return Ok(Some(edge.clone())),
-            // There is only one writer, so what is known from before is right where it was not
-            // moved.
+            // Nobody else commits meanwhile, so a known root that this transaction left alone is
+            // current.
             None => {
                 if let Some(edge) = self.inner.known(tree.id, root) {
                     return Ok(Some(edge));
@@ -521,7 +520,7 @@ impl<'a> Transaction<'a> {
         Ok(Pruned::Removed { count: effect.removed, hashes })
     }
 
-    /// How many versions have this one as their nearest retained ancestor.
+    /// Number of versions whose nearest retained ancestor is this version.
     fn children(&self, id: VersionId) -> Result<usize> {
         let version = versions::version(&*self.writer, id)?;
         let mut children = 0;
@@ -532,10 +531,10 @@ impl<'a> Transaction<'a> {
     }
 
     /// Keeps, of the ancestors of a root, the nearest `depth` versions, and prunes those beyond.
-    /// Forks are left alone. Answers how many versions went.
+    /// Forks are left alone. Returns the number of removed versions.
     ///
     /// # Errors
-    /// As [`prune`](Self::prune), and [`Error::UnknownRoot`].
+    /// Those of [`prune`](Self::prune), and [`Error::UnknownRoot`].
     pub fn prune_below(&mut self, tree: &str, tip: &Root, depth: u64) -> Result<u64> {
         let id = self.tree_id(tree)?;
         self.prune_below_in(&TreeName { name: tree.to_owned(), id }, tip, depth)
@@ -565,7 +564,7 @@ impl<'a> Transaction<'a> {
             return Ok(0);
         }
 
-        // Oldest first: each differs from its only child by what that one changed.
+        // Oldest first: each version differs from its only child by the changes of the child alone.
         self.change(|this| {
             for (version, root) in beyond.iter().rev() {
                 this.remove_version(tree, root, *version, false)?;
@@ -576,10 +575,11 @@ impl<'a> Transaction<'a> {
         Ok(beyond.len() as u64)
     }
 
-    /// Prunes all versions of a tree whose root is not one of `roots`. Answers how many went.
+    /// Prunes all versions of a tree whose root is not one of `roots`. Returns how many
+    /// it removed.
     ///
     /// # Errors
-    /// As [`prune`](Self::prune).
+    /// Those of [`prune`](Self::prune).
     pub fn retain(&mut self, tree: &str, roots: &BTreeSet<Root>) -> Result<u64> {
         let id = self.tree_id(tree)?;
         self.retain_in(&TreeName { name: tree.to_owned(), id }, roots)
@@ -599,7 +599,7 @@ impl<'a> Transaction<'a> {
 
         beyond.sort_unstable();
         self.change(|this| {
-            // Newest first: forks go before what they were made of.
+            // Newest first: forks go before their ancestors.
             for (version, root) in beyond.iter().rev() {
                 this.remove_version(tree, root, *version, false)?;
             }
@@ -646,7 +646,7 @@ impl<'a> Transaction<'a> {
 
         let effect =
             records.apply(&mut *self.writer, wants_hashes).map_err(|error| error.below(root))?;
-        // Nobody but who reads an older snapshot asks for them again.
+        // Only readers of an older snapshot ask for these nodes again.
         effect.gone.iter().for_each(|node| self.inner.cache.remove(*node));
         self.take_out(id, &version, &dependents)?;
         if versions::take_from_root(&mut *self.writer, tree.id, root, id)? == 0 {
@@ -656,8 +656,8 @@ impl<'a> Transaction<'a> {
         Ok(effect)
     }
 
-    /// Takes a version out of the forest: its dependents are joined to its neighbour, or to the
-    /// first of them.
+    /// Takes a version out of the forest: joins its dependents to its neighbour, or, without one, to
+    /// the first of them.
     fn take_out(
         &mut self,
         id: VersionId,
@@ -750,7 +750,7 @@ pub(crate) fn metadata_entries_of(
     Ok(entries)
 }
 
-/// Builds the tree of a batch; reads ahead what it leads through.
+/// Builds the tree of a batch; first reads the nodes on its paths, level by level.
 pub(crate) fn build_on(
     nodes: &Nodes<'_>,
     edge: Option<&Edge>,

@@ -1,6 +1,7 @@
-//! The nodes of a state as Transact keeps them in the main table of its database: hash, as 64 hex
-//! digits, and CBOR. Out of a store, in an order that is defined; and into one, from what Transact
-//! wrote.
+//! Nodes of a state as Transact keeps them in the main table of its database: the hash as 64 hex
+//! digits, and the CBOR bytes.
+//!
+//! The export has a defined order; the import takes the entries that Transact wrote.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -37,8 +38,8 @@ impl std::fmt::Debug for StateNodes {
 }
 
 impl Tree {
-    /// The nodes of a state, hash and CBOR bytes, each once: the root first, then what is below
-    /// each child, children ascending by token. Lazily, from a snapshot that stays as it is.
+    /// Exports the nodes of a state, hash and CBOR bytes, each once: the root first, then the nodes
+    /// below each child, children ascending by token. The iterator reads lazily from one snapshot.
     ///
     /// Cost: reads each node once, hashes every node and compares. Memory: the hash of each node.
     ///
@@ -62,13 +63,13 @@ impl Tree {
         })
     }
 
-    /// Takes a state from the nodes that Transact keeps: entries of its main table in any order,
-    /// hash as 64 hex digits and CBOR bytes, of which those are taken that `root` reaches. It is
-    /// retained as by [`import`](Self::import). States of more than `values_max` values are
-    /// refused, as a few nodes can stand for more than can be counted.
+    /// Imports a state from the nodes that Transact keeps: entries of its main table in any order,
+    /// hash as 64 hex digits and CBOR bytes. The call takes the entries that `root` reaches, and
+    /// retains the state as [`import`](Self::import) does. It refuses a state of more than
+    /// `values_max` values: nodes that recur can stand for more values than can be counted.
     ///
-    /// Cost: as `import`; all entries are in memory. [`import_nodes_by`](Self::import_nodes_by)
-    /// needs less.
+    /// Cost: that of `import`, and memory for all entries.
+    /// [`import_nodes_by`](Self::import_nodes_by) needs less.
     ///
     /// # Errors
     /// [`ExchangeError::BrokenNode`] for any entry that does not hash to its name or is not in the
@@ -95,11 +96,11 @@ impl Tree {
         self.import_nodes_from(root, &mut find, values_max)
     }
 
-    /// The same, with a function that answers the bytes of a node by its hash, as a database of
-    /// Transact can: nothing else is looked at, and only one path is in memory.
+    /// Imports a state through a function that returns the bytes of a node by its hash, as a database
+    /// of Transact can. Memory: one path.
     ///
     /// # Errors
-    /// As [`import_nodes`](Self::import_nodes).
+    /// Those of [`import_nodes`](Self::import_nodes).
     pub fn import_nodes_by(
         &self,
         root: &Root,
@@ -160,7 +161,7 @@ impl Tree {
 type Find<'a> =
     dyn FnMut(&NodeHash) -> std::result::Result<Option<Arc<PlainNode>>, ExchangeError> + 'a;
 
-/// A node, if its bytes hash to its name and are in the one form that there is.
+/// Parses a node; refuses bytes that do not hash to its name or are not the one encoding.
 fn checked(hash: &NodeHash, bytes: &[u8]) -> std::result::Result<Arc<PlainNode>, ExchangeError> {
     let broken = |rule: String| ExchangeError::BrokenNode { node: *hash, rule };
     let found = hash_node(bytes);
@@ -176,8 +177,8 @@ impl StateNodes {
         Error::Corruption { root: Some(self.root), path, node, what }
     }
 
-    /// Makes the nodes of an edge ready that have not come yet. What is below a node that has come
-    /// has come too.
+    /// Queues the nodes of an edge that were not returned yet. All nodes below a returned node are
+    /// returned or pending.
     fn open(&mut self, mut path: Prefix, edge: &Edge) -> Result<()> {
         if self.known.contains(&edge.top) {
             return Ok(());

@@ -1,9 +1,9 @@
-//! All versions of a tree as a stream: each as its changes against its parent, in the order of
-//! their commits.
+//! Stream of all versions of a tree: each as its changes against its parent, in the order of the
+//! commits.
 //!
 //! | bytes | field |
 //! |---|---|
-//! | .. | the head of an export (see `exchange`), with [`TREE_KIND`] |
+//! | .. | the head of an export (see [`version`](crate::transfer::version)), with [`TREE_KIND`] |
 //! | .. | the versions: below |
 //! | 1 | [`END_TAG`] |
 //! | 8 | number of versions |
@@ -20,7 +20,7 @@
 //! | .. | what differs from the parent, ascending by address: as values of an export, or [`REMOVED`] instead of the length |
 //! | 1 | [`END_TAG`] |
 //!
-//! Marks are as in `exchange`.
+//! Marks are as in [`version`](crate::transfer::version).
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -43,27 +43,27 @@ use crate::transfer::version::{
     END_TAG, ExchangeError, Exchanged, STATE_KIND, Sink, Source, TREE_KIND, VERSION_TAG, check_root,
 };
 
-/// What was exported of a tree.
+/// Outcome of an export of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExportedTree {
     /// Versions.
     pub versions: u64,
-    /// Values that were set or removed by them.
+    /// Values that the versions set or remove.
     pub changes: u64,
     /// Bytes of the stream.
     pub bytes: u64,
 }
 
 impl Tree {
-    /// Writes all retained versions as a stream, each with its metadata and as what differs from
-    /// the nearest retained version that it was made of; as [`export`](Self::export). Versions of
-    /// equal order, states and metadata give the same bytes from every store.
+    /// Writes all retained versions as a stream: each with its metadata and its differences from its
+    /// nearest retained ancestor. Equal versions in equal order give the same bytes from every store.
+    /// `output` as for [`export`](Self::export).
     ///
     /// Cost: reads the nodes that differ between each version and its parent, and all of those
     /// without a parent. Memory: the record of each version, one path, and a value.
     ///
     /// # Errors
-    /// As `export`, and [`Error::CorruptRecord`].
+    /// Those of `export`, and [`Error::CorruptRecord`].
     pub fn export_all(&self, output: impl Write) -> Result<ExportedTree, ExchangeError> {
         let Snapshot { reader, .. } = self.snapshot()?;
         let records: Vec<(VersionId, Version)> = self.records(&*reader)?;
@@ -101,17 +101,19 @@ impl Tree {
     }
 
     /// Reads all versions of a tree from a stream of [`export_all`](Self::export_all), and retains
-    /// them as new versions after those that this tree has, joined to each other as they were, in
-    /// one transaction: all are there when the root of each was computed anew and is the one that
-    /// the stream names, and else nothing is. Answers them in their order. A stream of
-    /// [`export`](Self::export) is taken as well, as [`import`](Self::import) takes it.
+    /// them, joined to each other as they were, after the versions that this tree has. Returns them
+    /// in their order.
+    ///
+    /// The import is one transaction. It computes each root anew; if one is not the root that the
+    /// stream names, nothing is retained. A stream of [`export`](Self::export) is imported as by
+    /// [`import`](Self::import).
     ///
     /// Cost: as [`import`](Self::import), which also says what is held meanwhile, for versions
     /// without a parent; as a commit for each other one. Memory: an edge for each version, the
     /// changes of one, and what the back-end holds of a transaction.
     ///
     /// # Errors
-    /// As `import`.
+    /// Those of `import`.
     pub fn import_all(&self, input: impl Read) -> Result<Vec<Committed>, ExchangeError> {
         let (mut source, kind) = Source::begin(input)?;
         if kind == STATE_KIND {
