@@ -1,20 +1,24 @@
-//! A database in LMDB: one memory-mapped B+tree file, changed by copying pages, read through
-//! snapshots that wait for nobody.
+//! LMDB back-end: one memory-mapped B+tree file, changed by copying pages.
 //!
-//! Tables are named databases of LMDB: `main`, and `index_NAME` for each index.
+//! Tables are named databases of LMDB: `main`, and `index_NAME` for each index. A snapshot is a
+//! read transaction, which waits for nobody. Begin with `database`; `writer` has transactions,
+//! `compact` the replacement of the file. The folder imports the crate `terrane_lmdb`, which has
+//! the one line of unsafe code, [`overlay`](crate::overlay) and [`own_file`](crate::own_file).
 //!
-//! The map grows by itself, up to a limit. A transaction that finds it full is taken back, the map
-//! is made larger, and the transaction is done again from its log, so a writer takes memory for
-//! what it writes. Snapshots live through it: growth waits for calls that run and never for a
-//! snapshot. At the limit the transaction fails with [`Error::StoreFull`]. A sixteenth of the limit
-//! is kept for transactions that remove more entries than they set: LMDB copies the pages that it
-//! removes from, so a file that is full to the brim could not be emptied. Before it fails an empty
-//! commit is made, since LMDB uses freed pages one commit later.
+//! **Growth.** The map grows by itself up to a limit. If a transaction finds the map full, the
+//! writer aborts it, grows the map, and repeats the transaction from its log; a writer takes memory
+//! for the log. Growth waits for running calls and never for a snapshot. At the limit the
+//! transaction fails with [`Error::StoreFull`](terrane_kv::Error::StoreFull).
 //!
-//! A snapshot keeps the pages that were freed since from being used again; see
+//! **Removal from a full file.** LMDB copies the pages that it removes from, so a file without room
+//! could not be emptied. A sixteenth of the limit is kept for transactions that remove more entries
+//! than they set. LMDB uses freed pages one commit later, so the writer makes an empty commit
+//! before it gives up.
+//!
+//! **Snapshots** keep freed pages from being used again; see
 //! [`oldest_reader`](LmdbDatabase::oldest_reader).
 //!
-//! What settings are worth, as [`guarantee`](Database::guarantee) tells:
+//! Guarantee by settings, as [`guarantee`](terrane_kv::Database::guarantee) returns it:
 //!
 //! | settings | killed process | loss of power |
 //! |---|---|---|
@@ -23,22 +27,22 @@
 //! | [`SyncMode::None`] | keeps commits | no promise |
 //! | [`SyncMode::MapAsync`], which is Transact's | keeps commits | no promise |
 //!
-//! LMDB waits for the writer of another process with no limit of time, so
-//! [`writer`](Database::writer) does so too, and opening, which makes sure of the tables; neither
-//! fails with [`Error::Busy`] for it. A process that is killed gives its turn up.
+//! **Other processes.** LMDB waits for the writer of another process without a time limit. So do
+//! [`writer`](terrane_kv::Database::writer) and opening for writing; neither is
+//! [`Error::Busy`](terrane_kv::Error::Busy) because of it. A killed process gives its turn up.
+//! LMDB's authors advise against network file systems; there it works for one process.
 //!
-//! LMDB does not tell how many bytes it writes, so [`Counts`] has none. Syncs are two per commit in
-//! mode `Full` (data; head, by a write that is synced), one in mode `NoMeta`. Its authors advise
-//! against network file systems; it works there for one process.
+//! **Counters.** LMDB does not report bytes, so [`Counts`](terrane_kv::Counts) has none. A commit
+//! takes two syncs in mode `Full` (the data, and the head by a synced write), one in mode `NoMeta`.
 //!
-//! LMDB trusts the bytes of its file, and one flipped bit can end the process. Opening checks the
-//! heads and the length of the file. [`check_file`] checks all pages without mapping the file:
-//! `terrane verify` calls it first, and whoever cannot trust a medium should do so too. Nothing
-//! finds a changed value, but what has a checksum in the value itself, as rows of the radix state
-//! have.
+//! **Damage.** LMDB trusts the bytes of its file, and one flipped bit can end the process. Opening
+//! checks the heads and the length of the file. [`check_file`] checks all pages without mapping the
+//! file; `terrane verify` calls it first, and programs that do not trust a medium should too.
+//! Nothing detects a changed value, except a checksum in the value, as in records of the radix
+//! state.
 //!
-//! A database is opened by one name: the path is resolved once, and a file with several names (hard
-//! links), which would have a lock under each, is refused.
+//! Rejected: files with several names. LMDB locks by name, so each hard link would have a lock of
+//! its own. Rejected: LMDB's own compacting copy, which leaves half-full pages half full.
 
 // Bottom-up: a module imports only from modules above it; `database` and its two halves, `compact`
 // and `writer`, know each other.

@@ -45,7 +45,8 @@ impl OwnFiles {
         Ok(path.file_name().map_or_else(|| dir.clone(), |name| dir.join(name)))
     }
 
-    /// Checks that a file, if it exists, is a regular file with one name. Returns whether it exists.
+    /// Checks that a file, if it exists, is a regular file with one name. Returns whether it
+    /// exists.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if it is something else; those of the system.

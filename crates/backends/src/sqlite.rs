@@ -1,26 +1,25 @@
-//! A database in an SQLite file, or in SQLite's memory.
+//! SQLite back-end: a database in an SQLite file, or in SQLite's memory.
 //!
 //! Tables are `PREFIX_main` and `PREFIX_index_NAME`, of columns `key BLOB PRIMARY KEY` and `value
 //! BLOB`, strict and without row numbers. The file may have other tables.
 //!
-//! Two ways of keeping snapshots, by the journal:
+//! Begin with `database`. The folder imports `rusqlite`, [`overlay`](crate::overlay) and
+//! [`own_file`](crate::own_file). The journal decides between two ways of keeping snapshots:
 //!
-//! * **WAL.** A snapshot has a connection of its own, in a read transaction. Snapshots and the
-//!   writer wait for nobody.
-//! * **Rollback journals and memory.** In these SQLite lets nobody commit while somebody reads. So
-//!   there is one connection, which calls take turns with, and what a change replaces is kept in
-//!   memory for the snapshots that need it (module `undo`): a writer of this database never waits
-//!   for its snapshots, and they see none of what it does. A call of a snapshot waits for a call of
-//!   the writer that runs, a commit and its syncs included. While a snapshot lives the file has
-//!   SQLite's shared lock, so other programs cannot commit; if one slips in between two
-//!   transactions of a writer, snapshots from before it fail with [`Error::Busy`] rather than give
-//!   its data.
+//! * **WAL** (`wal`). A snapshot has a connection of its own, in a read transaction. Snapshots and
+//!   the writer wait for nobody.
+//! * **Rollback journals and memory** (`single`, `single_handles`). Here SQLite lets nobody commit
+//!   while a connection reads. So there is one connection, which calls take turns with, and `undo`
+//!   keeps the values that commits replace while snapshots need them. The writer never waits for
+//!   its snapshots. A call of a snapshot waits for a running call of the writer, a commit and its
+//!   syncs included. While a snapshot lives, the file has SQLite's shared lock, so other programs
+//!   cannot commit. If one slips in between two transactions, earlier snapshots fail with
+//!   [`Error::Busy`] rather than return its data.
 //!
-//! [`Error::Busy`] of [`Database::writer`], and of commits in the second way, means that another
-//! process holds a lock for longer than the time that was set. Results are told apart by SQLite's
-//! codes alone.
+//! [`Error::Busy`] of a writer, or of a commit in the second way, means that another process held a
+//! lock for longer than the busy timeout. Errors are told apart by SQLite's codes alone.
 //!
-//! What settings are worth, as [`guarantee`](Database::guarantee) tells:
+//! Guarantee by settings, as [`guarantee`](terrane_kv::Database::guarantee) returns it:
 //!
 //! | journal | synchronous | killed process | loss of power |
 //! |---|---|---|---|
@@ -33,9 +32,11 @@
 //! | these four | OFF | keeps commits | no promise |
 //! | MEMORY, OFF | any | a kill within a commit may damage the file | no promise |
 //!
-//! SQLite does not tell how many bytes it reads and writes, so [`Counts`] has none. Syncs are
-//! reckoned from the mode: those of a small commit; checkpoints, and transactions that do not fit
-//! in the cache, have more.
+//! SQLite does not report bytes, so [`Counts`](terrane_kv::Counts) has none. Syncs are computed
+//! from the mode, for a small commit. Checkpoints, and transactions that do not fit in the cache,
+//! have more.
+//!
+//! [`Error::Busy`]: terrane_kv::Error::Busy
 
 // Bottom-up: a module imports only from modules above it; `database` and the handles it gives,
 // `wal` and `single_handles`, know each other.

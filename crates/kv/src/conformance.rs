@@ -2,8 +2,8 @@
 //!
 //! A [`Subject`] opens databases of the back-end. [`check`] runs the [`RULES`] on it, each with
 //! databases of its own, up to the first broken rule. The [`Failure`] names the rule and the step,
-//! what was expected and what was found. The suite does not panic, sleeps never, and does not depend
-//! on the speed of the back-end. Random numbers follow from [`Extent::seed`].
+//! what was expected and what was found. The suite does not panic, sleeps never, and does not
+//! depend on the speed of the back-end. Random numbers follow from [`Extent::seed`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -52,8 +52,8 @@ use self::trial::Trial;
 
 /// Opener of databases of the back-end under test.
 pub trait Subject {
-    /// Creates an empty database with these indexes. Databases of earlier calls are closed or dropped
-    /// and may be deleted.
+    /// Creates an empty database with these indexes. Databases of earlier calls are closed or
+    /// dropped and may be deleted.
     ///
     /// # Errors
     /// Those of the back-end, which fail the rule that asked.

@@ -81,8 +81,8 @@ pub enum Error {
         /// Most bytes.
         max: usize,
     },
-    /// Map, disk or quota are full. The transaction changed nothing. Reads go on, and commits do once
-    /// there is room.
+    /// Map, disk or quota are full. The transaction changed nothing. Reads go on, and commits do
+    /// once there is room.
     #[error("{back_end}: no room: {limit}")]
     StoreFull {
         /// Which back-end.
@@ -151,8 +151,8 @@ pub enum Error {
         /// Cause that the back-end reports.
         source: Option<Source>,
     },
-    /// Any other failure: of a system call, a server that does not answer, a closed database. Nothing
-    /// was changed.
+    /// Any other failure: of a system call, a server that does not answer, a closed database.
+    /// Nothing was changed.
     #[error("{back_end}: {call} failed")]
     BackEnd {
         /// Which back-end.
@@ -213,7 +213,8 @@ pub enum Durability {
     /// Each commit syncs before it returns, and survives a loss of power.
     #[default]
     Each,
-    /// As `Each`, with one sync for commits that wait side by side (group commit).
+    /// A sync before a commit returns, as with `Each`, but one sync for commits that wait side by
+    /// side (group commit).
     Group,
 }
 
@@ -274,9 +275,9 @@ pub struct Receipt(pub u64);
 /// An entry: key and value.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
-/// Cursor over the entries of a table in the order of their keys. It stands in a gap between entries:
-/// [`next`](Self::next) returns the entry after the gap and steps over it, [`prev`](Self::prev) the
-/// entry before. A new cursor stands before the first entry.
+/// Cursor over the entries of a table in the order of their keys. It stands in a gap between
+/// entries: [`next`](Self::next) returns the entry after the gap and steps over it,
+/// [`prev`](Self::prev) the entry before. A new cursor stands before the first entry.
 pub trait Cursor {
     /// Goes before the first entry.
     ///
@@ -339,14 +340,14 @@ pub trait Reader {
     fn count(&self, table: Table<'_>) -> Result<u64>;
 }
 
-/// A transaction that changes a database, all or nothing. If it is dropped without a commit, nothing
-/// is changed. See the [crate](crate).
+/// A transaction that changes a database, all or nothing. If it is dropped without a commit,
+/// nothing is changed. See the [crate](crate).
 pub trait Writer: Reader {
     /// Binds a key that does not exist.
     ///
     /// # Errors
-    /// [`Error::DuplicateEntry`] if the key exists; [`Error::Size`], [`Error::UnknownIndex`] and those of
-    /// the back-end.
+    /// [`Error::DuplicateEntry`] if the key exists; [`Error::Size`], [`Error::UnknownIndex`] and
+    /// those of the back-end.
     fn put(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
         check_entry(key, value)?;
         if self.get(table, key)?.is_some() {
@@ -365,7 +366,8 @@ pub trait Writer: Reader {
     /// Removes an existing key.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the key does not exist; [`Error::UnknownIndex`] and those of the back-end.
+    /// [`Error::NotFound`] if the key does not exist; [`Error::UnknownIndex`] and those of the
+    /// back-end.
     fn delete(&mut self, table: Table<'_>, key: &[u8]) -> Result<()> {
         if self.get(table, key)?.is_none() {
             return Err(Error::NotFound { table: table.to_string(), key: key.to_vec() });
@@ -402,9 +404,9 @@ pub trait Database: Debug + Send + Sync {
     /// Begins a transaction; waits until no other thread has one.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], [`Error::Poisoned`]; [`Error::Busy`] if this thread has the writer (it would
-    /// wait for ever), or if another process keeps it for longer than the back-end's time limit; those
-    /// of the back-end.
+    /// [`Error::ReadOnly`], [`Error::Poisoned`]; [`Error::Busy`] if this thread has the writer (it
+    /// would wait for ever), or if another process keeps it for longer than the back-end's time
+    /// limit; those of the back-end.
     fn writer(&self) -> Result<Box<dyn Writer + '_>>;
 
     /// A number that changes with each commit of any process, before the commit returns; `None` if
@@ -442,8 +444,8 @@ pub trait Database: Debug + Send + Sync {
     /// Those of the back-end.
     fn disk_bytes(&self) -> Result<u64>;
 
-    /// Problems of the back-end's files, one a line, that reading all entries does not show. Cost: may
-    /// read everything.
+    /// Problems of the back-end's files, one a line, that reading all entries does not show. Cost:
+    /// may read everything.
     ///
     /// # Errors
     /// Those of the back-end.

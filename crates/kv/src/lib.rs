@@ -1,7 +1,7 @@
 //! Key-value databases: ordered maps of bytes with tables, snapshots and atomic commits.
 //!
-//! A [`Database`] has one main table and up to [`INDEXES_MAX`] named indexes, further tables that are
-//! named when it is opened. Keys are ordered by their bytes, the shorter first. Begin with
+//! A [`Database`] has one main table and up to [`INDEXES_MAX`] named indexes, further tables that
+//! are named when it is opened. Keys are ordered by their bytes, the shorter first. Begin with
 //! [`Database`]; [`Memory`] is the reference implementation, [`conformance`] the suite that every
 //! back-end passes. [`gap`], [`removals`] and [`turn`] are parts that back-ends share.
 //!
@@ -17,8 +17,8 @@
 //! * When the cause of an error is gone (a full disk, a busy or stopped server), the same database
 //!   goes on. After a failed fsync it refuses to write ([`Error::Poisoned`]).
 //!
-//! Back-ends differ in what they can do. An option that a back-end cannot honour is refused when the
-//! database is opened, as [`Error::Unsupported`], and never ignored.
+//! Back-ends differ in what they can do. An option that a back-end cannot honour is refused when
+//! the database is opened, as [`Error::Unsupported`], and never ignored.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! Reference implementation of [`Database`]: tables in memory, gone with the last handle.
 //!
-//! Each key has a list of versions, the newest last. A version is the value, or the removal, that one
-//! commit bound the key to. A snapshot is the number of the last commit at its creation, so taking a
-//! snapshot copies no map.
+//! Each key has a list of versions, the newest last. A version is the value, or the removal, that
+//! one commit bound the key to. A snapshot is the number of the last commit at its creation, so
+//! taking a snapshot copies no map.
 //!
 //! Invariants:
 //! * A version is kept while the present or a live snapshot sees it. A superseded version is in the
@@ -29,8 +29,8 @@ use crate::removals::{Crossed, Removals};
 use crate::turn::{Turn, TurnGuard};
 
 const NAME: &str = "memory";
-/// Bytes that a version counts for beside its key and value: an estimate of its part of the map and of
-/// the two allocations.
+/// Bytes that a version counts for beside its key and value: an estimate of its part of the map and
+/// of the two allocations.
 const VERSION_BYTES: u64 = 96;
 
 type Key = Arc<[u8]>;
@@ -67,8 +67,9 @@ impl Memory {
     }
 
     /// Limits the database to `bytes`: from now on a commit that would grow it beyond the limit is
-    /// [`Error::StoreFull`]. Counts as [`disk_bytes`](Database::disk_bytes) does: each key and value of
-    /// the present and each older one that a live reader sees, with 96 bytes more for each.
+    /// [`Error::StoreFull`]. Counts as [`disk_bytes`](Database::disk_bytes) does: each key and
+    /// value of the present and each older one that a live reader sees, with 96 bytes more for
+    /// each.
     #[must_use]
     pub fn with_limit(self, bytes: u64) -> Self {
         self.shared.write().limit = Some(bytes);
@@ -410,8 +411,8 @@ impl State {
 }
 
 impl Entries {
-    /// Makes `next` the newest version of a key. Frees the superseded version, or moves it to `waste`
-    /// if `snapshot`, the newest one, sees it. Returns the bytes added and freed.
+    /// Makes `next` the newest version of a key. Frees the superseded version, or moves it to
+    /// `waste` if `snapshot`, the newest one, sees it. Returns the bytes added and freed.
     fn bind(
         &mut self,
         table: usize,

@@ -1,5 +1,5 @@
-//! Removed keys of a transaction, joined to ranges that a cursor of the transaction jumps over in one
-//! step.
+//! Removed keys of a transaction, joined to ranges that a cursor of the transaction jumps over in
+//! one step.
 //!
 //! Without the ranges a cursor would walk over each removal between two keys that are left. A
 //! transaction that removes most keys of a table and looks beside each of them would do quadratic

@@ -2,8 +2,8 @@
 //!
 //! Every other folder imports from here; this folder imports `terrane_io`, `terrane_kv` and
 //! `terrane_hash` only. Begin with [`address`] (1 to 35 bytes, the *tokens* of a path) and
-//! [`change`] (a batch and its rules). [`node_hash`] has the hash of a node and the root of a state,
-//! [`cbor`] the bytes that a hash is taken of.
+//! [`change`] (a batch and its rules). [`node_hash`] has the hash of a node and the root of a
+//! state, [`cbor`] the bytes that a hash is taken of.
 //!
 //! Invariants:
 //!

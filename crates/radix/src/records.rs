@@ -13,8 +13,8 @@
 //!
 //! * A record is stored under the whole hash, 32 bytes, and checked together with its key.
 //! * Nodes never change. A node in memory stays right whatever is committed or pruned.
-//! * A record that is missing or broken is [`Corruption`](crate::Error::Corruption), never an absent
-//!   value.
+//! * A record that is missing or broken is [`Corruption`](crate::Error::Corruption), never an
+//!   absent value.
 //!
 //! Rejected: counting references to nodes (a new root would touch all 256 children of the old one);
 //! a list of additions and removals for each version, as Transact has it (nodes that recur were

@@ -4,8 +4,8 @@
 //! [`transaction`] commits and prunes, [`leaves`] and [`diff`] read lazily from a snapshot,
 //! [`inner`] is what all handles share. The folder imports [`commit`](crate::commit) and above.
 //!
-//! Lock order: the turn of the transaction ([`Inner::turn`](inner::Inner::turn)), then the writer of
-//! the database, then the mutex of the known roots. The mutex is a leaf: no call of the database
+//! Lock order: the turn of the transaction ([`Inner::turn`](inner::Inner::turn)), then the writer
+//! of the database, then the mutex of the known roots. The mutex is a leaf: no call of the database
 //! runs under it. The turn is held until the outcome of a commit is noted, since the next
 //! transaction relies on the noted roots.
 //!

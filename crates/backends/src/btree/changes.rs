@@ -24,8 +24,8 @@ impl Before {
         })
     }
 
-    /// The state of a key whose value has this length; `None` for a value in pieces, whose number the
-    /// row has.
+    /// The state of a key whose value has this length; `None` for a value in pieces, whose number
+    /// the row has.
     pub(super) fn of_value(bytes: Option<usize>) -> Option<Self> {
         match bytes {
             None => Some(Self::Nothing),

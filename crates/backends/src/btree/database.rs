@@ -19,10 +19,10 @@ use crate::overlay::failure::check_dir;
 
 /// Database in one B+tree; `docs/format/tables.md` has the bytes.
 ///
-/// Cost: a lookup is one lookup of the index, and one of each piece of a value of 768 bytes or more,
-/// side by side; `count` is one lookup. A commit looks up each key that it changes and its writer has
-/// not read, writes its keys and values once to the WAL, and does its share of applying pending
-/// updates; with [`Durability::Each`] it syncs the WAL.
+/// Cost: a lookup is one lookup of the index, and one of each piece of a value of 768 bytes or
+/// more, side by side; `count` is one lookup. A commit looks up each key that it changes and its
+/// writer has not read, writes its keys and values once to the WAL, and does its share of applying
+/// pending updates; with [`Durability::Each`] it syncs the WAL.
 #[derive(Debug)]
 pub struct BtreeDatabase {
     common: Common,

@@ -19,8 +19,8 @@ const COMMIT_BYTES_MAX: usize = 1 << 30;
 pub struct BtreeOptions {
     /// Durability of commits. `None` never syncs, `Async` syncs at checkpoints only.
     pub durability: Durability,
-    /// Bytes of memory for cached pages and pending updates; default 256 MiB, at least 1 MiB. A commit
-    /// takes its own size in addition.
+    /// Bytes of memory for cached pages and pending updates; default 256 MiB, at least 1 MiB. A
+    /// commit takes its own size in addition.
     pub memory_bytes: usize,
     /// Part of `memory_bytes` for pending updates; default a third, at most half.
     pub buffer_bytes: Option<usize>,

@@ -31,8 +31,8 @@ fn read_heads(data: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 impl LmdbDatabase {
-    /// Writes a copy without free pages beside the file; packs it, unless the file has tables of other
-    /// programs. Returns the heads that the file had before.
+    /// Writes a copy without free pages beside the file; packs it, unless the file has tables of
+    /// other programs. Returns the heads that the file had before.
     pub(super) fn copy_compact(&self, environment: &Environment, copy: &Path) -> Result<Vec<u8>> {
         let system = |error: std::io::Error| back_end_error("compact", error);
         match std::fs::remove_file(copy) {
@@ -69,8 +69,8 @@ impl LmdbDatabase {
         let system = |error: std::io::Error| back_end_error("compact", error);
         let data = data_path(&self.path, self.options.directory);
 
-        // A process that has the environment open holds a lock on this file, and a process that opens
-        // the environment waits for the lock.
+        // A process that has the environment open holds a lock on this file, and a process that
+        // opens the environment waits for the lock.
         let locks = lock_path(&self.path, self.options.directory);
         let locks = File::options().read(true).write(true).open(locks).map_err(system)?;
         rustix::fs::fcntl_lock(&locks, FlockOperation::NonBlockingLockExclusive)

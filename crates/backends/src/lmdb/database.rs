@@ -36,8 +36,8 @@ pub struct LmdbDatabase {
     pub(super) indexes: Arc<IndexNames>,
     /// Right to write, grow the map, compact or close.
     turn: Turn,
-    /// Shared by calls that use the environment, exclusive for compaction and closing. A writer, which
-    /// has the turn, holds a clone of the environment instead.
+    /// Shared by calls that use the environment, exclusive for compaction and closing. A writer,
+    /// which has the turn, holds a clone of the environment instead.
     state: RwLock<State>,
     pub(super) readers: Arc<Readers>,
     /// Whether a sync failed.
@@ -49,14 +49,15 @@ pub struct LmdbDatabase {
 #[derive(Debug)]
 enum State {
     Open(Open),
-    /// Closed for compaction and not opened again, because opening failed; the next call tries again.
+    /// Closed for compaction and not opened again, because opening failed; the next call tries
+    /// again.
     Lapsed,
     Closed,
 }
 
 impl LmdbDatabase {
-    /// Opens a database; creates the file and the indexes that are missing. Cost: a few pages; waits
-    /// for a writer of another process.
+    /// Opens a database; creates the file and the indexes that are missing. Cost: a few pages;
+    /// waits for a writer of another process.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for options and names that cannot be; [`Error::Locked`] if this
@@ -110,9 +111,9 @@ impl LmdbDatabase {
     /// Opens an existing database for reading; writers are [`Error::ReadOnly`]. Other processes may
     /// write meanwhile.
     ///
-    /// On read-only media and in directories of other users, this process can write no file of locks.
-    /// LMDB then notes snapshots nowhere, and the caller must keep writers away while the database is
-    /// open, for example by a shared lock that writers respect.
+    /// On read-only media and in directories of other users, this process can write no file of
+    /// locks. LMDB then notes snapshots nowhere, and the caller must keep writers away while the
+    /// database is open, for example by a shared lock that writers respect.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for options and names that cannot be, and for an index that is not
@@ -350,8 +351,8 @@ impl Database for LmdbDatabase {
         Ok(bytes)
     }
 
-    /// Replaces the file by a packed copy without free pages. Waits for the writer and running calls;
-    /// needs the file alone. If a step fails, the database goes on with the old file.
+    /// Replaces the file by a packed copy without free pages. Waits for the writer and running
+    /// calls; needs the file alone. If a step fails, the database goes on with the old file.
     ///
     /// Cost: reads what is in use, writes it once, one sync.
     ///
@@ -404,8 +405,8 @@ impl Database for LmdbDatabase {
         replaced
     }
 
-    /// Waits for the writer and running calls. Live snapshots go on, and the last one gives the files
-    /// up.
+    /// Waits for the writer and running calls. Live snapshots go on, and the last one gives the
+    /// files up.
     fn close(&self) -> Result<()> {
         let _turn = self.turn.take(NAME)?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = State::Closed;

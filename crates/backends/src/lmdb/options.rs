@@ -61,8 +61,8 @@ impl Default for LmdbOptions {
 }
 
 impl LmdbOptions {
-    /// Settings of Transact's back-end (`WRITEMAP`, `MAPASYNC`, `NORDAHEAD`, `NOSUBDIR`), with a file
-    /// that grows instead of having 1 TiB from the start.
+    /// Settings of Transact's back-end (`WRITEMAP`, `MAPASYNC`, `NORDAHEAD`, `NOSUBDIR`), with a
+    /// file that grows instead of having 1 TiB from the start.
     #[must_use]
     pub fn transact() -> Self {
         Self { write_map: true, sync: SyncMode::MapAsync, ..Self::default() }

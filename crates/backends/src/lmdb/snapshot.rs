@@ -12,7 +12,8 @@ use crate::overlay::names::IndexNames;
 use crate::overlay::paging::PagedCursor;
 
 pub(super) struct LmdbReader {
-    /// Declared before the lease, so that it is dropped first: without a lease there is no snapshot.
+    /// Declared before the lease, so that it is dropped first: without a lease there is no
+    /// snapshot.
     pub(super) snapshot: Snapshot,
     pub(super) tables: Arc<[EnvironmentTable]>,
     pub(super) indexes: Arc<IndexNames>,

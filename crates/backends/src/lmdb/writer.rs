@@ -48,7 +48,8 @@ impl Drop for LmdbWriter<'_> {
         let soft = self.database.options.soft_bytes();
         let environment = &self.open.environment;
         if environment.map_bytes() > soft && environment.used_bytes() < environment.map_bytes() {
-            // Gives the reserve for removals back. If that fails, the next transaction has less of it.
+            // Gives the reserve for removals back. If that fails, the next transaction has less of
+            // it.
             let _ = environment.resize(soft);
         }
     }
@@ -154,7 +155,8 @@ impl<'d> LmdbWriter<'d> {
         }
     }
 
-    /// Begins the transaction again and repeats its changes; the error is `None` if the map is full.
+    /// Begins the transaction again and repeats its changes; the error is `None` if the map is
+    /// full.
     fn begin_again(&mut self) -> std::result::Result<(), Option<Error>> {
         let write_error = |failure| Some(error_of("write", failure));
         let transaction = self.open.environment.transaction().map_err(write_error)?;
@@ -169,8 +171,8 @@ impl<'d> LmdbWriter<'d> {
     }
 
     /// Commits an empty transaction, once; returns whether it did. LMDB reuses the pages that a
-    /// transaction frees in the second transaction after it. Without an empty commit, the transaction
-    /// after a removal would find no room.
+    /// transaction frees in the second transaction after it. Without an empty commit, the
+    /// transaction after a removal would find no room.
     fn release(&mut self) -> bool {
         if std::mem::replace(&mut self.released, true) {
             return false;

@@ -24,8 +24,8 @@ pub struct LsmOptions {
     /// half. `None` (the default): a memtable of its own for each table, and as much as filters and
     /// indexes take.
     pub memory_bytes: Option<u64>,
-    /// Bytes of the memtable of each table; default 32 MiB, or a part of `memory_bytes`, beside which
-    /// it must not be set. A memtable that is being flushed takes as much again.
+    /// Bytes of the memtable of each table; default 32 MiB, or a part of `memory_bytes`, beside
+    /// which it must not be set. A memtable that is being flushed takes as much again.
     pub write_buffer_bytes: Option<u64>,
     /// Bytes of a page: 4096, and nothing else.
     pub page_bytes: usize,
@@ -120,7 +120,8 @@ impl LsmOptions {
 
         let thread =
             if self.background { CheckpointThread::Background } else { CheckpointThread::Caller };
-        // No reserve: the size of a state is that of its records, and a commit on a full disk fails.
+        // No reserve: the size of a state is that of its records, and a commit on a full disk
+        // fails.
         let session = SessionOptions::default().create_dir().reserve_bytes(0);
         let options = StoreOptions::default().session(session).durability(durability);
         let options = options.checkpoint_thread(thread);

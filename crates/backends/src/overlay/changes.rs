@@ -13,12 +13,14 @@ use terrane_kv::{Cursor, Entry, Result};
 /// Changes of one table, by key; `None` removes the key.
 pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Keys of one table that a writer has read from its snapshot, with the length of the value, if any.
+/// Keys of one table that a writer has read from its snapshot, with the length of the value, if
+/// any.
 pub(crate) type Known = HashMap<Vec<u8>, Option<usize>>;
 
 /// Cursor over the changes of a writer and the entries below.
 ///
-/// Invariant: the cursor below stands at the same gap, or one entry further if `ahead` has an entry.
+/// Invariant: the cursor below stands at the same gap, or one entry further if `ahead` has an
+/// entry.
 ///
 /// Cost: the first step over a run of removals crosses them one by one; later steps jump over it.
 pub(crate) struct ChangedCursor<'a> {

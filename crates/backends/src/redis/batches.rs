@@ -1,32 +1,33 @@
-//! The changes of a transaction, cut into batches of which each fits into one request.
+//! Batches: the changes of a transaction, cut so that each batch fits into one request.
 //!
-//! A batch is a list of operations as the script `commit` takes them: `p` or `d`, the number of the
-//! table, the number of entries, and these. Operations are whole within a batch.
+//! A batch is a list of operations in the form of the script `commit`: `p` or `d`, the number of
+//! the table, the number of entries, the entries.
+//!
+//! Invariant: no operation is divided between two batches.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::script::OPERATION_ENTRIES_MAX;
 
-/// Strings of a batch at most: what a server takes apart at once.
-const PART_STRINGS_MAX: usize = 100_000;
+/// Most strings of a batch: a server unpacks this many at once.
+const BATCH_STRINGS_MAX: usize = 100_000;
 
-/// For each table the keys that change, with their new values; none removes the key.
+/// Changed keys of each table with their new values; `None` removes the key.
 pub(crate) type Changes = Vec<BTreeMap<Vec<u8>, Option<Vec<u8>>>>;
 
-/// The strings of one request.
+/// Strings of one request.
 pub(crate) type Batch<'a> = Vec<Cow<'a, [u8]>>;
 
-/// Whether a transaction removes at least as many keys as it writes, so that it may be what makes
-/// room.
+/// Whether a transaction removes at least as many keys as it writes, so that it may make room.
 pub(crate) fn makes_room(changes: &Changes) -> bool {
     let values = || changes.iter().flat_map(BTreeMap::values);
     let written = values().filter(|value| value.is_some()).count();
     written <= values().count() - written && values().next().is_some()
 }
 
-/// Cuts changes into batches of at most `bytes_max` bytes each, more where a single entry has more.
-/// There is at least one batch.
+/// Cuts changes into batches of at most `bytes_max` bytes each; a batch of a single entry may have
+/// more. Returns at least one batch.
 pub(crate) fn batches(changes: &Changes, bytes_max: usize) -> Vec<Batch<'_>> {
     let mut cutter = Cutter { bytes_max, batches: Vec::new(), batch: Vec::new(), bytes: 0 };
     for (table, changes) in changes.iter().enumerate() {
@@ -70,7 +71,7 @@ struct Cutter<'a> {
     bytes_max: usize,
     batches: Vec<Batch<'a>>,
     batch: Batch<'a>,
-    /// Of the batch and of the open operation.
+    /// Bytes of the batch and of the open operation.
     bytes: usize,
 }
 
@@ -79,7 +80,7 @@ impl<'a> Cutter<'a> {
         let bytes: usize = entry.iter().map(|string| string.len()).sum();
         let strings = self.batch.len() + operation.strings.len();
         let is_first = strings == 0;
-        let is_full = self.bytes + bytes > self.bytes_max || strings + 8 > PART_STRINGS_MAX;
+        let is_full = self.bytes + bytes > self.bytes_max || strings + 8 > BATCH_STRINGS_MAX;
 
         if is_full && !is_first {
             self.close(operation);
@@ -112,7 +113,7 @@ impl<'a> Cutter<'a> {
 mod tests {
     use super::*;
 
-    /// What the script makes of the batches.
+    /// Changes that the script makes of the batches.
     fn carried_out(batches: &[Batch<'_>], tables: usize) -> Changes {
         let mut changes: Changes = vec![BTreeMap::new(); tables];
         for batch in batches {

@@ -1,9 +1,8 @@
-//! Connections to a server or cluster: a pool of them, made when needed, dropped after any doubt
-//! about what comes next on them.
+//! Connections to a server or cluster, in a pool that opens them on demand.
 //!
-//! Invariant: a connection that is given back has no answer outstanding. One whose call failed
-//! other than by an error reply is closed, and so are all that idle, since what broke one usually
-//! broke them all.
+//! Invariant: a connection in the pool has no answer outstanding. A connection whose call failed
+//! other than by an error reply is closed, and all idle connections with it: the cause, such as a
+//! restart of the server, usually breaks all of them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,21 +18,21 @@ use super::options::Options;
 use super::script::Call;
 use super::tls;
 
-/// How often the client of a cluster tries again, in doubt at another server.
+/// Retries of the cluster client, at another server if need be.
 const CLUSTER_RETRIES: u32 = 3;
 
-/// Attempts of what may be carried out twice.
+/// Attempts of an idempotent call.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// How a call failed, by what is known of its outcome.
+/// Failure of a call, by what is known of its outcome.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was not sent.
+    /// The call was not sent.
     NotSent(Error),
-    /// The server answered with an error. A cluster may have had it twice, and done it the first
-    /// time.
+    /// The server answered with an error. A cluster may have received the call twice and executed
+    /// the first one.
     Said(RedisError),
-    /// It was sent, at least in part, and no answer came.
+    /// The call was sent, at least in part, and no answer arrived.
     Lost(RedisError),
 }
 
@@ -45,14 +44,14 @@ impl Failure {
         }
     }
 
-    /// Whether another connection may do better at once: the server closed this one while it idled,
-    /// or the process got a signal, which ends a wait on a socket that has a timeout.
+    /// Whether another connection may succeed at once: the server closed this one while it was
+    /// idle, or a signal ended the wait on the socket.
     pub(crate) fn may_be_stale(&self) -> bool {
         matches!(self, Self::Lost(error) if !error.is_timeout())
     }
 }
 
-/// Does what may be carried out twice, again while another connection may do better.
+/// Repeats an idempotent call while another connection may succeed.
 fn again(
     attempt: impl Fn() -> std::result::Result<Value, Failure>,
 ) -> std::result::Result<Value, Failure> {
@@ -90,11 +89,11 @@ struct Pool {
     in_use: usize,
 }
 
-/// The way to the server or cluster.
+/// Pool of connections to a server or cluster.
 pub(crate) struct Connections {
     client: Client,
     options: Options,
-    /// The key by whose slot commands without a key find their server.
+    /// Key whose slot decides the server of commands without a key.
     route_key: Vec<u8>,
     pool: Mutex<Pool>,
     returned: Condvar,
@@ -109,7 +108,7 @@ impl fmt::Debug for Connections {
 }
 
 impl Connections {
-    /// Connects to nothing yet.
+    /// Checks the options; opens no connection yet.
     pub(crate) fn new(options: &Options, route_key: Vec<u8>) -> Result<Self> {
         let client = client(options)?;
         Ok(Self {
@@ -123,7 +122,7 @@ impl Connections {
         })
     }
 
-    /// Where it leads to, without user and password.
+    /// Addresses of the servers, without user and password.
     pub(crate) fn address(&self) -> String {
         let address = |url: &String| {
             let info = url.as_str().into_connection_info();
@@ -140,12 +139,12 @@ impl Connections {
         matches!(self.client, Client::Cluster(_))
     }
 
-    /// Bytes of arguments that were sent, and of answers that were received.
+    /// Bytes of sent arguments and of received answers.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.bytes_sent.load(Ordering::Relaxed), self.bytes_received.load(Ordering::Relaxed))
     }
 
-    /// Carries a script out. Cost: one round trip; three the first time on a server.
+    /// Runs a script. Cost: one round trip; three the first time on a server.
     pub(crate) fn eval(&self, call: &Call<'_>) -> std::result::Result<Value, Failure> {
         self.with_connection(|connection| {
             let outcome = self.query(connection, &call.command(true));
@@ -158,13 +157,12 @@ impl Connections {
         })
     }
 
-    /// The same for a script that may be carried out twice.
+    /// Runs an idempotent script, again if need be.
     pub(crate) fn eval_again(&self, call: &Call<'_>) -> Result<Value> {
         again(|| self.eval(call)).map_err(|failure| failure.into_error(call.script.name))
     }
 
-    /// Carries a command out that names no key and may be carried out twice, on the server that has
-    /// the store.
+    /// Runs an idempotent command without keys on the server that has the store.
     pub(crate) fn admin(&self, command: &Cmd) -> std::result::Result<Value, Failure> {
         again(|| self.admin_once(command))
     }
@@ -212,6 +210,7 @@ impl Connections {
             _ => Failure::Lost(error),
         });
         let mut pool = self.pool();
+        debug_assert!(0 < pool.in_use);
         pool.in_use -= 1;
 
         if matches!(outcome, Err(Failure::Lost(_))) {
@@ -253,8 +252,7 @@ impl Connections {
         }
     }
 
-    /// Connects; a signal, or a machine that stood still, ends a wait of the handshake, which can
-    /// begin anew.
+    /// Connects; repeats a handshake that a signal or a suspended machine interrupted.
     fn connect(&self) -> ::redis::RedisResult<Connection> {
         for _ in 1..ATTEMPTS_MAX {
             match self.connect_once() {
@@ -288,8 +286,8 @@ impl Connections {
     }
 }
 
-/// Whether a handshake that failed so may succeed at once: the wait for the server's answer to
-/// `HELLO`, `AUTH` or `SELECT` ended early, and not since nobody is there or the server refused.
+/// Whether a failed handshake may succeed at once: the wait for the answer to `HELLO`, `AUTH` or
+/// `SELECT` ended early, and the server neither refused nor was missing.
 fn is_passing(error: &RedisError) -> bool {
     error.is_io_error() && !error.is_timeout() && !error.is_connection_refusal()
 }

@@ -1,8 +1,8 @@
-//! A cursor: pages of a table as the server has it, each merged with what lies above it, the
-//! writer's changes or what a snapshot needs undone.
+//! Cursor: pages of a table on the server, each merged with the entries above it, which are the
+//! writer's changes or the values that a snapshot needs undone.
 //!
-//! Invariant: the page is a gapless part of the view, and the cursor stands at `at` in it. With an
-//! empty page it stands at `gap`.
+//! Invariant: the page is a gapless part of the merged table. The cursor stands at `at` in the
+//! page, or at `gap` if the page is empty.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,24 +12,24 @@ use terrane_kv::{Cursor, Entry, Result};
 use super::inner::{Page, PageRange};
 use super::undo::Old;
 
-/// Entries of the first page after a seek; each further one has twice as many.
+/// Entries of the first page after a seek; each further page has twice as many.
 const ENTRIES_FIRST: usize = 16;
-/// Entries of a page at most.
+/// Most entries of a page.
 const ENTRIES_MAX: usize = 1_024;
 /// Bytes after which a page ends.
 const BYTES_MAX: usize = 1 << 20;
 
-/// What lies above a part of the server's table.
+/// Entries above a part of the server's table.
 #[derive(Debug, Default)]
 pub(crate) struct Above {
-    /// Ascending, the keys with their values in the view.
+    /// Keys with their values, ascending; `None` for a removed key.
     entries: Vec<(Vec<u8>, Old)>,
-    /// Whether the range has no more.
+    /// Whether the range has no more entries.
     is_all: bool,
 }
 
 impl Above {
-    /// Takes entries in the order of the direction, as many as a page may have.
+    /// Takes entries in the order of the direction, up to the size of a page.
     pub(crate) fn take<'a>(
         entries: impl DoubleEndedIterator<Item = (&'a [u8], &'a Old)>,
         range: &PageRange,
@@ -57,13 +57,13 @@ impl Above {
     }
 }
 
-/// A table and what lies above it. The page is read before what lies above: see
-/// [`Undo`](super::undo::Undo).
+/// A table on the server and the entries above it. The cursor reads the page first and the entries
+/// above afterwards: see [`Undo`](super::undo::Undo).
 pub(crate) trait View {
     /// A page of the table as the server has it.
     fn page(&self, range: &PageRange) -> Result<Page>;
 
-    /// What lies above it.
+    /// Entries above a range.
     fn above(&self, bounds: (Bound<&[u8]>, Bound<&[u8]>), range: &PageRange) -> Above;
 }
 
@@ -96,8 +96,8 @@ impl<V: View> MergedCursor<V> {
         self.entries_max = ENTRIES_FIRST;
     }
 
-    /// The part of the view that follows `bound` in the direction, ascending; empty only at the
-    /// end.
+    /// Reads the part of the merged table that follows `bound` in the direction, ascending; empty
+    /// only at the end.
     fn fetch(&mut self, mut bound: Bound<Vec<u8>>, is_backward: bool) -> Result<Vec<Entry>> {
         loop {
             let (first, last): (&[u8], &[u8]) =
@@ -125,8 +125,8 @@ impl<V: View> MergedCursor<V> {
     }
 }
 
-/// The part of the view that both cover, ascending, and the key that it ends with unless it is the
-/// last.
+/// Merges the part that page and entries above both cover, ascending; returns also the key it ends
+/// with, unless it is the last part.
 fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec<u8>>) {
     let far =
         |first: Option<Vec<u8>>, last: Option<Vec<u8>>| if is_backward { first } else { last };

@@ -1,7 +1,7 @@
-//! What goes wrong between the back-end and a server, told as errors of a database.
+//! Errors of a server or connection, in terms of a database.
 //!
-//! Decisions rest on the kind of an error and on its code, the first word of a server's error
-//! reply, and on no other text.
+//! The mapping uses the kind of an error and its code, the first word of a server's error reply,
+//! and no other text.
 
 use ::redis::{ErrorKind, RedisError};
 use terrane_kv::Error;
@@ -9,7 +9,7 @@ use terrane_kv::Error;
 /// The name of the back-end.
 pub(crate) const NAME: &str = "redis";
 
-/// Troubles that no server reports by itself.
+/// Errors that the back-end finds itself.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     /// The database was closed.
@@ -43,12 +43,12 @@ pub(crate) enum StoreError {
     /// A reply of another form than the command or script gives.
     #[error("{call} was answered with something else than its reply; is this Redis 7 or later?")]
     Reply {
-        /// What was called.
+        /// The command or script.
         call: &'static str,
     },
 }
 
-/// An error of `source` that the back-end found itself.
+/// An error that the back-end found itself.
 pub(crate) fn store_error(call: &'static str, source: StoreError) -> Error {
     Error::BackEnd { back_end: NAME, call, source: source.into() }
 }
@@ -73,7 +73,7 @@ pub(crate) fn locked(what: impl Into<String>) -> Error {
     Error::Locked { back_end: NAME, what: what.into() }
 }
 
-/// What an error of a server or connection means to the caller.
+/// An error of a server or connection, in terms of a database.
 pub(crate) fn error_of(call: &'static str, error: RedisError) -> Error {
     let busy = |what: &str, source: RedisError| Error::Busy {
         back_end: NAME,

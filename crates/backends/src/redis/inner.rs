@@ -1,24 +1,26 @@
-//! What all handles of an open store share: the connections, the lock, the number of the last
-//! commit, and what snapshots need.
+//! State that all handles of an open store share: the connections, the lock, the number of the last
+//! commit, and the old values that snapshots need.
 //!
 //! # Who may write
 //!
 //! Opening for writing takes the lock, a key with a lease that every later use renews, and enters
-//! its token as `owner`. The lease decides when another process may take over; `owner` and `fence`,
-//! which each commit is checked against in the same script that carries it out, decide that nothing
-//! of a former owner takes place any more.
+//! its token as `owner`. The lease decides when another process may take over. The script of a
+//! commit checks `owner` and `fence`, so that no late commit of a former owner takes place.
 //!
 //! # A commit whose answer is lost
 //!
-//! The store keeps the id of its last commit. Without an answer the fence is raised on another
-//! connection: the server has then carried the commit out, which its id tells, or never will, even
-//! where the request still lies in a buffer of a server that was stopped. If the server cannot be
-//! reached the outcome is unknown until it can: reads and commits find out first.
+//! The store keeps the id of its last commit. If no answer arrives, this process raises the fence
+//! on another connection. The server then either has executed the commit, which the id shows, or
+//! never will, even if the request still lies in a buffer of a stopped server. While the server
+//! cannot be reached, the outcome is unknown; later reads and commits find out first.
 //!
 //! # Snapshots
 //!
-//! See [`Undo`]. A commit that finds no snapshot when it is sent notes nothing; readers that come
-//! while its answer is on its way wait for it, as the server would make them.
+//! See [`Undo`]. A commit that is sent while no snapshot lives notes no old values. A reader that
+//! begins before the answer arrives waits for the answer.
+//!
+//! Lock order: the turn of the writer, `finding_out`, the mutex of the state. No request is sent
+//! under the mutex of the state.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,21 +42,20 @@ use super::script::{
 use super::server_info::ServerInfo;
 use super::undo::{Old, Replaced, Undo};
 
-/// Keys whose values are asked for in one request at most.
+/// Most keys whose values one request asks for.
 pub(crate) const READ_KEYS_MAX: usize = 1_000;
-/// Keys that are counted in one request at most.
+/// Most keys that one request counts.
 const COUNT_KEYS_MAX: usize = 10_000;
 
 /// A page of a table, ascending.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Whether the range has no entries beyond them.
+    /// Whether the range has no further entries.
     pub(crate) is_last: bool,
 }
 
-/// The range that a page is to be read from, in the order of the direction, as `ZRANGE BYLEX`
-/// writes ends.
+/// Range of a page, in the order of the direction, with ends in the form of `ZRANGE BYLEX`.
 #[derive(Debug)]
 pub(crate) struct PageRange {
     pub(crate) from: Vec<u8>,
@@ -64,16 +65,16 @@ pub(crate) struct PageRange {
     pub(crate) bytes_max: usize,
 }
 
-/// What answers must agree with.
+/// Point in the history of the store that answers must agree with.
 #[derive(Debug, Clone)]
 pub(crate) enum ReadPoint {
-    /// The process writes, and reads as of this commit of what it knows.
+    /// This process writes, and reads as of this commit.
     Own(u64),
-    /// Another process may write: nothing may have changed.
+    /// Another process may write; the store must not have changed since.
     Other(Meta),
 }
 
-/// Why nothing works any more.
+/// Reason why the database can be used no more.
 #[derive(Debug, Clone, Copy)]
 enum End {
     Closed,
@@ -95,11 +96,11 @@ impl End {
     }
 }
 
-/// A commit on its way.
+/// A commit without an answer yet.
 #[derive(Debug, Clone)]
 struct InFlight {
     id: String,
-    /// Whether what it replaces was noted for snapshots.
+    /// Whether the replaced values were noted for snapshots.
     is_noted: bool,
     /// Whether its answer was lost.
     is_lost: bool,
@@ -110,7 +111,7 @@ struct State {
     /// The last commit that is known to have taken place.
     version: u64,
     fence: u64,
-    /// How many commits were begun, for their ids.
+    /// Number of begun commits, for their ids.
     begun: u64,
     undo: Undo,
     in_flight: Option<InFlight>,
@@ -119,10 +120,10 @@ struct State {
     end: Option<End>,
 }
 
-/// What became of a commit.
+/// Outcome of a commit.
 enum Outcome {
     TookPlace,
-    /// It did not and never will, and why.
+    /// The commit did not and will not take place, for this reason.
     Refused(Error),
     Unknown(Error),
 }
@@ -140,7 +141,7 @@ pub(crate) struct Inner {
     /// The right to write.
     turn: Turn,
     changed: Condvar,
-    /// Held by who finds out about a lost answer.
+    /// Held while a thread finds out about a lost answer.
     finding_out: Mutex<()>,
     transactions: AtomicU64,
     syncs: AtomicU64,
@@ -152,7 +153,7 @@ impl Inner {
         let keys = Keys::new(&options.prefix, &options.indexes);
         let connections = Connections::new(&options, keys.meta())?;
 
-        // What is durable is known once a log is not being written anew.
+        // While the server rewrites its log, it does not tell whether the log has all commits.
         let must_know = matches!(options.durability, Durability::Each | Durability::Group);
         let what = "the server is writing its log anew, and promises no durable commits meanwhile";
         let server_info =
@@ -204,7 +205,7 @@ impl Inner {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails if the database was closed, or can go on no more.
+    /// Fails if the database was closed or can be used no more.
     pub(crate) fn is_open(&self, call: &'static str) -> Result<()> {
         self.state().end.map_or(Ok(()), |end| Err(end.error(call)))
     }
@@ -223,7 +224,7 @@ impl Inner {
         self.syncs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A snapshot begins.
+    /// Begins a snapshot.
     pub(crate) fn begin_snapshot(&self) -> Result<ReadPoint> {
         self.is_open("reader")?;
         if self.options.read_only {
@@ -236,7 +237,7 @@ impl Inner {
         Ok(ReadPoint::Own(version))
     }
 
-    /// It ends.
+    /// Ends a snapshot.
     pub(crate) fn end_snapshot(&self, point: &ReadPoint) {
         if let ReadPoint::Own(version) = point {
             self.state().undo.end(*version);
@@ -253,7 +254,8 @@ impl Inner {
         }
     }
 
-    /// The writer begins, when no other does: the commit that it starts from.
+    /// Begins a transaction; waits for the writer of another thread. Returns the commit that it
+    /// starts from.
     pub(crate) fn begin_writing(&self) -> Result<(u64, TurnGuard<'_>)> {
         self.is_open("writer")?;
         if self.options.read_only {
@@ -264,8 +266,8 @@ impl Inner {
         Ok((self.certain_state("writer", true)?.version, turn))
     }
 
-    /// The state, once it is known what the server has. `is_still` waits for any commit on its way,
-    /// else only for one that a new snapshot could not be protected from.
+    /// Locks the state once the outcome of the last commit is known. `is_still` waits for any
+    /// commit without an answer, else only for one whose old values were not noted.
     fn certain_state(&self, call: &'static str, is_still: bool) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state();
         loop {
@@ -310,7 +312,7 @@ impl Inner {
         self.options.lease.as_millis().to_string()
     }
 
-    /// Whether what a server has agrees with what is known.
+    /// Refuses an answer of the server that does not agree with `point`.
     fn agree(&self, meta: &Meta, point: &ReadPoint) -> Result<()> {
         let end = match point {
             ReadPoint::Own(_) if meta.exists && meta.owner != self.token.as_bytes() => {
@@ -337,7 +339,7 @@ impl Inner {
         Err(end.error("reading"))
     }
 
-    /// The values of keys as the server has them. Cost: a round trip for every [`READ_KEYS_MAX`]
+    /// Values of keys on the server. Cost: a round trip for every [`READ_KEYS_MAX`]
     /// keys.
     pub(crate) fn read(&self, point: &ReadPoint, table: usize, keys: &[&[u8]]) -> Result<Vec<Old>> {
         let mut values = Vec::with_capacity(keys.len());
@@ -358,7 +360,7 @@ impl Inner {
         Ok(values)
     }
 
-    /// How many entries a table has in the server, and how many of `keys` are among them.
+    /// Number of entries of a table on the server, and how many of `keys` it has.
     pub(crate) fn count(
         &self,
         point: &ReadPoint,
@@ -386,7 +388,7 @@ impl Inner {
         Ok((all, among))
     }
 
-    /// A page of a table as the server has it. Cost: one round trip.
+    /// A page of a table on the server. Cost: one round trip.
     pub(crate) fn page(&self, point: &ReadPoint, table: usize, range: &PageRange) -> Result<Page> {
         let names = vec![self.keys.meta(), self.keys.order(table), self.keys.values(table)];
         let entries_max = range.entries_max.to_string();
@@ -420,12 +422,12 @@ impl Inner {
         Ok(Page { entries, is_last })
     }
 
-    /// Reads what commits after `version` replaced.
+    /// Reads the values that later commits replaced.
     pub(crate) fn with_undo<T>(&self, read: impl FnOnce(&Undo) -> T) -> T {
         read(&self.state().undo)
     }
 
-    /// Carries out a transaction that started from commit `version`.
+    /// Commits a transaction that started from commit `version`.
     pub(crate) fn commit(&self, version: u64, changes: &Changes) -> Result<Receipt> {
         self.is_open("commit")?;
         let batches = batches(changes, self.server_info.batch_bytes_max());
@@ -437,7 +439,7 @@ impl Inner {
         };
 
         if !staged.is_empty() && !matches!(outcome, Outcome::TookPlace) {
-            // What is not removed now expires with the lease.
+            // Staged batches that stay expire with the lease.
             let keys =
                 (0..staged.len()).map(|batch| self.keys.staged(&self.token, batch)).collect();
             drop(self.connections.eval(&Call { script: &UNSTAGE, keys, arguments: Vec::new() }));
@@ -465,8 +467,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends a commit whose batches are staged, if there are several, and settles what became of
-    /// it.
+    /// Sends a commit, whose batches are staged if there are several, and records its outcome.
     fn carry_out(
         &self,
         version: u64,
@@ -483,7 +484,8 @@ impl Inner {
         outcome
     }
 
-    /// Notes what the commit is about to replace if a snapshot lives, and enters it as on its way.
+    /// Notes the values that the commit replaces if a snapshot lives, and enters the commit as in
+    /// flight.
     fn take_off(&self, version: u64, changes: &Changes) -> Result<String> {
         let mut replaced = None;
         loop {
@@ -502,7 +504,7 @@ impl Inner {
             let id = format!("{}.{}", self.token, state.begun);
             let is_noted = replaced.is_some();
 
-            // Until it has landed, the commit before it is held like a snapshot.
+            // Until the answer arrives, the commit before counts as a snapshot.
             state.undo.begin(version);
             for (table, replaced) in replaced.into_iter().flatten() {
                 state.undo.note(version + 1, table, replaced);
@@ -529,7 +531,7 @@ impl Inner {
         Ok(all)
     }
 
-    /// The commit has landed, or its answer is lost.
+    /// Records the outcome of the commit in flight.
     fn land(&self, outcome: &Outcome) {
         let mut state = self.state();
         let version = state.version;
@@ -541,6 +543,7 @@ impl Inner {
                     self.count_sync();
                 }
             }
+            // Nothing was replaced, so nothing needs to be undone.
             Outcome::Refused(_) => state.undo.forget(version + 1),
             Outcome::Unknown(_) => {
                 if let Some(in_flight) = &mut state.in_flight {
@@ -630,14 +633,14 @@ impl Inner {
         })
     }
 
-    /// Tells by an error why a commit found another owner or version.
+    /// Finds out why a commit met another owner or version; returns that as an error.
     fn renew_as(&self, version: u64) -> Result<()> {
         let meta = read_state(&self.connections, &self.keys)?;
         self.agree(&meta, &ReadPoint::Own(version))
     }
 
-    /// Finds out whether a commit without an answer took place, and sees to it that it does not
-    /// later. `error` is what became of its call.
+    /// Finds out whether a commit without an answer took place, and prevents it from taking place
+    /// later. `error` is the error of its call.
     ///
     /// # Errors
     /// Those of the server, which could not be asked.
@@ -678,7 +681,7 @@ impl Inner {
         self.is_open("commit")
     }
 
-    /// Gives up the lock; whatever comes later fails.
+    /// Gives up the lock; later calls fail.
     pub(crate) fn close(&self) -> Result<()> {
         let before = self.state().end.replace(End::Closed);
         self.changed.notify_all();
@@ -700,7 +703,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A lock that is not given up now expires with its lease.
+        // If this fails, the lock expires with its lease.
         drop(self.close());
     }
 }
@@ -714,7 +717,7 @@ fn read_state(connections: &Connections, keys: &Keys) -> Result<Meta> {
     Meta::parse("state", connections.eval_again(&call)?)
 }
 
-/// Takes the lock: the number of the last commit, and the fence.
+/// Takes the lock; returns the number of the last commit, and the fence.
 fn acquire(
     connections: &Connections,
     keys: &Keys,

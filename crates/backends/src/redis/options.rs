@@ -1,4 +1,4 @@
-//! How a store in Redis is reached and used.
+//! Options of a store in Redis.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use super::error::{NAME, error_of, unsupported};
 use super::tls;
 use crate::overlay::names::number;
 
-/// Characters of a prefix at most.
+/// Most characters of a prefix.
 pub const PREFIX_CHARS_MAX: usize = 64;
 
-/// How a store in Redis is reached and used. The defaults suit one server on the local network.
+/// Options of a store in Redis. The defaults suit one server on the local network.
 #[derive(Clone)]
 pub struct Options {
     pub(crate) urls: Vec<String>,
@@ -126,8 +126,8 @@ impl Options {
         Self { lease, ..self }
     }
 
-    /// What commits must be worth, nothing unless told. The server's settings decide what they are
-    /// worth; opening fails where that is less than this.
+    /// Durability that commits must have; default none. The server's settings decide the
+    /// durability; opening fails if they give less.
     #[must_use]
     pub fn with_durability(self, durability: Durability) -> Self {
         Self { durability, ..self }
@@ -198,7 +198,7 @@ impl Options {
         check_indexes(NAME, &indexes)
     }
 
-    /// The number of a table: 0 for the main one, then the indexes in their order.
+    /// The number of a table: 0 for the main table, then the indexes in their order.
     pub(crate) fn table(&self, table: Table<'_>) -> Result<usize> {
         number(&self.indexes, table)
     }

@@ -1,4 +1,4 @@
-//! Readers: snapshots of a store.
+//! Reader: a snapshot of a store.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Reader for Snapshot {
         let missing: Vec<usize> = (0..keys.len()).filter(|&at| values[at].is_none()).collect();
         let asked: Vec<&[u8]> = missing.iter().map(|&at| keys[at]).collect();
         let found = self.inner.read(&self.point, table, &asked)?;
-        // A commit may have come between.
+        // Asked after the server: a commit in between has noted the old values before it was sent.
         let undone = self.undone(table, &asked);
         for ((at, found), undone) in missing.into_iter().zip(found).zip(undone) {
             values[at] = Some(undone.unwrap_or(found));

@@ -1,4 +1,4 @@
-//! The keys of a store, and the scripts that read and change them.
+//! Keys of a store, and the scripts that read and change them.
 //!
 //! # Keys
 //!
@@ -27,9 +27,9 @@
 //!
 //! # Invariants
 //!
-//! A hash and its sorted set have the same keys. A script is carried out as a whole, and what it
-//! changed reaches the server's files as a whole; each checks everything that could stop it before
-//! it changes anything.
+//! A hash and its sorted set have the same keys. The server executes a script as a whole, and
+//! writes its changes to its files as a whole. Each script makes all its checks before its first
+//! change.
 
 use std::sync::LazyLock;
 
@@ -40,8 +40,8 @@ use super::error::{bad_reply, corrupt};
 
 /// Number of the layout.
 pub(crate) const FORMAT: &str = "1";
-/// Entries of an operation at most: what Lua can spread over the arguments of one command is less
-/// than 8,000.
+/// Most entries of an operation: Lua can unpack fewer than 8,000 values into the arguments of one
+/// command.
 pub(crate) const OPERATION_ENTRIES_MAX: usize = 1_000;
 
 /// A script, and its name in errors.
@@ -60,7 +60,7 @@ impl Script {
     }
 }
 
-/// A script with what it is to work on.
+/// A script with its keys and arguments.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) script: &'a Script,
@@ -140,13 +140,13 @@ impl Keys {
         self.table('k', table)
     }
 
-    /// How many tables there are.
+    /// Number of tables.
     pub(crate) fn tables(&self) -> usize {
         1 + self.indexes.len()
     }
 }
 
-/// What every script tells of the store.
+/// State of the store, which every script returns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Meta {
     /// Whether there is a store.
@@ -161,7 +161,7 @@ const META: &str = "local function meta() \
     return redis.call('HMGET', KEYS[1], 'format', 'version', 'commit', 'owner', 'pending') end\n";
 
 impl Meta {
-    /// What `meta()` gave.
+    /// Parses the answer of `meta()`.
     pub(crate) fn parse(call: &'static str, value: Value) -> Result<Self> {
         let Value::Array(fields) = value else { return Err(bad_reply(call)) };
         let Ok([format, version, commit, owner, pending]) = <[Value; 5]>::try_from(fields) else {

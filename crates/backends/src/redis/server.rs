@@ -1,6 +1,7 @@
-//! Starts servers and clusters of Redis on the loopback, for tests and benchmarks: each process is
-//! stopped when its handle is dropped, also by a panic. Nothing is read from the system's
-//! configuration of Redis, and no file is written outside of the directory that is given.
+//! Servers and clusters of Redis on the loopback, for tests and benchmarks.
+//!
+//! Dropping a handle stops its process, also during a panic. A server does not read the system's
+//! configuration of Redis, and writes files only in the directory it is given.
 
 use std::fs::{self, File};
 use std::io;
@@ -114,7 +115,7 @@ impl Server {
     /// Starts a server that was killed again: same directory, port and settings.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// Those of [`start`](Self::start).
     pub fn restart(&mut self) -> io::Result<()> {
         self.child = spawn(&self.dir, self.port, self.bus_port, &self.arguments)?;
         self.wait()
@@ -191,7 +192,7 @@ impl Cluster {
     /// Starts a cluster, each server in a directory of its own below `dir`. Returns when all agree.
     ///
     /// # Errors
-    /// As [`Server::start`], and that the servers do not agree.
+    /// Those of [`Server::start`]; also if the servers do not agree.
     pub fn start(dir: &Path, masters: usize, arguments: &[&str]) -> io::Result<Self> {
         let mut servers = Vec::new();
         for number in 0..masters {

@@ -1,4 +1,4 @@
-//! What a server says of itself, and what commits are worth on it.
+//! Release and settings of a server, and the guarantee of commits that follows from them.
 
 use std::collections::HashMap;
 use std::thread;
@@ -15,7 +15,7 @@ use super::options::Options;
 const RELEASE_MIN: (u64, u64) = (7, 0);
 /// Bytes of arguments that are sent in one request at most, unless a single value has more.
 const BATCH_BYTES_MAX: usize = 16 << 20;
-/// What a request has beside its values, generously.
+/// Upper bound of the bytes of a request beside its values.
 const REQUEST_OVERHEAD_BYTES: usize = 256 << 10;
 /// `client-query-buffer-limit` where it cannot be asked for.
 const QUERY_BYTES_DEFAULT: usize = 1 << 30;
@@ -37,11 +37,11 @@ const SETTINGS: [&str; 8] = [
     "client-query-buffer-limit",
 ];
 
-/// What a server said of itself when the store was opened.
+/// Release and settings that a server reported when the store was opened.
 #[derive(Debug)]
 pub(crate) struct ServerInfo {
     info: HashMap<String, String>,
-    /// Nothing where `CONFIG GET` is forbidden.
+    /// `None` if the server forbids `CONFIG GET`.
     config: Option<HashMap<String, String>>,
 }
 
@@ -60,7 +60,7 @@ impl ServerInfo {
                 pairs.into_iter().flat_map(|(key, value)| [key, value]).collect(),
             )?),
             Ok(_) => return Err(bad_reply("CONFIG GET")),
-            // Whatever its reason, the server is there and does not tell.
+            // The server answers, and keeps its settings to itself.
             Err(Failure::Said(_)) => None,
             Err(failure) => return Err(failure.into_error("CONFIG GET")),
         };
@@ -68,7 +68,7 @@ impl ServerInfo {
         Ok(Self { info, config })
     }
 
-    /// Asks until it is so, and fails as busy with `what` after a time. Cost: two round trips each
+    /// Asks until `is_so` holds; fails as busy with `what` after a time. Cost: two round trips each
     /// time.
     pub(crate) fn read_when(
         connections: &Connections,
@@ -204,7 +204,7 @@ impl ServerInfo {
         Err(unsupported(format!("durability {}", asked.name()), why))
     }
 
-    /// What commits are worth.
+    /// Guarantee of commits.
     pub(crate) fn guarantee(&self) -> Guarantee {
         let (durability, survives_kill, power_loss, text) = self.promise();
         let mut text = format!("Redis, {text}");
@@ -267,7 +267,8 @@ impl ServerInfo {
         }
     }
 
-    /// What the server said, for [`Database::settings`](terrane_kv::Database::settings).
+    /// Settings that the server reported, for
+    /// [`Database::settings`](terrane_kv::Database::settings).
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
         let mut settings = vec![("redis_version", self.info("redis_version").to_owned())];
         settings.extend(SETTINGS.map(|name| {

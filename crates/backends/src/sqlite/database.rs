@@ -107,13 +107,13 @@ impl SqliteDatabase {
     /// Opens an existing database for reading; writers are [`Error::ReadOnly`]. Other processes may
     /// write meanwhile.
     ///
-    /// If this process cannot write beside the file and no log lies beside it, SQLite opens the file
-    /// as `immutable`. The caller must then keep writers away while the database is open, for example
-    /// by a shared lock that writers respect.
+    /// If this process cannot write beside the file and no log lies beside it, SQLite opens the
+    /// file as `immutable`. The caller must then keep writers away while the database is open, for
+    /// example by a shared lock that writers respect.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); [`Error::Unsupported`] also for a log that cannot be read without
-    /// writing beside it: copy the files to a writable directory.
+    /// Those of [`open`](Self::open); [`Error::Unsupported`] also for a log that cannot be read
+    /// without writing beside it: copy the files to a writable directory.
     pub fn open_read_only(indexes: &[&str], options: &SqliteOptions) -> Result<Self> {
         Self::open_as(indexes, options, Some(options.reading()?))
     }
@@ -355,9 +355,9 @@ impl Database for SqliteDatabase {
         self.with_writer("check", Connected::integrity)
     }
 
-    /// Gives free pages back: moves only them with [`AutoVacuum::Incremental`](super::AutoVacuum), else
-    /// copies the file. Then checkpoints and truncates the log, as far as snapshots allow. Waits for
-    /// the writer.
+    /// Gives free pages back: moves only them with [`AutoVacuum::Incremental`](super::AutoVacuum),
+    /// else copies the file. Then checkpoints and truncates the log, as far as snapshots allow.
+    /// Waits for the writer.
     fn compact(&self) -> Result<()> {
         self.check_writes()?;
         self.check_poison()?;
@@ -370,8 +370,8 @@ impl Database for SqliteDatabase {
         })
     }
 
-    /// Waits for the writer. In WAL mode live snapshots go on, and the last one gives the files up. In
-    /// other modes they fail.
+    /// Waits for the writer. In WAL mode live snapshots go on, and the last one gives the files up.
+    /// In other modes they fail.
     fn close(&self) -> Result<()> {
         let _turn = self.turn.take(NAME)?;
         self.is_closed.store(true, Ordering::Release);

@@ -69,8 +69,8 @@ pub enum Synchronous {
 /// Reuse of free pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AutoVacuum {
-    /// Commits use them again; [`Database::compact`](terrane_kv::Database::compact) copies the whole
-    /// file.
+    /// Commits use them again; [`Database::compact`](terrane_kv::Database::compact) copies the
+    /// whole file.
     None = 0,
     /// Each commit gives them back.
     Full = 1,

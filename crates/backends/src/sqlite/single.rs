@@ -158,7 +158,8 @@ impl Single {
     pub(super) fn begin(&mut self) -> Result<()> {
         self.unpark()?;
         if let Err(error) = self.connected("writer")?.run("writer", "BEGIN IMMEDIATE") {
-            // The error at hand counts. If parking fails, changes of other programs are noticed later.
+            // The error at hand counts. If parking fails, changes of other programs are noticed
+            // later.
             let _ = self.park();
             return Err(error);
         }

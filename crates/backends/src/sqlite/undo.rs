@@ -1,10 +1,9 @@
-//! What entries were before they were changed, so that a snapshot of a single connection answers as
-//! of its moment.
+//! Undo: old values of entries, so that the snapshots of a single connection keep their moment.
 //!
-//! Commits are numbered. A snapshot of number n has what commits 1 ..= n have made. An entry of
-//! this list says what a key was bound to before commit c: the first with c > n is what the
-//! snapshot sees; without one it sees what the database has. Changes of a transaction that has not
-//! been committed stand under the number that it would get.
+//! Commits are numbered. A snapshot of number n has the outcome of commits 1 ..= n. The undo lists,
+//! for a key, the value before each commit c that changed it. A snapshot sees the first of them
+//! with c > n, or else the value in the database. Changes of the open transaction stand under the
+//! number that its commit will get.
 //!
 //! Invariant: the numbers of one key ascend, and no two are equal.
 
@@ -15,7 +14,7 @@ use terrane_kv::Entry;
 
 type TableKey = (usize, Vec<u8>);
 
-/// What a key was bound to.
+/// An old value of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Old {
     /// The number of the commit that changed it.
@@ -39,14 +38,17 @@ impl Undo {
         olds.and_then(|olds| olds.last()).is_some_and(|old| old.commit == commit)
     }
 
-    /// Notes what a key is before the open transaction first changes it.
+    /// Notes the value of a key before the open transaction first changes it.
     pub(super) fn note(&mut self, commit: u64, table: usize, key: &[u8], value: Option<Vec<u8>>) {
         let key = (table, key.to_vec());
+        debug_assert!(
+            self.olds.get(&key).and_then(|olds| olds.last()).is_none_or(|old| old.commit < commit)
+        );
         self.pending.push(key.clone());
         self.olds.entry(key).or_default().push(Old { commit, value });
     }
 
-    /// What the open transaction has changed, with what was there before, in the order of the
+    /// Keys that the open transaction has changed, with their old values, in the order of the
     /// changes.
     pub(super) fn pending(&self) -> impl Iterator<Item = (usize, &[u8], Option<&[u8]>)> {
         self.pending.iter().filter_map(|key| {
@@ -88,13 +90,12 @@ impl Undo {
         }
     }
 
-    /// What a snapshot sees in place of what the database has: `None` if just that.
+    /// The old value that a snapshot sees; `None` if it sees the value in the database.
     pub(super) fn seen(&self, snapshot: u64, table: usize, key: &[u8]) -> Option<&Old> {
         seen(self.olds.get(&(table, key.to_vec()))?, snapshot)
     }
 
-    /// The keys of a table from a bound on that a snapshot sees otherwise than the database has
-    /// them.
+    /// Keys of a table from a bound on, ascending, of which a snapshot sees an old value.
     pub(super) fn after(
         &self,
         snapshot: u64,
@@ -111,7 +112,7 @@ impl Undo {
         })
     }
 
-    /// The same down from a bound, the greatest first.
+    /// Keys of a table down from a bound, descending, of which a snapshot sees an old value.
     pub(super) fn before(
         &self,
         snapshot: u64,

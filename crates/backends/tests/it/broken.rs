@@ -19,7 +19,7 @@ const SLOTS: [&str; 16] = [
     "i15",
 ];
 
-/// What a back-end does wrong.
+/// Fault of a back-end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// None at all.
@@ -171,7 +171,7 @@ struct Store {
     is_half_seen: AtomicBool,
 }
 
-/// What a handle shares with its readers.
+/// State that a handle shares with its readers.
 #[derive(Debug)]
 struct Parts {
     store: Arc<Store>,

@@ -37,9 +37,9 @@ enum Kind {
 /// How much memory they get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
-    /// What they have unless told otherwise.
+    /// The default.
     Default,
-    /// So little that updates go on to runs and leaves at once.
+    /// The least, so that updates reach runs and leaves at once.
     Least,
 }
 
@@ -494,8 +494,7 @@ fn a_store_that_is_open_is_locked_and_says_by_whom() {
 }
 
 /// The syncs of a commit are those that the durability promises, and its bytes are written once.
-/// What was removed takes no room, nor does the log: neither what of it was written nor what is
-/// kept to be written.
+/// After a compaction, removed entries take no room, and neither does the log, written or reserved.
 #[test]
 fn what_is_compacted_takes_little_more_than_what_is_there() {
     for kind in KINDS {
@@ -536,7 +535,8 @@ fn what_is_compacted_takes_little_more_than_what_is_there() {
     }
 }
 
-/// What a writer has read it need not look up again: of a value in pieces it must, or they stay.
+/// A commit skips the lookup of a key that its writer has read, unless the value is in pieces,
+/// which would stay stored.
 #[test]
 fn entries_that_a_writer_has_read_are_replaced_as_others_are() {
     const LONG: usize = 300_000;

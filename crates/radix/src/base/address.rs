@@ -1,7 +1,7 @@
 //! Addresses of 1 to 35 bytes, and prefixes of addresses, which may be empty.
 //!
-//! The text of an address is an even number of lower-case hex digits. Parsing refuses everything else
-//! and converts nothing silently.
+//! The text of an address is an even number of lower-case hex digits. Parsing refuses everything
+//! else and converts nothing silently.
 
 use std::fmt;
 use std::str::FromStr;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use crate::base::address::{Address, Prefix};
 use crate::base::error::{Error, Result};
 
-/// Most bytes of a value on every back-end: those of a record, less what a node has beside its value.
-/// A server may be configured to take less; such a value is [`Error::Size`].
+/// Most bytes of a value on every back-end: those of a record, less what a node has beside its
+/// value. A server may be configured to take less; such a value is [`Error::Size`].
 pub const VALUE_BYTES_MAX: usize = terrane_kv::VALUE_BYTES_MAX - NODE_BYTES_MAX;
 /// Upper bound of the bytes of a record besides its value: 256 children of up to 134 bytes, and 8
 /// extensions of up to 46.

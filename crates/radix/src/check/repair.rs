@@ -26,8 +26,8 @@ use terrane_kv::{Database, Reader, Table};
 
 /// Bytes of the cache of nodes during a repair.
 const CACHE_BYTES: usize = 64 << 20;
-/// Count of transactions if the record of the head is lost: more than any store has made, so that no
-/// other store takes its outdated roots for current.
+/// Count of transactions if the record of the head is lost: more than any store has made, so that
+/// no other store takes its outdated roots for current.
 const TRANSACTIONS_UNKNOWN: u64 = 1 << 48;
 
 /// Whether a repair may drop versions or trees.
@@ -55,12 +55,13 @@ pub struct Dropped {
 pub struct Repaired {
     /// Number of whole versions, which stay.
     pub kept: u64,
-    /// Whether nothing was changed because of a loss; the other fields say what would have been done.
+    /// Whether nothing was changed because of a loss; the other fields say what would have been
+    /// done.
     pub was_refused: bool,
     /// Versions with damaged nodes, which were dropped.
     pub dropped: Vec<Dropped>,
-    /// Number of further versions and trees whose own record is damaged, or missing although another
-    /// record names it; and of second names of one tree.
+    /// Number of further versions and trees whose own record is damaged, or missing although
+    /// another record names it; and of second names of one tree.
     pub unreadable: u64,
     /// Number of readable nodes that no version needs. They belong to the dropped versions, or are
     /// all that is left of a version.
@@ -97,17 +98,17 @@ impl Store {
     ///   `recovered-` and its number.
     /// * Leaves the metadata map alone.
     ///
-    /// With [`Loss::Refused`] it corrects only what can be derived: counters, the versions of a root,
-    /// the records of extensions. It changes nothing if a node exists that no version needs, since
-    /// the node may be all that is left of a version.
+    /// With [`Loss::Refused`] it corrects only what can be derived: counters, the versions of a
+    /// root, the records of extensions. It changes nothing if a node exists that no version needs,
+    /// since the node may be all that is left of a version.
     ///
     /// Cost: reads all records, some of them two or three times; hashes all nodes; some 250 bytes
     /// of memory for each node; holds the writer.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if the
-    /// database holds no radix state, or if the back-end finds damage in its own tables, which must be
-    /// restored from a copy; those of the back-end. Nothing was changed.
+    /// database holds no radix state, or if the back-end finds damage in its own tables, which must
+    /// be restored from a copy; those of the back-end. Nothing was changed.
     pub fn repair(database: &Arc<dyn Database>, loss: Loss) -> Result<Repaired> {
         let mut writer = database.writer()?;
         let book = Book::read(&*writer, &mut |error| match error {

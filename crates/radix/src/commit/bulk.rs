@@ -140,8 +140,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// Writes the rest. Returns the edge of the whole tree, `None` if it is empty, and the number of
-    /// plain nodes that are new to the store.
+    /// Writes the rest. Returns the edge of the whole tree, `None` if it is empty, and the number
+    /// of plain nodes that are new to the store.
     pub(crate) fn finish(mut self, writer: &mut dyn Writer) -> Result<(Option<Edge>, u64)> {
         while self.frames.len() > 1 {
             self.close(writer, 0)?;

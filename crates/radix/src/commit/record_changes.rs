@@ -166,8 +166,8 @@ impl Bases {
         Ok(())
     }
 
-    /// Writes the numbers of users, and removes each base that only differences kept and that has no
-    /// users left.
+    /// Writes the numbers of users, and removes each base that only differences kept and that has
+    /// no users left.
     fn finish(self, writer: &mut dyn Writer, gone: &mut Vec<NodeHash>) -> Result<()> {
         for (base, users) in self.0 {
             let key = key_of(&base);
@@ -412,8 +412,8 @@ impl NodeRecord<'_> {
     }
 
     /// Tokens that each appearing or removed extension shares, from the node upwards, with a
-    /// neighbour. The lower neighbour is taken after the changes, the upper one before them: changes
-    /// are applied in ascending order.
+    /// neighbour. The lower neighbour is taken after the changes, the upper one before them:
+    /// changes are applied in ascending order.
     fn shared_with_neighbours(&self, changes: &[SpilledChange]) -> Result<Vec<Option<usize>>> {
         if !changes.iter().any(SpilledChange::is_move) {
             return Ok(vec![None; changes.len()]);

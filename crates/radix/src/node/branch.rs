@@ -208,15 +208,16 @@ impl Branch {
         Ok(Self { whole: Arc::clone(&self.whole), difference: Some(Arc::new(difference)) })
     }
 
-    /// Whether a branch with this many changed children may be stored as a difference from this one.
+    /// Whether a branch with this many changed children may be stored as a difference from this
+    /// one.
     pub(crate) fn may_be_edited(&self, changes: usize) -> bool {
         let bytes = self.whole.bytes.len();
         bytes >= BASE_BYTES_MIN && changes * NODE_HASH_BYTES <= bytes / DIFFERENCE_PART
     }
 
-    /// Applies changes to this branch, whose hash is `node`; returns the outcome as a difference, or
-    /// `None` if the outcome is to be stored whole. The changes ascend by token; an edge of `None`
-    /// removes the child.
+    /// Applies changes to this branch, whose hash is `node`; returns the outcome as a difference,
+    /// or `None` if the outcome is to be stored whole. The changes ascend by token; an edge of
+    /// `None` removes the child.
     pub(crate) fn edited(
         &self,
         node: NodeHash,

@@ -2,8 +2,8 @@
 //!
 //! A *node* is a plain node with a value or at least two children. Every other plain node has one
 //! child and no value; a run of them is an *extension*, which is not stored. An [`Edge`] is an
-//! extension and the node at its end. A branch has an edge for each child, and a version has one for
-//! its whole tree, whose root may lie in an extension. The hash of an edge is the hash of its
+//! extension and the node at its end. A branch has an edge for each child, and a version has one
+//! for its whole tree, whose root may lie in an extension. The hash of an edge is the hash of its
 //! uppermost plain node.
 //!
 //! Small values stand in the edge itself; every other node has a record under its hash. Bytes of an

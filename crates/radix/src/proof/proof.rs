@@ -1,5 +1,5 @@
-//! Proof of the values of addresses, or of their absence, in the state of a root. Verification takes
-//! the root and the bytes of the proof, and no store.
+//! Proof of the values of addresses, or of their absence, in the state of a root. Verification
+//! takes the root and the bytes of the proof, and no store.
 //!
 //! A proof names its addresses and holds the plain nodes on their paths. An address has no value if
 //! the last node of its path has none, or if a node above has no child of the next token.
@@ -17,9 +17,9 @@
 //! is left out.
 //!
 //! **Compact form**: binary, and without hashes that follow from nodes below. An *extension* is a
-//! run of nodes with one child and no value, whose child all longer addresses lead to. It is written
-//! as a [`CHAIN_TAG`], the number of its nodes (1), and the node below, which is no extension. Any other node
-//! is a [`NODE_TAG`] and:
+//! run of nodes with one child and no value, whose child all longer addresses lead to. It is
+//! written as a [`CHAIN_TAG`], the number of its nodes (1), and the node below, which is no
+//! extension. Any other node is a [`NODE_TAG`] and:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -132,9 +132,9 @@ pub(crate) struct ProofPlace {
     range: Range<usize>,
 }
 
-/// Verifies a proof and returns the value of each of `addresses`, in their order; `None` if the proof
-/// shows that the address has no value. The proof must be of exactly these addresses; their order and
-/// repetitions do not matter.
+/// Verifies a proof and returns the value of each of `addresses`, in their order; `None` if the
+/// proof shows that the address has no value. The proof must be of exactly these addresses; their
+/// order and repetitions do not matter.
 ///
 /// Cost: hashes each node of the proof once, no I/O. Memory: some multiple of the bytes, and at
 /// most 6 KB for each address that is asked for, besides the answer.
@@ -436,8 +436,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Reads an extension or node of the compact form and all below it, and returns its hash. At most
-    /// 36 deep.
+    /// Reads an extension or node of the compact form and all below it, and returns its hash. At
+    /// most 36 deep.
     fn compact(&mut self, place: ProofPlace, may_be_extension: bool) -> Proven<NodeHash> {
         match self.read(Input::byte)? {
             CHAIN_TAG if may_be_extension => self.extension(place),

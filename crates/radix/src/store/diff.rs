@@ -135,7 +135,8 @@ impl Subtrees {
         }
     }
 
-    /// Whether the child of a token has one hash in both branches. Copies nothing: most children do.
+    /// Whether the child of a token has one hash in both branches. Copies nothing: most children
+    /// do.
     fn has_same_child(&self, other: &Self, token: u8) -> bool {
         let (Self::Branch(one), Self::Branch(two)) = (self, other) else { return false };
         match (one.child(token), two.child(token)) {

@@ -5,8 +5,8 @@
 //! forgotten when a snapshot or writer has another count. The cache of nodes needs no such check:
 //! nodes are named by their hashes.
 //!
-//! Lock order: the turn, the writer of the database, the mutex of the roots. No call of the database
-//! runs under the mutex.
+//! Lock order: the turn, the writer of the database, the mutex of the roots. No call of the
+//! database runs under the mutex.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

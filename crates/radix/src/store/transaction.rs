@@ -1,4 +1,5 @@
-//! Transaction: commits, prunes and metadata that become visible and durable together, or not at all.
+//! Transaction: commits, prunes and metadata that become visible and durable together, or not at
+//! all.
 //!
 //! A transaction reads its own changes. If it is dropped before [`finish`](Transaction::finish),
 //! nothing is changed. A call that fails half way poisons the transaction ([`Error::Aborted`]).
@@ -73,7 +74,8 @@ pub enum Pruned {
     Counted(usize),
     /// No retained version has this root. Nothing was changed.
     Unknown,
-    /// The version is a fork point with this many children, and was to be kept. Nothing was changed.
+    /// The version is a fork point with this many children, and was to be kept. Nothing was
+    /// changed.
     ForkPoint(usize),
     /// The empty root is always retained. Nothing was changed.
     EmptyRoot,
@@ -231,8 +233,8 @@ impl<'a> Transaction<'a> {
 
         ids.sort_unstable();
         self.change(|this| {
-            // Newest first: each version is a tip then, and what it shares with older versions is not
-            // walked.
+            // Newest first: each version is a tip then, and what it shares with older versions is
+            // not walked.
             for (version, root) in ids.into_iter().rev() {
                 this.remove_version(&tree, &root, version, false)?;
             }
@@ -656,8 +658,8 @@ impl<'a> Transaction<'a> {
         Ok(effect)
     }
 
-    /// Takes a version out of the forest: joins its dependents to its neighbour, or, without one, to
-    /// the first of them.
+    /// Takes a version out of the forest: joins its dependents to its neighbour, or, without one,
+    /// to the first of them.
     fn take_out(
         &mut self,
         id: VersionId,

@@ -96,8 +96,8 @@ impl Tree {
         self.import_nodes_from(root, &mut find, values_max)
     }
 
-    /// Imports a state through a function that returns the bytes of a node by its hash, as a database
-    /// of Transact can. Memory: one path.
+    /// Imports a state through a function that returns the bytes of a node by its hash, as a
+    /// database of Transact can. Memory: one path.
     ///
     /// # Errors
     /// Those of [`import_nodes`](Self::import_nodes).

@@ -55,9 +55,9 @@ pub struct ExportedTree {
 }
 
 impl Tree {
-    /// Writes all retained versions as a stream: each with its metadata and its differences from its
-    /// nearest retained ancestor. Equal versions in equal order give the same bytes from every store.
-    /// `output` as for [`export`](Self::export).
+    /// Writes all retained versions as a stream: each with its metadata and its differences from
+    /// its nearest retained ancestor. Equal versions in equal order give the same bytes from every
+    /// store. `output` as for [`export`](Self::export).
     ///
     /// Cost: reads the nodes that differ between each version and its parent, and all of those
     /// without a parent. Memory: the record of each version, one path, and a value.

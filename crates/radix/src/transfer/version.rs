@@ -15,9 +15,9 @@
 //! | 8 | number of values |
 //! | 4 | CRC-32C of all before |
 //!
-//! Numbers are little-endian. Once [`MARK_BYTES`] bytes have passed since the head or the last mark,
-//! the next tag or length of an address follows a mark: a [`MARK_TAG`] and the CRC-32C of all before
-//! (4). Marks locate damage. The stream is a function of state and metadata alone.
+//! Numbers are little-endian. Once [`MARK_BYTES`] bytes have passed since the head or the last
+//! mark, the next tag or length of an address follows a mark: a [`MARK_TAG`] and the CRC-32C of all
+//! before (4). Marks locate damage. The stream is a function of state and metadata alone.
 
 use std::io::{BufReader, Read, Write};
 use std::sync::Arc;
@@ -173,8 +173,9 @@ impl Tree {
     }
 
     /// Reads a state from a stream, and retains it as a new version without a parent, with the
-    /// metadata of the stream. The import is one transaction. It computes the root anew; if the root
-    /// is not the one that the stream names, nothing is retained. The stream must end with the state.
+    /// metadata of the stream. The import is one transaction. It computes the root anew; if the
+    /// root is not the one that the stream names, nothing is retained. The stream must end with the
+    /// state.
     ///
     /// The call holds the writer from the head of the stream to its end, so no other commit is made
     /// meanwhile. Save a slow stream to a file first.

@@ -93,7 +93,7 @@ enum Step {
     Compact,
 }
 
-/// What the store holds between two steps.
+/// Content of the store between two steps.
 #[derive(Debug, Clone, Default)]
 struct Moment {
     trees: usize,

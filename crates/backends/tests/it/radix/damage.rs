@@ -1,10 +1,10 @@
 //! Damaged rows: one that is missing, that has an altered byte, or that is another's.
 //!
-//! Goal: whoever reads what the row is needed for is told (D5: the original says "absent"), what is
-//! not touched by it reads as ever, a check of the whole store finds it, and nothing panics.
-//! Method: every row of a small store, every byte of it. All rows carry checksums; in a second pass
-//! these are made to fit again, as by somebody who wrote the rows on purpose: then the hashes must
-//! tell, and nothing panics all the same.
+//! Goal: whoever reads what the row is needed for is told (the original reads a damaged node as
+//! absent), what is not touched by it reads as ever, a check of the whole store finds it, and
+//! nothing panics. Method: every row of a small store, every byte of it. All rows carry checksums;
+//! in a second pass these are made to fit again, as by somebody who wrote the rows on purpose: then
+//! the hashes must tell, and nothing panics all the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub(super) fn in_memory(content: &Content) -> Arc<dyn Database> {
     Arc::new(database)
 }
 
-/// What was done to the rows.
+/// Damage to the rows.
 struct Damage {
     name: String,
     /// A row that is gone and that says by itself that a tree or a root is there: without it they

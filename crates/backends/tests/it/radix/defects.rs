@@ -1,4 +1,4 @@
-//! Defects of the original, by their numbers in the list of those that must not be here.
+//! Defects of the original implementation, Transact, that this implementation must not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn twins(tree: &Tree) -> Root {
     commit(tree, &Root::EMPTY, &[set("aa0000", "same"), set("bb0000", "same")])
 }
 
-fn d1_equal_sub_trees_of_one_batch_survive_a_prune(store: &Store) {
+fn equal_sub_trees_of_one_batch_survive_a_prune(store: &Store) {
     let tree = tree(store);
     let first = twins(&tree);
     let second = commit(&tree, &first, &[set("aa0000", "other")]);
@@ -32,7 +32,7 @@ fn d1_equal_sub_trees_of_one_batch_survive_a_prune(store: &Store) {
     assert_eq!(leaves(&tree, &second).len(), 2);
 }
 
-fn d2_equal_sub_trees_are_freed_with_the_last_that_has_them(store: &Store) {
+fn equal_sub_trees_are_freed_with_the_last_that_has_them(store: &Store) {
     let tree = tree(store);
     for prunes_the_tip in [false, true] {
         let first = twins(&tree);
@@ -49,7 +49,7 @@ fn d2_equal_sub_trees_are_freed_with_the_last_that_has_them(store: &Store) {
     }
 }
 
-fn d3_a_value_that_three_addresses_use_stays_for_the_third(store: &Store) {
+fn a_value_that_three_addresses_use_stays_for_the_third(store: &Store) {
     let tree = tree(store);
     let mut roots = vec![Root::EMPTY];
     for changes in [
@@ -70,7 +70,7 @@ fn d3_a_value_that_three_addresses_use_stays_for_the_third(store: &Store) {
     assert_eq!(store.node_count().unwrap(), 5);
 }
 
-fn d4_pruning_a_predecessor_leaves_the_older_ones_complete(store: &Store) {
+fn pruning_a_predecessor_leaves_the_older_ones_complete(store: &Store) {
     let tree = tree(store);
     let n0 = commit(&tree, &Root::EMPTY, &[set("aa0000", "0"), set("bb0000", "old")]);
     let n1 = commit(&tree, &n0, &[set("aa0000", "1")]);
@@ -87,7 +87,7 @@ fn d4_pruning_a_predecessor_leaves_the_older_ones_complete(store: &Store) {
     assert_eq!(read(&tree, &n3, "bb0000"), None);
 }
 
-fn d6_equal_values_are_listed_under_their_own_addresses(store: &Store) {
+fn equal_values_are_listed_under_their_own_addresses(store: &Store) {
     let tree = tree(store);
     let addresses = ["aa0000", "aa0001", "aa01", "ab0000", "ab000000"];
     let changes: Vec<Change> = addresses.iter().map(|address| set(address, "same")).collect();
@@ -104,7 +104,7 @@ fn d6_equal_values_are_listed_under_their_own_addresses(store: &Store) {
     }
 }
 
-fn d7_a_fork_point_can_be_pruned_when_its_other_forks_are_gone(store: &Store) {
+fn a_fork_point_can_be_pruned_when_its_other_forks_are_gone(store: &Store) {
     let tree = tree(store);
     let keeping = PruneOptions { keep_fork_points: true, list: true };
     for options in [PruneOptions { list: true, ..PruneOptions::default() }, keeping] {
@@ -133,7 +133,7 @@ fn d7_a_fork_point_can_be_pruned_when_its_other_forks_are_gone(store: &Store) {
     }
 }
 
-fn d8_versions_of_a_root_that_recurs_are_counted(store: &Store) {
+fn versions_of_a_root_that_recurs_are_counted(store: &Store) {
     let tree = tree(store);
     let one = commit(&tree, &Root::EMPTY, &[set("aa0000", "1"), set("bb", "0")]);
     assert_eq!(commit(&tree, &one, &[set("aa0000", "1")]), one, "a commit that changes nothing");
@@ -150,7 +150,7 @@ fn d8_versions_of_a_root_that_recurs_are_counted(store: &Store) {
     assert_eq!(tree.prune(&one).unwrap(), Pruned::Unknown);
 }
 
-fn d9_what_is_unknown_is_an_error_everywhere(store: &Store) {
+fn what_is_unknown_is_an_error_everywhere(store: &Store) {
     let tree = tree(store);
     let root = commit(&tree, &Root::EMPTY, &[set("aa", "1")]);
     let unknown = altered(&root);
@@ -176,7 +176,7 @@ fn d9_what_is_unknown_is_an_error_everywhere(store: &Store) {
     }
 }
 
-fn d10_odd_addresses_and_two_deletions_of_one_are_errors(store: &Store) {
+fn odd_addresses_and_two_deletions_of_one_are_errors(store: &Store) {
     let tree = tree(store);
     let root = commit(&tree, &Root::EMPTY, &[set("aa", "1")]);
     let text = TextTree(tree.clone());
@@ -198,7 +198,7 @@ fn d10_odd_addresses_and_two_deletions_of_one_are_errors(store: &Store) {
     assert!(matches!(refused, Err(Error::DuplicateAddress { first: 0, second: 1, .. })));
 }
 
-fn d11_an_address_and_what_begins_with_it_are_independent(store: &Store) {
+fn an_address_and_what_begins_with_it_are_independent(store: &Store) {
     let tree = tree(store);
     let both = [set("ab", "outer"), set("ab00", "inner")];
     let root = commit(&tree, &Root::EMPTY, &both);
@@ -219,7 +219,7 @@ fn d11_an_address_and_what_begins_with_it_are_independent(store: &Store) {
     assert!(matches!(refused, Err(Error::AddressNotFound { .. })), "an inner path is no value");
 }
 
-fn d12_there_is_one_rule_for_addresses(store: &Store) {
+fn there_is_one_rule_for_addresses(store: &Store) {
     let text = TextTree(tree(store));
     let init = Root::EMPTY.to_string();
     for key in ["AB", "aB", "zz", "a ", "é", "é1", &"00".repeat(36)] {
@@ -244,7 +244,7 @@ fn d12_there_is_one_rule_for_addresses(store: &Store) {
 }
 
 /// A hundred thousand of them in memory; on other databases a sample has fewer.
-fn d13_a_batch_may_have_many_keys(store: &Store) {
+fn a_batch_may_have_many_keys(store: &Store) {
     let is_in_memory = store.database().name() == "memory";
     let keys = if is_in_memory { 100_000 } else { by_effort(10_000, 100_000u32) };
     let tree = tree(store);
@@ -280,7 +280,7 @@ fn d13_a_batch_may_have_many_keys(store: &Store) {
 
 /// Pruning the previous root writes about the rows that its commit wrote, in one transaction,
 /// however large the state is.
-fn d14_a_prune_writes_no_more_than_what_changed(subject: &mut dyn Subject) {
+fn a_prune_writes_no_more_than_what_changed(subject: &mut dyn Subject) {
     let mut writes = Vec::new();
     for keys in [50u32, 5_000] {
         let database = Faulty::new(subject.fresh(&INDEXES).unwrap());
@@ -324,7 +324,7 @@ fn d14_a_prune_writes_no_more_than_what_changed(subject: &mut dyn Subject) {
     }
 }
 
-fn d15_the_heads_of_lengths_are_those_of_the_original_on_both_edges(store: &Store) {
+fn the_heads_of_lengths_are_those_of_the_original_on_both_edges(store: &Store) {
     let tree = tree(store);
     for (bytes, start) in [(65_535, "32b18190"), (70_000, "2fc1c1c8"), (1_048_576, "69d04ca3")] {
         let value: Vec<u8> = (0..bytes).map(|i| ((7 * i + 3) % 256) as u8).collect();
@@ -337,21 +337,21 @@ pub(super) fn check(subject: &mut dyn Subject) {
     run(
         subject,
         &[
-            d1_equal_sub_trees_of_one_batch_survive_a_prune,
-            d2_equal_sub_trees_are_freed_with_the_last_that_has_them,
-            d3_a_value_that_three_addresses_use_stays_for_the_third,
-            d4_pruning_a_predecessor_leaves_the_older_ones_complete,
-            // D5, a damaged node that reads as absent, is a subject of its own: see `damage`.
-            d6_equal_values_are_listed_under_their_own_addresses,
-            d7_a_fork_point_can_be_pruned_when_its_other_forks_are_gone,
-            d8_versions_of_a_root_that_recurs_are_counted,
-            d9_what_is_unknown_is_an_error_everywhere,
-            d10_odd_addresses_and_two_deletions_of_one_are_errors,
-            d11_an_address_and_what_begins_with_it_are_independent,
-            d12_there_is_one_rule_for_addresses,
-            d13_a_batch_may_have_many_keys,
-            d15_the_heads_of_lengths_are_those_of_the_original_on_both_edges,
+            equal_sub_trees_of_one_batch_survive_a_prune,
+            equal_sub_trees_are_freed_with_the_last_that_has_them,
+            a_value_that_three_addresses_use_stays_for_the_third,
+            pruning_a_predecessor_leaves_the_older_ones_complete,
+            // A damaged node that reads as absent is a subject of its own: see `damage`.
+            equal_values_are_listed_under_their_own_addresses,
+            a_fork_point_can_be_pruned_when_its_other_forks_are_gone,
+            versions_of_a_root_that_recurs_are_counted,
+            what_is_unknown_is_an_error_everywhere,
+            odd_addresses_and_two_deletions_of_one_are_errors,
+            an_address_and_what_begins_with_it_are_independent,
+            there_is_one_rule_for_addresses,
+            a_batch_may_have_many_keys,
+            the_heads_of_lengths_are_those_of_the_original_on_both_edges,
         ],
     );
-    d14_a_prune_writes_no_more_than_what_changed(subject);
+    a_prune_writes_no_more_than_what_changed(subject);
 }

@@ -30,7 +30,7 @@ fn refused<T: std::fmt::Debug>(store: &Store, work: impl FnOnce() -> Result<T>) 
     outcome.unwrap_err()
 }
 
-/// As a commit, as a dry run, and within a transaction.
+/// Checks a batch as a commit, as a dry run, and within a transaction.
 fn each_way(store: &Store, root: &Root, changes: &[Change], is_it: impl Fn(&Error) -> bool) {
     let tree = tree(store);
     for error in [

@@ -17,7 +17,7 @@ use terrane_testkit::effort::by_effort;
 use super::faulty::{CALLS, Call, Fault, Faulty};
 use super::words::{assert_whole, commit, content, delete, leaves, set};
 
-/// What all roots read as, by tree and number.
+/// Content of all roots, by tree and number.
 type States = BTreeMap<(String, usize), Vec<(String, Vec<u8>)>>;
 type Work = fn(&Store) -> Result<(), Error>;
 
@@ -138,7 +138,7 @@ struct Trial<'a> {
     subject: &'a mut dyn Subject,
     name: &'static str,
     work: Work,
-    /// What the work comes to.
+    /// Expected outcome of the work.
     expected: States,
 }
 
@@ -272,8 +272,8 @@ fn a_transaction_that_failed_half_way_cannot_be_finished(subject: &mut dyn Subje
     assert_whole(&store);
 }
 
-/// What the engine itself found to be damaged was a failure of the back-end, without a place, and a
-/// check ended at it.
+/// Damage that the engine itself finds once was a failure of the back-end without a place, and
+/// ended a check.
 #[test]
 fn what_the_engine_finds_damaged_is_told_with_its_place_and_checks_go_on() {
     let memory: Arc<dyn Database> = Arc::new(terrane_kv::Memory::new(&INDEXES).unwrap());

@@ -14,7 +14,7 @@ use terrane_kv::{
 
 const NAME: &str = "faulty";
 
-/// What is asked.
+/// Kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     Reader,
@@ -34,11 +34,11 @@ pub(super) enum Fault {
     BackEnd,
     StoreFull,
     Busy,
-    /// Of a write: the row is too large for this database.
+    /// A write fails: the record is too large for this database.
     Size,
-    /// Of a commit: it does not take place, and that is not known.
+    /// A commit does not take place, and the caller cannot tell.
     UnknownNotDone,
-    /// Of a commit: it takes place, and that is not known.
+    /// A commit takes place, and the caller cannot tell.
     UnknownDone,
 }
 
@@ -71,7 +71,7 @@ struct State {
     damaged: Option<Vec<u8>>,
 }
 
-/// What the handles share.
+/// State that the handles share.
 #[derive(Debug, Default)]
 struct Plan {
     state: Mutex<State>,

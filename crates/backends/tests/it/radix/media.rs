@@ -119,8 +119,7 @@ fn a_link_in_the_place_of_a_file_is_not_followed() {
     }
 }
 
-/// What another process has committed is seen by the next reader, and a reader stays where it
-/// began.
+/// The next reader sees the commits of another process; a reader keeps its snapshot.
 #[test]
 fn a_state_is_read_beside_its_writer() {
     for engine in [Engine::Lsm, Engine::Btree] {

@@ -16,7 +16,7 @@ fn rest(leaves: Leaves<'_>) -> Vec<(String, Vec<u8>)> {
     leaves.map(Result::unwrap).map(|(address, value)| (address.to_string(), value)).collect()
 }
 
-/// So many values that they do not all stay in memory.
+/// More values than the cache holds.
 fn large(tree: &Tree) -> (Root, Vec<(String, Vec<u8>)>) {
     let values: BTreeMap<String, Vec<u8>> = (0..400u32)
         .map(|n| (format!("{:04x}{:04x}", n * 7 % 401, n), vec![n as u8; 300 + n as usize]))

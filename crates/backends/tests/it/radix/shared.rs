@@ -175,7 +175,7 @@ fn work(store: &Store, who: &str) -> Vec<(VersionId, Root)> {
     chain
 }
 
-/// What the other process does; nothing if it is run by itself.
+/// Work of the other process; none if the test is run by itself.
 #[test]
 fn the_other_process() {
     if let Some(place) = std::env::var_os(PLACE) {

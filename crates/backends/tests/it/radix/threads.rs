@@ -128,9 +128,9 @@ fn one_writer_that_prunes_and_many_readers(store: &Store) {
     assert_eq!(tree.versions().unwrap().len(), 9);
 }
 
-/// What one transaction did was noted in memory after the next had begun: that one took a root for
-/// retained that was pruned, built upon it, and counted spans against a version that was not there;
-/// or it committed to a tree that was deleted.
+/// A transaction once noted its outcome in memory after the next transaction had begun. The next
+/// one then took a pruned root for retained, built upon it, and counted references against a
+/// missing version; or it committed to a deleted tree.
 fn no_transaction_relies_on_what_the_one_before_took_away(subject: &mut dyn Subject) {
     let database = Faulty::new(subject.fresh(&INDEXES).unwrap());
     let store = Store::open(Arc::clone(&database) as Arc<dyn Database>, &options()).unwrap();

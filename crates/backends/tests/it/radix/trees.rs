@@ -9,7 +9,7 @@ use super::words::{
     assert_whole, at, below, commit, content, delete, leaves, prune, read, run, set,
 };
 
-/// The same history in each tree: three versions, of which the second is a fork point.
+/// One history in each tree: three versions, of which the second is a fork point.
 fn history(tree: &Tree) -> [Root; 3] {
     let first =
         commit(tree, &Root::EMPTY, &[set("aa0000", "1"), set("bb0000", "1"), set("cc", "x")]);

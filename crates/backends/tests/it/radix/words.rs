@@ -65,7 +65,7 @@ pub(super) fn prune(tree: &Tree, root: &Root) -> BTreeSet<NodeHash> {
     }
 }
 
-/// What a table holds.
+/// Content of a table.
 fn entries(database: &dyn Database, table: Table<'_>) -> Vec<Entry> {
     let reader = database.reader().unwrap();
     let mut cursor = reader.cursor(table).unwrap();

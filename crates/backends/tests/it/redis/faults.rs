@@ -42,8 +42,8 @@ fn a_commit_that_was_lost_on_its_way_is_sent_again() {
     assert_eq!(read(&database, "key").unwrap().unwrap(), b"MARK");
 }
 
-/// What may be done twice is: a connection that broke, or that a signal interrupted, failed the
-/// sync.
+/// A sync is idempotent, so it is repeated on another connection. A broken or interrupted
+/// connection once failed the sync.
 #[test]
 fn a_sync_whose_connection_broke_is_done_on_another() {
     let Some(running) = start(&["--appendonly", "no"]) else { return };

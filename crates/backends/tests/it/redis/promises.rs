@@ -1,4 +1,4 @@
-//! What the settings of a server promise, and that it is kept.
+//! Guarantees that follow from the settings of a server, and that they hold.
 
 use terrane_backends::redis::{Options, Redis};
 use terrane_kv::{Database, Durability, Error, PowerLoss};
