@@ -119,6 +119,7 @@ impl Store {
             return Err(error);
         }
 
+        // A damaged record of the format is repaired, unless nothing else of a store is there either.
         match versions::check_format(&*writer, database.name()) {
             Err(Error::CorruptRecord { what })
                 if book.trees.is_empty() && book.versions.is_empty() =>
@@ -131,6 +132,7 @@ impl Store {
         }
 
         let mut repaired = Repaired { unreadable: book.lost_versions(), ..Repaired::default() };
+        // The writer is borrowed for reading until all changes are known.
         let mut changes = Vec::new();
         let head = {
             let cache = NodeCache::new(CACHE_BYTES);
@@ -147,6 +149,7 @@ impl Store {
             changes.iter().filter(|(.., value)| value.is_none()).count() as u64;
         repaired.records_written = changes.len() as u64 - repaired.records_removed;
         repaired.records_written += u64::from(book.head != Some(head));
+        debug_assert!(repaired.kept <= book.versions.len() as u64);
         let may_lose = repaired.lost() > 0 || repaired.unreferenced > 0;
         repaired.was_refused = loss == Loss::Refused && may_lose;
         if repaired.is_clean() || repaired.was_refused {
@@ -160,6 +163,7 @@ impl Store {
             }
         }
 
+        // The new count makes every other store forget the roots that it has in memory.
         let transactions = head.transactions + 1;
         versions::put_head(&mut *writer, &Head { transactions, ..head })?;
         let receipt = writer.commit()?;
@@ -338,6 +342,9 @@ fn compare_bookkeeping(
     Ok(())
 }
 
+/// Number of stored differences from each base, with the hash of the base.
+type Users = BTreeMap<RecordKey, (NodeHash, u64)>;
+
 /// Notes where the main table differs from what the versions need. Returns the number of readable
 /// nodes that no version needs.
 fn compare_nodes(
@@ -351,54 +358,23 @@ fn compare_nodes(
         want(nodes, &version.edge, neighbour.map(|neighbour| &neighbour.edge), &mut wanted).1?;
     }
 
-    // Number of differences from each base.
-    let mut users: BTreeMap<RecordKey, (NodeHash, u64)> = BTreeMap::new();
-    for (key, end) in wanted.iter().filter(|(_, end)| !end.is_inline) {
-        if let Some(base) = stored(nodes, key, &end.node, |record| record.base())? {
-            users.entry(key_of(&base)).or_insert((base, 0)).1 += 1;
-        }
-    }
-
+    let users = users_of(nodes, &wanted)?;
     // Bases that no version needs for themselves stay for their differences.
     for (key, (node, _)) in &users {
-        let node = *node;
-        let is_inline = false;
-        let extensions = BTreeMap::new();
-        wanted.entry(*key).or_insert(Wanted { node, is_inline, extensions });
+        let base = Wanted { node: *node, is_inline: false, extensions: BTreeMap::new() };
+        wanted.entry(*key).or_insert(base);
     }
 
     // Nodes with spilled extensions. A node that once had more of them may still keep them spilled.
     let has_many = |end: &Wanted| end.extensions.len() > CHAINS_IN_ROW_MAX;
     let mut spilled: BTreeSet<RecordKey> =
         wanted.iter().filter(|(_, end)| has_many(end)).map(|(key, _)| *key).collect();
-    let mut unreferenced = 0;
 
+    // A node's record comes before the records of its extensions, so `spilled` is complete for them.
+    let mut unreferenced = 0;
     let mut cursor = nodes.reader.cursor(Table::Main)?;
     while let Some((key, record)) = cursor.next()? {
-        let own = key.first_chunk::<ROW_KEY_BYTES>();
-        let is_wanted =
-            own.and_then(|own| Some((own, wanted.get(own)?))).is_some_and(|(own, end)| {
-                if key[..] == users_key(own) {
-                    return users.contains_key(own);
-                }
-
-                if key.len() > ROW_KEY_BYTES {
-                    let extension = extension_of_key(own, &key).filter(|_| spilled.contains(own));
-                    return extension
-                        .is_some_and(|extension| end.extensions.contains_key(&extension));
-                }
-
-                if let Ok(Record { extensions: Extensions::Spilled(_), .. }) =
-                    Record::decode(own, &record)
-                    && !end.extensions.is_empty()
-                {
-                    spilled.insert(*own);
-                }
-
-                true
-            });
-
-        if !is_wanted {
+        if !is_wanted(&key, &record, &wanted, &users, &mut spilled) {
             let end: Option<&RecordKey> = key.as_slice().try_into().ok();
             unreferenced += u64::from(end.is_some_and(|end| Record::decode(end, &record).is_ok()));
             changes.push((Table::Main, key, None));
@@ -406,39 +382,7 @@ fn compare_nodes(
     }
 
     for (key, end) in &wanted {
-        let is_spilled = spilled.contains(key);
-        let extensions = if is_spilled {
-            Extensions::Spilled(end.extensions.len() as u64)
-        } else {
-            Extensions::Here(
-                end.extensions
-                    .iter()
-                    .map(|(extension, references)| (*extension, *references))
-                    .collect(),
-            )
-        };
-
-        let record = if end.is_inline {
-            Record { extensions, kind: Kind::Inline, content: &[] }.encode(key)
-        } else {
-            stored(nodes, key, &end.node, |record| Ok(Record { extensions, ..record }.encode(key)))?
-        };
-
-        let mut records = vec![(key.to_vec(), record)];
-        if is_spilled {
-            records.extend(end.extensions.iter().map(|(extension, references)| {
-                let key = extension_key(key, extension);
-                let record = encode_number(&key, *references);
-                (key, record)
-            }));
-        }
-
-        if let Some((_, users)) = users.get(key) {
-            let key = users_key(key);
-            records.push((key.to_vec(), encode_number(&key, *users)));
-        }
-
-        for (key, record) in records {
+        for (key, record) in records_of(nodes, key, end, spilled.contains(key), &users)? {
             if nodes.reader.get(Table::Main, &key)?.as_ref() != Some(&record) {
                 changes.push((Table::Main, key, Some(record)));
             }
@@ -446,6 +390,86 @@ fn compare_nodes(
     }
 
     Ok(unreferenced)
+}
+
+/// Counts the differences among the stored contents of the wanted nodes, by base.
+fn users_of(nodes: &Nodes<'_>, wanted: &BTreeMap<RecordKey, Wanted>) -> Result<Users> {
+    let mut users = Users::new();
+    for (key, end) in wanted.iter().filter(|(_, end)| !end.is_inline) {
+        if let Some(base) = stored(nodes, key, &end.node, |record| record.base())? {
+            users.entry(key_of(&base)).or_insert((base, 0)).1 += 1;
+        }
+    }
+    Ok(users)
+}
+
+/// Whether the versions need a record under this key. Adds a node to `spilled` whose stored record
+/// keeps its extensions in records of their own.
+fn is_wanted(
+    key: &[u8],
+    record: &[u8],
+    wanted: &BTreeMap<RecordKey, Wanted>,
+    users: &Users,
+    spilled: &mut BTreeSet<RecordKey>,
+) -> bool {
+    let own = key.first_chunk::<ROW_KEY_BYTES>();
+    let Some((own, end)) = own.and_then(|own| Some((own, wanted.get(own)?))) else { return false };
+
+    if *key == users_key(own) {
+        return users.contains_key(own);
+    }
+
+    if key.len() > ROW_KEY_BYTES {
+        let extension = extension_of_key(own, key).filter(|_| spilled.contains(own));
+        return extension.is_some_and(|extension| end.extensions.contains_key(&extension));
+    }
+
+    if let Ok(Record { extensions: Extensions::Spilled(_), .. }) = Record::decode(own, record)
+        && !end.extensions.is_empty()
+    {
+        spilled.insert(*own);
+    }
+
+    true
+}
+
+/// All records that a wanted node needs, with their keys.
+fn records_of(
+    nodes: &Nodes<'_>,
+    key: &RecordKey,
+    end: &Wanted,
+    is_spilled: bool,
+    users: &Users,
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    debug_assert!(is_spilled || end.extensions.len() <= CHAINS_IN_ROW_MAX);
+    let extensions = if is_spilled {
+        Extensions::Spilled(end.extensions.len() as u64)
+    } else {
+        let all = end.extensions.iter();
+        Extensions::Here(all.map(|(extension, references)| (*extension, *references)).collect())
+    };
+
+    let record = if end.is_inline {
+        Record { extensions, kind: Kind::Inline, content: &[] }.encode(key)
+    } else {
+        stored(nodes, key, &end.node, |record| Ok(Record { extensions, ..record }.encode(key)))?
+    };
+
+    let mut records = vec![(key.to_vec(), record)];
+    if is_spilled {
+        records.extend(end.extensions.iter().map(|(extension, references)| {
+            let key = extension_key(key, extension);
+            let record = encode_number(&key, *references);
+            (key, record)
+        }));
+    }
+
+    if let Some((_, users)) = users.get(key) {
+        let key = users_key(key);
+        records.push((key.to_vec(), encode_number(&key, *users)));
+    }
+
+    Ok(records)
 }
 
 /// Reads a stored record of a node, which has been checked before, by a function.

@@ -126,6 +126,7 @@ impl Tree {
 
     fn walk(&self, root: &Root, mut report: Option<&mut Report>) -> Result<BTreeSet<NodeHash>> {
         let (reader, edge) = self.open(root)?;
+        // No cache: each node must be read from the database.
         let cache = NodeCache::new(0);
         let nodes = Nodes { cache: &cache, reader: &*reader, root: Some(*root) };
         let mut hashes = BTreeSet::new();
@@ -261,6 +262,41 @@ pub(crate) fn want(
 }
 
 impl Store {
+    /// The nodes that all readable versions need. Notes edges that do not hash to their names, and
+    /// nodes on the way that cannot be read.
+    fn wanted(
+        &self,
+        reader: &dyn Reader,
+        book: &Book,
+        report: &mut Report,
+    ) -> Result<BTreeMap<RecordKey, Wanted>> {
+        let mut wanted: BTreeMap<RecordKey, Wanted> = BTreeMap::new();
+        for (id, version) in &book.versions {
+            report.versions += 1;
+            let root = version.edge.top;
+            let place = format!("version {id}, root {root}");
+            let neighbour = version.neighbour.and_then(|id| book.versions.get(&id));
+            let neighbour = neighbour.map(|neighbour| &neighbour.edge);
+            let nodes = self.inner().nodes(reader, &root);
+            let (broken, walked) = want(&nodes, &version.edge, neighbour, &mut wanted);
+
+            for path in broken {
+                report.note(
+                    format!("{place}, path {path:?}"),
+                    "the extension does not hash to the edge's hash",
+                );
+            }
+
+            if let Err(error) = walked {
+                report.note_error(&place, error)?;
+            }
+        }
+
+        Ok(wanted)
+    }
+}
+
+impl Store {
     /// Number of different plain nodes that the store stands for, with those of extensions and the
     /// empty node.
     ///
@@ -291,28 +327,9 @@ impl Store {
         let mut report = Report { nodes: 1, ..Report::default() };
         let book = check_book(reader, self.database().name(), &mut report)?;
 
-        let mut wanted: BTreeMap<RecordKey, Wanted> = BTreeMap::new();
-        for (id, version) in &book.versions {
-            report.versions += 1;
-            let root = version.edge.top;
-            let place = format!("version {id}, root {root}");
-            let neighbour = version.neighbour.and_then(|id| book.versions.get(&id));
-            let neighbour = neighbour.map(|neighbour| &neighbour.edge);
-            let nodes = self.inner().nodes(reader, &root);
-            let (broken, walked) = want(&nodes, &version.edge, neighbour, &mut wanted);
+        let mut wanted = self.wanted(reader, &book, &mut report)?;
 
-            for path in broken {
-                report.note(
-                    format!("{place}, path {path:?}"),
-                    "the extension does not hash to the edge's hash",
-                );
-            }
-
-            if let Err(error) = walked {
-                report.note_error(&place, error)?;
-            }
-        }
-
+        // A cache of its own, so that nothing is taken from memory that the database no longer has.
         let cache = NodeCache::new(BASES_BYTES);
         let nodes = Nodes { cache: &cache, reader, root: None };
         let mut users = UserCounts::default();
@@ -347,6 +364,7 @@ impl Store {
             Ok(())
         });
 
+        // Without a whole scan, what was not met may still be there.
         let is_whole = scanned.is_ok();
         if let Err(error) = scanned {
             report.note_error("the main table", error)?;

@@ -212,6 +212,7 @@ impl Nodes<'_> {
             records => records?,
         };
 
+        // First the bases of all differences, so that they are read side by side too.
         let mut bases = BTreeMap::new();
         for (&at, record) in missing.iter().zip(&records) {
             let record =
@@ -248,6 +249,7 @@ impl Nodes<'_> {
             loaded[at] = Some(self.decode(&places[at], record, base)?);
         }
 
+        debug_assert!(loaded.iter().all(Option::is_some));
         Ok(loaded.into_iter().flatten().collect())
     }
 
@@ -268,67 +270,37 @@ impl Nodes<'_> {
     ///
     /// Cost: the nodes on the way that are not in memory; those of one level side by side.
     pub(crate) fn find(&self, edge: &Edge, addresses: &[&[u8]]) -> Result<Vec<Option<Arc<[u8]>>>> {
+        debug_assert!(addresses.is_sorted());
         let mut found = vec![None; addresses.len()];
         let mut level =
             vec![AddressGroup { edge: edge.clone(), depth: 0, range: 0..addresses.len() }];
+
+        // Each round reads one level of the tree, side by side.
         while !level.is_empty() {
             let mut places = Vec::new();
             let mut reached = Vec::new();
-            for below in level {
-                let depth = below.depth + below.edge.extension.as_bytes().len();
-                let extension = below.edge.extension.as_bytes();
-                let goes_on = |at: &usize| {
-                    addresses[*at].len() >= depth
-                        && addresses[*at][below.depth..].starts_with(extension)
-                };
-
-                // Addresses ascend, so those that follow the whole extension are neighbours.
-                let Some(first) = below.range.clone().find(goes_on) else { continue };
-                let count = (first..below.range.end).take_while(goes_on).count();
-                match &below.edge.end {
+            for group in level {
+                let Some((depth, range)) = group.follow(addresses) else { continue };
+                match &group.edge.end {
                     Node::Leaf(value) => {
-                        for at in first..first + count {
+                        for at in range {
                             if addresses[at].len() == depth {
                                 found[at] = Some(Arc::clone(value));
                             }
                         }
                     }
                     Node::Stored(node) => {
-                        let path = Prefix::new(&addresses[first][..depth]).unwrap_or(Prefix::EMPTY);
+                        let path = Prefix::new(&addresses[range.start][..depth]);
+                        let path = path.unwrap_or(Prefix::EMPTY);
                         places.push(NodePlace { node: *node, path });
-                        reached.push((depth, first..first + count));
+                        reached.push((depth, range));
                     }
                 }
             }
 
             level = Vec::new();
             for ((depth, range), loaded) in reached.into_iter().zip(self.load_many(&places)?) {
-                let (value, branch) = match &loaded {
-                    Loaded::Value(value) => (Some(value), None),
-                    Loaded::Branch(branch) => (None, Some(branch)),
-                };
-
-                let mut at = range.start;
-                while at < range.end {
-                    let Some(&token) = addresses[at].get(depth) else {
-                        found[at] = match branch {
-                            Some(branch) => branch.value().map(Into::into),
-                            None => value.cloned(),
-                        };
-                        at += 1;
-                        continue;
-                    };
-
-                    let has_token = |at: &usize| addresses[*at].get(depth) == Some(&token);
-                    let count = (at..range.end).take_while(has_token).count();
-                    if let Some(edge) = branch.and_then(|branch| branch.child(token)) {
-                        let edge = edge.to_edge();
-                        let range = at..at + count;
-                        level.push(AddressGroup { edge, depth: depth + 1, range });
-                    }
-
-                    at += count;
-                }
+                spread(&loaded, depth, range, addresses, &mut found, &mut level);
             }
         }
 
@@ -368,6 +340,41 @@ impl Nodes<'_> {
     }
 }
 
+/// Enters the value of a node for the addresses that end at it, and groups the others by child.
+fn spread(
+    loaded: &Loaded,
+    depth: usize,
+    range: std::ops::Range<usize>,
+    addresses: &[&[u8]],
+    found: &mut [Option<Arc<[u8]>>],
+    level: &mut Vec<AddressGroup>,
+) {
+    let (value, branch) = match loaded {
+        Loaded::Value(value) => (Some(value), None),
+        Loaded::Branch(branch) => (None, Some(branch)),
+    };
+
+    let mut at = range.start;
+    while at < range.end {
+        let Some(&token) = addresses[at].get(depth) else {
+            found[at] = match branch {
+                Some(branch) => branch.value().map(Into::into),
+                None => value.cloned(),
+            };
+            at += 1;
+            continue;
+        };
+
+        let has_token = |at: &usize| addresses[*at].get(depth) == Some(&token);
+        let count = (at..range.end).take_while(has_token).count();
+        if let Some(edge) = branch.and_then(|branch| branch.child(token)) {
+            let edge = edge.to_edge();
+            level.push(AddressGroup { edge, depth: depth + 1, range: at..at + count });
+        }
+        at += count;
+    }
+}
+
 /// A run of addresses that lead to one edge.
 struct AddressGroup {
     edge: Edge,
@@ -375,4 +382,21 @@ struct AddressGroup {
     depth: usize,
     /// Positions among the addresses.
     range: std::ops::Range<usize>,
+}
+
+impl AddressGroup {
+    /// The depth of the edge's node, and the addresses that follow the whole extension to it; `None`
+    /// if there are none.
+    fn follow(&self, addresses: &[&[u8]]) -> Option<(usize, std::ops::Range<usize>)> {
+        let extension = self.edge.extension.as_bytes();
+        let depth = self.depth + extension.len();
+        let goes_on = |at: &usize| {
+            addresses[*at].len() >= depth && addresses[*at][self.depth..].starts_with(extension)
+        };
+
+        // Addresses ascend, so those that follow the whole extension are neighbours.
+        let first = self.range.clone().find(goes_on)?;
+        let count = (first..self.range.end).take_while(goes_on).count();
+        Some((depth, first..first + count))
+    }
 }

@@ -518,7 +518,6 @@ pub(super) fn version_body(version: &Version) -> Vec<u8> {
 /// # Errors
 /// [`Error::CorruptRecord`] if it is.
 pub(crate) fn add_version(writer: &mut dyn Writer, id: VersionId, version: &Version) -> Result<()> {
-    debug_assert!(!version.is_child || version.neighbour < Some(id));
     let key = version_key(id);
     match writer.put(TABLE, &key, &sealed(&key, version_body(version))) {
         Err(terrane_kv::Error::DuplicateEntry { .. }) => {

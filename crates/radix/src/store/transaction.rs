@@ -160,6 +160,8 @@ impl<'a> Transaction<'a> {
             }
         };
 
+        // Noted before the turn is given up: the next transaction relies on it. Other threads may commit
+        // while this one waits for its sync.
         inner.note(moves, head.transactions);
         drop(turn);
         Ok(inner.database.settle(receipt)?)
@@ -552,6 +554,7 @@ impl<'a> Transaction<'a> {
         let mut next = versions::newest_of_root(&*self.writer, tree.id, tip)?;
         let mut beyond = Vec::new();
 
+        // A parent is older than its child, so the walk ends.
         let mut passed = 0;
         while let Some(version) = next {
             let record = versions::version(&*self.writer, version)?;
@@ -629,6 +632,9 @@ impl<'a> Transaction<'a> {
             edges.push(versions::version(&*self.writer, *neighbour)?.edge);
         }
 
+        // The dependents are joined to the first neighbour, `first`. An edge of the version that the
+        // first neighbour lacks loses its reference, and gains one for each other neighbour that
+        // has it, which is then the start of a run of its own. See `ref_counts`.
         let mut records = RecordChanges::default();
         {
             let nodes = self.nodes(root);
@@ -639,6 +645,7 @@ impl<'a> Transaction<'a> {
                 records.add(end_hash(edge), &edge.extension, count - 1, None);
             })?;
 
+            // An edge that the first neighbour has and the version lacks joins the runs of others.
             if !others.is_empty() {
                 each_edge_not_in(&nodes, first, own, &others, &mut |_, edge, count| {
                     records.add(end_hash(edge), &edge.extension, -count, None);
