@@ -133,8 +133,8 @@ impl Repair {
             unreadable: repaired.unreadable,
             unreferenced: repaired.unreferenced,
             named: repaired.named,
-            rows_removed: repaired.rows_removed,
-            rows_written: repaired.rows_written,
+            rows_removed: repaired.records_removed,
+            rows_written: repaired.records_written,
             lost,
         }
     }

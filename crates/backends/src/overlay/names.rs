@@ -1,8 +1,8 @@
-//! The indexes of a database: their names, checked, and their order.
+//! Names of the indexes of a database, checked, and their order.
 
 use terrane_kv::{Error, Result, Table, check_indexes};
 
-/// The names of the indexes of a database, in the order they were given.
+/// Names of the indexes of a database, in the order of its opening.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IndexNames(Vec<String>);
 
@@ -21,7 +21,7 @@ impl IndexNames {
         self.0.iter().map(String::as_str)
     }
 
-    /// The number of a table: 0 is the main one, the indexes follow.
+    /// The number of a table: 0 is the main table, the indexes follow.
     ///
     /// # Errors
     /// [`Error::UnknownIndex`].
@@ -30,7 +30,7 @@ impl IndexNames {
     }
 }
 
-/// The number of a table: 0 is the main one, the indexes follow.
+/// The number of a table: 0 is the main table, the indexes follow.
 ///
 /// # Errors
 /// [`Error::UnknownIndex`].

@@ -1,4 +1,4 @@
-//! What a server says of itself, and what commits are worth on it.
+//! Release and settings of a server, and the guarantee of commits that follows from them.
 
 use std::collections::HashMap;
 use std::thread;
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use ::redis::{Cmd, Value};
 use terrane_kv::{Durability, Error, Guarantee, PowerLoss, Result, VALUE_BYTES_MAX};
 
-use super::link::{Failure, Link};
+use super::connection::{Connections, Failure};
+use super::error::{NAME, bad_reply, unsupported};
 use super::options::Options;
-use super::trouble::{NAME, bad_reply, unsupported};
 
 /// The oldest release that is used.
 const RELEASE_MIN: (u64, u64) = (7, 0);
 /// Bytes of arguments that are sent in one request at most, unless a single value has more.
-const PART_BYTES_MAX: usize = 16 << 20;
-/// What a request has beside its values, generously.
+const BATCH_BYTES_MAX: usize = 16 << 20;
+/// Upper bound of the bytes of a request beside its values.
 const REQUEST_OVERHEAD_BYTES: usize = 256 << 10;
 /// `client-query-buffer-limit` where it cannot be asked for.
 const QUERY_BYTES_DEFAULT: usize = 1 << 30;
@@ -37,48 +37,50 @@ const SETTINGS: [&str; 8] = [
     "client-query-buffer-limit",
 ];
 
-/// What a server said of itself when the store was opened.
+/// Release and settings that a server reported when the store was opened.
 #[derive(Debug)]
-pub(crate) struct Facts {
+pub(crate) struct ServerInfo {
     info: HashMap<String, String>,
-    /// Nothing where `CONFIG GET` is forbidden.
+    /// `None` if the server forbids `CONFIG GET`.
     config: Option<HashMap<String, String>>,
 }
 
-impl Facts {
+impl ServerInfo {
     /// Asks the server that has the store. Cost: two round trips.
-    pub(crate) fn gather(link: &Link) -> Result<Self> {
+    pub(crate) fn read(connections: &Connections) -> Result<Self> {
         let mut command = Cmd::new();
         command.arg("INFO");
-        let info = link.admin(&command).map_err(|failure| failure.told("INFO"))?;
+        let info = connections.admin(&command).map_err(|failure| failure.into_error("INFO"))?;
         let info = parse_info(&text_of(info)?);
         let mut command = Cmd::new();
         command.arg("CONFIG").arg("GET").arg(&SETTINGS);
-        let config = match link.admin(&command) {
+        let config = match connections.admin(&command) {
             Ok(Value::Array(pairs)) => Some(parse_pairs(pairs)?),
             Ok(Value::Map(pairs)) => Some(parse_pairs(
                 pairs.into_iter().flat_map(|(key, value)| [key, value]).collect(),
             )?),
             Ok(_) => return Err(bad_reply("CONFIG GET")),
-            // Whatever its reason, the server is there and does not tell.
+            // The server answers, and keeps its settings to itself.
             Err(Failure::Said(_)) => None,
-            Err(failure) => return Err(failure.told("CONFIG GET")),
+            Err(failure) => return Err(failure.into_error("CONFIG GET")),
         };
+
         Ok(Self { info, config })
     }
 
-    /// Asks until it is so, and fails as busy with `what` after a time. Cost: two round trips each time.
-    pub(crate) fn gather_when(
-        link: &Link,
+    /// Asks until `is_so` holds; fails as busy with `what` after a time. Cost: two round trips each
+    /// time.
+    pub(crate) fn read_when(
+        connections: &Connections,
         time_max: Duration,
         what: &str,
         is_so: impl Fn(&Self) -> bool,
     ) -> Result<Self> {
         let started = Instant::now();
         loop {
-            let facts = Self::gather(link)?;
-            if is_so(&facts) {
-                return Ok(facts);
+            let server_info = Self::read(connections)?;
+            if is_so(&server_info) {
+                return Ok(server_info);
             }
             if started.elapsed() >= time_max {
                 let what = format!("{what}, for more than {time_max:?}; try again when it is done");
@@ -121,8 +123,8 @@ impl Facts {
             && !(self.is_idle("aof_rewrite_in_progress") && self.is_idle("aof_rewrite_scheduled"))
     }
 
-    /// Whether the log has all commits: not until it was written for the first time since it was turned on. A server does
-    /// not tell that time from others that it is written anew.
+    /// Whether the log has all commits: not until it was written for the first time since it was
+    /// turned on. A server does not tell that time from others that it is written anew.
     fn is_log_whole(&self) -> bool {
         !self.is_rewriting_log() && self.info("aof_last_bgrewrite_status") != "err"
     }
@@ -154,9 +156,10 @@ impl Facts {
         VALUE_BYTES_MAX.min(bulk).min(self.query_bytes())
     }
 
-    /// Bytes of arguments that one request may have; a value of any size allowed counts as fitting alone.
-    pub(crate) fn part_bytes_max(&self) -> usize {
-        PART_BYTES_MAX.min(self.query_bytes() / 2)
+    /// Bytes of arguments that one request may have; a value of any size allowed counts as fitting
+    /// alone.
+    pub(crate) fn batch_bytes_max(&self) -> usize {
+        BATCH_BYTES_MAX.min(self.query_bytes() / 2)
     }
 
     /// Refuses a server that cannot be used as the options ask for.
@@ -168,6 +171,7 @@ impl Facts {
                 format!("needs {major}.{minor} or later"),
             ));
         }
+
         let policy = self.info("maxmemory_policy");
         if self.info("maxmemory") != "0" && policy.starts_with("allkeys-") {
             return Err(unsupported(
@@ -175,15 +179,19 @@ impl Facts {
                 "the server would throw entries of the store away: set noeviction",
             ));
         }
-        let (asked, guarantee) = (options.durability, self.guarantee());
+
+        let asked = options.durability;
+        let guarantee = self.guarantee();
         let is_enough = match asked {
             Durability::None => true,
             Durability::Async => guarantee.durability != Durability::None,
             Durability::Each | Durability::Group => guarantee.power_loss == PowerLoss::EveryCommit,
         };
+
         if is_enough {
             return Ok(());
         }
+
         let why = if self.config.is_none() {
             "the server forbids CONFIG GET, so what it promises cannot be told: allow it, or ask for none".to_owned()
         } else {
@@ -192,10 +200,11 @@ impl Facts {
                 guarantee.text
             )
         };
+
         Err(unsupported(format!("durability {}", asked.name()), why))
     }
 
-    /// What commits are worth.
+    /// Guarantee of commits.
     pub(crate) fn guarantee(&self) -> Guarantee {
         let (durability, survives_kill, power_loss, text) = self.promise();
         let mut text = format!("Redis, {text}");
@@ -206,12 +215,14 @@ impl Facts {
     }
 
     fn promise(&self) -> (Durability, bool, PowerLoss, &'static str) {
-        let (none, promised) = (Durability::None, PowerLoss::NoPromise);
+        let none = Durability::None;
+        let promised = PowerLoss::NoPromise;
         let asynchronous = |kill, text| (Durability::Async, kill, PowerLoss::Consistent, text);
         if self.config.is_none() {
             let text = "its settings not readable (CONFIG GET is forbidden): no promise";
             return (none, false, promised, text);
         }
+
         if !self.has_log() {
             return match self.config("save") {
                 None | Some("") => (
@@ -226,6 +237,7 @@ impl Facts {
                 ),
             };
         }
+
         match (self.config("appendfsync"), self.is_always()) {
             (_, true) => (
                 Durability::Each,
@@ -255,7 +267,8 @@ impl Facts {
         }
     }
 
-    /// What the server said, for [`Database::settings`](terrane_kv::Database::settings).
+    /// Settings that the server reported, for
+    /// [`Database::settings`](terrane_kv::Database::settings).
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
         let mut settings = vec![("redis_version", self.info("redis_version").to_owned())];
         settings.extend(SETTINGS.map(|name| {
@@ -297,7 +310,7 @@ fn parse_pairs(members: Vec<Value>) -> Result<HashMap<String, String>> {
 mod tests {
     use super::*;
 
-    fn facts(info: &[(&str, &str)], config: Option<&[(&str, &str)]>) -> Facts {
+    fn server_info(info: &[(&str, &str)], config: Option<&[(&str, &str)]>) -> ServerInfo {
         let map = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
         };
@@ -307,35 +320,39 @@ mod tests {
         {
             info.entry(name.to_owned()).or_insert_with(|| value.to_owned());
         }
-        Facts { info, config: config.map(map) }
+        ServerInfo { info, config: config.map(map) }
     }
 
-    fn logged(fsync: &str, on_rewrite: &str) -> Facts {
+    fn logged(fsync: &str, on_rewrite: &str) -> ServerInfo {
         let config =
             [("appendfsync", fsync), ("no-appendfsync-on-rewrite", on_rewrite), ("save", "")];
-        facts(&[("aof_enabled", "1")], Some(&config))
+        server_info(&[("aof_enabled", "1")], Some(&config))
     }
 
     #[test]
     fn the_promise_follows_from_the_settings() {
-        let promise = |facts: &Facts| {
-            let guarantee = facts.guarantee();
+        let promise = |server_info: &ServerInfo| {
+            let guarantee = server_info.guarantee();
             (guarantee.durability, guarantee.survives_kill, guarantee.power_loss)
         };
-        let (none, lossy) = (Durability::None, Durability::Async);
-        let (lost, consistent) = (PowerLoss::NoPromise, PowerLoss::Consistent);
+        let none = Durability::None;
+        let lossy = Durability::Async;
+        let lost = PowerLoss::NoPromise;
+        let consistent = PowerLoss::Consistent;
         let each = (Durability::Each, true, PowerLoss::EveryCommit);
         assert_eq!(promise(&logged("always", "no")), each);
         assert_eq!(promise(&logged("always", "yes")), (lossy, true, consistent));
         assert_eq!(promise(&logged("everysec", "no")), (lossy, false, consistent));
         assert_eq!(promise(&logged("no", "no")), (lossy, true, consistent));
-        let unlogged = |save| facts(&[("aof_enabled", "0")], Some(&[("save", save)]));
+        let unlogged = |save| server_info(&[("aof_enabled", "0")], Some(&[("save", save)]));
         assert_eq!(promise(&unlogged("")), (none, false, lost));
         assert_eq!(promise(&unlogged("3600 1")), (lossy, false, consistent));
-        assert_eq!(promise(&facts(&[("aof_enabled", "1")], None)), (none, false, lost));
+
+        assert_eq!(promise(&server_info(&[("aof_enabled", "1")], None)), (none, false, lost));
     }
 
-    /// A log that was turned on a moment ago is empty on disk until it was written once; its syncs were taken for durable commits.
+    /// A log that was turned on a moment ago is empty on disk until it was written once; its syncs
+    /// were taken for durable commits.
     #[test]
     fn a_log_that_is_being_written_anew_promises_less() {
         for field in [
@@ -343,9 +360,9 @@ mod tests {
             ("aof_rewrite_scheduled", "1"),
             ("aof_last_bgrewrite_status", "err"),
         ] {
-            let mut facts = logged("always", "no");
-            facts.info.insert(field.0.to_owned(), field.1.to_owned());
-            let guarantee = facts.guarantee();
+            let mut server_info = logged("always", "no");
+            server_info.info.insert(field.0.to_owned(), field.1.to_owned());
+            let guarantee = server_info.guarantee();
             assert_eq!(guarantee.durability, Durability::Async, "{field:?}");
             assert!(!guarantee.survives_kill && guarantee.power_loss == PowerLoss::Consistent);
         }
@@ -353,24 +370,26 @@ mod tests {
 
     #[test]
     fn more_than_the_server_promises_is_refused() {
-        let takes = |facts: &Facts, durability| {
-            facts.check(&Options::server("redis://h").with_durability(durability)).is_ok()
+        let takes = |server_info: &ServerInfo, durability| {
+            server_info.check(&Options::server("redis://h").with_durability(durability)).is_ok()
         };
         let all = [Durability::None, Durability::Async, Durability::Each, Durability::Group];
-        let taken = |facts: Facts| all.map(|durability| takes(&facts, durability));
+        let taken = |server_info: ServerInfo| all.map(|durability| takes(&server_info, durability));
         assert_eq!(taken(logged("always", "no")), [true; 4]);
         assert_eq!(taken(logged("everysec", "no")), [true, true, false, false]);
         assert_eq!(
-            taken(facts(&[("aof_enabled", "0")], Some(&[("save", "")]))),
+            taken(server_info(&[("aof_enabled", "0")], Some(&[("save", "")]))),
             [true, false, false, false]
         );
-        assert_eq!(taken(facts(&[("aof_enabled", "1")], None)), [true, false, false, false]);
+
+        assert_eq!(taken(server_info(&[("aof_enabled", "1")], None)), [true, false, false, false]);
     }
 
     #[test]
     fn servers_that_are_old_or_evict_are_refused() {
-        let takes =
-            |info: &[(&str, &str)]| facts(info, None).check(&Options::server("redis://h")).is_ok();
+        let takes = |info: &[(&str, &str)]| {
+            server_info(info, None).check(&Options::server("redis://h")).is_ok()
+        };
         assert!(takes(&[]));
         assert!(!takes(&[("redis_version", "6.2.14")]));
         let evicting = |policy| takes(&[("maxmemory", "1000"), ("maxmemory_policy", policy)]);

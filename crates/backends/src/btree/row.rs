@@ -1,88 +1,91 @@
-//! Rows of a B+tree that holds tables of values of any size.
+//! Rows of a B+tree that holds tables with values of any size.
 
-#![doc = include_str!("../../../docs/format/tables.md")]
+#![doc = include_str!("../../../../docs/format/tables.md")]
 
 use terrane_btree::VALUE_BYTES_MAX;
+use terrane_kv::Result;
 
-/// First byte of the keys of rows that say which tables there are.
-pub(crate) const NAMES: u8 = 0;
+use super::options::broken;
 
-/// First byte of the keys of the main table; those of an index have the number of it.
-pub(crate) const MAIN: u8 = 1;
+/// First byte of the keys of rows that name the tables.
+pub(super) const NAMES: u8 = 0;
+
+/// First byte of the keys of the main table; keys of an index begin with its number.
+pub(super) const MAIN: u8 = 1;
 
 /// Greatest number of an index.
-pub(crate) const INDEX_MAX: u8 = 254;
+pub(super) const INDEX_MAX: u8 = 254;
 
 /// First byte of the keys of pieces.
-pub(crate) const PIECES: u8 = 255;
+pub(super) const PIECES: u8 = 255;
 
 /// Version of the rows.
-pub(crate) const ROWS_VERSION: u8 = 1;
+pub(super) const ROWS_VERSION: u8 = 1;
 
-/// First byte of a row that has a value as a whole.
+/// First byte of a row with a whole value.
 const WHOLE: u8 = 1;
 
 /// First byte of a row whose value is in pieces.
 const SPLIT: u8 = 2;
 
-/// Bytes of a piece, but for the last one of a value.
-pub(crate) const PIECE_BYTES: usize = VALUE_BYTES_MAX;
+/// Bytes of a piece; the last piece of a value may be shorter.
+pub(super) const PIECE_BYTES: usize = VALUE_BYTES_MAX;
 
-/// Bytes of a value that is in one row, at most.
-pub(crate) const WHOLE_BYTES_MAX: usize = VALUE_BYTES_MAX - 1;
+/// Most bytes of a value in one row.
+pub(super) const WHOLE_BYTES_MAX: usize = VALUE_BYTES_MAX - 1;
 
-/// Where the pieces of a value are.
+/// Location of the pieces of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Split {
-    pub(crate) id: u64,
-    pub(crate) bytes: u32,
+pub(super) struct Split {
+    pub(super) id: u64,
+    pub(super) bytes: u32,
 }
 
-/// What a row says of its value.
+/// Content of a row.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Row<'a> {
+pub(super) enum Row<'a> {
     Whole(&'a [u8]),
     Split(Split),
 }
 
 /// The key of an entry of a table.
-pub(crate) fn key(table: u8, key: &[u8]) -> Vec<u8> {
+pub(super) fn key(table: u8, key: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + key.len());
     bytes.push(table);
     bytes.extend_from_slice(key);
     bytes
 }
 
-/// The key of the row of a table; the empty name is that of the version.
-pub(crate) fn name_key(name: &str) -> Vec<u8> {
+/// The key of the row of a table; the empty name gives the key of the version.
+pub(super) fn name_key(name: &str) -> Vec<u8> {
     key(NAMES, name.as_bytes())
 }
 
-/// What the row of a table says: its number, and how many entries it has.
-pub(crate) fn name_value(table: u8, entries: u64) -> Vec<u8> {
+/// The row of a table: its number, and its number of entries.
+pub(super) fn name_value(table: u8, entries: u64) -> Vec<u8> {
     key(table, &entries.to_le_bytes())
 }
 
 /// Reads the row of a table.
-pub(crate) fn read_name(value: &[u8]) -> Option<(u8, u64)> {
+pub(super) fn read_name(value: &[u8]) -> Option<(u8, u64)> {
     let (&table, entries) = value.split_first()?;
     let entries = u64::from_le_bytes(entries.try_into().ok()?);
     (MAIN..=INDEX_MAX).contains(&table).then_some((table, entries))
 }
 
-/// A row that has a value as a whole.
-pub(crate) fn whole(value: &[u8]) -> Vec<u8> {
+/// A row with a whole value.
+pub(super) fn whole(value: &[u8]) -> Vec<u8> {
     key(WHOLE, value)
 }
 
 impl Split {
-    /// How many pieces there are.
-    pub(crate) fn pieces(self) -> u32 {
+    /// Number of pieces.
+    pub(super) fn pieces(self) -> u32 {
         self.bytes.div_ceil(PIECE_BYTES as u32)
     }
 
-    /// The row that says so.
-    pub(crate) fn row(self) -> Vec<u8> {
+    /// The row of a value in pieces.
+    pub(super) fn row(self) -> Vec<u8> {
         let mut bytes = key(SPLIT, &self.id.to_le_bytes());
         bytes.extend_from_slice(&self.bytes.to_le_bytes());
         bytes
@@ -90,7 +93,7 @@ impl Split {
 
     /// The key of a piece.
     #[expect(clippy::big_endian_bytes, reason = "so that keys ascend as numbers do")]
-    pub(crate) fn piece_key(self, number: u32) -> [u8; 13] {
+    pub(super) fn piece_key(self, number: u32) -> [u8; 13] {
         let mut bytes = [PIECES; 13];
         bytes[1..9].copy_from_slice(&self.id.to_be_bytes());
         bytes[9..].copy_from_slice(&number.to_be_bytes());
@@ -100,14 +103,14 @@ impl Split {
 
 /// The number of the value that a piece belongs to.
 #[expect(clippy::big_endian_bytes, reason = "so that keys ascend as numbers do")]
-pub(crate) fn piece_id(key: &[u8]) -> Option<u64> {
+pub(super) fn piece_id(key: &[u8]) -> Option<u64> {
     let (&first, rest) = key.split_first()?;
     let (id, number) = rest.split_first_chunk::<8>()?;
     (first == PIECES && number.len() == 4).then(|| u64::from_be_bytes(*id))
 }
 
-/// Reads a row; `None` if no row is like that.
-pub(crate) fn read(row: &[u8]) -> Option<Row<'_>> {
+/// Reads a row; `None` for bytes that no row has.
+pub(super) fn read(row: &[u8]) -> Option<Row<'_>> {
     let (&tag, rest) = row.split_first()?;
     match tag {
         WHOLE => Some(Row::Whole(rest)),
@@ -119,6 +122,14 @@ pub(crate) fn read(row: &[u8]) -> Option<Row<'_>> {
         }
         _ => None,
     }
+}
+
+/// Reads the row of a key.
+///
+/// # Errors
+/// [`Error::Corruption`](terrane_kv::Error::Corruption).
+pub(super) fn read_row<'a>(key: &[u8], value: &'a [u8]) -> Result<Row<'a>> {
+    read(value).ok_or_else(|| broken(format!("row {key:02x?}")))
 }
 
 #[cfg(test)]

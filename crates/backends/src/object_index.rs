@@ -1,4 +1,8 @@
-//! The index of objects of a context store, in a B+tree of fixed keys and values.
+//! Index of objects of a context store, in a B+tree of fixed keys and values.
+//!
+//! `terrane_context` defines the traits and knows no engine; this file implements them over
+//! `terrane_btree`. Removal of an index renames its directory first, so that a crash never leaves
+//! a part of an index where the context store would take it for a whole one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,8 +26,9 @@ impl Default for BtreeIndexes {
 }
 
 impl BtreeIndexes {
-    /// B+trees that take so much memory each, at least 1 MiB. A store that indexes its commits only needs 4 MiB; one that indexes
-    /// every object wants all but the leaves in memory, 1 byte in 100.
+    /// B+trees of this much memory each, at least 1 MiB. A store that indexes only its commits
+    /// needs 4 MiB. A store that indexes every object wants all inner pages in memory: 1 % of its
+    /// size.
     pub fn new(memory_bytes: usize) -> Self {
         Self { memory_bytes }
     }
@@ -36,14 +41,14 @@ impl BtreeIndexes {
 impl IndexEngine for BtreeIndexes {
     fn open(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Box<dyn ObjectIndex>> {
         clear(&*disk, &aside(dir, 0))?;
-        Ok(Box::new(BtreeIndex(Index::open_or_create(disk, dir, &self.config())?)))
+        Ok(Box::new(BtreeIndex::Writer(Index::open_or_create(disk, dir, &self.config())?)))
     }
 
     fn read(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Option<Box<dyn ObjectIndex>>> {
         if disk.kind(&dir.join(TREE))?.is_none() {
             return Ok(None);
         }
-        Ok(Some(Box::new(ReadIndex(IndexReader::open(disk, dir, &self.config())?))))
+        Ok(Some(Box::new(BtreeIndex::Reader(IndexReader::open(disk, dir, &self.config())?))))
     }
 
     fn remove(&self, disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
@@ -54,7 +59,9 @@ impl IndexEngine for BtreeIndexes {
                 return Err(terrane_io::Error::WrongKind { path: dir.to_owned(), found }.into());
             }
         }
-        // The directory goes at once, so that no part of an index is taken for all of one after a crash.
+
+        // The rename removes the whole index at once. File by file, a crash would leave a part of
+        // the index, which the next opening would take for all of it.
         let mut number = 0;
         let aside = loop {
             let aside = aside(dir, number);
@@ -64,33 +71,39 @@ impl IndexEngine for BtreeIndexes {
             }
             number += 1;
         };
+
         disk.rename(dir, &aside)?;
         if let Some(parent) = dir.parent() {
             disk.sync_dir(parent)?;
         }
+
         clear(disk, &aside)
     }
 }
 
-/// Names of what a B+tree has in its directory.
+/// Name of the tree in the directory of a B+tree.
 const TREE: &str = "tree";
+/// Files of a B+tree's directory.
 const FILES: [&str; 5] = [TREE, "tree.tmp", "lock", "sort.lock", "synced"];
+/// Directory of the WAL.
 const LOG: &str = "log";
+/// Directory of the leases of readers.
 const READERS: &str = "readers";
 
-/// Where an index goes that is being removed.
+/// The path that an index is renamed to before its files are removed.
 fn aside(dir: &Path, number: u32) -> PathBuf {
     let mut path = dir.as_os_str().to_owned();
     path.push(if number == 0 { ".old".to_owned() } else { format!(".old.{number}") });
     PathBuf::from(path)
 }
 
-/// Removes the files of a B+tree from a directory, by their names, and the directory if nothing else is in it. No link is
-/// followed.
+/// Removes the files of a B+tree from a directory by their names, and the directory if nothing
+/// else is in it. Follows no link.
 fn clear(disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
     if disk.kind(dir)? != Some(EntryKind::Directory) {
         return Ok(());
     }
+
     let numbered = |name: &str, suffix: &str| {
         let digits = name.strip_suffix(suffix);
         digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
@@ -113,77 +126,51 @@ fn clear(disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
             clear_dir(&inner, &|name| numbered(name, suffix))?;
         }
     }
+
     clear_dir(dir, &|name| FILES.contains(&name))
 }
 
-fn value_of(bytes: &[u8]) -> IndexResult<IndexValue> {
-    Ok(bytes.try_into()?)
+/// An index of objects: open for writing, or a reader of one.
+#[derive(Debug)]
+enum BtreeIndex {
+    Writer(Index),
+    Reader(IndexReader),
 }
 
-fn visit_all(
-    mut entries: Cursor,
-    visit: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool,
-) -> IndexResult<()> {
-    while let Some((key, value)) = entries.next()? {
-        if !visit(key.try_into()?, value.try_into()?) {
-            break;
+impl BtreeIndex {
+    fn writer(&self) -> IndexResult<&Index> {
+        match self {
+            Self::Writer(index) => Ok(index),
+            Self::Reader(_) => Err(terrane_btree::Error::ReadOnly.into()),
         }
     }
-    Ok(())
-}
 
-/// An index that is only looked at.
-#[derive(Debug)]
-struct ReadIndex(IndexReader);
-
-impl ObjectIndex for ReadIndex {
-    fn find(&self, key: &IndexKey) -> IndexResult<Option<IndexValue>> {
-        self.0.find(key)?.map(|value| value_of(&value)).transpose()
-    }
-
-    fn insert(&self, _entries: &[(IndexKey, IndexValue)]) -> IndexResult<()> {
-        Err(terrane_btree::Error::ReadOnly.into())
-    }
-
-    fn remove(&self, _keys: &[IndexKey]) -> IndexResult<()> {
-        Err(terrane_btree::Error::ReadOnly.into())
-    }
-
-    fn each_from(
-        &self,
-        first: &IndexKey,
-        visit: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool,
-    ) -> IndexResult<()> {
-        visit_all(self.0.range(first.as_slice()..)?, visit)
-    }
-
-    fn flush(&self) -> IndexResult<()> {
-        Ok(())
-    }
-
-    fn close(&self) -> IndexResult<()> {
-        self.0.close();
-        Ok(())
+    fn range_from(&self, first: &IndexKey) -> terrane_btree::Result<Cursor> {
+        match self {
+            Self::Writer(index) => index.range(first.as_slice()..),
+            Self::Reader(reader) => reader.range(first.as_slice()..),
+        }
     }
 }
-
-#[derive(Debug)]
-struct BtreeIndex(Index);
 
 impl ObjectIndex for BtreeIndex {
     fn find(&self, key: &IndexKey) -> IndexResult<Option<IndexValue>> {
-        self.0.find(key)?.map(|value| value_of(&value)).transpose()
+        let value = match self {
+            Self::Writer(index) => index.find(key)?,
+            Self::Reader(reader) => reader.find(key)?,
+        };
+        Ok(value.map(|value| value.as_slice().try_into()).transpose()?)
     }
 
     fn insert(&self, entries: &[(IndexKey, IndexValue)]) -> IndexResult<()> {
         let entries: Vec<(&[u8], &[u8])> =
             entries.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
-        Ok(self.0.replace_many(&entries)?)
+        Ok(self.writer()?.replace_many(&entries)?)
     }
 
     fn remove(&self, keys: &[IndexKey]) -> IndexResult<()> {
         let removals: Vec<Update<'_>> = keys.iter().map(|key| Update::Remove(key)).collect();
-        self.0.apply(&removals)?;
+        self.writer()?.apply(&removals)?;
         Ok(())
     }
 
@@ -192,14 +179,27 @@ impl ObjectIndex for BtreeIndex {
         first: &IndexKey,
         visit: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool,
     ) -> IndexResult<()> {
-        visit_all(self.0.range(first.as_slice()..)?, visit)
+        let mut entries = self.range_from(first)?;
+        while let Some((key, value)) = entries.next()? {
+            if !visit(key.try_into()?, value.try_into()?) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn flush(&self) -> IndexResult<()> {
-        Ok(self.0.flush(true)?)
+        match self {
+            Self::Writer(index) => Ok(index.flush(true)?),
+            Self::Reader(_) => Ok(()),
+        }
     }
 
     fn close(&self) -> IndexResult<()> {
-        Ok(self.0.close()?)
+        match self {
+            Self::Writer(index) => index.close()?,
+            Self::Reader(reader) => reader.close(),
+        }
+        Ok(())
     }
 }

@@ -1,32 +1,35 @@
-//! The changes of a transaction, cut into parts of which each fits into one request.
+//! Batches: the changes of a transaction, cut so that each batch fits into one request.
 //!
-//! A part is a list of operations as the script `commit` takes them: `p` or `d`, the number of the table, the number of
-//! entries, and these. Operations are whole within a part.
+//! A batch is a list of operations in the form of the script `commit`: `p` or `d`, the number of
+//! the table, the number of entries, the entries.
+//!
+//! Invariant: no operation is divided between two batches.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::script::OPERATION_ENTRIES_MAX;
 
-/// Strings of a part at most: what a server takes apart at once.
-const PART_STRINGS_MAX: usize = 100_000;
+/// Most strings of a batch: a server unpacks this many at once.
+const BATCH_STRINGS_MAX: usize = 100_000;
 
-/// For each table the keys that change, with their new values; none removes the key.
+/// Changed keys of each table with their new values; `None` removes the key.
 pub(crate) type Changes = Vec<BTreeMap<Vec<u8>, Option<Vec<u8>>>>;
 
-/// The strings of one request.
-pub(crate) type Part<'a> = Vec<Cow<'a, [u8]>>;
+/// Strings of one request.
+pub(crate) type Batch<'a> = Vec<Cow<'a, [u8]>>;
 
-/// Whether a transaction removes at least as many keys as it writes, so that it may be what makes room.
+/// Whether a transaction removes at least as many keys as it writes, so that it may make room.
 pub(crate) fn makes_room(changes: &Changes) -> bool {
     let values = || changes.iter().flat_map(BTreeMap::values);
     let written = values().filter(|value| value.is_some()).count();
     written <= values().count() - written && values().next().is_some()
 }
 
-/// Cuts changes into parts of at most `bytes_max` bytes each, more where a single entry has more. There is at least one part.
-pub(crate) fn parts(changes: &Changes, bytes_max: usize) -> Vec<Part<'_>> {
-    let mut cutter = Cutter { bytes_max, parts: Vec::new(), part: Vec::new(), bytes: 0 };
+/// Cuts changes into batches of at most `bytes_max` bytes each; a batch of a single entry may have
+/// more. Returns at least one batch.
+pub(crate) fn batches(changes: &Changes, bytes_max: usize) -> Vec<Batch<'_>> {
+    let mut cutter = Cutter { bytes_max, batches: Vec::new(), batch: Vec::new(), bytes: 0 };
     for (table, changes) in changes.iter().enumerate() {
         let mut operation = Operation::new(b"p", table);
         for (key, value) in changes {
@@ -34,17 +37,21 @@ pub(crate) fn parts(changes: &Changes, bytes_max: usize) -> Vec<Part<'_>> {
                 cutter.add(&mut operation, &[key, value]);
             }
         }
+
         cutter.close(&mut operation);
         let mut operation = Operation::new(b"d", table);
         for (key, _) in changes.iter().filter(|(_, value)| value.is_none()) {
             cutter.add(&mut operation, &[key]);
         }
+
         cutter.close(&mut operation);
     }
-    if !cutter.part.is_empty() || cutter.parts.is_empty() {
-        cutter.parts.push(cutter.part);
+
+    if !cutter.batch.is_empty() || cutter.batches.is_empty() {
+        cutter.batches.push(cutter.batch);
     }
-    cutter.parts
+
+    cutter.batches
 }
 
 struct Operation<'a> {
@@ -62,25 +69,27 @@ impl Operation<'_> {
 
 struct Cutter<'a> {
     bytes_max: usize,
-    parts: Vec<Part<'a>>,
-    part: Part<'a>,
-    /// Of the part and of the open operation.
+    batches: Vec<Batch<'a>>,
+    batch: Batch<'a>,
+    /// Bytes of the batch and of the open operation.
     bytes: usize,
 }
 
 impl<'a> Cutter<'a> {
     fn add(&mut self, operation: &mut Operation<'a>, entry: &[&'a [u8]]) {
         let bytes: usize = entry.iter().map(|string| string.len()).sum();
-        let strings = self.part.len() + operation.strings.len();
+        let strings = self.batch.len() + operation.strings.len();
         let is_first = strings == 0;
-        let is_full = self.bytes + bytes > self.bytes_max || strings + 8 > PART_STRINGS_MAX;
+        let is_full = self.bytes + bytes > self.bytes_max || strings + 8 > BATCH_STRINGS_MAX;
+
         if is_full && !is_first {
             self.close(operation);
-            self.parts.push(std::mem::take(&mut self.part));
+            self.batches.push(std::mem::take(&mut self.batch));
             self.bytes = 0;
         } else if operation.entries == OPERATION_ENTRIES_MAX {
             self.close(operation);
         }
+
         self.bytes += bytes;
         operation.entries += 1;
         operation.strings.extend(entry);
@@ -92,10 +101,10 @@ impl<'a> Cutter<'a> {
             return;
         }
         let number = |number: usize| Cow::Owned(number.to_string().into_bytes());
-        self.part.push(Cow::Borrowed(operation.kind));
-        self.part.push(number(operation.table));
-        self.part.push(number(operation.entries));
-        self.part.extend(operation.strings.drain(..).map(Cow::Borrowed));
+        self.batch.push(Cow::Borrowed(operation.kind));
+        self.batch.push(number(operation.table));
+        self.batch.push(number(operation.entries));
+        self.batch.extend(operation.strings.drain(..).map(Cow::Borrowed));
         operation.entries = 0;
     }
 }
@@ -104,16 +113,17 @@ impl<'a> Cutter<'a> {
 mod tests {
     use super::*;
 
-    /// What the script makes of the parts.
-    fn carried_out(parts: &[Part<'_>], tables: usize) -> Changes {
+    /// Changes that the script makes of the batches.
+    fn carried_out(batches: &[Batch<'_>], tables: usize) -> Changes {
         let mut changes: Changes = vec![BTreeMap::new(); tables];
-        for part in parts {
-            let mut strings = part.iter().map(|string| string.to_vec());
+        for batch in batches {
+            let mut strings = batch.iter().map(|string| string.to_vec());
             while let Some(kind) = strings.next() {
                 let mut number = || -> usize {
                     String::from_utf8(strings.next().unwrap()).unwrap().parse().unwrap()
                 };
-                let (table, entries) = (number(), number());
+                let table = number();
+                let entries = number();
                 assert!((1..=OPERATION_ENTRIES_MAX).contains(&entries));
                 for _ in 0..entries {
                     let key = strings.next().unwrap();
@@ -122,6 +132,7 @@ mod tests {
                 }
             }
         }
+
         changes
     }
 
@@ -132,21 +143,22 @@ mod tests {
             let value = (!number.is_multiple_of(3)).then(|| vec![7; number % 50]);
             changes[number % 3].insert(number.to_string().into_bytes(), value);
         }
+
         changes[1].insert(b"large".to_vec(), Some(vec![1; 5_000]));
         for bytes_max in [1, 1_000, 1 << 20] {
-            let parts = parts(&changes, bytes_max);
-            assert_eq!(carried_out(&parts, 3), changes);
-            for part in &parts {
-                let bytes: usize = part.iter().map(|string| string.len()).sum();
-                assert!(bytes <= bytes_max + 5_100 || part.len() <= 5, "{bytes} bytes");
+            let batches = batches(&changes, bytes_max);
+            assert_eq!(carried_out(&batches, 3), changes);
+            for batch in &batches {
+                let bytes: usize = batch.iter().map(|string| string.len()).sum();
+                assert!(bytes <= bytes_max + 5_100 || batch.len() <= 5, "{bytes} bytes");
             }
-            assert_eq!(parts.len() == 1, bytes_max == 1 << 20);
+            assert_eq!(batches.len() == 1, bytes_max == 1 << 20);
         }
     }
 
     #[test]
     fn no_changes_are_one_empty_part() {
-        assert_eq!(parts(&vec![BTreeMap::new(); 2], 1_000), [Part::new()]);
+        assert_eq!(batches(&vec![BTreeMap::new(); 2], 1_000), [Batch::new()]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! What goes wrong between the back-end and a server, told as errors of a database.
+//! Errors of a server or connection, in terms of a database.
 //!
-//! Decisions rest on the kind of an error and on its code, the first word of a server's error reply, and on no other text.
+//! The mapping uses the kind of an error and its code, the first word of a server's error reply,
+//! and no other text.
 
 use ::redis::{ErrorKind, RedisError};
 use terrane_kv::Error;
@@ -8,9 +9,9 @@ use terrane_kv::Error;
 /// The name of the back-end.
 pub(crate) const NAME: &str = "redis";
 
-/// Troubles that no server reports by itself.
+/// Errors that the back-end finds itself.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum StoreError {
     /// The database was closed.
     #[error("the database is closed; open it anew")]
     Closed,
@@ -42,19 +43,19 @@ pub(crate) enum Trouble {
     /// A reply of another form than the command or script gives.
     #[error("{call} was answered with something else than its reply; is this Redis 7 or later?")]
     Reply {
-        /// What was called.
+        /// The command or script.
         call: &'static str,
     },
 }
 
-/// An error of `source` that the back-end found itself.
-pub(crate) fn trouble(call: &'static str, source: Trouble) -> Error {
+/// An error that the back-end found itself.
+pub(crate) fn store_error(call: &'static str, source: StoreError) -> Error {
     Error::BackEnd { back_end: NAME, call, source: source.into() }
 }
 
 /// A reply of an unexpected form.
 pub(crate) fn bad_reply(call: &'static str) -> Error {
-    trouble(call, Trouble::Reply { call })
+    store_error(call, StoreError::Reply { call })
 }
 
 /// Stored data that breaks a rule of the layout.
@@ -72,8 +73,8 @@ pub(crate) fn locked(what: impl Into<String>) -> Error {
     Error::Locked { back_end: NAME, what: what.into() }
 }
 
-/// What an error of a server or connection means to the caller.
-pub(crate) fn told(call: &'static str, error: RedisError) -> Error {
+/// An error of a server or connection, in terms of a database.
+pub(crate) fn error_of(call: &'static str, error: RedisError) -> Error {
     let busy = |what: &str, source: RedisError| Error::Busy {
         back_end: NAME,
         what: what.to_owned(),
@@ -109,7 +110,7 @@ mod tests {
     /// The error that a reply of a server means, and its kind in a word.
     fn kind(reply: &str) -> &'static str {
         let value = ::redis::parse_redis_value(reply.as_bytes()).unwrap();
-        match told("call", value.extract_error().unwrap_err()) {
+        match error_of("call", value.extract_error().unwrap_err()) {
             Error::StoreFull { .. } => "full",
             Error::Busy { .. } => "busy",
             Error::ReadOnly { .. } => "read only",

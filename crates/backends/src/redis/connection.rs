@@ -1,7 +1,8 @@
-//! Connections to a server or cluster: a pool of them, made when needed, dropped after any doubt about what comes next on them.
+//! Connections to a server or cluster, in a pool that opens them on demand.
 //!
-//! Invariant: a connection that is given back has no answer outstanding. One whose call failed other than by an error reply is
-//! closed, and so are all that idle, since what broke one usually broke them all.
+//! Invariant: a connection in the pool has no answer outstanding. A connection whose call failed
+//! other than by an error reply is closed, and all idle connections with it: the cause, such as a
+//! restart of the server, usually breaks all of them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,44 +13,45 @@ use ::redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAd
 use ::redis::{Arg, Cmd, ErrorKind, IntoConnectionInfo, RedisError, ServerErrorKind, Value};
 use terrane_kv::{Error, Result};
 
+use super::error::{NAME, error_of};
 use super::options::Options;
 use super::script::Call;
 use super::tls;
-use super::trouble::{NAME, told};
 
-/// How often the client of a cluster tries again, in doubt at another server.
+/// Retries of the cluster client, at another server if need be.
 const CLUSTER_RETRIES: u32 = 3;
 
-/// Attempts of what may be carried out twice.
+/// Attempts of an idempotent call.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// How a call failed, by what is known of its outcome.
+/// Failure of a call, by what is known of its outcome.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was not sent.
+    /// The call was not sent.
     NotSent(Error),
-    /// The server answered with an error. A cluster may have had it twice, and done it the first time.
+    /// The server answered with an error. A cluster may have received the call twice and executed
+    /// the first one.
     Said(RedisError),
-    /// It was sent, at least in part, and no answer came.
+    /// The call was sent, at least in part, and no answer arrived.
     Lost(RedisError),
 }
 
 impl Failure {
-    pub(crate) fn told(self, call: &'static str) -> Error {
+    pub(crate) fn into_error(self, call: &'static str) -> Error {
         match self {
             Self::NotSent(error) => error,
-            Self::Said(error) | Self::Lost(error) => told(call, error),
+            Self::Said(error) | Self::Lost(error) => error_of(call, error),
         }
     }
 
-    /// Whether another connection may do better at once: the server closed this one while it idled, or the process got a
-    /// signal, which ends a wait on a socket that has a timeout.
+    /// Whether another connection may succeed at once: the server closed this one while it was
+    /// idle, or a signal ended the wait on the socket.
     pub(crate) fn may_be_stale(&self) -> bool {
         matches!(self, Self::Lost(error) if !error.is_timeout())
     }
 }
 
-/// Does what may be carried out twice, again while another connection may do better.
+/// Repeats an idempotent call while another connection may succeed.
 fn again(
     attempt: impl Fn() -> std::result::Result<Value, Failure>,
 ) -> std::result::Result<Value, Failure> {
@@ -87,11 +89,11 @@ struct Pool {
     in_use: usize,
 }
 
-/// The way to the server or cluster.
-pub(crate) struct Link {
+/// Pool of connections to a server or cluster.
+pub(crate) struct Connections {
     client: Client,
     options: Options,
-    /// The key by whose slot commands without a key find their server.
+    /// Key whose slot decides the server of commands without a key.
     route_key: Vec<u8>,
     pool: Mutex<Pool>,
     returned: Condvar,
@@ -99,14 +101,14 @@ pub(crate) struct Link {
     bytes_received: AtomicU64,
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("to", &self.address()).finish_non_exhaustive()
+        f.debug_struct("Connections").field("to", &self.address()).finish_non_exhaustive()
     }
 }
 
-impl Link {
-    /// Connects to nothing yet.
+impl Connections {
+    /// Checks the options; opens no connection yet.
     pub(crate) fn new(options: &Options, route_key: Vec<u8>) -> Result<Self> {
         let client = client(options)?;
         Ok(Self {
@@ -120,7 +122,7 @@ impl Link {
         })
     }
 
-    /// Where it leads to, without user and password.
+    /// Addresses of the servers, without user and password.
     pub(crate) fn address(&self) -> String {
         let address = |url: &String| {
             let info = url.as_str().into_connection_info();
@@ -137,12 +139,12 @@ impl Link {
         matches!(self.client, Client::Cluster(_))
     }
 
-    /// Bytes of arguments that were sent, and of answers that were received.
+    /// Bytes of sent arguments and of received answers.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.bytes_sent.load(Ordering::Relaxed), self.bytes_received.load(Ordering::Relaxed))
     }
 
-    /// Carries a script out. Cost: one round trip; three the first time on a server.
+    /// Runs a script. Cost: one round trip; three the first time on a server.
     pub(crate) fn eval(&self, call: &Call<'_>) -> std::result::Result<Value, Failure> {
         self.with_connection(|connection| {
             let outcome = self.query(connection, &call.command(true));
@@ -155,12 +157,12 @@ impl Link {
         })
     }
 
-    /// The same for a script that may be carried out twice.
+    /// Runs an idempotent script, again if need be.
     pub(crate) fn eval_again(&self, call: &Call<'_>) -> Result<Value> {
-        again(|| self.eval(call)).map_err(|failure| failure.told(call.script.name))
+        again(|| self.eval(call)).map_err(|failure| failure.into_error(call.script.name))
     }
 
-    /// Carries a command out that names no key and may be carried out twice, on the server that has the store.
+    /// Runs an idempotent command without keys on the server that has the store.
     pub(crate) fn admin(&self, command: &Cmd) -> std::result::Result<Value, Failure> {
         again(|| self.admin_once(command))
     }
@@ -208,12 +210,15 @@ impl Link {
             _ => Failure::Lost(error),
         });
         let mut pool = self.pool();
+        debug_assert!(0 < pool.in_use);
         pool.in_use -= 1;
+
         if matches!(outcome, Err(Failure::Lost(_))) {
             pool.idle.clear();
         } else {
             pool.idle.push(connection);
         }
+
         drop(pool);
         self.returned.notify_one();
         outcome
@@ -226,15 +231,17 @@ impl Link {
                 pool.in_use += 1;
                 return Ok(connection);
             }
+
             if pool.in_use < self.options.pool {
                 pool.in_use += 1;
                 drop(pool);
                 return self.connect().map_err(|error| {
                     self.pool().in_use -= 1;
                     self.returned.notify_one();
-                    told("connecting", error)
+                    error_of("connecting", error)
                 });
             }
+
             let waited = self.returned.wait_timeout(pool, self.options.read_timeout);
             let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             pool = after;
@@ -245,8 +252,7 @@ impl Link {
         }
     }
 
-    /// Connects; a signal, or a machine that stood still, ends a wait of the handshake, which can
-    /// begin anew.
+    /// Connects; repeats a handshake that a signal or a suspended machine interrupted.
     fn connect(&self) -> ::redis::RedisResult<Connection> {
         for _ in 1..ATTEMPTS_MAX {
             match self.connect_once() {
@@ -280,14 +286,14 @@ impl Link {
     }
 }
 
-/// Whether a handshake that failed so may succeed at once: the wait for the server's answer to
-/// `HELLO`, `AUTH` or `SELECT` ended early, and not since nobody is there or the server refused.
+/// Whether a failed handshake may succeed at once: the wait for the answer to `HELLO`, `AUTH` or
+/// `SELECT` ended early, and the server neither refused nor was missing.
 fn is_passing(error: &RedisError) -> bool {
     error.is_io_error() && !error.is_timeout() && !error.is_connection_refusal()
 }
 
 fn client(options: &Options) -> Result<Client> {
-    let bad_url = |error| told("the URL", error);
+    let bad_url = |error| error_of("the URL", error);
     #[cfg(feature = "redis-tls")]
     let certificates = tls::certificates(options)?;
     if options.cluster {
@@ -300,27 +306,33 @@ fn client(options: &Options) -> Result<Client> {
             Some(password) => client.password(password),
             None => client,
         };
+
         #[cfg(feature = "redis-tls")]
         let client = match certificates {
             Some(certificates) => client.certs(certificates),
             None => client,
         };
+
         return Ok(Client::Cluster(Box::new(client.build().map_err(bad_url)?)));
     }
+
     let mut info = options.urls[0].as_str().into_connection_info().map_err(bad_url)?;
     if let Some(password) = &options.password {
         let settings = info.redis_settings().clone().set_password(password);
         info = info.set_redis_settings(settings);
     }
+
     if let Some(number) = options.database {
         let settings = info.redis_settings().clone().set_db(number);
         info = info.set_redis_settings(settings);
     }
+
     #[cfg(feature = "redis-tls")]
     if let Some(certificates) = certificates {
         let client = ::redis::Client::build_with_tls(info, certificates).map_err(bad_url)?;
         return Ok(Client::Server(Box::new(client)));
     }
+
     Ok(Client::Server(Box::new(::redis::Client::open(info).map_err(bad_url)?)))
 }
 
@@ -333,7 +345,8 @@ fn sent(command: &Cmd) -> u64 {
     command.args_iter().map(bytes).sum()
 }
 
-/// Bytes of the strings of an answer, and eight for a number. Scripts answer with these, and arrays of them, only.
+/// Bytes of the strings of an answer, and eight for a number. Scripts answer with these, and arrays
+/// of them, only.
 fn received(value: &Value) -> u64 {
     match value {
         Value::BulkString(bytes) => bytes.len() as u64,
