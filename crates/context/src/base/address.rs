@@ -51,7 +51,7 @@ impl fmt::Display for Address {
 
 /// Where a record lies, and how many bytes it takes, so that one read gets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Extent {
     pub(crate) at: Address,
     /// Length of the record with its head and checksum, without the padding after it.
     pub(crate) bytes: u32,
@@ -60,11 +60,11 @@ pub(crate) struct Place {
 /// A place and the hash of what is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {
-    pub(crate) place: Place,
+    pub(crate) extent: Extent,
     pub(crate) hash: Hash,
 }
 
-impl Place {
+impl Extent {
     /// Writes the place as seen from a record at `from`, which is later: leb of twice the distance in units, or, where
     /// the chunks differ, leb of twice their distance plus one and leb of the unit; then leb of the length.
     pub(crate) fn put(self, from: Address, out: &mut Vec<u8>) {
@@ -98,13 +98,13 @@ impl Place {
 
 impl Link {
     pub(crate) fn put(&self, from: Address, out: &mut Vec<u8>) {
-        self.place.put(from, out);
+        self.extent.put(from, out);
         out.extend_from_slice(&self.hash.0);
     }
 
     pub(crate) fn take(from: Address, bytes: &mut &[u8]) -> Result<Self, Corrupt> {
-        let place = Place::take(from, bytes)?;
-        Ok(Self { place, hash: take_hash(bytes)? })
+        let extent = Extent::take(from, bytes)?;
+        Ok(Self { extent, hash: take_hash(bytes)? })
     }
 }
 

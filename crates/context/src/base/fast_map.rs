@@ -6,13 +6,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use hashbrown::HashMap;
 
 /// A table of such keys.
-pub(crate) type QuickMap<K, V> = HashMap<K, V, BuildHasherDefault<QuickHasher>>;
+pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
 
 /// Multiplies and folds each word.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct QuickHasher(u64);
+pub(crate) struct FastHasher(u64);
 
-impl Hasher for QuickHasher {
+impl Hasher for FastHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -2,21 +2,21 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::base::address::Place;
+use crate::base::address::Extent;
 
 /// A root that somebody may still read from: of a commit, or of a tree that was flushed.
 #[derive(Debug)]
 pub(crate) struct Pin {
-    pub(crate) root: Place,
+    pub(crate) root: Extent,
 }
 
 /// The pins of a tree and its clones, and of all trees that they share nodes with: what one of them writes, the others may
 /// refer to.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pins(Arc<Mutex<Held>>);
+pub(crate) struct Pins(Arc<Mutex<PinList>>);
 
 #[derive(Debug)]
-enum Held {
+enum PinList {
     Own {
         pins: Vec<Arc<Pin>>,
         /// At least the number of lists that lead to this one, one through the other. Two lists of one
@@ -27,14 +27,14 @@ enum Held {
     Joined(Pins),
 }
 
-impl Default for Held {
+impl Default for PinList {
     fn default() -> Self {
         Self::Own { pins: Vec::new(), rank: 0 }
     }
 }
 
 impl Pins {
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, PinList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -43,8 +43,8 @@ impl Pins {
         let mut at = self.clone();
         loop {
             let next = match &mut *at.lock() {
-                Held::Own { pins, .. } => return work(pins),
-                Held::Joined(next) => next.clone(),
+                PinList::Own { pins, .. } => return work(pins),
+                PinList::Joined(next) => next.clone(),
             };
             at = next;
         }
@@ -55,8 +55,8 @@ impl Pins {
         let mut at = self.clone();
         loop {
             let next = match &*at.lock() {
-                Held::Own { .. } => None,
-                Held::Joined(next) => Some(next.clone()),
+                PinList::Own { .. } => None,
+                PinList::Joined(next) => Some(next.clone()),
             };
             match next {
                 Some(next) => at = next,
@@ -74,9 +74,9 @@ impl Pins {
     }
 
     /// Pins of its own, of nothing but the one of these with that root; none if there is none.
-    pub(crate) fn only(&self, root: Place) -> Option<Self> {
+    pub(crate) fn only(&self, root: Extent) -> Option<Self> {
         let pin = self.with(|own| own.iter().rfind(|pin| pin.root == root).map(Arc::clone))?;
-        Some(Self(Arc::new(Mutex::new(Held::Own { pins: vec![pin], rank: 0 }))))
+        Some(Self(Arc::new(Mutex::new(PinList::Own { pins: vec![pin], rank: 0 }))))
     }
 
     /// Makes one list of these and of those of another tree, also of what either gets later.
@@ -94,18 +94,18 @@ impl Pins {
                 if own_first { (&mut *first, &mut *second) } else { (&mut *second, &mut *first) };
             // Else another thread has joined one of them meanwhile.
             if let (
-                Held::Own { pins: held_pins, rank: held_rank },
-                Held::Own { pins: moved_pins, rank: moved_rank },
+                PinList::Own { pins: held_pins, rank: held_rank },
+                PinList::Own { pins: moved_pins, rank: moved_rank },
             ) = (&mut *held, &mut *moved)
             {
                 // The list of the lower rank goes, so that no list leads far.
                 if *held_rank >= *moved_rank {
                     held_pins.append(moved_pins);
                     *held_rank = (*held_rank).max(*moved_rank + 1);
-                    *moved = Held::Joined(own.clone());
+                    *moved = PinList::Joined(own.clone());
                 } else {
                     moved_pins.append(held_pins);
-                    *held = Held::Joined(others.clone());
+                    *held = PinList::Joined(others.clone());
                 }
                 return;
             }
@@ -118,7 +118,7 @@ impl Pins {
 pub(crate) struct Pinned(Mutex<Vec<Weak<Pin>>>);
 
 impl Pinned {
-    pub(crate) fn pin(&self, root: Place) -> Arc<Pin> {
+    pub(crate) fn pin(&self, root: Extent) -> Arc<Pin> {
         let pin = Arc::new(Pin { root });
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() == all.capacity() {
@@ -129,7 +129,7 @@ impl Pinned {
     }
 
     /// The roots that are in use.
-    pub(crate) fn roots(&self) -> Vec<Place> {
+    pub(crate) fn roots(&self) -> Vec<Extent> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter_map(|pin| Some(pin.upgrade()?.root)).collect()
     }

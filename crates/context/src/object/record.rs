@@ -12,7 +12,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::base::address::{Address, Link, Place, put_leb, take_bytes, take_leb, take_u8};
+use crate::base::address::{Address, Extent, Link, put_leb, take_bytes, take_leb, take_u8};
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::{HASH_BYTES, Hash};
 use crate::base::path::HEIGHT_MAX;
@@ -60,7 +60,7 @@ pub(crate) enum RecordBody {
 pub(crate) struct Entries {
     pub(crate) leaf: bool,
     /// Where the record lies, for the references in it.
-    place: Place,
+    extent: Extent,
     base: Option<Arc<Record>>,
     bytes: Box<[u8]>,
     items: Box<[Item]>,
@@ -140,7 +140,7 @@ pub(crate) struct Inner {
     /// In ascending order of the buckets.
     pub(crate) links: Box<[Link]>,
     /// The full record, and which buckets differ from it: zero for a full record itself.
-    pub(crate) full: Place,
+    pub(crate) full: Extent,
     pub(crate) changed: u32,
 }
 
@@ -187,7 +187,7 @@ impl Entries {
             let len = take_leb(&mut payload).expect(broken) as usize;
             return Stored::Inline(&payload[..len]);
         }
-        let link = Link::take(source.place.at, &mut payload).expect(broken);
+        let link = Link::take(source.extent.at, &mut payload).expect(broken);
         if item.tag() == TAG_VALUE { Stored::Value(link) } else { Stored::Dir(link) }
     }
 
@@ -255,7 +255,7 @@ pub(crate) enum Decoded {
 
 #[derive(Debug)]
 pub(crate) struct Delta {
-    full: Place,
+    full: Extent,
     height: u16,
     changes: Changes,
 }
@@ -269,7 +269,7 @@ enum Changes {
 }
 
 impl Delta {
-    pub(crate) fn full(&self) -> Place {
+    pub(crate) fn full(&self) -> Extent {
         self.full
     }
 
@@ -351,8 +351,8 @@ impl Record {
         body + size_of::<Self>() + 64
     }
 
-    /// Decodes the body of a record that lies at `place`.
-    pub(crate) fn decode(place: Place, body: &[u8]) -> Result<Decoded, Corrupt> {
+    /// Decodes the body of a record that lies at `extent`.
+    pub(crate) fn decode(extent: Extent, body: &[u8]) -> Result<Decoded, Corrupt> {
         let mut bytes = body;
         let kind = take_u8(&mut bytes)?;
         if !(FLAT..=ENTRIES_DELTA).contains(&kind) {
@@ -377,22 +377,22 @@ impl Record {
             .ok_or(Corrupt::rule("height", u64::from(HEIGHT_MAX), height))?;
         let decoded = match kind {
             FLAT | LEAF => {
-                let entries = decode_entries(place, leaf, &mut bytes)?;
+                let entries = decode_entries(extent, leaf, &mut bytes)?;
                 Decoded::Record(Self { height, body: RecordBody::Entries(entries) })
             }
             INNER => {
-                let inner = decode_inner(place, &mut bytes)?;
+                let inner = decode_inner(extent, &mut bytes)?;
                 Decoded::Record(Self { height, body: RecordBody::Inner(inner) })
             }
             INNER_DELTA => {
-                let inner = decode_delta(place, &mut bytes)?;
+                let inner = decode_delta(extent, &mut bytes)?;
                 let full = inner.full;
                 Decoded::Delta(Delta { full, height, changes: Changes::Inner(inner) })
             }
             _ => {
-                let full = Place::take(place.at, &mut bytes)?;
+                let full = Extent::take(extent.at, &mut bytes)?;
                 let gone = take_steps(&mut bytes)?;
-                let own = decode_entries(place, leaf, &mut bytes)?;
+                let own = decode_entries(extent, leaf, &mut bytes)?;
                 Decoded::Delta(Delta { full, height, changes: Changes::Entries(own, gone) })
             }
         };
@@ -418,7 +418,7 @@ fn take_steps(bytes: &mut &[u8]) -> Result<Vec<Box<[u8]>>, Corrupt> {
     Ok(steps)
 }
 
-fn decode_entries(place: Place, leaf: bool, bytes: &mut &[u8]) -> Result<Entries, Corrupt> {
+fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entries, Corrupt> {
     let count = take_leb(bytes)? as usize;
     let whole = *bytes;
     let mut items = Vec::with_capacity(count.min(whole.len() / 3));
@@ -437,14 +437,14 @@ fn decode_entries(place: Place, leaf: bool, bytes: &mut &[u8]) -> Result<Entries
                 let len = take_leb(bytes)? as usize;
                 take_bytes(bytes, len)?.len()
             }
-            TAG_VALUE | TAG_DIR => Link::take(place.at, bytes).map(|_| HASH_BYTES)?,
+            TAG_VALUE | TAG_DIR => Link::take(extent.at, bytes).map(|_| HASH_BYTES)?,
             _ => return Err(Corrupt::rule("tag of an entry", 3, u64::from(tag))),
         };
         last = Some(step);
         items.push(Item::new(start as u32, step, tag, payload - bytes.len() - content));
     }
     let used = whole.len() - bytes.len();
-    Ok(Entries { leaf, place, base: None, bytes: whole[..used].into(), items: items.into() })
+    Ok(Entries { leaf, extent, base: None, bytes: whole[..used].into(), items: items.into() })
 }
 
 fn take_mask(bytes: &mut &[u8]) -> Result<u32, Corrupt> {
@@ -466,19 +466,19 @@ fn take_links(from: Address, count: u32, bytes: &mut &[u8]) -> Result<Box<[Link]
     (0..count).map(|_| Link::take(from, bytes)).collect()
 }
 
-fn decode_inner(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
+fn decode_inner(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let depth = take_u8(bytes)?;
     let count = take_leb(bytes)?;
     let mask = take_mask(bytes)?;
     check_count(count, mask)?;
-    let links = take_links(place.at, mask.count_ones(), bytes)?;
-    Ok(Inner { depth, count, mask, links, full: place, changed: 0 })
+    let links = take_links(extent.at, mask.count_ones(), bytes)?;
+    Ok(Inner { depth, count, mask, links, full: extent, changed: 0 })
 }
 
-fn decode_delta(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
+fn decode_delta(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let depth = take_u8(bytes)?;
     let count = take_leb(bytes)?;
-    let full = Place::take(place.at, bytes)?;
+    let full = Extent::take(extent.at, bytes)?;
     let mask = take_mask(bytes)?;
     let changed = take_mask(bytes)?;
     check_count(count, mask)?;
@@ -489,7 +489,7 @@ fn decode_delta(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
             u64::from(changed),
         ));
     }
-    let links = take_links(place.at, changed.count_ones(), bytes)?;
+    let links = take_links(extent.at, changed.count_ones(), bytes)?;
     Ok(Inner { depth, count, mask, links, full, changed })
 }
 
@@ -600,7 +600,7 @@ impl EntriesWriter {
                 out.extend_from_slice(&[ENTRIES_DELTA, kind]);
                 put_leb(out, u64::from(height));
                 if let RecordBody::Entries(entries) = &base.body {
-                    entries.place.put(self.at, out);
+                    entries.extent.put(self.at, out);
                 }
                 put_leb(out, self.gone.0);
                 out.extend_from_slice(&self.gone.1);
@@ -614,11 +614,11 @@ impl EntriesWriter {
         out.extend_from_slice(&self.bytes);
     }
 
-    /// The record, which was put at `place`, and the buffers.
-    pub(crate) fn record(self, height: u16, place: Place) -> (Record, EntriesBuffers) {
+    /// The record, which was put at `extent`, and the buffers.
+    pub(crate) fn record(self, height: u16, extent: Extent) -> (Record, EntriesBuffers) {
         let entries = Entries {
             leaf: self.leaf,
-            place,
+            extent,
             base: self.base.map(|(base, _)| base),
             bytes: self.bytes.as_slice().into(),
             items: self.items.as_slice().into(),
@@ -670,11 +670,11 @@ mod tests {
     use terrane_testkit::draw::Draw;
     use terrane_testkit::seeds::for_each_seed;
 
-    const PLACE: Place = Place { at: Address { chunk: 3, unit: 500 }, bytes: 0 };
+    const PLACE: Extent = Extent { at: Address { chunk: 3, unit: 500 }, bytes: 0 };
 
     fn link(unit: u32) -> Link {
-        let place = Place { at: Address { chunk: 3, unit }, bytes: 77 };
-        Link { place, hash: Hash([unit as u8; 32]) }
+        let extent = Extent { at: Address { chunk: 3, unit }, bytes: 77 };
+        Link { extent, hash: Hash([unit as u8; 32]) }
     }
 
     /// Records of each kind.
@@ -699,13 +699,13 @@ mod tests {
             changed: 0,
         };
         for changed in [0, 0b0010_1000] {
-            (inner.full, inner.changed) = (link(250).place, changed);
+            (inner.full, inner.changed) = (link(250).extent, changed);
             let mut body = Vec::new();
             inner_body(PLACE.at, 7, &inner, &mut body);
             bodies.push(body);
         }
         let mut delta = vec![ENTRIES_DELTA, FLAT, 2];
-        link(250).place.put(PLACE.at, &mut delta);
+        link(250).extent.put(PLACE.at, &mut delta);
         delta.extend_from_slice(&[1, 1, b'a', 1, TAG_INLINE, 1, b'd', 2, 7, 7]);
         bodies.push(delta);
         bodies

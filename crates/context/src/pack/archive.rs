@@ -16,7 +16,7 @@ use std::sync::Arc;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::pack::chunk::{Chunk, chunk_number};
 use crate::pack::marker::{Marker, Owner};
 
@@ -33,11 +33,11 @@ pub(crate) const VOLUME_VERSION: u32 = 1;
 pub(crate) const NEW_SUFFIX: &str = ".new";
 
 /// The volume and the number of a part of some chunk.
-pub(crate) type Part = (u16, u32);
+pub(crate) type PartId = (u16, u32);
 
 /// The parts of each chunk.
 #[derive(Debug, Default)]
-pub(crate) struct Catalog(QuickMap<u32, Vec<Part>>);
+pub(crate) struct Catalog(FastMap<u32, Vec<PartId>>);
 
 /// The directory of the volumes of the store in `dir`, unless they lie [elsewhere](crate::pack::locations).
 pub(crate) fn archive_dir(dir: &Path) -> PathBuf {
@@ -50,7 +50,7 @@ pub(crate) fn volume_dir(archive: &Path, volume: u16) -> PathBuf {
 }
 
 /// The path of a part of a chunk.
-pub(crate) fn part_path(archive: &Path, chunk: u32, (volume, number): Part) -> PathBuf {
+pub(crate) fn part_path(archive: &Path, chunk: u32, (volume, number): PartId) -> PathBuf {
     volume_dir(archive, volume).join(format!("chunk-{chunk:08x}-{number:08x}"))
 }
 
@@ -203,22 +203,22 @@ impl Catalog {
         Ok(catalog)
     }
 
-    pub(crate) fn add(&mut self, chunk: u32, part: Part) {
+    pub(crate) fn add(&mut self, chunk: u32, part: PartId) {
         self.0.entry(chunk).or_default().push(part);
     }
 
     /// The parts of a chunk, in the order in which they were made.
-    pub(crate) fn parts(&self, chunk: u32) -> &[Part] {
+    pub(crate) fn parts(&self, chunk: u32) -> &[PartId] {
         self.0.get(&chunk).map_or(&[], Vec::as_slice)
     }
 
     /// All parts with their chunks, in no order.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, Part)> + '_ {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, PartId)> + '_ {
         self.0.iter().flat_map(|(chunk, parts)| parts.iter().map(|part| (*chunk, *part)))
     }
 
     /// A part of a chunk that a volume does not have yet.
-    pub(crate) fn next_part(&self, chunk: u32, volume: u16) -> Part {
+    pub(crate) fn next_part(&self, chunk: u32, volume: u16) -> PartId {
         let of_volume = self.parts(chunk).iter().filter(|part| part.0 == volume);
         (volume, of_volume.map(|part| part.1 + 1).max().unwrap_or(0))
     }

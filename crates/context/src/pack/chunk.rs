@@ -11,7 +11,7 @@ use terrane_io::checksum::crc32c;
 use terrane_io::files::create_afresh;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
-use crate::base::address::{Address, Place, UNIT_BYTES};
+use crate::base::address::{Address, Extent, UNIT_BYTES};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::pack::frame::{
@@ -42,7 +42,7 @@ pub(crate) struct ChunkHead {
 
 /// Called with the place and the body of a record.
 pub(crate) type VisitRecord<'a> =
-    dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
+    dyn FnMut(Extent, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
 
 /// Records that lie together, in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,25 +191,25 @@ impl Chunk {
     }
 
     /// Where in the file a record begins; none if it was collected.
-    pub(crate) fn offset_of(&self, place: Place) -> Result<Option<u64>> {
-        let Some((offset, room)) = self.locate(place.at) else { return Ok(None) };
-        if u64::from(place.bytes) > room.min(RECORD_BYTES_MAX) {
-            return Err(self.short(place));
+    pub(crate) fn offset_of(&self, extent: Extent) -> Result<Option<u64>> {
+        let Some((offset, room)) = self.locate(extent.at) else { return Ok(None) };
+        if u64::from(extent.bytes) > room.min(RECORD_BYTES_MAX) {
+            return Err(self.short(extent));
         }
         Ok(Some(offset))
     }
 
-    fn short(&self, place: Place) -> Error {
-        self.corrupt(place.at, Corrupt::short("a record lies in its chunk"))
+    fn short(&self, extent: Extent) -> Error {
+        self.corrupt(extent.at, Corrupt::short("a record lies in its chunk"))
     }
 
     /// The body of a record, whose bytes these are.
-    pub(crate) fn open_body<'a>(&self, place: Place, bytes: &'a [u8]) -> Result<&'a [u8]> {
+    pub(crate) fn open_body<'a>(&self, extent: Extent, bytes: &'a [u8]) -> Result<&'a [u8]> {
         let (body, used) =
-            open_record(place.at, bytes).map_err(|what| self.corrupt(place.at, what))?;
+            open_record(extent.at, bytes).map_err(|what| self.corrupt(extent.at, what))?;
         if used != bytes.len() {
             let what = Corrupt::rule("length of a record", bytes.len() as u64, used as u64);
-            return Err(self.corrupt(place.at, what));
+            return Err(self.corrupt(extent.at, what));
         }
         Ok(body)
     }
@@ -217,14 +217,14 @@ impl Chunk {
     /// The body of a record; none if it was collected.
     ///
     /// Cost: one read of the record's length.
-    pub(crate) fn read(&self, place: Place) -> Result<Option<Vec<u8>>> {
-        let Some(offset) = self.offset_of(place)? else { return Ok(None) };
-        let mut bytes = vec![0; place.bytes as usize];
+    pub(crate) fn read(&self, extent: Extent) -> Result<Option<Vec<u8>>> {
+        let Some(offset) = self.offset_of(extent)? else { return Ok(None) };
+        let mut bytes = vec![0; extent.bytes as usize];
         self.file.read_at(&mut bytes, offset).map_err(|error| match error {
-            terrane_io::Error::ShortRead { .. } => self.short(place),
+            terrane_io::Error::ShortRead { .. } => self.short(extent),
             other => other.into(),
         })?;
-        let len = self.open_body(place, &bytes)?.len();
+        let len = self.open_body(extent, &bytes)?.len();
         let start = bytes.len() - CRC_BYTES - len;
         bytes.truncate(start + len);
         bytes.drain(..start);
@@ -341,10 +341,10 @@ impl Chunk {
                 size = window_record(&window);
             }
             let Some(size) = size else {
-                return visit(Place { at, bytes: 0 }, Err(Corrupt::short(rule)));
+                return visit(Extent { at, bytes: 0 }, Err(Corrupt::short(rule)));
             };
             let body = open_record(at, &window[used..used + size]).map(|(body, _)| body);
-            visit(Place { at, bytes: size as u32 }, body)?;
+            visit(Extent { at, bytes: size as u32 }, body)?;
             let step = size.next_multiple_of(UNIT_BYTES as usize);
             used = (used + step).min(window.len());
             done += step;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::base::address::{
-    Address, Link, Place, put_leb, take_bytes, take_hash, take_leb, take_u8,
+    Address, Extent, Link, put_leb, take_bytes, take_hash, take_leb, take_u8,
 };
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::Hash;
@@ -53,7 +53,7 @@ pub(crate) struct CommitRecord {
     /// `None` for the empty directory.
     pub(crate) root: Option<Link>,
     /// The commit that was made before it.
-    pub(crate) before: Option<Place>,
+    pub(crate) before: Option<Extent>,
 }
 
 /// A length and bytes.
@@ -130,7 +130,7 @@ impl CommitRecord {
             author: take_text(&mut bytes)?,
             message: take_text(&mut bytes)?,
         };
-        let before = take_flag(&mut bytes)?.then(|| Place::take(at, &mut bytes)).transpose()?;
+        let before = take_flag(&mut bytes)?.then(|| Extent::take(at, &mut bytes)).transpose()?;
         expect_end(bytes)?;
         Ok(Self { commit, root, before })
     }
@@ -177,8 +177,8 @@ pub(crate) fn put_branches(branches: &Branches, out: &mut Vec<u8>) {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct CommitTable {
     /// The table of those made before.
-    pub(crate) before: Option<Place>,
-    pub(crate) commits: Vec<(Hash, Place)>,
+    pub(crate) before: Option<Extent>,
+    pub(crate) commits: Vec<(Hash, Extent)>,
 }
 
 impl CommitTable {
@@ -189,20 +189,20 @@ impl CommitTable {
             before.put(at, out);
         }
         put_leb(out, self.commits.len() as u64);
-        for (hash, place) in &self.commits {
+        for (hash, extent) in &self.commits {
             out.extend_from_slice(&hash.0);
-            place.put(at, out);
+            extent.put(at, out);
         }
     }
 
     pub(crate) fn decode(at: Address, body: &[u8]) -> Result<Self, Corrupt> {
         let mut bytes = body;
         expect_kind(&mut bytes, COMMITS)?;
-        let before = take_flag(&mut bytes)?.then(|| Place::take(at, &mut bytes)).transpose()?;
+        let before = take_flag(&mut bytes)?.then(|| Extent::take(at, &mut bytes)).transpose()?;
         let count = take_leb(&mut bytes)? as usize;
         let mut commits = Vec::with_capacity(count.min(bytes.len() / 32));
         for _ in 0..count {
-            commits.push((take_hash(&mut bytes)?, Place::take(at, &mut bytes)?));
+            commits.push((take_hash(&mut bytes)?, Extent::take(at, &mut bytes)?));
         }
         expect_end(bytes)?;
         Ok(Self { before, commits })
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn any_bytes_are_a_commit_or_a_table_or_an_error() {
-        let place = Place { at: Address { chunk: 1, unit: 8 }, bytes: 40 };
+        let extent = Extent { at: Address { chunk: 1, unit: 8 }, bytes: 40 };
         let commit = Commit {
             hash: Hash([1; 32]),
             root: Hash([2; 32]),
@@ -256,9 +256,9 @@ mod tests {
             author: b"Tezos".to_vec(),
             message: b"x".to_vec(),
         };
-        let root = Some(Link { place, hash: commit.root });
-        let record = CommitRecord { commit, root, before: Some(place) };
-        let table = CommitTable { before: Some(place), commits: vec![(Hash([9; 32]), place)] };
+        let root = Some(Link { extent, hash: commit.root });
+        let record = CommitRecord { commit, root, before: Some(extent) };
+        let table = CommitTable { before: Some(extent), commits: vec![(Hash([9; 32]), extent)] };
         let branches = Branches::from([(b"main".to_vec(), Hash([5; 32]))]);
         let branch = BranchRecord { name: b"main".to_vec(), head: Some(Hash([6; 32])) };
         let mut bodies = vec![Vec::new(); 4];

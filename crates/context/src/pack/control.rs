@@ -12,7 +12,7 @@ use std::path::Path;
 use terrane_io::checksum::crc32c;
 use terrane_io::{Access, Disk, OpenMode};
 
-use crate::base::address::{Address, Place};
+use crate::base::address::{Address, Extent};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hashing::{Rules, Scheme};
@@ -58,10 +58,10 @@ pub(crate) struct Control {
     pub(crate) tail: Address,
     pub(crate) chain: u32,
     pub(crate) first: u32,
-    pub(crate) last: Option<Place>,
-    pub(crate) branches: Option<Place>,
-    pub(crate) table: Option<Place>,
-    pub(crate) kept: Option<Place>,
+    pub(crate) last: Option<Extent>,
+    pub(crate) branches: Option<Extent>,
+    pub(crate) table: Option<Extent>,
+    pub(crate) kept: Option<Extent>,
     pub(crate) commits: u64,
     pub(crate) retained: Address,
     pub(crate) collecting: u32,
@@ -123,8 +123,8 @@ impl Control {
         for word in [self.chain, self.first] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
-        for place in [self.last, self.branches, self.table, self.kept] {
-            let (at, len) = place.map_or((0, 0), |place| (place.at.to_u64(), place.bytes));
+        for extent in [self.last, self.branches, self.table, self.kept] {
+            let (at, len) = extent.map_or((0, 0), |extent| (extent.at.to_u64(), extent.bytes));
             bytes.extend_from_slice(&at.to_le_bytes());
             bytes.extend_from_slice(&len.to_le_bytes());
         }
@@ -183,12 +183,12 @@ impl Control {
         let (store, sequence) = (reader.u64().map_err(short)?, reader.u64().map_err(short)?);
         let tail = Address::from_u64(reader.u64().map_err(short)?);
         let (chain, first) = (reader.u32().map_err(short)?, reader.u32().map_err(short)?);
-        let mut place = || -> Result<Option<Place>> {
+        let mut extent = || -> Result<Option<Extent>> {
             let at = Address::from_u64(reader.u64().map_err(short)?);
             let bytes = reader.u32().map_err(short)?;
-            Ok((bytes > 0).then_some(Place { at, bytes }))
+            Ok((bytes > 0).then_some(Extent { at, bytes }))
         };
-        let (last, branches, table, kept) = (place()?, place()?, place()?, place()?);
+        let (last, branches, table, kept) = (extent()?, extent()?, extent()?, extent()?);
         let commits = reader.u64().map_err(short)?;
         let retained = Address::from_u64(reader.u64().map_err(short)?);
         let collecting = reader.u32().map_err(short)?;
@@ -354,9 +354,9 @@ mod tests {
             tail: Address { chunk: 4, unit: 100 },
             chain: 77,
             first: 2,
-            last: Some(Place { at: Address { chunk: 4, unit: 50 }, bytes: 90 }),
+            last: Some(Extent { at: Address { chunk: 4, unit: 50 }, bytes: 90 }),
             branches: None,
-            table: Some(Place { at: Address { chunk: 3, unit: 8 }, bytes: 40 }),
+            table: Some(Extent { at: Address { chunk: 3, unit: 8 }, bytes: 40 }),
             kept: None,
             commits: 12,
             retained: Address { chunk: 3, unit: 0 },

@@ -7,7 +7,7 @@
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
-use crate::base::address::{Address, Place, UNIT_BYTES, put_leb, take_leb};
+use crate::base::address::{Address, Extent, UNIT_BYTES, put_leb, take_leb};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
@@ -135,7 +135,7 @@ pub(crate) fn open_record(
 pub(crate) fn records(
     at: Address,
     payload: &[u8],
-) -> impl Iterator<Item = (Place, std::result::Result<&[u8], Corrupt>)> {
+) -> impl Iterator<Item = (Extent, std::result::Result<&[u8], Corrupt>)> {
     let mut offset = 0;
     std::iter::from_fn(move || {
         let bytes = payload.get(offset..).filter(|bytes| !bytes.is_empty())?;
@@ -144,7 +144,7 @@ pub(crate) fn records(
         let used = size.unwrap_or(bytes.len());
         offset += used.next_multiple_of(UNIT_BYTES as usize);
         let body = open_record(at, &bytes[..used]).map(|(body, _)| body);
-        Some((Place { at, bytes: used as u32 }, body))
+        Some((Extent { at, bytes: used as u32 }, body))
     })
 }
 
@@ -201,7 +201,7 @@ impl Sink for FrameWriter {
         self.start.plus(self.bytes.len())
     }
 
-    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place> {
+    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent> {
         let at = self.next();
         self.body.clear();
         write(&mut self.body);
@@ -214,10 +214,10 @@ impl Sink for FrameWriter {
         self.bytes.extend_from_slice(&located_crc(at, &self.body).to_le_bytes());
         let bytes = (self.bytes.len() - start) as u32;
         self.bytes.resize(self.bytes.len().next_multiple_of(UNIT_BYTES as usize), 0);
-        Ok(Place { at, bytes })
+        Ok(Extent { at, bytes })
     }
 
-    fn known(&mut self, _is_value: bool, _hash: &Hash) -> Result<Option<Place>> {
+    fn known(&mut self, _is_value: bool, _hash: &Hash) -> Result<Option<Extent>> {
         Ok(None)
     }
 }
@@ -283,9 +283,10 @@ mod tests {
             newest_synced(START, &altered);
             let len = rng.index(300);
             for some in [altered, rng.bytes(len)] {
-                let places: Vec<Place> = records(START, &some).map(|(place, _)| place).collect();
-                assert!(places.len() <= some.len().div_ceil(8));
-                assert!(places.is_sorted_by_key(|place| place.at));
+                let extents: Vec<Extent> =
+                    records(START, &some).map(|(extent, _)| extent).collect();
+                assert!(extents.len() <= some.len().div_ceil(8));
+                assert!(extents.is_sorted_by_key(|extent| extent.at));
             }
         });
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::base::error::Result;
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::pack::chunk::Chunk;
 
 /// Which file: the number of its chunk, and none for the chunk itself, or the part of it in a volume.
@@ -23,8 +23,8 @@ struct Slot {
 }
 
 #[derive(Debug, Default)]
-struct Open {
-    slots: QuickMap<FileKey, Slot>,
+struct OpenSet {
+    slots: FastMap<FileKey, Slot>,
     /// The keys of all slots, in the order of the hand.
     ring: Vec<FileKey>,
     hand: usize,
@@ -34,12 +34,12 @@ struct Open {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct OpenFiles {
-    open: RwLock<Open>,
+pub(crate) struct ChunkHandles {
+    open: RwLock<OpenSet>,
     files_max: usize,
 }
 
-impl OpenFiles {
+impl ChunkHandles {
     /// Keeps up to `files_max` files open, at least one.
     pub(crate) fn new(files_max: usize) -> Self {
         Self { open: RwLock::default(), files_max: files_max.max(1) }
@@ -96,11 +96,11 @@ impl OpenFiles {
 
     pub(crate) fn clear(&self) {
         let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        *files = Open { changes: files.changes + 1, ..Open::default() };
+        *files = OpenSet { changes: files.changes + 1, ..OpenSet::default() };
     }
 }
 
-impl Open {
+impl OpenSet {
     fn insert(&mut self, key: FileKey, chunk: Arc<Chunk>, files_max: usize) {
         let slot = Slot { chunk, is_used: AtomicBool::new(false) };
         if self.ring.len() < files_max {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_stays_open_within_the_bound() {
-        let files = OpenFiles::new(8);
+        let files = ChunkHandles::new(8);
         let opened = Cell::new(0);
         let get = |number: u32| {
             let open = || {
@@ -195,7 +195,7 @@ mod tests {
     /// A chunk that is replaced while its old file is being opened.
     #[test]
     fn a_file_that_was_replaced_is_never_given() {
-        let files = OpenFiles::new(2);
+        let files = ChunkHandles::new(2);
         let new = Arc::new(chunk(3).unwrap());
         let times = Cell::new(0);
         let open = || {

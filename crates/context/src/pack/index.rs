@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use terrane_io::Disk;
 
-use crate::base::address::{Address, Place};
+use crate::base::address::{Address, Extent};
 use crate::base::hash::{HASH_BYTES, Hash};
 
 /// Bytes of a key: what the object is, and its hash.
@@ -38,10 +38,10 @@ pub(crate) fn key(object: Object, hash: &Hash) -> IndexKey {
     key
 }
 
-pub(crate) fn value(place: Place) -> IndexValue {
+pub(crate) fn value(extent: Extent) -> IndexValue {
     let mut value = [0; INDEX_VALUE_BYTES];
-    value[..8].copy_from_slice(&place.at.to_u64().to_le_bytes());
-    value[8..].copy_from_slice(&place.bytes.to_le_bytes());
+    value[..8].copy_from_slice(&extent.at.to_u64().to_le_bytes());
+    value[8..].copy_from_slice(&extent.bytes.to_le_bytes());
     value
 }
 
@@ -56,10 +56,10 @@ pub(crate) fn state_value(commits: u64, store: u64) -> IndexValue {
     value
 }
 
-pub(crate) fn place(value: IndexValue) -> Place {
+pub(crate) fn extent(value: IndexValue) -> Extent {
     let at = value.first_chunk().map_or(0, |at| u64::from_le_bytes(*at));
     let bytes = value.last_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-    Place { at: Address::from_u64(at), bytes }
+    Extent { at: Address::from_u64(at), bytes }
 }
 
 /// What goes wrong in an index, as text.

@@ -56,12 +56,12 @@ pub(crate) const INDEX: &str = "index";
 
 /// Part of a store that can lie elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum StorePart {
     Archive = 1,
     Index = 2,
 }
 
-impl Part {
+impl StorePart {
     fn name(self) -> &'static str {
         match self {
             Self::Archive => "archive",
@@ -130,8 +130,8 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    fn parts(&self) -> impl Iterator<Item = (Part, &Path)> {
-        let parts = [(Part::Archive, &self.archive), (Part::Index, &self.index)];
+    fn parts(&self) -> impl Iterator<Item = (StorePart, &Path)> {
+        let parts = [(StorePart::Archive, &self.archive), (StorePart::Index, &self.index)];
         parts.into_iter().filter_map(|(part, path)| Some((part, Path::new(path.as_deref()?))))
     }
 
@@ -335,7 +335,7 @@ impl Locations {
         let (locations, errors) = Self::look(disk, at)?;
         let of_index = |error: &Error| {
             matches!(error, Error::AbsentLocation { part, .. } | Error::ForeignLocation { part, .. }
-                if *part == Part::Index.name())
+                if *part == StorePart::Index.name())
         };
         errors.into_iter().find(|error| !of_index(error)).map_or(Ok(locations), Err)
     }
@@ -380,7 +380,7 @@ impl Locations {
         for (part, path) in recorded.parts() {
             let _anchor = part.anchor(disk, path)?;
             part.claim(disk, path, recorded.store)?;
-            if part == Part::Index {
+            if part == StorePart::Index {
                 wanted.engine.remove(disk, &path.join(INDEX)).map_err(Error::index)?;
             }
         }
@@ -460,10 +460,10 @@ impl Locations {
             return;
         };
         let Ok(_anchor) = disk.anchor(before) else { return };
-        if Part::Index.check(disk, before, store).is_ok()
+        if StorePart::Index.check(disk, before, store).is_ok()
             && wanted.engine.remove(disk, &before.join(INDEX)).is_ok()
         {
-            disk.remove(&Part::Index.marker_path(before)).ok();
+            disk.remove(&StorePart::Index.marker_path(before)).ok();
         }
     }
 

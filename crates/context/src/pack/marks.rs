@@ -4,7 +4,7 @@
 //! Records point at earlier ones only. So the marks themselves are the list of what is still to be visited: the chunks are
 //! swept once, from the newest to the oldest, each from its end, and whatever is found is marked further down.
 
-use crate::base::address::{Address, Link, Place, UNIT_BYTES};
+use crate::base::address::{Address, Extent, Link, UNIT_BYTES};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::object::cached::Cached;
@@ -29,20 +29,20 @@ const LISTED_MAX: usize = PAGE_UNITS as usize / 16;
 
 /// The units of a page that are in a set.
 #[derive(Debug)]
-enum Page {
+enum MarkPage {
     /// Those that are, ascending.
     Listed(Vec<u16>),
     /// A bit for each.
     Bits(Box<[u64; PAGE_WORDS]>),
 }
 
-impl Default for Page {
+impl Default for MarkPage {
     fn default() -> Self {
         Self::Listed(Vec::new())
     }
 }
 
-impl Page {
+impl MarkPage {
     /// Adds a unit; says whether it was missing.
     fn add(&mut self, unit: u16) -> bool {
         match self {
@@ -97,14 +97,14 @@ impl Page {
 
 /// Units of a chunk: at most 2 bytes for each, and at most a bit for each unit that the chunk was written with.
 #[derive(Debug, Default)]
-struct Units(Vec<Page>);
+struct Units(Vec<MarkPage>);
 
 impl Units {
     /// Adds a unit; says whether it was missing.
     fn add(&mut self, unit: u32) -> bool {
         let page = (unit / PAGE_UNITS) as usize;
         if self.0.len() <= page {
-            self.0.resize_with(page + 1, Page::default);
+            self.0.resize_with(page + 1, MarkPage::default);
         }
         self.0[page].add((unit % PAGE_UNITS) as u16)
     }
@@ -199,9 +199,9 @@ impl Marks {
                 if open.locate(at).is_none() && pack.archived(at)?.is_some() {
                     continue;
                 }
-                let (place, body) = window.record(&open, at, pace)?;
-                self.visit(pack, place, &body, &mut |marks, link| {
-                    marks.mark(link.place.at);
+                let (extent, body) = window.record(&open, at, pace)?;
+                self.visit(pack, extent, &body, &mut |marks, link| {
+                    marks.mark(link.extent.at);
                 })?;
             }
         }
@@ -209,18 +209,18 @@ impl Marks {
     }
 
     /// Marks what a record of newer chunks, or one that was found late, points at, and all below.
-    pub(crate) fn mark_below(&mut self, pack: &Pack, place: Place, body: &[u8]) -> Result<()> {
+    pub(crate) fn mark_below(&mut self, pack: &Pack, extent: Extent, body: &[u8]) -> Result<()> {
         let mut found = Vec::new();
-        self.visit(pack, place, body, &mut |_, link| found.push(link.place))?;
+        self.visit(pack, extent, body, &mut |_, link| found.push(link.extent))?;
         self.mark_all(pack, found)
     }
 
     /// Marks records, and all below them but for what is in a volume already.
-    pub(crate) fn mark_all(&mut self, pack: &Pack, mut found: Vec<Place>) -> Result<()> {
-        while let Some(place) = found.pop() {
-            if self.mark(place.at) && pack.archived(place.at)?.is_none() {
-                let body = pack.body(place)?;
-                self.visit(pack, place, &body, &mut |_, link| found.push(link.place))?;
+    pub(crate) fn mark_all(&mut self, pack: &Pack, mut found: Vec<Extent>) -> Result<()> {
+        while let Some(extent) = found.pop() {
+            if self.mark(extent.at) && pack.archived(extent.at)?.is_none() {
+                let body = pack.body(extent)?;
+                self.visit(pack, extent, &body, &mut |_, link| found.push(link.extent))?;
             }
         }
         Ok(())
@@ -230,15 +230,15 @@ impl Marks {
     fn visit(
         &mut self,
         pack: &Pack,
-        place: Place,
+        extent: Extent,
         body: &[u8],
         point: &mut dyn FnMut(&mut Self, &Link),
     ) -> Result<()> {
         if !body.first().is_some_and(|kind| (FLAT..=ENTRIES_DELTA).contains(kind)) {
             return Ok(());
         }
-        let fail = |what| pack.corrupt(place.at, what);
-        let record = match Record::decode(place, body).map_err(fail)? {
+        let fail = |what| pack.corrupt(extent.at, what);
+        let record = match Record::decode(extent, body).map_err(fail)? {
             Decoded::Record(record) => record,
             Decoded::Delta(delta) => {
                 self.mark_base(delta.full().at);
@@ -275,7 +275,7 @@ impl Window {
         chunk: &Chunk,
         at: Address,
         pace: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<(Place, Vec<u8>)> {
+    ) -> Result<(Extent, Vec<u8>)> {
         let gone = || Error::Collected { address: at };
         let (offset, room) = chunk.locate(at).ok_or_else(gone)?;
         if self.size_at(offset).is_none() {
@@ -295,7 +295,7 @@ impl Window {
         let start = (offset - self.start) as usize;
         let (body, _) = open_record(at, &self.bytes[start..start + size])
             .map_err(|what| chunk.corrupt(at, what))?;
-        Ok((Place { at, bytes: size as u32 }, body.to_vec()))
+        Ok((Extent { at, bytes: size as u32 }, body.to_vec()))
     }
 
     fn fill(
@@ -359,10 +359,10 @@ mod tests {
     #[test]
     fn few_units_take_little_memory() {
         let heap_bytes = |units: &Units| -> usize {
-            let pages = units.0.capacity() * size_of::<Page>();
-            let of_page = |page: &Page| match page {
-                Page::Listed(listed) => listed.capacity() * 2,
-                Page::Bits(_) => PAGE_WORDS * 8,
+            let pages = units.0.capacity() * size_of::<MarkPage>();
+            let of_page = |page: &MarkPage| match page {
+                MarkPage::Listed(listed) => listed.capacity() * 2,
+                MarkPage::Bits(_) => PAGE_WORDS * 8,
             };
             pages + units.0.iter().map(of_page).sum::<usize>()
         };

@@ -7,13 +7,13 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
-use crate::base::address::{Address, Link, Place, UNIT_BYTES};
+use crate::base::address::{Address, Extent, Link, UNIT_BYTES};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::object::cached::Cached;
 use crate::object::record::{Decoded, Delta, Record, VALUE};
 use crate::pack::archive::{
-    Catalog, NEW_SUFFIX, Part, check_marker, missing, new_path, part_path, remove_unfinished,
+    Catalog, NEW_SUFFIX, PartId, check_marker, missing, new_path, part_path, remove_unfinished,
     volume_dir, volumes,
 };
 use crate::pack::chunk::{
@@ -24,7 +24,7 @@ use crate::pack::control::{CONTROL, ControlFile, STATE_BYTES};
 use crate::pack::frame::{
     FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, newest_synced, parse, parse_damaged,
 };
-use crate::pack::handles::OpenFiles;
+use crate::pack::handles::ChunkHandles;
 use crate::pack::locations::{LOCATIONS, Locations};
 use crate::pack::read_many::read_bodies;
 use crate::tree::node::Source;
@@ -61,7 +61,7 @@ pub(crate) struct Pack {
     writable: bool,
     /// How chunks are read that are not written to.
     access: Access,
-    files: OpenFiles,
+    files: ChunkHandles,
     /// Number of the chunk that is written to: from it on they are read through the page cache. Beyond all if there is none.
     appended: AtomicU32,
     /// What the volumes have; none before somebody looks.
@@ -86,14 +86,14 @@ type VisitFrame<'a> = dyn FnMut(FrameKind, Address, &[u8]) -> Result<()> + 'a;
 
 /// How far frames are to be followed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reach {
+pub(crate) struct FollowLimit {
     /// The pack was durable up to here at least: what is not whole before is damaged.
     pub(crate) durable: Address,
     /// Whether the frames before the first damaged one are taken for all, in place of an error.
     pub(crate) stops_at_damage: bool,
 }
 
-impl Reach {
+impl FollowLimit {
     /// Up to an end that must be reached.
     pub(crate) fn to(durable: Address) -> Self {
         Self { durable, stops_at_damage: false }
@@ -121,7 +121,7 @@ impl Pack {
             store: OnceLock::new(),
             writable,
             access: Access::Buffered,
-            files: OpenFiles::new(OPEN_FILES_MAX),
+            files: ChunkHandles::new(OPEN_FILES_MAX),
             appended: AtomicU32::new(u32::MAX),
             catalog: RwLock::default(),
             first: AtomicU32::new(0),
@@ -195,7 +195,7 @@ impl Pack {
     }
 
     /// A part of a chunk in a volume, opened if it is not.
-    pub(crate) fn part(&self, number: u32, part: Part) -> Result<Arc<Chunk>> {
+    pub(crate) fn part(&self, number: u32, part: PartId) -> Result<Arc<Chunk>> {
         self.files.get((number, Some(part)), || {
             let path = part_path(&self.archive_dir(), number, part);
             let id = (number, self.store.get().copied());
@@ -216,8 +216,8 @@ impl Pack {
     }
 
     /// All parts of chunks in volumes, ascending.
-    pub(crate) fn parts(&self) -> Result<Vec<(u32, Part)>> {
-        let mut parts: Vec<(u32, Part)> =
+    pub(crate) fn parts(&self) -> Result<Vec<(u32, PartId)>> {
+        let mut parts: Vec<(u32, PartId)> =
             self.with_catalog(true, |catalog| catalog.all().collect())?;
         parts.sort_unstable();
         Ok(parts)
@@ -289,29 +289,30 @@ impl Pack {
     }
 
     /// The body of a record, of its chunk or of a volume.
-    pub(crate) fn body(&self, place: Place) -> Result<Vec<u8>> {
+    pub(crate) fn body(&self, extent: Extent) -> Result<Vec<u8>> {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
-        self.counters.read_bytes.fetch_add(u64::from(place.bytes), Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(u64::from(extent.bytes), Ordering::Relaxed);
         let mut is_lost = false;
-        if place.at.chunk >= self.first.load(Ordering::Acquire) {
-            match self.chunk(place.at.chunk) {
+        if extent.at.chunk >= self.first.load(Ordering::Acquire) {
+            match self.chunk(extent.at.chunk) {
                 Ok(chunk) => {
-                    if let Some(body) = chunk.read(place)? {
+                    if let Some(body) = chunk.read(extent)? {
                         return Ok(body);
                     }
                 }
                 Err(error) if !is_absent(&error) => return Err(error),
-                Err(_) => is_lost = !self.was_removed(place.at.chunk),
+                Err(_) => is_lost = !self.was_removed(extent.at.chunk),
             }
         }
-        let archived = self.archived(place.at)?.map(|part| part.read(place)).transpose()?.flatten();
+        let archived =
+            self.archived(extent.at)?.map(|part| part.read(extent)).transpose()?.flatten();
         if let Some(body) = archived {
             return Ok(body);
         }
         Err(match self.missing_volume()? {
-            _ if is_lost => self.lost(place.at.chunk),
-            Some(path) => Error::VolumeMissing { path, address: place.at },
-            None => Error::Collected { address: place.at },
+            _ if is_lost => self.lost(extent.at.chunk),
+            Some(path) => Error::VolumeMissing { path, address: extent.at },
+            None => Error::Collected { address: extent.at },
         })
     }
 
@@ -363,35 +364,35 @@ impl Pack {
     }
 
     /// A record that was read, which the cache gets.
-    fn keep(&self, place: Place, record: Record) -> Arc<Record> {
+    fn keep(&self, extent: Extent, record: Record) -> Arc<Record> {
         let record = Arc::new(record);
-        self.cache_record(place.at, Arc::clone(&record));
+        self.cache_record(extent.at, Arc::clone(&record));
         record
     }
 
     /// Reads those of these nodes and values in one batch that are not cached. Gives the nodes, none for those that are not
     /// there, or damaged. Values that would not be cached are left out.
-    fn fetch_once(&self, nodes: &[Place], values: &[Place]) -> Vec<Option<Fetched>> {
+    fn fetch_once(&self, nodes: &[Extent], values: &[Extent]) -> Vec<Option<Fetched>> {
         let mut fetched: Vec<Option<Fetched>> = nodes.iter().map(|_| None).collect();
-        let mut missing: Vec<(Option<usize>, Place)> = Vec::new();
-        for (number, place) in nodes.iter().enumerate() {
-            match self.cache.get(place.at) {
+        let mut missing: Vec<(Option<usize>, Extent)> = Vec::new();
+        for (number, extent) in nodes.iter().enumerate() {
+            match self.cache.get(extent.at) {
                 Some(Cached::Record(record)) => fetched[number] = Some(Fetched::Record(record)),
                 Some(Cached::Value(_)) => {}
-                None => missing.push((Some(number), *place)),
+                None => missing.push((Some(number), *extent)),
             }
         }
-        missing.retain(|(_, place)| place.bytes <= FETCHED_NODE_BYTES);
-        let is_missing = |place: &&Place| {
-            place.bytes as usize <= CACHED_VALUE_BYTES && self.cache.get(place.at).is_none()
+        missing.retain(|(_, extent)| extent.bytes <= FETCHED_NODE_BYTES);
+        let is_missing = |extent: &&Extent| {
+            extent.bytes as usize <= CACHED_VALUE_BYTES && self.cache.get(extent.at).is_none()
         };
-        missing.extend(values.iter().filter(is_missing).map(|place| (None, *place)));
+        missing.extend(values.iter().filter(is_missing).map(|extent| (None, *extent)));
         let first = self.first.load(Ordering::Acquire);
-        missing.retain(|(_, place)| place.at.chunk >= first);
-        let mut records: Vec<(Arc<Chunk>, Place)> = Vec::with_capacity(missing.len());
-        missing.retain(|(_, place)| match self.chunk(place.at.chunk) {
+        missing.retain(|(_, extent)| extent.at.chunk >= first);
+        let mut records: Vec<(Arc<Chunk>, Extent)> = Vec::with_capacity(missing.len());
+        missing.retain(|(_, extent)| match self.chunk(extent.at.chunk) {
             Ok(chunk) => {
-                records.push((chunk, *place));
+                records.push((chunk, *extent));
                 true
             }
             Err(_) => false,
@@ -399,20 +400,20 @@ impl Pack {
         if records.is_empty() {
             return fetched;
         }
-        let bytes = records.iter().map(|(_, place)| u64::from(place.bytes)).sum();
+        let bytes = records.iter().map(|(_, extent)| u64::from(extent.bytes)).sum();
         self.counters.reads.fetch_add(records.len() as u64, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         read_bodies(&*self.disk, &records, &mut |number, body| {
-            let (node, place) = missing[number];
+            let (node, extent) = missing[number];
             let Some(node) = node else {
                 if let Some((&VALUE, bytes)) = body.split_first() {
-                    self.cache_value(place.at, &bytes.into());
+                    self.cache_value(extent.at, &bytes.into());
                 }
                 return;
             };
-            fetched[node] = match Record::decode(place, body) {
-                Ok(Decoded::Record(record)) => Some(Fetched::Record(self.keep(place, record))),
+            fetched[node] = match Record::decode(extent, body) {
+                Ok(Decoded::Record(record)) => Some(Fetched::Record(self.keep(extent, record))),
                 Ok(Decoded::Delta(delta)) => Some(Fetched::Delta(delta)),
                 Err(_) => None,
             };
@@ -421,53 +422,53 @@ impl Pack {
     }
 
     /// The directory node at a place; of a delta, with what it is based on.
-    pub(crate) fn record_at(&self, place: Place) -> Result<Arc<Record>> {
-        if let Some(Cached::Record(record)) = self.cached(place.at) {
+    pub(crate) fn record_at(&self, extent: Extent) -> Result<Arc<Record>> {
+        if let Some(Cached::Record(record)) = self.cached(extent.at) {
             return Ok(record);
         }
-        let fail = |what| self.corrupt(place.at, what);
-        let record = match Record::decode(place, &self.body(place)?).map_err(fail)? {
+        let fail = |what| self.corrupt(extent.at, what);
+        let record = match Record::decode(extent, &self.body(extent)?).map_err(fail)? {
             Decoded::Record(record) => record,
             Decoded::Delta(delta) => {
                 let full = self.full_record(delta.full())?;
                 delta.apply(&full).map_err(fail)?
             }
         };
-        Ok(self.keep(place, record))
+        Ok(self.keep(extent, record))
     }
 
     /// The record that a delta is based on, for who goes over all of them: it goes into `aside` in place of the cache.
     pub(crate) fn record_aside(
         &self,
-        place: Place,
+        extent: Extent,
         aside: &Cache<Address, Cached>,
     ) -> Result<Arc<Record>> {
         for cache in [aside, &self.cache] {
-            if let Some(Cached::Record(record)) = cache.get(place.at) {
+            if let Some(Cached::Record(record)) = cache.get(extent.at) {
                 return Ok(record);
             }
         }
-        let record = Arc::new(self.decode_full(place)?);
-        aside.insert(place.at, Cached::Record(Arc::clone(&record)));
+        let record = Arc::new(self.decode_full(extent)?);
+        aside.insert(extent.at, Cached::Record(Arc::clone(&record)));
         Ok(record)
     }
 
     /// The record that a delta is based on.
-    fn full_record(&self, place: Place) -> Result<Arc<Record>> {
-        if let Some(Cached::Record(record)) = self.cached(place.at) {
+    fn full_record(&self, extent: Extent) -> Result<Arc<Record>> {
+        if let Some(Cached::Record(record)) = self.cached(extent.at) {
             return Ok(record);
         }
-        Ok(self.keep(place, self.decode_full(place)?))
+        Ok(self.keep(extent, self.decode_full(extent)?))
     }
 
-    fn decode_full(&self, place: Place) -> Result<Record> {
-        match Record::decode(place, &self.body(place)?) {
+    fn decode_full(&self, extent: Extent) -> Result<Record> {
+        match Record::decode(extent, &self.body(extent)?) {
             Ok(Decoded::Record(record)) => Ok(record),
             Ok(Decoded::Delta(_)) => {
                 Err(self
-                    .corrupt(place.at, Corrupt::rule("a delta is based on a full record", 4, 5)))
+                    .corrupt(extent.at, Corrupt::rule("a delta is based on a full record", 4, 5)))
             }
-            Err(what) => Err(self.corrupt(place.at, what)),
+            Err(what) => Err(self.corrupt(extent.at, what)),
         }
     }
 
@@ -528,7 +529,7 @@ impl Pack {
         &self,
         start: Address,
         chain: u32,
-        reach: Reach,
+        limit: FollowLimit,
         visit: &mut VisitFrame<'_>,
     ) -> Result<Tail> {
         let chunk = self.chunk(start.chunk).map_err(|error| match error {
@@ -541,16 +542,16 @@ impl Pack {
         }
         let mut tail = Tail { chunk, end: start, chain };
         loop {
-            match self.follow_chunk(&mut tail, reach, visit) {
+            match self.follow_chunk(&mut tail, limit, visit) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(_) if reach.stops_at_damage => return Ok(tail),
+                Err(_) if limit.stops_at_damage => return Ok(tail),
                 Err(error) => return Err(error),
             }
         }
 
-        let durable = reach.durable;
-        if tail.end < durable && !reach.stops_at_damage {
+        let durable = limit.durable;
+        if tail.end < durable && !limit.stops_at_damage {
             let lost = durable.chunk > tail.end.chunk
                 && self.disk.kind(&chunk_path(self.dir(), tail.end.chunk + 1))?.is_none();
             if lost {
@@ -565,10 +566,10 @@ impl Pack {
     fn follow_chunk(
         &self,
         tail: &mut Tail,
-        reach: Reach,
+        limit: FollowLimit,
         visit: &mut VisitFrame<'_>,
     ) -> Result<bool> {
-        self.follow_frames(tail, reach.durable, visit)?;
+        self.follow_frames(tail, limit.durable, visit)?;
         let next = tail.end.chunk + 1;
         if self.disk.kind(&chunk_path(self.dir(), next))?.is_none() {
             return Ok(false);
@@ -711,8 +712,8 @@ impl Pack {
         let Some(unit) = tail.end.unit.checked_sub(STATE_BYTES.div_ceil(UNIT_BYTES as u32)) else {
             return false;
         };
-        let place = Place { at: Address { unit, ..tail.end }, bytes: STATE_BYTES };
-        matches!(tail.chunk.read(place), Ok(Some(body)) if body.first() == Some(&STATE))
+        let extent = Extent { at: Address { unit, ..tail.end }, bytes: STATE_BYTES };
+        matches!(tail.chunk.read(extent), Ok(Some(body)) if body.first() == Some(&STATE))
     }
 
     /// Removes what a collection has left behind when it was interrupted: chunks before `first`, and copies that did not take
@@ -888,22 +889,22 @@ fn frame_damaged(at: Address, end: u64) -> Corrupt {
 
 impl Source for Pack {
     fn record(&self, link: &Link) -> Result<Arc<Record>> {
-        self.record_at(link.place)
+        self.record_at(link.extent)
     }
 
     fn value(&self, link: &Link) -> Result<Arc<[u8]>> {
-        let place = link.place;
-        if let Some(Cached::Value(value)) = self.cached(place.at) {
+        let extent = link.extent;
+        if let Some(Cached::Value(value)) = self.cached(extent.at) {
             return Ok(value);
         }
-        let body = self.body(place)?;
+        let body = self.body(extent)?;
         let Some((&VALUE, bytes)) = body.split_first() else {
             let found = body.first().copied().unwrap_or(0);
             let what = Corrupt::rule("kind of a value record", u64::from(VALUE), u64::from(found));
-            return Err(self.corrupt(place.at, what));
+            return Err(self.corrupt(extent.at, what));
         };
         let value: Arc<[u8]> = bytes.into();
-        self.cache_value(place.at, &value);
+        self.cache_value(extent.at, &value);
         Ok(value)
     }
 
@@ -911,22 +912,22 @@ impl Source for Pack {
         self.corrupt(at, what)
     }
 
-    fn fetch(&self, nodes: &[Place], values: &[Place]) -> Vec<Option<Arc<Record>>> {
+    fn fetch(&self, nodes: &[Extent], values: &[Extent]) -> Vec<Option<Arc<Record>>> {
         let fetched = self.fetch_once(nodes, values);
         let delta = |fetched: &Option<Fetched>| match fetched {
             Some(Fetched::Delta(delta)) => Some(delta.full()),
             _ => None,
         };
-        let mut bases: Vec<Place> = fetched.iter().filter_map(delta).collect();
-        bases.sort_unstable_by_key(|place| place.at);
-        bases.dedup_by_key(|place| place.at);
+        let mut bases: Vec<Extent> = fetched.iter().filter_map(delta).collect();
+        bases.sort_unstable_by_key(|extent| extent.at);
+        bases.dedup_by_key(|extent| extent.at);
         let full = self.fetch_once(&bases, &[]);
-        let whole = |(fetched, place): (Option<Fetched>, &Place)| match fetched? {
+        let whole = |(fetched, extent): (Option<Fetched>, &Extent)| match fetched? {
             Fetched::Record(record) => Some(record),
             Fetched::Delta(delta) => {
                 let base = bases.binary_search_by_key(&delta.full().at, |base| base.at).ok()?;
                 let Some(Fetched::Record(base)) = &full[base] else { return None };
-                Some(self.keep(*place, delta.apply(base).ok()?))
+                Some(self.keep(*extent, delta.apply(base).ok()?))
             }
         };
         fetched.into_iter().zip(nodes).map(whole).collect()

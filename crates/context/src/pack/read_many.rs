@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use terrane_io::{ALIGN, AlignedBuf, Completion, Direction, Disk, Request};
 
-use crate::base::address::Place;
+use crate::base::address::Extent;
 use crate::pack::chunk::Chunk;
 
 /// Reads in flight of one batch.
@@ -26,7 +26,7 @@ struct Pages {
 }
 
 /// A record that is wanted: its chunk, its place, and where it begins in the file.
-type Wanted = (Arc<Chunk>, Place, u64);
+type Wanted = (Arc<Chunk>, Extent, u64);
 
 /// Calls `visit` with the number and the body of each record, in any order. Those that are not there, or not whole, are
 /// left out.
@@ -34,29 +34,29 @@ type Wanted = (Arc<Chunk>, Place, u64);
 /// Cost: one submission of reads of pages, up to 64 in flight.
 pub(crate) fn read_bodies(
     disk: &dyn Disk,
-    records: &[(Arc<Chunk>, Place)],
+    records: &[(Arc<Chunk>, Extent)],
     visit: &mut dyn FnMut(usize, &[u8]),
 ) {
-    let located = records.iter().enumerate().filter_map(|(number, (chunk, place))| {
-        let offset = chunk.offset_of(*place).ok()??;
-        Some((number, (Arc::clone(chunk), *place, offset)))
+    let located = records.iter().enumerate().filter_map(|(number, (chunk, extent))| {
+        let offset = chunk.offset_of(*extent).ok()??;
+        Some((number, (Arc::clone(chunk), *extent, offset)))
     });
     let mut wanted: Vec<(usize, Wanted)> = located.collect();
-    wanted.sort_unstable_by_key(|(_, (_, place, _))| place.at);
+    wanted.sort_unstable_by_key(|(_, (_, extent, _))| extent.at);
     let pages = pages_of(&wanted);
     let mut take = |done: Completion| -> AlignedBuf {
         let pages = &pages[done.tag as usize];
-        for (number, (chunk, place, offset)) in &wanted[pages.records.clone()] {
+        for (number, (chunk, extent, offset)) in &wanted[pages.records.clone()] {
             let start = (offset - pages.start) as usize;
-            let bytes = done.buffer.get(start..start + place.bytes as usize);
+            let bytes = done.buffer.get(start..start + extent.bytes as usize);
             match bytes.filter(|_| done.result.is_ok()) {
                 Some(bytes) => {
-                    if let Ok(body) = chunk.open_body(*place, bytes) {
+                    if let Ok(body) = chunk.open_body(*extent, bytes) {
                         visit(*number, body);
                     }
                 }
                 None => {
-                    if let Ok(Some(body)) = chunk.read(*place) {
+                    if let Ok(Some(body)) = chunk.read(*extent) {
                         visit(*number, &body);
                     }
                 }
@@ -100,9 +100,9 @@ pub(crate) fn read_bodies(
 fn pages_of(wanted: &[(usize, Wanted)]) -> Vec<Pages> {
     let align = ALIGN as u64;
     let mut all: Vec<Pages> = Vec::new();
-    for (number, (_, (chunk, place, offset))) in wanted.iter().enumerate() {
+    for (number, (_, (chunk, extent, offset))) in wanted.iter().enumerate() {
         let start = offset / align * align;
-        let end = (offset + u64::from(place.bytes)).next_multiple_of(align);
+        let end = (offset + u64::from(extent.bytes)).next_multiple_of(align);
         match all.last_mut() {
             Some(last)
                 if Arc::ptr_eq(&last.chunk, chunk)

@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::base::address::{Address, Link, Place};
+use crate::base::address::{Address, Extent, Link};
 use crate::base::error::Result;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
@@ -55,7 +55,7 @@ pub fn produce_tree_proof<R>(
         spots: Mutex::new(vec![Noted { parent: None, item: 0, seen: Seen::Nothing }]),
     });
     let empty = before.kind == Kind::Directory && hash == tree.rules().empty_hash();
-    let link = Link { place: Recorder::place(0), hash };
+    let link = Link { extent: Recorder::extent(0), hash };
     let root = match before.kind {
         Kind::Directory if empty => empty_dir(),
         Kind::Directory => Child::DirAt(Box::new((link, OnceLock::new()))),
@@ -176,13 +176,13 @@ fn filled(inner: InnerRef<'_>) -> impl Iterator<Item = (usize, Hash)> + '_ {
 }
 
 fn inner_record(inner: InnerRef<'_>, height: u16, first: usize) -> Record {
-    let link = |(number, (_, hash))| Link { place: Recorder::place(number), hash };
+    let link = |(number, (_, hash))| Link { extent: Recorder::extent(number), hash };
     let inner = Inner {
         depth: inner.depth(),
         count: inner.count(),
         mask: filled(inner).fold(0, |mask, (bucket, _)| mask | 1 << bucket),
         links: (first..).zip(filled(inner)).map(link).collect(),
-        full: Recorder::place(first),
+        full: Recorder::extent(first),
         changed: 0,
     };
     Record { height, body: RecordBody::Inner(inner) }
@@ -194,13 +194,13 @@ impl Recorder {
     }
 
     /// The address that stands for a number: parents, which are numbered before their children, have higher ones.
-    fn place(number: usize) -> Place {
+    fn extent(number: usize) -> Extent {
         let number = u32::try_from(number).expect("fewer places than addresses fit in memory");
-        Place { at: Address { chunk: 0, unit: u32::MAX - number }, bytes: 0 }
+        Extent { at: Address { chunk: 0, unit: u32::MAX - number }, bytes: 0 }
     }
 
     fn number(link: &Link) -> usize {
-        (u32::MAX - link.place.at.unit) as usize
+        (u32::MAX - link.extent.at.unit) as usize
     }
 
     /// What is at a place that is not a bucket.
@@ -227,17 +227,18 @@ impl Recorder {
         number: usize,
         first: usize,
     ) -> Record {
-        let (count, place) = (entries.len(), Self::place(number));
+        let (count, extent) = (entries.len(), Self::extent(number));
         let mut out =
-            EntriesWriter::new(entries.is_leaf(), place.at, None, EntriesBuffers::default());
+            EntriesWriter::new(entries.is_leaf(), extent.at, None, EntriesBuffers::default());
         for item in 0..count {
             let spot = entries.spot(item);
-            let link = Link { place: Self::place(first + item), hash: spot_hash(&self.env, spot) };
+            let link =
+                Link { extent: Self::extent(first + item), hash: spot_hash(&self.env, spot) };
             let stored = if spot.is_value() { Stored::Value(link) } else { Stored::Dir(link) };
             out.put(entries.step(item), stored);
         }
         out.end();
-        out.record(height, place).0
+        out.record(height, extent).0
     }
 
     fn state(&self) -> std::result::Result<ProofTree, ProofError> {

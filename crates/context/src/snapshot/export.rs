@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
 use crate::object::record::Stored;
@@ -20,34 +20,34 @@ use crate::snapshot::snapshot::{
     StreamWriter,
 };
 use crate::store::context::Context;
-use crate::store::inner::Core;
+use crate::store::inner::StoreInner;
 use crate::store::reader::StoreReader;
 use crate::store::store::Store;
 use crate::tree::node::{Child, EntriesRef, Env, InnerRef, Node, Shape, Spot};
 
 /// A commit, checked out so that it stays.
-pub(crate) struct Source {
+pub(crate) struct ExportSource {
     pub(crate) header: Header,
     commit: Commit,
     context: Context,
     base: Option<Context>,
 }
 
-impl Source {
-    pub(crate) fn open(core: &Core, hash: &Hash, base: Option<&Hash>) -> Result<Self> {
+impl ExportSource {
+    pub(crate) fn open(inner: &StoreInner, hash: &Hash, base: Option<&Hash>) -> Result<Self> {
         let checkout =
-            |hash: &Hash| core.checkout(hash)?.ok_or(Error::UnknownCommit { hash: *hash });
+            |hash: &Hash| inner.checkout(hash)?.ok_or(Error::UnknownCommit { hash: *hash });
         let context = checkout(hash)?;
-        let header = Header { rules: core.env.rules, commit: *hash, base: base.copied() };
+        let header = Header { rules: inner.env.rules, commit: *hash, base: base.copied() };
         let base = base.map(checkout).transpose()?;
-        Ok(Self { header, commit: core.commit_of(hash)?, context, base })
+        Ok(Self { header, commit: inner.commit_of(hash)?, context, base })
     }
 
     /// Gives out all elements; returns how many.
     pub(crate) fn elements(&self, out: &mut dyn Elements) -> Result<u64> {
         let env = &*self.context.tree().env;
         let mut exporter =
-            Exporter { env, out, count: 0, written: QuickMap::default(), stack: Vec::new() };
+            Exporter { env, out, count: 0, written: FastMap::default(), stack: Vec::new() };
         let base = match &self.base {
             Some(base) => root(base)?.map(|node| BaseSpot::new(node, None)),
             None => None,
@@ -81,19 +81,19 @@ fn root(context: &Context) -> Result<Option<Arc<Node>>> {
 /// A directory or an inode of the base, at the place of one that is exported.
 struct BaseSpot {
     node: Arc<Node>,
-    above: Option<(Rc<BaseSpot>, Way)>,
+    above: Option<(Rc<BaseSpot>, BaseStep)>,
     /// The element that says where it is, once one is needed.
     number: Cell<Option<usize>>,
 }
 
 /// How a directory or an inode of the base is reached from another.
-enum Way {
+enum BaseStep {
     Step(Box<[u8]>),
     Bucket(u8),
 }
 
 impl BaseSpot {
-    fn new(node: Arc<Node>, above: Option<(Rc<BaseSpot>, Way)>) -> Rc<Self> {
+    fn new(node: Arc<Node>, above: Option<(Rc<BaseSpot>, BaseStep)>) -> Rc<Self> {
         Rc::new(Self { node, above, number: Cell::new(None) })
     }
 
@@ -101,7 +101,7 @@ impl BaseSpot {
     fn below(self: &Rc<Self>, env: &Env, step: &[u8]) -> Result<Option<Rc<Self>>> {
         let Some(spot) = self.node.locate(env, step)? else { return Ok(None) };
         let below = crate::tree::walk::dir(env, spot)?;
-        Ok(below.map(|node| Self::new(node, Some((Rc::clone(self), Way::Step(step.into()))))))
+        Ok(below.map(|node| Self::new(node, Some((Rc::clone(self), BaseStep::Step(step.into()))))))
     }
 
     /// The inode of a bucket.
@@ -110,7 +110,7 @@ impl BaseSpot {
         if inner.depth() != depth {
             return Ok(None);
         }
-        let above = || Some((Rc::clone(self), Way::Bucket(bucket as u8)));
+        let above = || Some((Rc::clone(self), BaseStep::Bucket(bucket as u8)));
         Ok(inner.fetch(env, bucket)?.map(|node| Self::new(node, above())))
     }
 
@@ -134,7 +134,7 @@ impl BaseSpot {
 }
 
 /// A directory or an inode on the path that is being exported.
-struct Frame {
+struct OpenNode {
     node: Arc<Node>,
     /// The directory of the base at its path.
     dir: Option<Rc<BaseSpot>>,
@@ -149,7 +149,7 @@ struct Frame {
     below: Vec<usize>,
 }
 
-impl Frame {
+impl OpenNode {
     fn new(node: Arc<Node>, dir: Option<Rc<BaseSpot>>, inode: Option<Rc<BaseSpot>>) -> Self {
         let (entries, below) = (Vec::new(), Vec::new());
         Self { node, dir, inode, next: 0, entries, mask: 0, kept: 0, below }
@@ -175,8 +175,8 @@ struct Exporter<'a> {
     out: &'a mut dyn Elements,
     count: usize,
     /// The numbers of objects: whether each is a value, and its hash.
-    written: QuickMap<(bool, Hash), usize>,
-    stack: Vec<Frame>,
+    written: FastMap<(bool, Hash), usize>,
+    stack: Vec<OpenNode>,
 }
 
 /// The hash of a node that was loaded.
@@ -196,19 +196,19 @@ impl Exporter<'_> {
         if let Some(base) = base.as_ref().filter(|base| hash_of(&base.node) == hash_of(&node)) {
             return self.base(base);
         }
-        self.stack.push(Frame::new(node, base.clone(), base));
+        self.stack.push(OpenNode::new(node, base.clone(), base));
         loop {
-            let mut frame = self.stack.pop().expect("the root is the last to go");
-            let node = Arc::clone(&frame.node);
+            let mut open = self.stack.pop().expect("the root is the last to go");
+            let node = Arc::clone(&open.node);
             let below = match node.shape() {
-                Shape::Entries(entries) => self.entries(&mut frame, entries)?,
-                Shape::Inner(inner) => self.inner(&mut frame, inner)?,
+                Shape::Entries(entries) => self.entries(&mut open, entries)?,
+                Shape::Inner(inner) => self.inner(&mut open, inner)?,
             };
             if let Some(below) = below {
-                self.stack.extend([frame, below]);
+                self.stack.extend([open, below]);
                 continue;
             }
-            let number = self.node(frame)?;
+            let number = self.node(open)?;
             match self.stack.last_mut() {
                 Some(above) => above.take(number),
                 None => return Ok(number),
@@ -217,37 +217,41 @@ impl Exporter<'_> {
     }
 
     /// Goes through the entries up to a directory that is to be exported first.
-    fn entries(&mut self, frame: &mut Frame, entries: EntriesRef<'_>) -> Result<Option<Frame>> {
-        while frame.next < entries.len() {
-            let step = entries.step(frame.next);
-            let spot = entries.spot(frame.next);
+    fn entries(
+        &mut self,
+        open: &mut OpenNode,
+        entries: EntriesRef<'_>,
+    ) -> Result<Option<OpenNode>> {
+        while open.next < entries.len() {
+            let step = entries.step(open.next);
+            let spot = entries.spot(open.next);
             let Ok(stored) = spot.stored() else { unreachable!("a commit is stored") };
             let bound = match stored {
                 Stored::Inline(bytes) => Bound::Inline(bytes.to_vec()),
-                _ if self.is_kept(frame, step, stored)? => Bound::Kept,
+                _ if self.is_kept(open, step, stored)? => Bound::Kept,
                 Stored::Value(link) => Bound::Value(self.value(spot, link.hash)?),
                 Stored::Dir(link) => match self.written.get(&(false, link.hash)) {
                     Some(number) => Bound::Dir(*number),
-                    None => return self.below(frame, step, spot),
+                    None => return self.below(open, step, spot),
                 },
             };
-            frame.entries.push((step.into(), bound));
-            frame.next += 1;
+            open.entries.push((step.into(), bound));
+            open.next += 1;
         }
         Ok(None)
     }
 
-    fn is_kept(&self, frame: &Frame, step: &[u8], stored: Stored<'_>) -> Result<bool> {
-        frame.dir.as_ref().map_or(Ok(false), |dir| dir.keeps(self.env, step, stored))
+    fn is_kept(&self, open: &OpenNode, step: &[u8], stored: Stored<'_>) -> Result<bool> {
+        open.dir.as_ref().map_or(Ok(false), |dir| dir.keeps(self.env, step, stored))
     }
 
-    fn below(&self, frame: &Frame, step: &[u8], spot: Spot<'_>) -> Result<Option<Frame>> {
-        let base = match &frame.dir {
+    fn below(&self, open: &OpenNode, step: &[u8], spot: Spot<'_>) -> Result<Option<OpenNode>> {
+        let base = match &open.dir {
             Some(dir) => dir.below(self.env, step)?,
             None => None,
         };
         let node = crate::tree::walk::dir(self.env, spot)?;
-        Ok(node.map(|node| Frame::new(node, base.clone(), base)))
+        Ok(node.map(|node| OpenNode::new(node, base.clone(), base)))
     }
 
     fn value(&mut self, spot: Spot<'_>, hash: Hash) -> Result<usize> {
@@ -261,48 +265,48 @@ impl Exporter<'_> {
     }
 
     /// Goes through the buckets up to an inode that is to be exported first.
-    fn inner(&mut self, frame: &mut Frame, inner: InnerRef<'_>) -> Result<Option<Frame>> {
-        while frame.next < BRANCHING_MAX as usize {
-            let bucket = frame.next;
+    fn inner(&mut self, open: &mut OpenNode, inner: InnerRef<'_>) -> Result<Option<OpenNode>> {
+        while open.next < BRANCHING_MAX as usize {
+            let bucket = open.next;
             if let Some(hash) = inner.bucket_hash(bucket) {
-                let base = frame.inode.as_ref();
+                let base = open.inode.as_ref();
                 if base.and_then(|base| base.bucket_hash(inner.depth(), bucket)) == Some(hash) {
-                    frame.mask |= 1 << bucket;
-                    frame.kept |= 1 << bucket;
+                    open.mask |= 1 << bucket;
+                    open.kept |= 1 << bucket;
                 } else if let Some(number) = self.written.get(&(false, *hash)) {
-                    frame.mask |= 1 << bucket;
-                    frame.below.push(*number);
+                    open.mask |= 1 << bucket;
+                    open.below.push(*number);
                 } else if let Some(node) = inner.fetch(self.env, bucket)? {
                     let inode = match base {
                         Some(base) => base.bucket(self.env, inner.depth(), bucket)?,
                         None => None,
                     };
-                    return Ok(Some(Frame::new(node, frame.dir.clone(), inode)));
+                    return Ok(Some(OpenNode::new(node, open.dir.clone(), inode)));
                 }
             }
-            frame.next += 1;
+            open.next += 1;
         }
         Ok(None)
     }
 
     /// Gives out a node whose children have numbers.
-    fn node(&mut self, frame: Frame) -> Result<usize> {
-        let hash = hash_of(&frame.node);
-        let element = match frame.node.shape() {
+    fn node(&mut self, open: OpenNode) -> Result<usize> {
+        let hash = hash_of(&open.node);
+        let element = match open.node.shape() {
             Shape::Entries(entries) => {
-                let keeps = frame.entries.iter().any(|(_, bound)| *bound == Bound::Kept);
-                let base = self.base_of(frame.dir.as_ref().filter(|_| keeps))?;
-                Element::Entries { leaf: entries.is_leaf(), base, entries: frame.entries }
+                let keeps = open.entries.iter().any(|(_, bound)| *bound == Bound::Kept);
+                let base = self.base_of(open.dir.as_ref().filter(|_| keeps))?;
+                Element::Entries { leaf: entries.is_leaf(), base, entries: open.entries }
             }
             Shape::Inner(inner) => {
-                let base = self.base_of(frame.inode.as_ref().filter(|_| frame.kept != 0))?;
+                let base = self.base_of(open.inode.as_ref().filter(|_| open.kept != 0))?;
                 Element::Inner(InnerElement {
                     base,
                     depth: inner.depth(),
                     count: inner.count(),
-                    mask: frame.mask,
-                    kept: frame.kept,
-                    below: frame.below,
+                    mask: open.mask,
+                    kept: open.kept,
+                    below: open.below,
                 })
             }
         };
@@ -331,8 +335,10 @@ impl Exporter<'_> {
                 (None, above) => {
                     let position = match above {
                         None => BasePosition::Root,
-                        Some((_, Way::Step(step))) => BasePosition::Step(number, step.clone()),
-                        Some((_, Way::Bucket(bucket))) => BasePosition::Bucket(number, *bucket),
+                        Some((_, BaseStep::Step(step))) => BasePosition::Step(number, step.clone()),
+                        Some((_, BaseStep::Bucket(bucket))) => {
+                            BasePosition::Bucket(number, *bucket)
+                        }
                     };
                     self.put(&hash_of(&spot.node), Element::Base(position))?
                 }
@@ -354,7 +360,7 @@ impl Store {
     /// [`UnknownCommit`](Error::UnknownCommit), [`Stream`](Error::Stream), [`Disk`](Error::Disk),
     /// [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
     pub fn export(&self, commit: &Hash, out: &mut dyn Write) -> Result<Snapshot> {
-        Source::open(&self.core, commit, None)?.stream(out)
+        ExportSource::open(&self.inner, commit, None)?.stream(out)
     }
 
     /// Writes what a commit has and an older one, `base`, does not have at the same path, for stores that have `base`. What
@@ -370,7 +376,7 @@ impl Store {
         commit: &Hash,
         out: &mut dyn Write,
     ) -> Result<Snapshot> {
-        Source::open(&self.core, commit, Some(base))?.stream(out)
+        ExportSource::open(&self.inner, commit, Some(base))?.stream(out)
     }
 }
 
@@ -381,7 +387,7 @@ impl StoreReader {
     /// As [`Store::export`], and [`Collected`](Error::Collected).
     pub fn export(&self, commit: &Hash, out: &mut dyn Write) -> Result<Snapshot> {
         self.sync()?;
-        Source::open(&self.core, commit, None)?.stream(out)
+        ExportSource::open(&self.inner, commit, None)?.stream(out)
     }
 
     /// As [`Store::export_since`], of commits that are there now.
@@ -395,6 +401,6 @@ impl StoreReader {
         out: &mut dyn Write,
     ) -> Result<Snapshot> {
         self.sync()?;
-        Source::open(&self.core, commit, Some(base))?.stream(out)
+        ExportSource::open(&self.inner, commit, Some(base))?.stream(out)
     }
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, MutexGuard, TryLockError};
 use terrane_io::files::create_dirs;
 use terrane_io::{Access, Disk, OpenMode};
 
-use crate::base::address::{Link, Place};
+use crate::base::address::{Extent, Link};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
@@ -29,7 +29,7 @@ use crate::pack::chunk::chunk_number;
 use crate::pack::commit::Commit;
 use crate::pack::control::{CONTROL, Indexing};
 use crate::pack::locations::INDEX;
-use crate::snapshot::export::Source;
+use crate::snapshot::export::ExportSource;
 use crate::snapshot::snapshot::{
     BasePosition, Bound, CommitElement, Element, Elements, Header, InnerElement, Snapshot,
     StreamReader,
@@ -48,11 +48,11 @@ const BATCH_BYTES: usize = 1 << 20;
 ///
 /// Invariant: at most 128 bytes, as [`Options::import_elements_max`] says.
 #[derive(Debug)]
-struct Object {
+struct ImportedElement {
     hash: Hash,
     /// Where it is, once it was written.
-    place: Option<Place>,
-    kind: Kind,
+    extent: Option<Extent>,
+    kind: ElementKind,
     /// At least the number of levels of directories from here down.
     height: u16,
     /// One of the base; what is kept can be looked up in it.
@@ -61,7 +61,7 @@ struct Object {
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum ElementKind {
     Value,
     Flat,
     /// `shared`: its steps have the same buckets down to this depth; `step`: one of them.
@@ -80,12 +80,12 @@ enum Kind {
 /// An element whose hash is right, to be written.
 enum Ready {
     Value(Vec<u8>),
-    Entries { leaf: bool, entries: Vec<(Box<[u8]>, Target)> },
-    Inner { depth: u8, count: u64, mask: u32, targets: Vec<Target> },
+    Entries { leaf: bool, entries: Vec<(Box<[u8]>, Reference)> },
+    Inner { depth: u8, count: u64, mask: u32, targets: Vec<Reference> },
 }
 
 /// What a directory or an inode refers to.
-enum Target {
+enum Reference {
     Inline(Vec<u8>),
     Element {
         is_value: bool,
@@ -128,7 +128,7 @@ pub(crate) struct Importer<'a> {
     header: Header,
     /// The base, checked out so that it stays.
     base: Option<Context>,
-    objects: Vec<Object>,
+    imported: Vec<ImportedElement>,
     /// What is verified and not written, with its number.
     batch: Vec<(usize, Ready)>,
     batch_bytes: usize,
@@ -157,7 +157,7 @@ fn any_step(env: &Env, node: &Node) -> Result<Box<[u8]>> {
     Ok(step)
 }
 
-impl Kind {
+impl ElementKind {
     /// Of a node of the base.
     fn of_node(env: &Env, node: &Node) -> Result<Self> {
         Ok(match node.shape() {
@@ -202,7 +202,7 @@ impl<'a> Importer<'a> {
     pub(crate) fn new(store: &'a Store, header: Header) -> Result<Self> {
         if header.rules != *store.rules() {
             return Err(Error::ConfigMismatch {
-                path: store.core.dir.clone(),
+                path: store.inner.dir.clone(),
                 option: "rules",
                 stored: format!("{:?}", store.rules()),
                 given: format!("{:?}", header.rules),
@@ -218,7 +218,7 @@ impl<'a> Importer<'a> {
             store,
             header,
             base: header.base.map(checkout).transpose()?,
-            objects: Vec::new(),
+            imported: Vec::new(),
             batch: Vec::new(),
             batch_bytes: 0,
             commit: None,
@@ -227,7 +227,7 @@ impl<'a> Importer<'a> {
     }
 
     fn env(&self) -> &'a Env {
-        &self.store.core.env
+        &self.store.inner.env
     }
 
     /// Checks an element of number `own`, and keeps it.
@@ -246,7 +246,13 @@ impl<'a> Importer<'a> {
         }
     }
 
-    fn keep(&mut self, own: usize, bytes: usize, object: Object, ready: Ready) -> Checked<()> {
+    fn keep(
+        &mut self,
+        own: usize,
+        bytes: usize,
+        object: ImportedElement,
+        ready: Ready,
+    ) -> Checked<()> {
         if object.height > HEIGHT_MAX {
             return refuse(
                 "levels of directories",
@@ -254,7 +260,7 @@ impl<'a> Importer<'a> {
                 u64::from(object.height),
             );
         }
-        self.objects.push(object);
+        self.imported.push(object);
         self.batch.push((own, ready));
         self.batch_bytes += bytes;
         if self.batch_bytes >= BATCH_BYTES { Ok(self.write()?) } else { Ok(()) }
@@ -267,13 +273,13 @@ impl<'a> Importer<'a> {
         if self.env().rules.value_hash(&bytes) != *hash {
             return Err(Refusal::Hash);
         }
-        let object = Object::new(*hash, Kind::Value, 0);
+        let object = ImportedElement::new(*hash, ElementKind::Value, 0);
         self.keep(own, bytes.len(), object, Ready::Value(bytes))
     }
 
     /// An element that was referred to.
-    fn used(&mut self, number: usize) -> &Object {
-        let object = &mut self.objects[number];
+    fn used(&mut self, number: usize) -> &ImportedElement {
+        let object = &mut self.imported[number];
         object.is_used = true;
         object
     }
@@ -283,8 +289,8 @@ impl<'a> Importer<'a> {
         let Some(number) = base else { return Ok(None) };
         let env = self.env();
         let object = self.used(number);
-        match object.place.filter(|_| object.is_base) {
-            Some(place) => Ok(Some(env.load(&Link { place, hash: object.hash })?)),
+        match object.extent.filter(|_| object.is_base) {
+            Some(extent) => Ok(Some(env.load(&Link { extent, hash: object.hash })?)),
             None => refuse("a base is of the base", 1, 0),
         }
     }
@@ -304,7 +310,7 @@ impl<'a> Importer<'a> {
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             return refuse("steps ascend", pair[0].0.len() as u64, pair[1].0.len() as u64);
         }
-        if base.is_some_and(|base| !self.objects[base].kind.is_dir(&env.rules)) {
+        if base.is_some_and(|base| !self.imported[base].kind.is_dir(&env.rules)) {
             return refuse("the base of steps is a directory", 1, 0);
         }
         let shared = if leaf { shared_depth(&env.rules, &entries) } else { 0 };
@@ -330,9 +336,9 @@ impl<'a> Importer<'a> {
             return Err(Refusal::Hash);
         }
         let step = targets.first().map(|(step, _)| step.clone()).unwrap_or_default();
-        let kind = if leaf { Kind::Leaf { count, shared, step } } else { Kind::Flat };
+        let kind = if leaf { ElementKind::Leaf { count, shared, step } } else { ElementKind::Flat };
         let ready = Ready::Entries { leaf, entries: targets };
-        self.keep(own, bytes, Object::new(*hash, kind, height), ready)
+        self.keep(own, bytes, ImportedElement::new(*hash, kind, height), ready)
     }
 
     /// What an entry refers to, its hash and height.
@@ -341,12 +347,12 @@ impl<'a> Importer<'a> {
         base: Option<&Node>,
         step: &[u8],
         bound: Bound,
-    ) -> Checked<(Target, Hash, u16)> {
+    ) -> Checked<(Reference, Hash, u16)> {
         let env = self.env();
         let (number, is_value) = match bound {
             Bound::Inline(value) => {
                 let hash = env.rules.value_hash(&value);
-                return Ok((Target::Inline(value), hash, 0));
+                return Ok((Reference::Inline(value), hash, 0));
             }
             Bound::Kept => return kept(env, base, step),
             Bound::Value(number) => (number, true),
@@ -354,13 +360,13 @@ impl<'a> Importer<'a> {
         };
         let object = self.used(number);
         let fits = match &object.kind {
-            Kind::Value => is_value,
+            ElementKind::Value => is_value,
             kind => !is_value && kind.is_dir(&env.rules),
         };
         if !fits {
             return refuse("kind of what a step is bound to", 1, 0);
         }
-        Ok((Target::Element { is_value, number }, object.hash, object.height))
+        Ok((Reference::Element { is_value, number }, object.hash, object.height))
     }
 
     fn inner(&mut self, own: usize, hash: &Hash, inner: InnerElement) -> Checked<()> {
@@ -377,7 +383,7 @@ impl<'a> Importer<'a> {
             return refuse("entries of an inode with buckets", u64::from(rules.branching), count);
         }
         let base = self.base_node(base)?;
-        let mut bucket_way = Way { rules, depth, step: None, count: 0 };
+        let mut buckets = BucketCheck { rules, depth, step: None, count: 0 };
         let (mut targets, mut height) = (Vec::new(), 1);
         let mut preimage = Preimages::new(*rules);
         preimage.inner(depth, count, mask.count_ones());
@@ -391,23 +397,23 @@ impl<'a> Importer<'a> {
                     _ => None,
                 };
                 let Some(node) = node else { return refuse("a kept bucket is in the base", 1, 0) };
-                let kind = Kind::of_node(env, &node)?;
-                bucket_way.add(bucket, &kind)?;
+                let kind = ElementKind::of_node(env, &node)?;
+                buckets.add(bucket, &kind)?;
                 height = height.max(node.height);
                 let link = node.link().ok_or(Corrupt::rule("a base is stored", 1, 0))?;
                 preimage.bucket(bucket, &link.hash);
-                Target::Stored { is_value: false, link }
+                Reference::Stored { is_value: false, link }
             } else {
                 let number = below.next().expect("one for each bit of the mask");
                 let object = self.used(number);
-                bucket_way.add(bucket, &object.kind)?;
+                buckets.add(bucket, &object.kind)?;
                 height = height.max(object.height);
                 preimage.bucket(bucket, &object.hash);
-                Target::Element { is_value: false, number }
+                Reference::Element { is_value: false, number }
             };
             targets.push(target);
         }
-        let Way { step: Some(step), count: found, .. } = bucket_way else {
+        let BucketCheck { step: Some(step), count: found, .. } = buckets else {
             return refuse("buckets of an inode", 1, 0);
         };
         if found != count {
@@ -416,7 +422,7 @@ impl<'a> Importer<'a> {
         if preimage.finish().first() != Some(hash) {
             return Err(Refusal::Hash);
         }
-        let object = Object::new(*hash, Kind::Inner { depth, count, step }, height);
+        let object = ImportedElement::new(*hash, ElementKind::Inner { depth, count, step }, height);
         self.keep(own, 2048, object, Ready::Inner { depth, count, mask, targets })
     }
 
@@ -428,7 +434,7 @@ impl<'a> Importer<'a> {
                 _ => None,
             },
             BasePosition::Step(parent, step) => {
-                let is_dir = self.objects[parent].kind.is_dir(&env.rules);
+                let is_dir = self.imported[parent].kind.is_dir(&env.rules);
                 match self.base_node(Some(parent).filter(|_| is_dir))? {
                     Some(node) => match node.locate(env, &step)?.map(Spot::stored) {
                         Some(Ok(Stored::Dir(link))) => Some(link),
@@ -452,12 +458,12 @@ impl<'a> Importer<'a> {
             return Err(Refusal::Hash);
         }
         let node = env.load(&link)?;
-        let object = Object {
-            place: Some(link.place),
+        let object = ImportedElement {
+            extent: Some(link.extent),
             is_base: true,
-            ..Object::new(*hash, Kind::of_node(env, &node)?, node.height)
+            ..ImportedElement::new(*hash, ElementKind::of_node(env, &node)?, node.height)
         };
-        self.objects.push(object);
+        self.imported.push(object);
         Ok(())
     }
 
@@ -474,7 +480,7 @@ impl<'a> Importer<'a> {
             }
             None => rules.empty_hash(),
         };
-        if let Some(unused) = self.objects.iter().position(|object| !object.is_used) {
+        if let Some(unused) = self.imported.iter().position(|object| !object.is_used) {
             return refuse("elements that are not used", 0, unused as u64);
         }
         let info = CommitInfo {
@@ -497,8 +503,8 @@ impl<'a> Importer<'a> {
     }
 
     fn link(&self, number: usize) -> Link {
-        let object = &self.objects[number];
-        Link { place: object.place.expect("written before what refers to it"), hash: object.hash }
+        let object = &self.imported[number];
+        Link { extent: object.extent.expect("written before what refers to it"), hash: object.hash }
     }
 
     /// Writes what is verified.
@@ -511,10 +517,10 @@ impl<'a> Importer<'a> {
         let mut written = Vec::new();
         store.write_frame(&mut writer, None, &mut |sink| {
             for (number, ready) in &batch {
-                let place = self.put(*number, ready, sink)?;
-                let object = &mut self.objects[*number];
-                object.place = Some(place);
-                written.push((matches!(ready, Ready::Value(_)), object.hash, place));
+                let extent = self.put(*number, ready, sink)?;
+                let object = &mut self.imported[*number];
+                object.extent = Some(extent);
+                written.push((matches!(ready, Ready::Value(_)), object.hash, extent));
             }
             Ok(None)
         })?;
@@ -524,10 +530,10 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    fn put(&self, number: usize, ready: &Ready, sink: &mut dyn Sink) -> Result<Place> {
-        let Object { hash, height, .. } = self.objects[number];
-        if let Some(place) = sink.known(matches!(ready, Ready::Value(_)), &hash)? {
-            return Ok(place);
+    fn put(&self, number: usize, ready: &Ready, sink: &mut dyn Sink) -> Result<Extent> {
+        let ImportedElement { hash, height, .. } = self.imported[number];
+        if let Some(extent) = sink.known(matches!(ready, Ready::Value(_)), &hash)? {
+            return Ok(extent);
         }
         match ready {
             Ready::Value(bytes) => sink.put(&mut |body| {
@@ -546,16 +552,16 @@ impl<'a> Importer<'a> {
             Ready::Inner { depth, count, mask, targets } => {
                 let at = sink.next();
                 let links = targets.iter().map(|target| match target {
-                    Target::Element { number, .. } => self.link(*number),
-                    Target::Stored { link, .. } => *link,
-                    Target::Inline(_) => unreachable!("inodes refer to inodes"),
+                    Reference::Element { number, .. } => self.link(*number),
+                    Reference::Stored { link, .. } => *link,
+                    Reference::Inline(_) => unreachable!("inodes refer to inodes"),
                 });
                 let inner = Inner {
                     depth: *depth,
                     count: *count,
                     mask: *mask,
                     links: links.collect(),
-                    full: Place { at, bytes: 0 },
+                    full: Extent { at, bytes: 0 },
                     changed: 0,
                 };
                 sink.put(&mut |body| inner_body(at, height, &inner, body))
@@ -563,18 +569,18 @@ impl<'a> Importer<'a> {
         }
     }
 
-    fn stored<'t>(&self, target: &'t Target) -> Stored<'t> {
+    fn stored<'t>(&self, target: &'t Reference) -> Stored<'t> {
         let (is_value, link) = match target {
-            Target::Inline(bytes) => return Stored::Inline(bytes),
-            Target::Element { is_value, number } => (*is_value, self.link(*number)),
-            Target::Stored { is_value, link } => (*is_value, *link),
+            Reference::Inline(bytes) => return Stored::Inline(bytes),
+            Reference::Element { is_value, number } => (*is_value, self.link(*number)),
+            Reference::Stored { is_value, link } => (*is_value, *link),
         };
         if is_value { Stored::Value(link) } else { Stored::Dir(link) }
     }
 
     /// Makes the commit, durably, and with it sets a branch to it; gives the number of elements.
     pub(crate) fn finish(mut self, branch: Option<&[u8]>) -> Result<u64> {
-        let count = self.objects.len() as u64;
+        let count = self.imported.len() as u64;
         let Some((commit, root)) = self.commit.take() else {
             let what = Corrupt::rule("the commit comes last", 1, 0);
             return Err(Error::UnexpectedElement { index: count, what });
@@ -587,11 +593,11 @@ impl<'a> Importer<'a> {
             let mut writer = lock(&self.store.writer);
             self.store.check_writable(&writer)?;
             let hash = commit.hash;
-            if self.store.core.find_commit(&hash)?.is_none() {
+            if self.store.inner.find_commit(&hash)?.is_none() {
                 let commit = Some((commit, branch));
-                let (_, place) = self.store.write_frame(&mut writer, commit, &mut |_| Ok(root))?;
-                if let Some(place) = place {
-                    self.store.show_commit(&writer, hash, place, branch);
+                let (_, extent) = self.store.write_frame(&mut writer, commit, &mut |_| Ok(root))?;
+                if let Some(extent) = extent {
+                    self.store.show_commit(&writer, hash, extent, branch);
                 }
             } else if let Some(branch) = branch {
                 self.store.move_branch(&mut writer, branch, Some(hash))?;
@@ -599,20 +605,20 @@ impl<'a> Importer<'a> {
             writer.tail.end
         };
         self.store.sync()?;
-        self.store.core.call_watches(end);
+        self.store.inner.call_watches(end);
         Ok(count + 1)
     }
 }
 
-const _: () = assert!(size_of::<Object>() <= 128);
+const _: () = assert!(size_of::<ImportedElement>() <= 128);
 
-impl Object {
-    fn new(hash: Hash, kind: Kind, height: u16) -> Self {
-        Self { hash, place: None, kind, height, is_base: false, is_used: false }
+impl ImportedElement {
+    fn new(hash: Hash, kind: ElementKind, height: u16) -> Self {
+        Self { hash, extent: None, kind, height, is_base: false, is_used: false }
     }
 }
 
-impl Target {
+impl Reference {
     fn is_value(&self) -> bool {
         match self {
             Self::Inline(_) => true,
@@ -622,7 +628,7 @@ impl Target {
 }
 
 /// What the base has at a step, its hash, and no height: the base's own is enough.
-fn kept(env: &Env, base: Option<&Node>, step: &[u8]) -> Checked<(Target, Hash, u16)> {
+fn kept(env: &Env, base: Option<&Node>, step: &[u8]) -> Checked<(Reference, Hash, u16)> {
     let found = match base {
         Some(base) => base.locate(env, step)?.map(Spot::stored),
         None => None,
@@ -632,11 +638,11 @@ fn kept(env: &Env, base: Option<&Node>, step: &[u8]) -> Checked<(Target, Hash, u
         Some(Ok(Stored::Dir(link))) => (false, link),
         _ => return refuse("what is kept is in the base", 1, 0),
     };
-    Ok((Target::Stored { is_value, link }, link.hash, 0))
+    Ok((Reference::Stored { is_value, link }, link.hash, 0))
 }
 
 /// The buckets of an inode: that their steps belong there, and how many there are.
-struct Way<'a> {
+struct BucketCheck<'a> {
     rules: &'a Rules,
     depth: u8,
     /// A step of the first bucket.
@@ -644,8 +650,8 @@ struct Way<'a> {
     count: u64,
 }
 
-impl Way<'_> {
-    fn add(&mut self, bucket: usize, kind: &Kind) -> Checked<()> {
+impl BucketCheck<'_> {
+    fn add(&mut self, bucket: usize, kind: &ElementKind) -> Checked<()> {
         let Some((count, step)) = kind.at_depth(self.rules, self.depth + 1) else {
             return refuse("an inode is at its depth", u64::from(self.depth) + 1, 0);
         };
@@ -663,11 +669,11 @@ impl Way<'_> {
 impl Elements for Importer<'_> {
     fn element(&mut self, hash: &Hash, element: Element) -> Result<()> {
         let limit = self.store.options.import_elements_max;
-        if self.objects.len() as u64 >= limit {
+        if self.imported.len() as u64 >= limit {
             return Err(Error::LimitExceeded { limit, unit: "elements" });
         }
         // The commit is counted, not kept.
-        let own = self.objects.len() + usize::from(self.commit.is_some());
+        let own = self.imported.len() + usize::from(self.commit.is_some());
         self.take(own, hash, element).map_err(|refusal| match refusal {
             Refusal::Rule(what) => Error::UnexpectedElement { index: own as u64, what },
             Refusal::Hash => Error::WrongHash { index: own as u64 },
@@ -712,8 +718,8 @@ fn new_store(
     }
     let store = Store::create_locked(disk, (dir, &anchor), options, guard)?;
     let snapshot = fill(&store)?;
-    store.core.disk.remove(&marker)?;
-    store.core.disk.sync_dir(dir)?;
+    store.inner.disk.remove(&marker)?;
+    store.inner.disk.sync_dir(dir)?;
     Ok((store, snapshot))
 }
 
@@ -731,7 +737,7 @@ fn clear(disk: &dyn Disk, dir: &Path, options: &Options) -> Result<()> {
 
 /// Writes the commit of a source into a new store.
 fn copy_out(
-    source: &Source,
+    source: &ExportSource,
     disk: Arc<dyn Disk>,
     dir: &Path,
     options: &Options,
@@ -838,7 +844,7 @@ impl Store {
         dir: &Path,
         options: &Options,
     ) -> Result<Snapshot> {
-        copy_out(&Source::open(&self.core, commit, None)?, disk, dir, options)
+        copy_out(&ExportSource::open(&self.inner, commit, None)?, disk, dir, options)
     }
 }
 
@@ -855,6 +861,6 @@ impl StoreReader {
         options: &Options,
     ) -> Result<Snapshot> {
         self.sync()?;
-        copy_out(&Source::open(&self.core, commit, None)?, disk, dir, options)
+        copy_out(&ExportSource::open(&self.inner, commit, None)?, disk, dir, options)
     }
 }

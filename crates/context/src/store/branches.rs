@@ -234,7 +234,8 @@ impl Store {
         }
         let mut tree = self.context_of(common.first().copied())?.tree().clone();
         for (count, next) in common.iter().enumerate().skip(1) {
-            let below = self.core.lcas(common.get(..count).unwrap_or_default(), &[*next], reach)?;
+            let below =
+                self.inner.lcas(common.get(..count).unwrap_or_default(), &[*next], reach)?;
             let base = self.merge_base(&below, reach, merge, nesting + 1)?;
             tree = tree.merge(&base, self.context_of(Some(*next))?.tree(), merge)?;
         }
@@ -253,12 +254,12 @@ macro_rules! watches {
                 call: impl Fn(&HeadChange) + Send + Sync + 'static,
             ) -> WatchId {
                 let branch = Some(branch.to_vec());
-                self.core.watches.add(Watch { branch, path: None, call: Box::new(call) })
+                self.inner.watches.add(Watch { branch, path: None, call: Box::new(call) })
             }
 
             /// As [`watch`](Self::watch), for all branches.
             pub fn watch_all(&self, call: impl Fn(&HeadChange) + Send + Sync + 'static) -> WatchId {
-                self.core.watches.add(Watch { branch: None, path: None, call: Box::new(call) })
+                self.inner.watches.add(Watch { branch: None, path: None, call: Box::new(call) })
             }
 
             /// As [`watch`](Self::watch), for changes of what a branch has at a path. A head that cannot be read any more counts as one
@@ -273,12 +274,12 @@ macro_rules! watches {
             ) -> WatchId {
                 let path = Steps::new(path).as_slice().iter().map(|step| (*step).into()).collect();
                 let (branch, path) = (Some(branch.to_vec()), Some(path));
-                self.core.watches.add(Watch { branch, path, call: Box::new(call) })
+                self.inner.watches.add(Watch { branch, path, call: Box::new(call) })
             }
 
             /// Ends a watch; says whether there was one. A call that is being made is not waited for.
             pub fn unwatch(&self, watch: WatchId) -> bool {
-                self.core.watches.remove(watch)
+                self.inner.watches.remove(watch)
             }
         }
     };

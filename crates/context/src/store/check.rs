@@ -12,10 +12,10 @@ use std::sync::atomic::AtomicBool;
 
 use terrane_io::Disk;
 
-use crate::base::address::{Address, Link, Place, UNIT_BYTES};
+use crate::base::address::{Address, Extent, Link, UNIT_BYTES};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
 use crate::base::path::step_text;
@@ -25,10 +25,10 @@ use crate::pack::archive::check_marker;
 use crate::pack::chunk::{Chunk, FIRST_UNIT, chunk_number, chunk_path};
 use crate::pack::control::Control;
 use crate::pack::frame::FRAME_HEAD_BYTES;
-use crate::pack::index::{IndexEngine, Object, key, place};
+use crate::pack::index::{IndexEngine, Object, extent, key};
 use crate::pack::locations::Locations;
-use crate::pack::pack::{Pack, Reach};
-use crate::store::inner::{Core, View, recover};
+use crate::pack::pack::{FollowLimit, Pack};
+use crate::store::inner::{StoreInner, View, recover};
 use crate::store::reindex::is_current;
 use crate::store::store::{enter, read_control};
 use crate::tree::digest;
@@ -234,19 +234,19 @@ pub fn check(
         Err(error) => report.note_error(dir, None, error)?,
     }
     check_chunks(&**disk, dir, &pack, durable, &mut report, progress)?;
-    let core = match open(disk, &locations) {
-        Ok(found) => found.core,
+    let inner = match open(disk, &locations) {
+        Ok(found) => found.inner,
         Err(error) => {
             report.note_error(dir, None, error)?;
             return Ok(report);
         }
     };
     let mut checker = Checker {
-        core: &core,
+        inner: &inner,
         dir,
         hashes: options.hashes,
-        seen: QuickMap::default(),
-        kept: QuickMap::default(),
+        seen: FastMap::default(),
+        kept: FastMap::default(),
         report,
     };
     checker.chunks()?;
@@ -263,8 +263,8 @@ pub fn check(
 const CACHE_BYTES: usize = 64 << 20;
 
 /// A store that was opened to be looked at.
-pub(crate) struct Found {
-    pub(crate) core: Core,
+pub(crate) struct OpenedStore {
+    pub(crate) inner: StoreInner,
     /// Where its frames end.
     pub(crate) end: Address,
     /// The newest control record leads to damage.
@@ -272,14 +272,14 @@ pub(crate) struct Found {
 }
 
 /// A store as the newest control record has it that leads anywhere.
-pub(crate) fn open(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<Found> {
+pub(crate) fn open(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<OpenedStore> {
     let dir = locations.dir();
     let file = read_control(&**disk, dir)?;
-    let reach = Reach::to(file.durable());
+    let limit = FollowLimit::to(file.durable());
     let mut failed = None;
     for control in &file.whole {
-        match open_as(disk, locations, control, file.newest().first, reach) {
-            Ok(found) => return Ok(Found { fell_back: failed.is_some(), ..found }),
+        match open_as(disk, locations, control, file.newest().first, limit) {
+            Ok(found) => return Ok(OpenedStore { fell_back: failed.is_some(), ..found }),
             // What the newer record says is worth more.
             Err(error) => failed = failed.or(Some(error)),
         }
@@ -293,15 +293,15 @@ pub(crate) fn open_as(
     locations: &Arc<Locations>,
     control: &Control,
     first: u32,
-    reach: Reach,
-) -> Result<Found> {
+    limit: FollowLimit,
+) -> Result<OpenedStore> {
     let pack = Arc::new(Pack::new(Arc::clone(disk), Arc::clone(locations), false, CACHE_BYTES));
     let mut view = View::new(*control);
     view.first_known = first;
-    let tail = recover(&pack, &mut view, reach)?;
+    let tail = recover(&pack, &mut view, limit)?;
     let source: Arc<dyn Source> = Arc::clone(&pack) as _;
     let env = Env { rules: control.rules, source: Some(source), proof: false };
-    let core = Core {
+    let inner = StoreInner {
         disk: Arc::clone(disk),
         dir: locations.dir().to_owned(),
         pack,
@@ -313,7 +313,7 @@ pub(crate) fn open_as(
         watches: crate::store::watch::Watches::default(),
         tables: std::sync::Mutex::default(),
     };
-    Ok(Found { core, end: tail.end, fell_back: false })
+    Ok(OpenedStore { inner, end: tail.end, fell_back: false })
 }
 
 /// The numbers of the chunks that are there, ascending.
@@ -366,17 +366,17 @@ fn check_chunks(
             }
         }
         for run in runs {
-            let looked = chunk.each_record(run, &mut |place, body| {
+            let looked = chunk.each_record(run, &mut |extent, body| {
                 let checked = body.and_then(|body| {
                     let kind = body.first().copied().unwrap_or(0);
-                    report.kinds.add(kind, u64::from(place.bytes));
+                    report.kinds.add(kind, u64::from(extent.bytes));
                     match kind {
-                        FLAT..=ENTRIES_DELTA => Record::decode(place, body).map(drop),
+                        FLAT..=ENTRIES_DELTA => Record::decode(extent, body).map(drop),
                         _ => Ok(()),
                     }
                 });
                 if let Err(what) = checked {
-                    report.note(path.clone(), Some(place.at), None, what.to_string());
+                    report.note(path.clone(), Some(extent.at), None, what.to_string());
                 }
                 Ok(())
             });
@@ -415,13 +415,13 @@ fn durable_end(
 const FRAME_HEAD_UNITS: u32 = (FRAME_HEAD_BYTES as u64 / UNIT_BYTES) as u32;
 
 struct Checker<'a> {
-    core: &'a Core,
+    inner: &'a StoreInner,
     dir: &'a Path,
     hashes: bool,
     /// Objects that were checked, and the first bytes of the hash by which each is known.
-    seen: QuickMap<Address, u64>,
+    seen: FastMap<Address, u64>,
     /// The commits that are kept.
-    kept: QuickMap<Hash, Place>,
+    kept: FastMap<Hash, Extent>,
     report: CheckReport,
 }
 
@@ -440,9 +440,9 @@ struct Task {
 
 impl Checker<'_> {
     fn commits(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        let core = self.core;
-        for commit in core.newest() {
-            let (place, record) = match commit {
+        let inner = self.inner;
+        for commit in inner.newest() {
+            let (extent, record) = match commit {
                 Ok(commit) => commit,
                 Err(error) => {
                     self.report.note_error(self.dir, None, error)?;
@@ -450,10 +450,10 @@ impl Checker<'_> {
                 }
             };
             self.report.commits += 1;
-            self.kept.insert(record.commit.hash, place);
+            self.kept.insert(record.commit.hash, extent);
             let info = record.commit.info();
-            if core.env.rules.commit_hash(&info) != record.commit.hash {
-                self.wrong(place.at, None, "the hash of the commit is another one".to_owned());
+            if inner.env.rules.commit_hash(&info) != record.commit.hash {
+                self.wrong(extent.at, None, "the hash of the commit is another one".to_owned());
             }
             if let Some(root) = record.root {
                 let path = Arc::from("");
@@ -473,12 +473,12 @@ impl Checker<'_> {
     fn walk(&mut self, task: Task) -> Result<()> {
         let mut tasks = vec![task];
         while let Some(task) = tasks.pop() {
-            let known = self.seen.insert(task.link.place.at, short(&task.link.hash));
+            let known = self.seen.insert(task.link.extent.at, short(&task.link.hash));
             match known {
                 Some(hash) if hash == short(&task.link.hash) => continue,
                 Some(_) => {
                     let what = "two references have different hashes for it".to_owned();
-                    self.wrong(task.link.place.at, Some(&task.path), what);
+                    self.wrong(task.link.extent.at, Some(&task.path), what);
                     continue;
                 }
                 None => self.report.objects += 1,
@@ -493,21 +493,25 @@ impl Checker<'_> {
     }
 
     fn value(&mut self, task: &Task) -> Result<()> {
-        let value = self.core.pack.value(&task.link)?;
-        if self.hashes && self.core.env.rules.value_hash(&value) != task.link.hash {
-            self.wrong(task.link.place.at, Some(&task.path), "WrongHash of a value".to_owned());
+        let value = self.inner.pack.value(&task.link)?;
+        if self.hashes && self.inner.env.rules.value_hash(&value) != task.link.hash {
+            self.wrong(task.link.extent.at, Some(&task.path), "WrongHash of a value".to_owned());
         }
         Ok(())
     }
 
     fn node(&mut self, task: &Task, tasks: &mut Vec<Task>) -> Result<()> {
-        let env = &self.core.env;
-        let node = Node::of_record(self.core.pack.record_at(task.link.place)?, &task.link);
+        let env = &self.inner.env;
+        let node = Node::of_record(self.inner.pack.record_at(task.link.extent)?, &task.link);
         if self.hashes && digest::hash_of(env, &node) != task.link.hash {
-            self.wrong(task.link.place.at, Some(&task.path), "WrongHash of a directory".to_owned());
+            self.wrong(
+                task.link.extent.at,
+                Some(&task.path),
+                "WrongHash of a directory".to_owned(),
+            );
         }
         if let Err(what) = node.check_shape(&env.rules, task.depth.unwrap_or(0)) {
-            self.wrong(task.link.place.at, Some(&task.path), what.to_string());
+            self.wrong(task.link.extent.at, Some(&task.path), what.to_string());
         }
         match node.shape() {
             Shape::Entries(entries) => {
@@ -541,24 +545,24 @@ impl Checker<'_> {
     /// The chunks that the control record knows are there.
     fn chunks(&mut self) -> Result<()> {
         let (first, last) = {
-            let view = self.core.view();
+            let view = self.inner.view();
             (view.control.first.max(view.first_known), view.control.tail.chunk)
         };
         let numbers: BTreeSet<u32> =
-            chunk_numbers(&*self.core.disk, self.dir)?.into_iter().collect();
+            chunk_numbers(&*self.inner.disk, self.dir)?.into_iter().collect();
         for number in (first..=last).filter(|number| !numbers.contains(number)) {
-            self.report.note_error(self.dir, None, self.core.pack.lost(number))?;
+            self.report.note_error(self.dir, None, self.inner.pack.lost(number))?;
         }
         Ok(())
     }
 
     /// The volumes that the control record knows are there, each with its marker.
     fn volumes(&mut self) -> Result<()> {
-        let core = self.core;
-        let Control { volumes, store, .. } = core.view().control;
-        let archive = core.pack.locations().archive();
+        let inner = self.inner;
+        let Control { volumes, store, .. } = inner.view().control;
+        let archive = inner.pack.locations().archive();
         for volume in 0..volumes {
-            if let Err(error) = check_marker(&*core.disk, &archive, volume, store) {
+            if let Err(error) = check_marker(&*inner.disk, &archive, volume, store) {
                 self.report.note_error(self.dir, None, error)?;
             }
         }
@@ -566,7 +570,7 @@ impl Checker<'_> {
     }
 
     fn branches(&mut self) {
-        for (name, head) in self.core.branches() {
+        for (name, head) in self.inner.branches() {
             if !self.kept.contains_key(&head) {
                 let what = format!("the head {head} of branch {} is not there", step_text(&name));
                 self.report.note(self.dir.to_owned(), None, None, what);
@@ -576,11 +580,11 @@ impl Checker<'_> {
 
     /// Every commit that the control record knows is in the index, where it is. A lost index is one problem.
     fn index(&mut self, engine: &Arc<dyn IndexEngine>) -> Result<()> {
-        let core = self.core;
-        let path = core.pack.locations().index();
+        let inner = self.inner;
+        let path = inner.pack.locations().index();
         let lost =
             |reason: &str| format!("{reason}; `terrane verify --repair` makes the index again");
-        let index = match engine.read(Arc::clone(&core.disk), &path) {
+        let index = match engine.read(Arc::clone(&inner.disk), &path) {
             Ok(Some(index)) => index,
             Ok(None) => {
                 self.report.note(path, None, None, lost("the index is not there"));
@@ -592,7 +596,7 @@ impl Checker<'_> {
             }
         };
         let (indexed, control) = {
-            let view = core.view();
+            let view = inner.view();
             (view.indexed, view.control)
         };
         if !is_current(&*index, &control)? {
@@ -600,7 +604,7 @@ impl Checker<'_> {
             return index.close().map_err(Error::index);
         }
         for (hash, at) in self.kept.iter().filter(|(_, at)| at.at < indexed) {
-            let found = index.find(&key(Object::Commit, hash)).map_err(Error::index)?.map(place);
+            let found = index.find(&key(Object::Commit, hash)).map_err(Error::index)?.map(extent);
             if found != Some(*at) {
                 let what = format!("AbsentValue: commit {hash} is not in the index, or elsewhere");
                 self.report.note(path.clone(), Some(at.at), None, what);

@@ -26,16 +26,16 @@ use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
 use terrane_io::ErrorKind;
 
-use crate::base::address::{Address, Place, UNIT_BYTES};
+use crate::base::address::{Address, Extent, UNIT_BYTES};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::pack::archive::{check_marker, is_empty, marker_path, stage_marker, volume_dir};
 use crate::pack::chunk::{Chunk, Run};
 use crate::pack::commit::{COMMIT, Commit, CommitRecord};
 use crate::pack::control::Control;
-use crate::pack::index::{IndexKey, IndexValue, STATE_KEY, place};
+use crate::pack::index::{IndexKey, IndexValue, STATE_KEY, extent};
 use crate::pack::marks::{Marks, unit_bytes};
 use crate::store::inner::table_at;
 use crate::store::store::{ControlChange, Store, Writer, lock};
@@ -139,7 +139,7 @@ pub struct GcReport {
 /// A commit that is kept.
 struct Kept {
     hash: Hash,
-    place: Place,
+    extent: Extent,
     root: Option<Address>,
 }
 
@@ -156,13 +156,13 @@ struct Plan {
 
 impl Plan {
     /// Commits that are kept below the first one that all after are.
-    fn exceptions(&self) -> Vec<(Hash, Place)> {
-        let below = self.kept.iter().filter(|commit| commit.place.at < self.retained);
-        below.map(|commit| (commit.hash, commit.place)).collect()
+    fn exceptions(&self) -> Vec<(Hash, Extent)> {
+        let below = self.kept.iter().filter(|commit| commit.extent.at < self.retained);
+        below.map(|commit| (commit.hash, commit.extent)).collect()
     }
 
-    fn keeps(&self, place: Place) -> bool {
-        place.at >= self.retained || self.kept.iter().any(|commit| commit.place == place)
+    fn keeps(&self, extent: Extent) -> bool {
+        extent.at >= self.retained || self.kept.iter().any(|commit| commit.extent == extent)
     }
 }
 
@@ -224,10 +224,10 @@ impl Store {
         pace: &mut dyn FnMut(&GcProgress) -> GcPace,
     ) -> Result<GcReport> {
         let _running = self.no_collection()?;
-        let Control { volumes, store, .. } = self.core.view().control;
+        let Control { volumes, store, .. } = self.inner.view().control;
         if let Some(last) = volumes.checked_sub(1) {
             // The catalog may be of a time at which a volume was away.
-            self.core.pack.look_into(last, store)?;
+            self.inner.pack.look_into(last, store)?;
         }
         // What a collection writes before it frees anything must not fail for want of room.
         self.give_reserve_up()?;
@@ -282,9 +282,9 @@ impl Store {
         let _none_runs = self.no_collection()?;
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
-        let (disk, locations) = (&*self.core.disk, self.core.pack.locations());
+        let (disk, locations) = (&*self.inner.disk, self.inner.pack.locations());
         let archive = locations.archive();
-        let control = self.core.view().control;
+        let control = self.inner.view().control;
         if control.collecting != 0 {
             return Err(Error::GcUnfinished);
         }
@@ -314,18 +314,18 @@ impl Store {
         self.or_poison(disk.sync_dir(&path))?;
         let change = ControlChange { volumes: Some(volumes), ..Default::default() };
         self.checkpoint(&mut writer, &change)?;
-        self.core.pack.set_volumes(volumes);
+        self.inner.pack.set_volumes(volumes);
         Ok(path)
     }
 
     /// The directories of the volumes, the one that was added last at the end; with any, collections lose nothing.
     pub fn volumes(&self) -> Vec<PathBuf> {
-        self.core.volumes()
+        self.inner.volumes()
     }
 
     /// Whether a collection was interrupted while it took garbage away; one of [everything](Retain::everything) takes the rest.
     pub fn has_unfinished_collection(&self) -> bool {
-        self.core.view().control.collecting != 0
+        self.inner.view().control.collecting != 0
     }
 
     /// Commits in the chunks from `end` on were made since the collection began: they stay, and count for nothing.
@@ -333,8 +333,8 @@ impl Store {
     /// Cost: reads each commit once; with volumes only those that count, and finds the others that are kept by the index. Takes
     /// 64 bytes of memory for each that is kept.
     fn plan(&self, retain: &Retain, end: u32) -> Result<Plan> {
-        let old = self.core.view().control.retained;
-        let archives = self.core.view().control.volumes > 0;
+        let old = self.inner.view().control.retained;
+        let archives = self.inner.view().control.volumes > 0;
         let mut heads: BTreeSet<Hash> = self.branches().into_iter().map(|(_, head)| head).collect();
         let mut missing: BTreeSet<Hash> = retain.commits.iter().copied().collect();
         let wanted = missing.clone();
@@ -346,7 +346,7 @@ impl Store {
             collected: 0,
         };
         let mut left = retain.newest.unwrap_or(0);
-        let mut commits = self.core.newest();
+        let mut commits = self.inner.newest();
         loop {
             let is_counting = left > 0 || since.is_some() || retain.everything;
             // With an archive the older ones are as many as were ever made, and nothing becomes of them.
@@ -354,13 +354,13 @@ impl Store {
                 break;
             }
             let Some(commit) = commits.next() else { break };
-            let (place, CommitRecord { commit: Commit { hash, .. }, root, .. }) = commit?;
-            let is_recent = place.at.chunk >= end;
+            let (extent, CommitRecord { commit: Commit { hash, .. }, root, .. }) = commit?;
+            let is_recent = extent.at.chunk >= end;
             let is_counted = !is_recent && is_counting;
             if is_counted {
                 left = left.saturating_sub(1);
                 // The oldest may be an exception, between which and the others commits are gone.
-                plan.retained = place.at.max(old);
+                plan.retained = extent.at.max(old);
             }
             missing.remove(&hash);
             if since == Some(hash) {
@@ -371,7 +371,7 @@ impl Store {
                 plan.heads.insert(hash);
             }
             if is_recent || is_counted || is_head || wanted.contains(&hash) {
-                plan.kept.push(Kept { hash, place, root: root.map(|root| root.place.at) });
+                plan.kept.push(Kept { hash, extent, root: root.map(|root| root.extent.at) });
             } else {
                 plan.collected += 1;
             }
@@ -395,8 +395,8 @@ impl Store {
         plan: &mut Plan,
     ) -> Result<()> {
         for hash in heads | &*missing {
-            if let Some((place, CommitRecord { root, .. })) = self.core.find_commit(&hash)? {
-                plan.kept.push(Kept { hash, place, root: root.map(|root| root.place.at) });
+            if let Some((extent, CommitRecord { root, .. })) = self.inner.find_commit(&hash)? {
+                plan.kept.push(Kept { hash, extent, root: root.map(|root| root.extent.at) });
                 missing.remove(&hash);
             }
         }
@@ -409,13 +409,13 @@ impl Store {
         self.check_writable(&writer)?;
         self.roll(&mut writer)?;
         lock(&self.held).again = Some(Vec::new());
-        Ok((self.core.view().control.first, writer.tail.end.chunk))
+        Ok((self.inner.view().control.first, writer.tail.end.chunk))
     }
 
     fn chunk_bytes(&self, first: u32, end: u32) -> Result<u64> {
         let mut total = 0;
         for number in first..end {
-            total += self.core.pack.chunk_aside(number)?.file.len()?;
+            total += self.inner.pack.chunk_aside(number)?.file.len()?;
         }
         Ok(total)
     }
@@ -428,14 +428,14 @@ impl Store {
         end: u32,
         pacer: &mut Pacer<'_>,
     ) -> Result<Arc<Marks>> {
-        let pack = &self.core.pack;
+        let pack = &self.inner.pack;
         for commit in &plan.kept {
-            marks.mark(commit.place.at);
+            marks.mark(commit.extent.at);
             if let Some(root) = commit.root {
                 marks.mark(root);
             }
         }
-        for root in self.core.pinned.roots() {
+        for root in self.inner.pinned.roots() {
             marks.mark(root.at);
         }
         self.mark_tables(&mut marks, plan.retained)?;
@@ -460,7 +460,7 @@ impl Store {
         self.check_writable(&writer)?;
         let end_now = writer.tail.end;
         self.mark_written(&mut marks, tail, end_now, &mut |_| Ok(()))?;
-        if self.core.view().control.volumes > 0 {
+        if self.inner.view().control.volumes > 0 {
             return Ok(Arc::new(marks));
         }
         self.keep_more(plan, &mut marks, end)?;
@@ -468,7 +468,7 @@ impl Store {
         let marks = Arc::new(marks);
         let switched = self.switch(plan, &mut writer, end, &marks);
         if switched.is_err() {
-            let mut view = self.core.view_mut();
+            let mut view = self.inner.view_mut();
             (view.control.retained, view.kept) = before;
         }
         switched.map(|()| marks)
@@ -479,7 +479,7 @@ impl Store {
     ///
     /// Cost: reads what only these commits reach.
     fn keep_more(&self, plan: &mut Plan, marks: &mut Marks, end: u32) -> Result<()> {
-        if self.core.view().control.volumes > 0 {
+        if self.inner.view().control.volumes > 0 {
             return Ok(());
         }
         let mut wanted: BTreeSet<Hash> =
@@ -490,16 +490,16 @@ impl Store {
             wanted.extend(held.again.iter_mut().flat_map(std::mem::take));
         }
         for hash in wanted.difference(&plan.heads.clone()) {
-            let Some((place, CommitRecord { root, .. })) = self.core.find_commit(hash)? else {
+            let Some((extent, CommitRecord { root, .. })) = self.inner.find_commit(hash)? else {
                 continue;
             };
-            if place.at.chunk >= end || plan.keeps(place) {
+            if extent.at.chunk >= end || plan.keeps(extent) {
                 continue;
             }
-            marks.mark(place.at);
-            let root = root.map(|root| root.place);
-            marks.mark_all(&self.core.pack, root.into_iter().collect())?;
-            plan.kept.push(Kept { hash: *hash, place, root: root.map(|root| root.at) });
+            marks.mark(extent.at);
+            let root = root.map(|root| root.extent);
+            marks.mark_all(&self.inner.pack, root.into_iter().collect())?;
+            plan.kept.push(Kept { hash: *hash, extent, root: root.map(|root| root.at) });
             plan.collected = plan.collected.saturating_sub(1);
         }
         Ok(())
@@ -507,12 +507,12 @@ impl Store {
 
     /// Lets no commit be checked out any more that is to be collected, once all that were are marked. What was to be seen
     /// before.
-    fn hide(&self, plan: &Plan, marks: &mut Marks) -> Result<(Address, QuickMap<Hash, Place>)> {
+    fn hide(&self, plan: &Plan, marks: &mut Marks) -> Result<(Address, FastMap<Hash, Extent>)> {
         loop {
-            marks.mark_all(&self.core.pack, self.core.pinned.roots())?;
+            marks.mark_all(&self.inner.pack, self.inner.pinned.roots())?;
             // A checkout pins its commit and looks whether it is kept under this lock.
-            let mut view = self.core.view_mut();
-            if self.core.pinned.roots().iter().any(|root| marks.lacks(root.at)) {
+            let mut view = self.inner.view_mut();
+            if self.inner.pinned.roots().iter().any(|root| marks.lacks(root.at)) {
                 continue;
             }
             let kept = plan.exceptions().into_iter().collect();
@@ -525,16 +525,16 @@ impl Store {
 
     /// The tables by which readers find the commits that are kept. With volumes, older ones are found there.
     fn mark_tables(&self, marks: &mut Marks, retained: Address) -> Result<()> {
-        let Control { table: mut next, volumes, kept, .. } = self.core.view().control;
+        let Control { table: mut next, volumes, kept, .. } = self.inner.view().control;
         // It is read whenever the store is opened, and with volumes none takes its place.
         if let Some(kept) = kept.filter(|_| volumes > 0) {
             marks.mark(kept.at);
         }
         while let Some(at) = next {
             marks.mark(at.at);
-            let table = table_at(&self.core.pack, at)?;
-            let is_last = table.commits.iter().any(|(_, place)| place.at < retained);
-            let is_archived = |at: &Place| volumes > 0 && at.at < retained;
+            let table = table_at(&self.inner.pack, at)?;
+            let is_last = table.commits.iter().any(|(_, extent)| extent.at < retained);
+            let is_archived = |at: &Extent| volumes > 0 && at.at < retained;
             next = table.before.filter(|before| !is_last && !is_archived(before));
         }
         Ok(())
@@ -548,7 +548,7 @@ impl Store {
         to: Address,
         pace: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
-        let pack = &self.core.pack;
+        let pack = &self.inner.pack;
         let empty = self.rules().empty_hash();
         for number in from.chunk..=to.chunk {
             let chunk = pack.chunk(number)?;
@@ -563,18 +563,18 @@ impl Store {
                 if at < from || at >= to {
                     continue;
                 }
-                chunk.each_record(run, &mut |place, body| {
-                    let fail = |what| pack.corrupt(place.at, what);
+                chunk.each_record(run, &mut |extent, body| {
+                    let fail = |what| pack.corrupt(extent.at, what);
                     let body = body.map_err(fail)?;
                     if body.first() == Some(&COMMIT) {
                         // Its root may be an old one: that of a context that was committed as it was checked out.
-                        let commit = CommitRecord::decode(place.at, empty, body).map_err(fail)?;
+                        let commit = CommitRecord::decode(extent.at, empty, body).map_err(fail)?;
                         return marks.mark_all(
                             pack,
-                            commit.root.map(|root| root.place).into_iter().collect(),
+                            commit.root.map(|root| root.extent).into_iter().collect(),
                         );
                     }
-                    marks.mark_below(pack, place, body)
+                    marks.mark_below(pack, extent, body)
                 })?;
                 pace(unit_bytes(u64::from(run.units)))?;
             }
@@ -584,7 +584,7 @@ impl Store {
 
     /// Where a chunk ends that others follow.
     fn end_of(&self, number: u32) -> Result<u32> {
-        Ok(self.core.pack.chunk_aside(number + 1)?.head.before)
+        Ok(self.inner.pack.chunk_aside(number + 1)?.head.before)
     }
 
     fn switch(&self, plan: &Plan, writer: &mut Writer, end: u32, marks: &Arc<Marks>) -> Result<()> {
@@ -606,7 +606,7 @@ impl Store {
         pacer: &mut Pacer<'_>,
     ) -> Result<GcReport> {
         // The last one: none is added while a collection runs.
-        let volume = self.core.view().control.volumes.checked_sub(1);
+        let volume = self.inner.view().control.volumes.checked_sub(1);
         let mut report = GcReport {
             kept: plan.kept.len() as u64,
             collected: if volume.is_some() { 0 } else { plan.collected },
@@ -620,7 +620,7 @@ impl Store {
             self.check_writable(&writer)?;
             self.checkpoint(&mut writer, &ControlChange::default())?;
         }
-        let pack = &self.core.pack;
+        let pack = &self.inner.pack;
         if volume.is_some() {
             self.or_poison(pack.sync_volumes())?;
         }
@@ -699,8 +699,8 @@ impl Store {
         put_off: &mut Vec<PutOff>,
     ) -> Result<()> {
         // The last one: none is added while a collection runs.
-        let volume = self.core.view().control.volumes.checked_sub(1);
-        let chunk = self.core.pack.chunk_aside(number)?;
+        let volume = self.inner.view().control.volumes.checked_sub(1);
+        let chunk = self.inner.pack.chunk_aside(number)?;
         let found = self.look_through(&chunk, marks, volume.is_some(), pacer)?;
         let Use { live, garbage, .. } = found;
         let is_first = live == 0 && *new_first == number;
@@ -730,7 +730,7 @@ impl Store {
         report: &mut GcReport,
         pacer: &mut Pacer<'_>,
     ) -> Result<()> {
-        let pack = &self.core.pack;
+        let pack = &self.inner.pack;
         if let Some(volume) = volume {
             report.archived_bytes +=
                 pack.archive(chunk, &found.archived, volume, &mut |bytes| pacer.add(bytes))?;
@@ -753,7 +753,7 @@ impl Store {
         let change = ControlChange { collecting, first: Some(new_first), ..Default::default() };
         self.checkpoint(&mut writer, &change)?;
         drop(writer);
-        self.core.pack.remove_before(first, new_first)
+        self.inner.pack.remove_before(first, new_first)
     }
 
     /// What of a chunk is in use. What is not is to be archived if `archives` says so, but for what a volume has already.
@@ -765,33 +765,34 @@ impl Store {
         pacer: &mut Pacer<'_>,
     ) -> Result<Use> {
         let mut found = Use::default();
-        let parts = if archives { self.core.pack.parts_of(chunk.head.number)? } else { Vec::new() };
+        let parts =
+            if archives { self.inner.pack.parts_of(chunk.head.number)? } else { Vec::new() };
         let end = self.end_of(chunk.head.number)?;
         let (mut runs, damaged) = chunk.all_runs(end)?;
         // What cannot be told apart stays as it is.
         runs.extend(damaged.map(|unit| Run { unit, stored: unit, units: end - unit }));
         for run in runs {
             let mut is_damaged = false;
-            chunk.each_record(run, &mut |place, body| {
+            chunk.each_record(run, &mut |extent, body| {
                 if is_damaged {
                     return Ok(());
                 }
                 // Where records end cannot be told behind a damaged one: the rest of the run stays.
                 is_damaged = body.is_err();
-                let skipped = place.at.unit - run.unit;
+                let skipped = extent.at.unit - run.unit;
                 let units = if is_damaged {
                     run.units - skipped
                 } else {
-                    place.bytes.div_ceil(UNIT_BYTES as u32)
+                    extent.bytes.div_ceil(UNIT_BYTES as u32)
                 };
-                let record = Run { unit: place.at.unit, stored: run.stored + skipped, units };
-                if is_damaged || marks.is_kept(place.at) {
+                let record = Run { unit: extent.at.unit, stored: run.stored + skipped, units };
+                if is_damaged || marks.is_kept(extent.at) {
                     found.live += unit_bytes(u64::from(units));
                     extend(&mut found.kept, record);
                     return Ok(());
                 }
                 found.garbage += unit_bytes(u64::from(units));
-                if archives && parts.iter().all(|part| part.locate(place.at).is_none()) {
+                if archives && parts.iter().all(|part| part.locate(extent.at).is_none()) {
                     extend(&mut found.archived, record);
                 }
                 Ok(())
@@ -803,9 +804,9 @@ impl Store {
 
     /// Takes out of the index what was collected.
     fn clean_index(&self, marks: &Marks, end: u32, pacer: &mut Pacer<'_>) -> Result<()> {
-        let Some(index) = &self.core.index else { return Ok(()) };
+        let Some(index) = &self.inner.index else { return Ok(()) };
         let is_gone = |key: &IndexKey, value: &IndexValue| {
-            let at = place(*value).at;
+            let at = extent(*value).at;
             *key != STATE_KEY && at.chunk < end && !marks.is_live(at)
         };
         let mut from = STATE_KEY;

@@ -7,11 +7,11 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::base::address::Address;
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::path::Steps;
 use crate::pack::commit::{Commit, CommitRecord};
-use crate::store::inner::Core;
+use crate::store::inner::StoreInner;
 use crate::store::reader::StoreReader;
 use crate::store::store::Store;
 use crate::tree::tree::Kind;
@@ -45,7 +45,7 @@ const THEIRS: u8 = 2;
 const BOTH: u8 = OURS | THEIRS;
 const BELOW: u8 = 4;
 
-struct Seen {
+struct SeenCommit {
     flags: u8,
     depth: usize,
     is_queued: bool,
@@ -55,9 +55,9 @@ struct Seen {
 
 /// A search for common ancestors: the newest commit is looked at first, and tells its parents what they are ancestors of.
 struct Search<'a> {
-    core: &'a Core,
+    inner: &'a StoreInner,
     depth_max: usize,
-    seen: QuickMap<Hash, Seen>,
+    seen: FastMap<Hash, SeenCommit>,
     queue: BinaryHeap<(Address, Hash)>,
     /// Commits in the queue that are no ancestors of a common one, as far as is known.
     open: usize,
@@ -66,11 +66,11 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(core: &'a Core, depth_max: usize) -> Self {
+    fn new(inner: &'a StoreInner, depth_max: usize) -> Self {
         Self {
-            core,
+            inner,
             depth_max,
-            seen: QuickMap::default(),
+            seen: FastMap::default(),
             queue: BinaryHeap::new(),
             open: 0,
             common: BTreeSet::new(),
@@ -79,18 +79,18 @@ impl<'a> Search<'a> {
 
     fn look_up(&mut self, hash: Hash, depth: usize) -> Result<()> {
         if !self.seen.contains_key(&hash) {
-            let found = self.core.find_commit(&hash)?;
-            let found = found.map(|(place, record)| (place.at, record.commit.parents));
+            let found = self.inner.find_commit(&hash)?;
+            let found = found.map(|(extent, record)| (extent.at, record.commit.parents));
             if found.is_some() && depth > self.depth_max {
                 return Err(Error::MaxDepthReached { depth: self.depth_max });
             }
-            self.seen.insert(hash, Seen { flags: 0, depth, is_queued: false, found });
+            self.seen.insert(hash, SeenCommit { flags: 0, depth, is_queued: false, found });
         }
         Ok(())
     }
 
     /// Tells a commit what it is an ancestor of.
-    fn tell(&mut self, hash: Hash, flags: u8, depth: usize) -> Result<()> {
+    fn mark_ancestor(&mut self, hash: Hash, flags: u8, depth: usize) -> Result<()> {
         self.look_up(hash, depth)?;
         let Some(seen) = self.seen.get_mut(&hash) else { return Ok(()) };
         let Some((at, _)) = seen.found else { return Ok(()) };
@@ -133,7 +133,7 @@ impl<'a> Search<'a> {
             let depth = seen.depth.saturating_add(1);
             let parents = seen.found.as_ref().map(|(_, parents)| parents.clone());
             for parent in parents.unwrap_or_default() {
-                self.tell(parent, below, depth)?;
+                self.mark_ancestor(parent, below, depth)?;
             }
         }
         Ok(self.common.into_iter().rev().map(|(_, hash)| hash).collect())
@@ -142,17 +142,17 @@ impl<'a> Search<'a> {
 
 /// Commits from some on to their ancestors, the newest first, each once.
 struct Ancestors<'a> {
-    core: &'a Core,
+    inner: &'a StoreInner,
     queue: BinaryHeap<(Address, Hash)>,
     /// Each commit that was met with its generation; and its record, until it is given out.
-    met: QuickMap<Hash, (usize, Option<CommitRecord>)>,
+    met: FastMap<Hash, (usize, Option<CommitRecord>)>,
     missing: Vec<Hash>,
 }
 
 impl<'a> Ancestors<'a> {
-    fn new(core: &'a Core) -> Self {
-        let (queue, met) = (BinaryHeap::new(), QuickMap::default());
-        Self { core, queue, met, missing: Vec::new() }
+    fn new(inner: &'a StoreInner) -> Self {
+        let (queue, met) = (BinaryHeap::new(), FastMap::default());
+        Self { inner, queue, met, missing: Vec::new() }
     }
 
     fn add(&mut self, hash: Hash, generation: usize) -> Result<()> {
@@ -160,9 +160,9 @@ impl<'a> Ancestors<'a> {
             *known = generation.min(*known);
             return Ok(());
         }
-        let found = self.core.find_commit(&hash)?;
+        let found = self.inner.find_commit(&hash)?;
         match &found {
-            Some((place, _)) => self.queue.push((place.at, hash)),
+            Some((extent, _)) => self.queue.push((extent.at, hash)),
             None => self.missing.push(hash),
         }
         self.met.insert(hash, (generation, found.map(|(_, record)| record)));
@@ -177,7 +177,7 @@ impl<'a> Ancestors<'a> {
     }
 }
 
-impl Core {
+impl StoreInner {
     pub(crate) fn history(&self, head: &Hash, depth: usize) -> Result<History> {
         self.commit_of(head)?;
         let mut ancestors = Ancestors::new(self);
@@ -228,7 +228,7 @@ impl Core {
         let mut search = Search::new(self, reach.depth);
         for (side, flags) in [(ours, OURS), (theirs, THEIRS)] {
             for hash in side {
-                search.tell(*hash, flags, 0)?;
+                search.mark_ancestor(*hash, flags, 0)?;
                 if search.seen.get(hash).is_none_or(|seen| seen.found.is_none()) {
                     return Err(Error::UnknownCommit { hash: *hash });
                 }
@@ -253,7 +253,7 @@ macro_rules! searches {
             /// [`UnknownCommit`](Error::UnknownCommit), [`Disk`](Error::Disk), [`Corrupt`](Error::Corrupt),
             /// [`Index`](Error::Index).
             pub fn history(&self, head: &Hash, depth: usize) -> Result<History> {
-                self.core.history(head, depth)
+                self.inner.history(head, depth)
             }
 
             /// The last `count` commits that lead to `head` and have something else at `path` than all their parents, the
@@ -269,7 +269,7 @@ macro_rules! searches {
                 path: &[S],
                 count: usize,
             ) -> Result<Vec<Hash>> {
-                self.core.last_modified(head, Steps::new(path).as_slice(), count)
+                self.inner.last_modified(head, Steps::new(path).as_slice(), count)
             }
 
             /// The lowest common ancestors of two commits, the newest first: those that are no ancestors of another. None if
@@ -281,7 +281,7 @@ macro_rules! searches {
             /// [`MaxDepthReached`](Error::MaxDepthReached), [`TooManyLcas`](Error::TooManyLcas), and those of
             /// [`history`](Self::history).
             pub fn lcas(&self, ours: &Hash, theirs: &Hash, reach: Reach) -> Result<Vec<Hash>> {
-                self.core.lcas(&[*ours], &[*theirs], reach)
+                self.inner.lcas(&[*ours], &[*theirs], reach)
             }
         }
     };

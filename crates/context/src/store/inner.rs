@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use terrane_io::Disk;
 
-use crate::base::address::{Address, Link, Place};
+use crate::base::address::{Address, Extent, Link};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
 use crate::object::pins::{Pinned, Pins};
@@ -19,9 +19,9 @@ use crate::pack::chunk::FIRST_UNIT;
 use crate::pack::commit::{Branches, Commit, CommitRecord, CommitTable, STATE, apply_branches};
 use crate::pack::control::{CONTROL, Control};
 use crate::pack::frame::{FrameKind, records};
-use crate::pack::index::{Object, ObjectIndex, key, place};
+use crate::pack::index::{Object, ObjectIndex, extent, key};
 use crate::pack::marks::Marks;
-use crate::pack::pack::{Pack, Reach, Tail};
+use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
 use crate::store::watch::{HeadChange, Watches};
 use crate::tree::node::{Child, Env, Node, Shape};
@@ -32,14 +32,14 @@ use crate::tree::tree::{Tree, empty_dir};
 pub(crate) struct View {
     pub(crate) control: Control,
     /// Commits that the index may not have: those made since the control record was written.
-    pub(crate) recent: QuickMap<Hash, Place>,
+    pub(crate) recent: FastMap<Hash, Extent>,
     /// The index is right about what lies below.
     pub(crate) indexed: Address,
     pub(crate) branches: Branches,
     /// Commits that are kept although others after them were collected.
-    pub(crate) kept: QuickMap<Hash, Place>,
+    pub(crate) kept: FastMap<Hash, Extent>,
     /// The commit made last.
-    pub(crate) last: Option<Place>,
+    pub(crate) last: Option<Extent>,
     pub(crate) commits: u64,
     /// Chunks below this one may be gone: a later control record, which is lost, may have said so.
     pub(crate) first_known: u32,
@@ -49,10 +49,10 @@ impl View {
     /// What a control record knows by itself.
     pub(crate) fn new(control: Control) -> Self {
         Self {
-            recent: QuickMap::default(),
+            recent: FastMap::default(),
             indexed: control.tail,
             branches: Branches::new(),
-            kept: QuickMap::default(),
+            kept: FastMap::default(),
             last: control.last,
             commits: control.commits,
             first_known: control.first,
@@ -61,13 +61,13 @@ impl View {
     }
 
     /// Whether a commit was not collected.
-    pub(crate) fn is_kept(&self, hash: &Hash, place: Place) -> bool {
-        place.at >= self.control.retained || self.kept.get(hash) == Some(&place)
+    pub(crate) fn is_kept(&self, hash: &Hash, extent: Extent) -> bool {
+        extent.at >= self.control.retained || self.kept.get(hash) == Some(&extent)
     }
 
-    pub(crate) fn add_commit(&mut self, hash: Hash, place: Place) {
-        self.recent.insert(hash, place);
-        self.last = Some(place);
+    pub(crate) fn add_commit(&mut self, hash: Hash, extent: Extent) {
+        self.recent.insert(hash, extent);
+        self.last = Some(extent);
         self.commits += 1;
     }
 }
@@ -75,15 +75,15 @@ impl View {
 /// Tables of commits that a reader has looked at, from the newest on.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    commits: QuickMap<Hash, Place>,
+    commits: FastMap<Hash, Extent>,
     /// The newest table that was read, and the next one to be read.
-    newest: Option<Place>,
-    next: Option<Place>,
+    newest: Option<Extent>,
+    next: Option<Extent>,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct StoreInner {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) dir: PathBuf,
     pub(crate) pack: Arc<Pack>,
@@ -101,7 +101,7 @@ pub(crate) struct Core {
 ///
 /// # Errors
 /// [`Corrupt`](Error::Corrupt) if they do not, or if the pack is not where the record says; those of [`Pack::follow`].
-pub(crate) fn recover(pack: &Pack, view: &mut View, reach: Reach) -> Result<Tail> {
+pub(crate) fn recover(pack: &Pack, view: &mut View, limit: FollowLimit) -> Result<Tail> {
     let control = view.control;
     pack.set_store(control.store)?;
     pack.set_first(control.first);
@@ -114,11 +114,11 @@ pub(crate) fn recover(pack: &Pack, view: &mut View, reach: Reach) -> Result<Tail
         view.kept.extend(table_at(pack, kept)?.commits);
     }
 
-    let tail = follow(pack, view, control.tail, control.chain, reach)?;
+    let tail = follow(pack, view, control.tail, control.chain, limit)?;
     pack.set_first(control.first.max(view.first_known));
     let is_shifted =
         tail.end == control.tail && tail.chunk.file.len()? > tail.end.offset() && !starts_at(&tail);
-    if is_shifted && !reach.stops_at_damage {
+    if is_shifted && !limit.stops_at_damage {
         let what = Corrupt::rule("the pack is where the control record says", 1, 0);
         return Err(pack.corrupt(tail.end, what));
     }
@@ -132,7 +132,7 @@ fn starts_at(tail: &Tail) -> bool {
 }
 
 /// The table of commits at a place.
-pub(crate) fn table_at(pack: &Pack, at: Place) -> Result<CommitTable> {
+pub(crate) fn table_at(pack: &Pack, at: Extent) -> Result<CommitTable> {
     CommitTable::decode(at.at, &pack.body(at)?).map_err(|what| pack.corrupt(at.at, what))
 }
 
@@ -142,11 +142,11 @@ pub(crate) fn follow(
     view: &mut View,
     from: Address,
     chain: u32,
-    reach: Reach,
+    limit: FollowLimit,
 ) -> Result<Tail> {
     let control = view.control;
     let empty = control.rules.empty_hash();
-    pack.follow(from, chain, reach, &mut |kind, at, payload| {
+    pack.follow(from, chain, limit, &mut |kind, at, payload| {
         match kind {
             FrameKind::Objects => {}
             FrameKind::Commit | FrameKind::CommitTo => {
@@ -155,24 +155,24 @@ pub(crate) fn follow(
                     commit = last.replace(record);
                 }
                 let branch = if kind == FrameKind::CommitTo { last } else { None };
-                let Some((place, body)) = branch.and(commit).or(last) else { return Ok(()) };
+                let Some((extent, body)) = branch.and(commit).or(last) else { return Ok(()) };
                 let record = body
-                    .and_then(|body| CommitRecord::decode(place.at, empty, body))
-                    .map_err(|what| pack.corrupt(place.at, what))?;
-                view.add_commit(record.commit.hash, place);
-                if let Some((place, body)) = branch {
+                    .and_then(|body| CommitRecord::decode(extent.at, empty, body))
+                    .map_err(|what| pack.corrupt(extent.at, what))?;
+                view.add_commit(record.commit.hash, extent);
+                if let Some((extent, body)) = branch {
                     body.and_then(|body| apply_branches(body, &mut view.branches))
-                        .map_err(|what| pack.corrupt(place.at, what))?;
+                        .map_err(|what| pack.corrupt(extent.at, what))?;
                 }
             }
             FrameKind::Branches => {
-                for (place, body) in records(at, payload) {
+                for (extent, body) in records(at, payload) {
                     if let Ok([STATE, copy @ ..]) = body {
                         let state = Control::of_copy(&pack.dir().join(CONTROL), copy)?;
                         view.first_known = view.first_known.max(state.first);
                     }
                     body.and_then(|body| apply_branches(body, &mut view.branches))
-                        .map_err(|what| pack.corrupt(place.at, what))?;
+                        .map_err(|what| pack.corrupt(extent.at, what))?;
                 }
             }
         }
@@ -180,7 +180,7 @@ pub(crate) fn follow(
     })
 }
 
-impl Core {
+impl StoreInner {
     pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {
         self.view.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,7 +190,7 @@ impl Core {
     }
 
     /// The commit record at a place.
-    pub(crate) fn commit_at(&self, at: Place) -> Result<CommitRecord> {
+    pub(crate) fn commit_at(&self, at: Extent) -> Result<CommitRecord> {
         let body = self.pack.body(at)?;
         CommitRecord::decode(at.at, self.env.rules.empty_hash(), &body)
             .map_err(|what| self.pack.corrupt(at.at, what))
@@ -199,38 +199,38 @@ impl Core {
     /// Where an object is that the index has.
     ///
     /// Cost: that of the index; for a reader one read for each table of commits down to that which has it, the first time.
-    pub(crate) fn indexed(&self, object: Object, hash: &Hash) -> Result<Option<Place>> {
+    pub(crate) fn indexed(&self, object: Object, hash: &Hash) -> Result<Option<Extent>> {
         let found = match &self.index {
-            Some(index) => index.find(&key(object, hash)).map_err(Error::index)?.map(place),
+            Some(index) => index.find(&key(object, hash)).map_err(Error::index)?.map(extent),
             None => self.find_in_tables(hash)?,
         };
         let view = self.view();
         // Without volumes, what was in the chunks before is gone.
         let first = if view.control.volumes > 0 { 0 } else { view.control.first };
-        Ok(found.filter(|place| place.at < view.indexed && place.at.chunk >= first))
+        Ok(found.filter(|extent| extent.at < view.indexed && extent.at.chunk >= first))
     }
 
-    fn find_in_tables(&self, hash: &Hash) -> Result<Option<Place>> {
+    fn find_in_tables(&self, hash: &Hash) -> Result<Option<Extent>> {
         let Control { table: newest, retained, .. } = self.view().control;
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         if tables.newest != newest {
             *tables = Tables { newest, next: newest, ..Tables::default() };
         }
         loop {
-            if let Some(place) = tables.commits.get(hash) {
-                return Ok(Some(*place));
+            if let Some(extent) = tables.commits.get(hash) {
+                return Ok(Some(*extent));
             }
             let Some(at) = tables.next else { return Ok(None) };
             let table = table_at(&self.pack, at)?;
             // Those that are kept below are known.
-            let is_last = table.commits.iter().any(|(_, place)| place.at < retained);
+            let is_last = table.commits.iter().any(|(_, extent)| extent.at < retained);
             tables.commits.extend(table.commits);
             tables.next = table.before.filter(|_| !is_last);
         }
     }
 
     /// The commit of a hash.
-    pub(crate) fn find_commit(&self, hash: &Hash) -> Result<Option<(Place, CommitRecord)>> {
+    pub(crate) fn find_commit(&self, hash: &Hash) -> Result<Option<(Extent, CommitRecord)>> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
@@ -238,33 +238,33 @@ impl Core {
             let view = self.view();
             view.recent.get(hash).or_else(|| view.kept.get(hash)).copied()
         };
-        let place = match recent {
-            Some(place) => Some(place),
+        let extent = match recent {
+            Some(extent) => Some(extent),
             None => self.indexed(Object::Commit, hash)?,
         };
-        let Some(place) = place.filter(|place| self.view().is_kept(hash, *place)) else {
+        let Some(extent) = extent.filter(|extent| self.view().is_kept(hash, *extent)) else {
             return Ok(None);
         };
-        let record = match self.commit_at(place) {
+        let record = match self.commit_at(extent) {
             Ok(record) => record,
             // It was collected since.
-            Err(_) if !self.view().is_kept(hash, place) => return Ok(None),
+            Err(_) if !self.view().is_kept(hash, extent) => return Ok(None),
             Err(error) => return Err(error),
         };
-        Ok((record.commit.hash == *hash).then_some((place, record)))
+        Ok((record.commit.hash == *hash).then_some((extent, record)))
     }
 
     /// The context of a commit.
     pub(crate) fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
-        let Some((place, record)) = self.find_commit(hash)? else { return Ok(None) };
+        let Some((extent, record)) = self.find_commit(hash)? else { return Ok(None) };
         let pins = Pins::default();
         if let Some(root) = &record.root {
             // A collection looks at the pins and hides commits under this lock.
             let view = self.view();
-            if !view.is_kept(hash, place) {
+            if !view.is_kept(hash, extent) {
                 return Ok(None);
             }
-            pins.add(self.pinned.pin(root.place));
+            pins.add(self.pinned.pin(root.extent));
         }
         Ok(Some(Context::new(self.tree_of(&record, pins)?, vec![record.commit.hash])))
     }
@@ -298,22 +298,22 @@ impl Core {
     }
 
     /// The commits in the order in which they were made, the newest first.
-    pub(crate) fn newest(&self) -> impl Iterator<Item = Result<(Place, CommitRecord)>> + '_ {
+    pub(crate) fn newest(&self) -> impl Iterator<Item = Result<(Extent, CommitRecord)>> + '_ {
         let (retained, mut next, mut kept) = {
             let view = self.view();
-            let mut kept: Vec<Place> = view.kept.values().copied().collect();
-            kept.sort_unstable_by_key(|place| place.at);
+            let mut kept: Vec<Extent> = view.kept.values().copied().collect();
+            kept.sort_unstable_by_key(|extent| extent.at);
             (view.control.retained, view.last, kept)
         };
         std::iter::from_fn(move || {
-            if let Some(place) = next.take().filter(|place| place.at >= retained) {
-                return Some(self.commit_at(place).map(|record| {
+            if let Some(extent) = next.take().filter(|extent| extent.at >= retained) {
+                return Some(self.commit_at(extent).map(|record| {
                     next = record.before;
-                    (place, record)
+                    (extent, record)
                 }));
             }
-            let place = kept.pop()?;
-            Some(self.commit_at(place).map(|record| (place, record)))
+            let extent = kept.pop()?;
+            Some(self.commit_at(extent).map(|record| (extent, record)))
         })
     }
 
@@ -353,10 +353,10 @@ impl Core {
     ) -> Result<()> {
         let mut stack = vec![root];
         while let Some(link) = stack.pop() {
-            if !seen.mark(link.place.at) {
+            if !seen.mark(link.extent.at) {
                 continue;
             }
-            let record = match self.pack.record_at(link.place) {
+            let record = match self.pack.record_at(link.extent) {
                 Ok(record) => record,
                 Err(error) => {
                     skip(error)?;
@@ -374,7 +374,7 @@ impl Core {
                     for item in 0..entries.len() {
                         match entries.spot(item).stored() {
                             Ok(Stored::Dir(link)) => stack.push(link),
-                            Ok(Stored::Value(link)) if seen.mark(link.place.at) => {
+                            Ok(Stored::Value(link)) if seen.mark(link.extent.at) => {
                                 visit(Object::Value, &link)?;
                             }
                             _ => {}
@@ -393,7 +393,7 @@ impl Core {
     pub(crate) fn each_recent(&self, visit: &mut dyn FnMut(Object, &Link)) -> Result<()> {
         let (tail, last, commits) = {
             let view = self.view();
-            (view.control.tail, view.last, view.recent.values().copied().collect::<Vec<Place>>())
+            (view.control.tail, view.last, view.recent.values().copied().collect::<Vec<Extent>>())
         };
         let end = last.map_or(tail.chunk, |last| last.at.chunk);
         let mut seen = Marks::new(tail.chunk, end + 1);
@@ -404,9 +404,9 @@ impl Core {
         };
         for commit in commits {
             let root = self.commit_at(commit)?.root;
-            let Some(root) = root.filter(|root| root.place.at >= tail) else { continue };
+            let Some(root) = root.filter(|root| root.extent.at >= tail) else { continue };
             self.each_object(root, &mut seen, &mut skip, &mut |object, link| {
-                if link.place.at >= tail {
+                if link.extent.at >= tail {
                     visit(object, link);
                 }
                 Ok(())

@@ -16,9 +16,9 @@ use crate::object::pins::Pinned;
 use crate::pack::commit::Commit;
 use crate::pack::control::Indexing;
 use crate::pack::locations::Locations;
-use crate::pack::pack::{Pack, Reach, Tail};
+use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
-use crate::store::inner::{Core, View, follow, recover};
+use crate::store::inner::{StoreInner, View, follow, recover};
 use crate::store::store::{Recovery, Store, check_whole, enter, read_control};
 use crate::store::watch::{Watches, changes};
 use crate::tree::node::{Env, Source};
@@ -29,7 +29,7 @@ const RETRIES: usize = 10;
 /// A store that is open for reading, in this process or another than its writer's.
 #[derive(Debug)]
 pub struct StoreReader {
-    pub(crate) core: Core,
+    pub(crate) inner: StoreInner,
     tail: Mutex<Tail>,
     recovery: Recovery,
 }
@@ -43,7 +43,7 @@ fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail, Recover
         for (number, control) in file.whole.iter().enumerate() {
             let mut view = View::new(*control);
             view.first_known = file.newest().first;
-            match recover(pack, &mut view, Reach::to(file.durable())) {
+            match recover(pack, &mut view, FollowLimit::to(file.durable())) {
                 Ok(tail) => {
                     let recovery = Recovery {
                         commits: view.commits - control.commits,
@@ -102,7 +102,7 @@ impl StoreReader {
         let (view, tail, recovery) = read(&*disk, dir, &pack)?;
         let source: Arc<dyn Source> = Arc::clone(&pack) as _;
         let env = Arc::new(Env { rules: view.control.rules, source: Some(source), proof: false });
-        let core = Core {
+        let inner = StoreInner {
             disk,
             dir: dir.to_owned(),
             pack,
@@ -114,7 +114,7 @@ impl StoreReader {
             closed: AtomicBool::new(false),
             watches: Watches::default(),
         };
-        Ok(Self { core, tail: Mutex::new(tail), recovery })
+        Ok(Self { inner, tail: Mutex::new(tail), recovery })
     }
 
     /// What opening has found. Bytes behind the last whole frame may be a commit that a writer is just making.
@@ -129,18 +129,18 @@ impl StoreReader {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn sync(&self) -> Result<bool> {
-        let Core { disk, dir, pack, .. } = &self.core;
+        let StoreInner { disk, dir, pack, .. } = &self.inner;
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.core.view().control;
+        let known = self.inner.view().control;
         let file = read_control(&**disk, dir)?;
         let newest = file.newest();
-        let (end, before) = (tail.end, self.core.view().branches.clone());
+        let (end, before) = (tail.end, self.inner.view().branches.clone());
         let mut is_followed = false;
         if newest.sequence == known.sequence {
-            let mut view = self.core.view().clone();
-            let reach = Reach::to(file.durable());
-            if let Ok(followed) = follow(pack, &mut view, end, tail.chain, reach) {
-                *self.core.view_mut() = view;
+            let mut view = self.inner.view().clone();
+            let limit = FollowLimit::to(file.durable());
+            if let Ok(followed) = follow(pack, &mut view, end, tail.chain, limit) {
+                *self.inner.view_mut() = view;
                 *tail = followed;
                 is_followed = true;
             }
@@ -150,27 +150,27 @@ impl StoreReader {
         }
         if !is_followed {
             let (view, new_tail, _) = read(&**disk, dir, pack)?;
-            *self.core.view_mut() = view;
+            *self.inner.view_mut() = view;
             *tail = new_tail;
         }
         let is_new = tail.end != end;
         let end = tail.end;
-        for change in changes(&before, &self.core.view().branches) {
-            self.core.watches.push(end, change);
+        for change in changes(&before, &self.inner.view().branches) {
+            self.inner.watches.push(end, change);
         }
         drop(tail);
-        self.core.call_watches(end);
+        self.inner.call_watches(end);
         Ok(is_new)
     }
 
     /// The hashing rules.
     pub fn rules(&self) -> &Rules {
-        &self.core.env.rules
+        &self.inner.env.rules
     }
 
     /// Which objects the writer finds by their hashes.
     pub fn indexing(&self) -> Indexing {
-        self.core.view().control.indexing
+        self.inner.view().control.indexing
     }
 
     /// The context of a commit that was there at the last sync, or is there now; none for one that was never made, or was
@@ -182,7 +182,7 @@ impl StoreReader {
     /// As [`open`](Self::open).
     pub fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
         self.sync()?;
-        self.core.checkout(hash)
+        self.inner.checkout(hash)
     }
 
     /// Whether there is such a commit, at the last sync or now.
@@ -191,7 +191,7 @@ impl StoreReader {
     /// As [`open`](Self::open).
     pub fn exists(&self, hash: &Hash) -> Result<bool> {
         self.sync()?;
-        Ok(self.core.find_commit(hash)?.is_some())
+        Ok(self.inner.find_commit(hash)?.is_some())
     }
 
     /// What is stored about a commit that was there at the last sync.
@@ -199,36 +199,36 @@ impl StoreReader {
     /// # Errors
     /// As [`open`](Self::open), and [`UnknownCommit`](Error::UnknownCommit).
     pub fn commit_info(&self, hash: &Hash) -> Result<Commit> {
-        self.core.commit_of(hash)
+        self.inner.commit_of(hash)
     }
 
     /// Commits as of the last sync, the newest first.
     pub fn newest(&self) -> impl Iterator<Item = Result<Commit>> + '_ {
-        self.core.newest().map(|commit| Ok(commit?.1.commit))
+        self.inner.newest().map(|commit| Ok(commit?.1.commit))
     }
 
     /// The head of a branch at the last sync, if there was one.
     pub fn branch(&self, name: &[u8]) -> Option<Hash> {
-        self.core.branch(name)
+        self.inner.branch(name)
     }
 
     /// All branches at the last sync, with their heads, by name.
     pub fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
-        self.core.branches()
+        self.inner.branches()
     }
 
     /// The directories of the volumes of the archive at the last sync, the one that was added last at the end.
     pub fn volumes(&self) -> Vec<PathBuf> {
-        self.core.volumes()
+        self.inner.volumes()
     }
 
     /// The directory of the volumes of the archive, which may be elsewhere, and may not be made yet.
     pub fn archive_dir(&self) -> PathBuf {
-        self.core.pack.locations().archive()
+        self.inner.pack.locations().archive()
     }
 
     /// The directory of the index, which may be elsewhere.
     pub fn index_dir(&self) -> PathBuf {
-        self.core.pack.locations().index()
+        self.inner.pack.locations().index()
     }
 }

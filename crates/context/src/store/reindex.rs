@@ -11,7 +11,7 @@ use crate::pack::index::{
     IndexEngine, IndexKey, IndexValue, Object, ObjectIndex, STATE_KEY, key, state_value, value,
 };
 use crate::pack::marks::Marks;
-use crate::store::inner::Core;
+use crate::store::inner::StoreInner;
 
 /// Entries that are put into the index at once.
 const BATCH: usize = 4096;
@@ -28,20 +28,24 @@ pub(crate) fn is_current(index: &dyn ObjectIndex, control: &Control) -> Result<b
 }
 
 /// Opens the index for writing, and makes it anew if it is lost or out of date; how many entries that took.
-pub(crate) fn open_current(core: &mut Core, engine: &Arc<dyn IndexEngine>) -> Result<Option<u64>> {
-    let dir = core.pack.locations().index();
-    let open = |core: &Core| engine.open(Arc::clone(&core.disk), &dir).map_err(Error::index);
-    let control = core.view().control;
-    let index = open(core)?;
+pub(crate) fn open_current(
+    inner: &mut StoreInner,
+    engine: &Arc<dyn IndexEngine>,
+) -> Result<Option<u64>> {
+    let dir = inner.pack.locations().index();
+    let open =
+        |inner: &StoreInner| engine.open(Arc::clone(&inner.disk), &dir).map_err(Error::index);
+    let control = inner.view().control;
+    let index = open(inner)?;
     if is_current(&*index, &control)? {
-        core.index = Some(index);
+        inner.index = Some(index);
         return Ok(None);
     }
 
     index.close().map_err(Error::index)?;
     drop(index);
-    let (_, entries) = make(core, engine, &mut |_| {})?;
-    core.index = Some(open(core)?);
+    let (_, entries) = make(inner, engine, &mut |_| {})?;
+    inner.index = Some(open(inner)?);
     Ok(Some(entries))
 }
 
@@ -49,13 +53,13 @@ pub(crate) fn open_current(core: &mut Core, engine: &Arc<dyn IndexEngine>) -> Re
 ///
 /// Cost: reads the commits; for an index of all objects, everything that is in use.
 pub(crate) fn make(
-    core: &Core,
+    inner: &StoreInner,
     engine: &Arc<dyn IndexEngine>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(u64, u64)> {
-    let dir = core.pack.locations().index();
-    engine.remove(&*core.disk, &dir).map_err(Error::index)?;
-    let index = engine.open(Arc::clone(&core.disk), &dir).map_err(Error::index)?;
+    let dir = inner.pack.locations().index();
+    engine.remove(&*inner.disk, &dir).map_err(Error::index)?;
+    let index = engine.open(Arc::clone(&inner.disk), &dir).map_err(Error::index)?;
     let mut batch: Vec<(IndexKey, IndexValue)> = Vec::new();
     let mut entries = 0;
     let mut add = |entry: Option<(IndexKey, IndexValue)>| -> Result<()> {
@@ -70,21 +74,21 @@ pub(crate) fn make(
         Ok(())
     };
 
-    let control = core.view().control;
+    let control = inner.view().control;
     let (all, tail) = (control.indexing == Indexing::Always, control.tail);
     // With volumes, objects of the chunks before are there as well.
     let first = if control.volumes > 0 { 0 } else { control.first };
     let mut seen = Marks::new(first, tail.chunk + 1);
     let mut commits = 0;
-    for commit in core.newest() {
-        let (place, record) = commit?;
+    for commit in inner.newest() {
+        let (extent, record) = commit?;
         commits += 1;
-        if place.at < tail {
-            add(Some((key(Object::Commit, &record.commit.hash), value(place))))?;
+        if extent.at < tail {
+            add(Some((key(Object::Commit, &record.commit.hash), value(extent))))?;
         }
-        if let Some(root) = record.root.filter(|root| all && root.place.at < tail) {
-            core.each_object(root, &mut seen, &mut Err, &mut |object, link| {
-                add(Some((key(object, &link.hash), value(link.place))))
+        if let Some(root) = record.root.filter(|root| all && root.extent.at < tail) {
+            inner.each_object(root, &mut seen, &mut Err, &mut |object, link| {
+                add(Some((key(object, &link.hash), value(link.extent))))
             })?;
         }
     }

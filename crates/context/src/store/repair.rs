@@ -20,10 +20,10 @@ use crate::pack::chunk::{Chunk, chunk_path};
 use crate::pack::commit::{COMMIT, CommitRecord, STATE};
 use crate::pack::control::{CONTROL, Control, ControlFile};
 use crate::pack::frame::FrameKind;
-use crate::pack::index::{IndexEngine, IndexKey, IndexValue, Object, key, place};
+use crate::pack::index::{IndexEngine, IndexKey, IndexValue, Object, extent, key};
 use crate::pack::locations::Locations;
-use crate::pack::pack::{Pack, Reach};
-use crate::store::check::{Found, chunk_numbers, open, open_as};
+use crate::pack::pack::{FollowLimit, Pack};
+use crate::store::check::{OpenedStore, chunk_numbers, open, open_as};
 use crate::store::inner::table_at;
 use crate::store::reindex::make;
 use crate::store::store::{enter, read_control, take_lock, write_control};
@@ -113,8 +113,8 @@ pub fn repair(
             let mut controls = read.map(|file| file.whole).unwrap_or_default();
             controls.extend(control_of_pack(disk, locations)?);
             let whole = controls.iter().find_map(|control| {
-                let reach = Reach::to(durable.unwrap_or(control.tail).max(control.tail));
-                open_as(disk, locations, control, control.first, reach).ok()
+                let limit = FollowLimit::to(durable.unwrap_or(control.tail).max(control.tail));
+                open_as(disk, locations, control, control.first, limit).ok()
             });
             report.control = true;
             match whole {
@@ -138,19 +138,19 @@ pub fn repair(
         }
         Err(error) => return Err(error),
     };
-    let core = found.core;
+    let inner = found.inner;
     if report.control {
-        let mut control = core.view().control;
+        let mut control = inner.view().control;
         // Above what either page has.
         control.sequence = control.sequence.max(sequence) + 2;
         write_control(&**disk, dir, &control, found.end)?;
-        core.view_mut().control = control;
+        inner.view_mut().control = control;
     }
 
-    let control = core.view().control;
+    let control = inner.view().control;
     report.markers = heal_markers(&**disk, &locations.archive(), control.volumes, control.store)?;
-    report.branches = core.view().branches.len() as u64;
-    (report.commits, report.indexed) = make(&core, index, progress)?;
+    report.branches = inner.view().branches.len() as u64;
+    (report.commits, report.indexed) = make(&inner, index, progress)?;
     Ok(report)
 }
 
@@ -176,11 +176,11 @@ fn longest(
     locations: &Arc<Locations>,
     controls: &[Control],
     durable: Option<Address>,
-) -> Option<Found> {
+) -> Option<OpenedStore> {
     let open = |control: &Control| {
         let durable = durable.unwrap_or(control.tail).max(control.tail);
-        let reach = Reach { durable, stops_at_damage: true };
-        open_as(disk, locations, control, control.first, reach).ok()
+        let limit = FollowLimit { durable, stops_at_damage: true };
+        open_as(disk, locations, control, control.first, limit).ok()
     };
     controls.iter().filter_map(open).max_by_key(|found| found.end)
 }
@@ -191,20 +191,20 @@ fn name_lost(
     dir: &Path,
     index: &Arc<dyn IndexEngine>,
     controls: &[Control],
-    found: &Found,
+    found: &OpenedStore,
 ) -> Result<Lost> {
-    let core = &found.core;
-    let empty = core.env.rules.empty_hash();
+    let inner = &found.inner;
+    let empty = inner.env.rules.empty_hash();
     let mut commits = BTreeSet::new();
     // Frames behind the damage.
     for number in chunk_numbers(disk, dir)?.into_iter().filter(|number| *number >= found.end.chunk)
     {
-        let Ok(chunk) = core.pack.chunk(number) else { continue };
+        let Ok(chunk) = inner.pack.chunk(number) else { continue };
         for run in chunk.whole_runs().unwrap_or_default() {
-            let looked = chunk.each_record(run, &mut |place, body| {
+            let looked = chunk.each_record(run, &mut |extent, body| {
                 let record = body.ok().filter(|body| body.first() == Some(&COMMIT));
-                let record = record.map(|body| CommitRecord::decode(place.at, empty, body));
-                if let Some(Ok(record)) = record.filter(|_| place.at >= found.end) {
+                let record = record.map(|body| CommitRecord::decode(extent.at, empty, body));
+                if let Some(Ok(record)) = record.filter(|_| extent.at >= found.end) {
                     commits.insert(record.commit.hash);
                 }
                 Ok(())
@@ -217,17 +217,17 @@ fn name_lost(
     let mut branches = Vec::new();
     let newest = controls.iter().max_by_key(|control| control.commits);
     if let Some(newest) = newest {
-        if let Some(Ok(table)) = newest.table.map(|at| table_at(&core.pack, at)) {
+        if let Some(Ok(table)) = newest.table.map(|at| table_at(&inner.pack, at)) {
             commits.extend(
                 table.commits.iter().filter(|(_, at)| at.at >= found.end).map(|(hash, _)| *hash),
             );
         }
         let mut heads = crate::pack::commit::Branches::new();
-        if let Some(Ok(body)) = newest.branches.map(|at| core.pack.body(at))
+        if let Some(Ok(body)) = newest.branches.map(|at| inner.pack.body(at))
             && crate::pack::commit::apply_branches(&body, &mut heads).is_ok()
         {
             for (name, head) in heads {
-                let now = core.branch(&name);
+                let now = inner.branch(&name);
                 if now != Some(head) {
                     branches.push((name, now));
                 }
@@ -235,11 +235,11 @@ fn name_lost(
         }
     }
     // The index has commits that were cut off without a trace.
-    if let Ok(Some(index)) = index.read(Arc::clone(&core.disk), &core.pack.locations().index()) {
+    if let Ok(Some(index)) = index.read(Arc::clone(&inner.disk), &inner.pack.locations().index()) {
         let mut visit = |found_key: &IndexKey, value: &IndexValue| {
             let hash = Hash(found_key.last_chunk().copied().unwrap_or_default());
             let is_commit = *found_key == key(Object::Commit, &hash);
-            if is_commit && place(*value).at >= found.end {
+            if is_commit && extent(*value).at >= found.end {
                 commits.insert(hash);
             }
             is_commit
@@ -248,7 +248,7 @@ fn name_lost(
         index.close().ok();
     }
 
-    let counted = newest.map_or(0, |newest| newest.commits.saturating_sub(core.view().commits));
+    let counted = newest.map_or(0, |newest| newest.commits.saturating_sub(inner.view().commits));
     let commit_count = counted.max(commits.len() as u64);
     let commits = commits.into_iter().take(NAMED_MAX).collect();
     Ok(Lost { commit_count, commits, branches, moved_bytes: 0 })

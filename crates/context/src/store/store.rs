@@ -16,9 +16,9 @@ use terrane_io::Anchor;
 use terrane_io::files::{create_afresh, create_dirs};
 use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode, Reserve};
 
-use crate::base::address::{Address, Link, Place};
+use crate::base::address::{Address, Extent, Link};
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::{CommitInfo, Rules};
 use crate::base::stats::{CommitStats, PreimageSizes, Stats};
@@ -31,13 +31,13 @@ use crate::pack::control::{
 };
 use crate::pack::frame::{FRAME_FULL_BYTES, FRAME_HEAD_BYTES, FrameKind, FrameWriter};
 use crate::pack::index::{
-    IndexEngine, IndexKey, IndexValue, Object, STATE_KEY, key, place, state_value, value,
+    IndexEngine, IndexKey, IndexValue, Object, STATE_KEY, extent, key, state_value, value,
 };
 use crate::pack::locations::Locations;
 use crate::pack::marks::Marks;
-use crate::pack::pack::{Pack, Reach, Tail};
+use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
-use crate::store::inner::{Core, View, recover};
+use crate::store::inner::{StoreInner, View, recover};
 use crate::store::options::{Durability, Options};
 use crate::store::reindex::open_current;
 use crate::store::watch::{HeadChange, Watches};
@@ -139,7 +139,7 @@ impl Recovery {
 #[derive(Debug, Default)]
 pub(crate) struct ControlChange {
     /// The first commit that is kept with all that follow, and those before it that are.
-    pub(crate) retained: Option<(Address, Vec<(Hash, Place)>)>,
+    pub(crate) retained: Option<(Address, Vec<(Hash, Extent)>)>,
     pub(crate) collecting: Option<u32>,
     pub(crate) first: Option<u32>,
     pub(crate) volumes: Option<u16>,
@@ -152,17 +152,17 @@ pub(crate) struct Writer {
     /// A buffer for the next frame.
     spare: Vec<u8>,
     /// Objects that the index does not have yet, if it is to have them all.
-    unindexed: QuickMap<IndexKey, IndexValue>,
+    unindexed: FastMap<IndexKey, IndexValue>,
     closed: bool,
     lock: Option<Box<dyn LockGuard>>,
 }
 
 impl Writer {
     /// Has the next control record file objects in the index: whether each is a value, its hash and its place.
-    pub(crate) fn index(&mut self, objects: impl Iterator<Item = (bool, Hash, Place)>) {
-        self.unindexed.extend(objects.map(|(is_value, hash, place)| {
+    pub(crate) fn index(&mut self, objects: impl Iterator<Item = (bool, Hash, Extent)>) {
+        self.unindexed.extend(objects.map(|(is_value, hash, extent)| {
             let object = if is_value { Object::Value } else { Object::Dir };
-            (key(object, &hash), value(place))
+            (key(object, &hash), value(extent))
         }));
     }
 }
@@ -183,14 +183,14 @@ struct BranchChange {
 
 /// Commits that a collection keeps although it was not asked to.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldCommits {
     /// By how many calls under way each is held.
-    pub(crate) counts: QuickMap<Hash, u32>,
+    pub(crate) counts: FastMap<Hash, u32>,
     /// Those that were made again since a collection that is still looking for what is in use began; none if no collection does.
     pub(crate) again: Option<Vec<Hash>>,
 }
 
-impl Held {
+impl HeldCommits {
     fn make_again(&mut self, hash: Hash) {
         if let Some(again) = &mut self.again {
             again.push(hash);
@@ -235,7 +235,7 @@ struct Synced {
 /// A store that is open for writing. All calls take `&self` and may run at once on several threads.
 #[derive(Debug)]
 pub struct Store {
-    pub(crate) core: Core,
+    pub(crate) inner: StoreInner,
     pub(crate) options: Options,
     recovery: Recovery,
     /// Its pages are written by who has the writer, its mark by who syncs.
@@ -245,9 +245,9 @@ pub struct Store {
     pub(crate) writer: Mutex<Writer>,
     /// Set when the store is being closed: a collection ends.
     pub(crate) closing: AtomicBool,
-    /// Held by a collection.
+    /// HeldCommits by a collection.
     pub(crate) collection: Mutex<()>,
-    pub(crate) held: Mutex<Held>,
+    pub(crate) held: Mutex<HeldCommits>,
     /// What a collection has found to be in use, while it takes the rest away.
     pub(crate) marks: RwLock<Option<Arc<Marks>>>,
     /// The end of the last frame that was written, and its file.
@@ -534,7 +534,7 @@ impl Store {
             let pack = new_pack(&disk, &locations, options);
             let mut view = View::new(control);
             view.first_known = newest.first;
-            let tail = match recover(&pack, &mut view, Reach::to(file.durable())) {
+            let tail = match recover(&pack, &mut view, FollowLimit::to(file.durable())) {
                 Ok(tail) => pack.to_append(tail)?,
                 // The older record may still have all that it refers to, where it can be read.
                 Err(error @ (Error::Corrupt { .. } | Error::Disk(_))) => {
@@ -589,7 +589,7 @@ impl Store {
         control_file.sync()?;
         let source: Arc<dyn crate::tree::node::Source> = Arc::clone(&pack) as _;
         let env = Arc::new(Env { rules: options.rules, source: Some(source), proof: false });
-        let mut core = Core {
+        let mut inner = StoreInner {
             disk,
             dir: dir.to_owned(),
             pack,
@@ -601,16 +601,16 @@ impl Store {
             closed: AtomicBool::new(false),
             watches: Watches::default(),
         };
-        recovery.indexed = open_current(&mut core, &options.index)?;
+        recovery.indexed = open_current(&mut inner, &options.index)?;
         // What lies behind the control record, the index does not have.
-        let mut unindexed = QuickMap::default();
+        let mut unindexed = FastMap::default();
         if options.indexing == Indexing::Always {
-            core.each_recent(&mut |object, link| {
-                unindexed.insert(key(object, &link.hash), value(link.place));
+            inner.each_recent(&mut |object, link| {
+                unindexed.insert(key(object, &link.hash), value(link.extent));
             })?;
         }
         let store = Self {
-            core,
+            inner,
             options: options.clone(),
             recovery,
             reserve: Mutex::new(Reserve::open(Arc::clone(&control_file), reserve_bytes(options))),
@@ -634,7 +634,7 @@ impl Store {
             held: Mutex::default(),
             marks: RwLock::new(None),
         };
-        store.move_mark(store.core.view().control.store, lock(&store.written).end);
+        store.move_mark(store.inner.view().control.store, lock(&store.written).end);
         Ok(store)
     }
 
@@ -667,22 +667,22 @@ impl Store {
 
     /// The hashing rules.
     pub fn rules(&self) -> &Rules {
-        &self.core.env.rules
+        &self.inner.env.rules
     }
 
     /// The directory of the volumes of the archive, which may be elsewhere, and may not be made yet.
     pub fn archive_dir(&self) -> PathBuf {
-        self.core.pack.locations().archive()
+        self.inner.pack.locations().archive()
     }
 
     /// The directory of the index, which may be elsewhere.
     pub fn index_dir(&self) -> PathBuf {
-        self.core.pack.locations().index()
+        self.inner.pack.locations().index()
     }
 
     /// The empty context, without parents.
     pub fn empty(&self) -> Context {
-        Context::new(self.core.empty(), Vec::new())
+        Context::new(self.inner.empty(), Vec::new())
     }
 
     /// The context of a commit; none for a commit that was never made, or was collected.
@@ -692,7 +692,7 @@ impl Store {
     /// # Errors
     /// [`Disk`](Error::Disk), [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
     pub fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
-        self.core.checkout(hash)
+        self.inner.checkout(hash)
     }
 
     /// Whether there is such a commit.
@@ -700,7 +700,7 @@ impl Store {
     /// # Errors
     /// As [`checkout`](Self::checkout).
     pub fn exists(&self, hash: &Hash) -> Result<bool> {
-        Ok(self.core.find_commit(hash)?.is_some())
+        Ok(self.inner.find_commit(hash)?.is_some())
     }
 
     /// What is stored about a commit.
@@ -708,7 +708,7 @@ impl Store {
     /// # Errors
     /// As [`checkout`](Self::checkout), and [`UnknownCommit`](Error::UnknownCommit).
     pub fn commit_info(&self, hash: &Hash) -> Result<Commit> {
-        self.core.commit_of(hash)
+        self.inner.commit_of(hash)
     }
 
     /// The tree that is stored under a hash, for stores that index [all objects](Indexing::Always); none for one that was
@@ -723,7 +723,7 @@ impl Store {
     /// As [`checkout`](Self::checkout), and [`Closed`](Error::Closed).
     pub fn find_object(&self, kind: Kind, hash: &Hash) -> Result<Option<Tree>> {
         if kind == Kind::Directory && *hash == self.rules().empty_hash() {
-            return Ok(Some(self.core.empty()));
+            return Ok(Some(self.inner.empty()));
         }
         let object = if kind == Kind::Value { Object::Value } else { Object::Dir };
         let pins = Pins::default();
@@ -733,13 +733,13 @@ impl Store {
             if writer.closed {
                 return Err(Error::Closed);
             }
-            let Some(place) = self.find_whole(&writer, object, hash)? else {
+            let Some(extent) = self.find_whole(&writer, object, hash)? else {
                 return Ok(None);
             };
-            pins.add(self.core.pinned.pin(place));
-            Link { place, hash: *hash }
+            pins.add(self.inner.pinned.pin(extent));
+            Link { extent, hash: *hash }
         };
-        let env = &self.core.env;
+        let env = &self.inner.env;
         let root = if kind == Kind::Value {
             let value = env.load_value(&link)?;
             (self.rules().value_hash(&value) == *hash).then(|| Child::ValueAt(Box::new(link)))
@@ -754,7 +754,7 @@ impl Store {
 
     /// Commits in the order in which they were made, the newest first.
     pub fn newest(&self) -> impl Iterator<Item = Result<Commit>> + '_ {
-        self.core.newest().map(|commit| Ok(commit?.1.commit))
+        self.inner.newest().map(|commit| Ok(commit?.1.commit))
     }
 
     pub(crate) fn check_writable(&self, writer: &Writer) -> Result<()> {
@@ -860,7 +860,7 @@ impl Store {
                 return Ok(None);
             }
             let mut written = Written::default();
-            if self.core.find_commit(&hash)?.is_none() {
+            if self.inner.find_commit(&hash)?.is_none() {
                 let commit = Commit {
                     hash,
                     root: hashed,
@@ -886,7 +886,7 @@ impl Store {
             self.sync_and_keep(end, written)?;
         }
         if to.is_some() {
-            self.core.call_watches(end);
+            self.inner.call_watches(end);
         }
         Ok(Some(hash))
     }
@@ -920,27 +920,27 @@ impl Store {
 
     /// Tells the nodes of a tree where they are, and the cache of their records.
     fn keep(&self, written: Written<'_>) {
-        written.keep(|before, place, record| {
+        written.keep(|before, extent, record| {
             if let Some(before) = before {
-                self.core.pack.uncache(before.at);
+                self.inner.pack.uncache(before.at);
             }
-            self.core.pack.cache_record(place.at, record);
+            self.inner.pack.cache_record(extent.at, record);
         });
     }
 
     /// The tree, if it is one of this store, or a copy of one that belongs to none: what is written is noted in its nodes, and
     /// the places of another store mean nothing here.
     fn own_tree<'a>(&self, tree: &'a Tree) -> Result<Cow<'a, Tree>> {
-        if Arc::ptr_eq(&tree.env, &self.core.env) {
+        if Arc::ptr_eq(&tree.env, &self.inner.env) {
             return Ok(Cow::Borrowed(tree));
         }
-        let mut copy = self.core.empty();
+        let mut copy = self.inner.empty();
         copy.add_tree::<&[u8]>(&[], tree)?;
         Ok(Cow::Owned(copy))
     }
 
     fn now(&self) -> Duration {
-        self.core.disk.clock().monotonic()
+        self.inner.disk.clock().monotonic()
     }
 
     /// The hash of a tree, computed with all threads and counted.
@@ -953,7 +953,7 @@ impl Store {
             };
         };
         let start = self.now();
-        let (hash, hashed) = digest::hash(&self.core.env, node, self.options.hash_threads);
+        let (hash, hashed) = digest::hash(&self.inner.env, node, self.options.hash_threads);
         let hash_time = self.now().saturating_sub(start);
         lock(&self.preimages).merge(&hashed.sizes);
         let mut counters = lock(&self.counters);
@@ -994,15 +994,15 @@ impl Store {
         let start = self.now();
         let written_before = lock(&self.counters).write_time;
         let mut written = Written::default();
-        let (root, place) = self.write_frame(writer, commit, &mut |sink| match tree.root() {
+        let (root, extent) = self.write_frame(writer, commit, &mut |sink| match tree.root() {
             Child::Dir(node) if node.count() == 0 => Ok(None),
-            other => match written.child(&self.core.env, other, sink)? {
+            other => match written.child(&self.inner.env, other, sink)? {
                 Some((link, _)) => Ok(Some(link)),
                 None => Err(Error::NotADirectory),
             },
         })?;
         if let Some(root) = root {
-            tree.pins.add(self.core.pinned.pin(root.place));
+            tree.pins.add(self.inner.pinned.pin(root.extent));
         }
         if self.options.indexing == Indexing::Always {
             writer.index(written.objects());
@@ -1014,8 +1014,8 @@ impl Store {
         counters.nodes += nodes;
         counters.values += values;
         drop(counters);
-        if let (Some(hash), Some(place)) = (hash, place) {
-            self.show_commit(writer, hash, place, branch);
+        if let (Some(hash), Some(extent)) = (hash, extent) {
+            self.show_commit(writer, hash, extent, branch);
         }
         Ok(written)
     }
@@ -1025,17 +1025,17 @@ impl Store {
         &self,
         writer: &Writer,
         hash: Hash,
-        place: Place,
+        extent: Extent,
         branch: Option<&[u8]>,
     ) {
         let before = branch.and_then(|name| self.branch(name));
-        let mut view = self.core.view_mut();
-        view.add_commit(hash, place);
+        let mut view = self.inner.view_mut();
+        view.add_commit(hash, extent);
         if let Some(name) = branch.filter(|_| before != Some(hash)) {
             view.branches.insert(name.to_vec(), hash);
             drop(view);
             let change = HeadChange { branch: name.to_vec(), before, after: Some(hash) };
-            self.core.watches.push(writer.tail.end, change);
+            self.inner.watches.push(writer.tail.end, change);
         }
     }
 
@@ -1046,21 +1046,21 @@ impl Store {
         writer: &mut Writer,
         commit: Option<(Commit, Option<&[u8]>)>,
         fill: &mut dyn FnMut(&mut dyn Sink) -> Result<Option<Link>>,
-    ) -> Result<(Option<Link>, Option<Place>)> {
+    ) -> Result<(Option<Link>, Option<Extent>)> {
         self.hold_reserve()?;
         self.roll_if_full(writer)?;
         let frame = FrameWriter::reusing(writer.tail.end, std::mem::take(&mut writer.spare));
         let mut sink = StoreSink { store: self, writer, frame };
         let root = fill(&mut sink)?;
-        let (mut kind, mut place) = (FrameKind::Objects, None);
+        let (mut kind, mut extent) = (FrameKind::Objects, None);
         // Not through the sink, which may end the frame: the commit is in the last one, and the branch with it.
         let mut frame = sink.frame;
         if let Some((commit, branch)) = commit {
             let head = commit.hash;
-            let record = CommitRecord { commit, root, before: self.core.view().last };
+            let record = CommitRecord { commit, root, before: self.inner.view().last };
             let at = frame.next();
             kind = FrameKind::Commit;
-            place = Some(frame.put(&mut |body| record.put(at, body))?);
+            extent = Some(frame.put(&mut |body| record.put(at, body))?);
             if let Some(name) = branch {
                 let record = BranchRecord { name: name.to_vec(), head: Some(head) };
                 kind = FrameKind::CommitTo;
@@ -1068,13 +1068,13 @@ impl Store {
             }
         }
         self.append(writer, frame, kind)?;
-        Ok((root, place))
+        Ok((root, extent))
     }
 
     fn append(&self, writer: &mut Writer, frame: FrameWriter, kind: FrameKind) -> Result<()> {
         let synced = lock(&self.synced).end;
         let start = self.now();
-        (writer.tail, writer.spare) = self.core.pack.append(&writer.tail, frame, kind, synced)?;
+        (writer.tail, writer.spare) = self.inner.pack.append(&writer.tail, frame, kind, synced)?;
         if writer.spare.capacity() > SPARE_BYTES_MAX {
             writer.spare = Vec::new();
         }
@@ -1106,7 +1106,7 @@ impl Store {
             // Chunks before this one were synced when it was begun.
             let written = lock(&self.written).clone();
             let result = written.chunk.file.sync();
-            self.core.pack.counters.syncs.fetch_add(1, Ordering::Relaxed);
+            self.inner.pack.counters.syncs.fetch_add(1, Ordering::Relaxed);
             synced = lock(&self.synced);
             synced.syncing = false;
             match result {
@@ -1125,16 +1125,16 @@ impl Store {
     /// Takes the reserve back if a collection gave it up: nothing but collections goes on without it.
     fn hold_reserve(&self) -> Result<()> {
         let mut reserve = lock(&self.reserve);
-        if reserve.take_back(&*self.core.disk, &self.core.dir)? {
+        if reserve.take_back(&*self.inner.disk, &self.inner.dir)? {
             return Ok(());
         }
-        Err(Error::OutOfSpace { path: self.core.dir.clone(), reserve_bytes: reserve.bytes() })
+        Err(Error::OutOfSpace { path: self.inner.dir.clone(), reserve_bytes: reserve.bytes() })
     }
 
     /// Gives the reserve to a collection, if the disk has less room than that.
     pub(crate) fn give_reserve_up(&self) -> Result<()> {
         let mut reserve = lock(&self.reserve);
-        if self.core.disk.free_bytes(&self.core.dir)? < reserve.bytes() {
+        if self.inner.disk.free_bytes(&self.inner.dir)? < reserve.bytes() {
             // The sync may have been told of a control record that was not written, and nobody is told twice.
             self.or_poison(reserve.give_up().map(drop))?;
         }
@@ -1171,7 +1171,7 @@ impl Store {
     ) -> Result<()> {
         let (commits, mut control) = self.write_tables(writer, change)?;
         self.sync_to(writer.tail.end)?;
-        let entry = |(hash, place): (Hash, Place)| (key(Object::Commit, &hash), value(place));
+        let entry = |(hash, extent): (Hash, Extent)| (key(Object::Commit, &hash), value(extent));
         let mut entries: Vec<(IndexKey, IndexValue)> = commits.into_iter().map(entry).collect();
         entries.extend(writer.unindexed.iter().map(|(key, value)| (*key, *value)));
         entries.sort_unstable_by_key(|entry| entry.0);
@@ -1181,8 +1181,8 @@ impl Store {
         writer.unindexed.clear();
         if rolls {
             // From here on frames go there, whether or not the record can be written: one of before leads there as well.
-            let tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
-            self.or_poison(self.core.pack.sync_new(&tail.chunk))?;
+            let tail = self.inner.pack.roll(&writer.tail, self.options.chunk_bytes)?;
+            self.or_poison(self.inner.pack.sync_new(&tail.chunk))?;
             *lock(&self.written) = tail.clone();
             writer.tail = tail;
         }
@@ -1197,7 +1197,7 @@ impl Store {
             written?;
         }
         self.or_poison(self.control_file.sync())?;
-        let mut view = self.core.view_mut();
+        let mut view = self.inner.view_mut();
         view.recent.clear();
         view.indexed = control.tail;
         if let Some((_, kept)) = &change.retained {
@@ -1208,7 +1208,7 @@ impl Store {
     }
 
     fn index_entries(&self, entries: &[(IndexKey, IndexValue)]) -> Result<()> {
-        let Some(index) = &self.core.index else { return Ok(()) };
+        let Some(index) = &self.inner.index else { return Ok(()) };
         for some in entries.chunks(INDEX_BATCH) {
             index.insert(some).map_err(Error::index)?;
         }
@@ -1221,15 +1221,16 @@ impl Store {
         &self,
         writer: &mut Writer,
         change: &ControlChange,
-    ) -> Result<(Vec<(Hash, Place)>, Control)> {
+    ) -> Result<(Vec<(Hash, Extent)>, Control)> {
         let mut frame = FrameWriter::new(writer.tail.end);
-        let view = self.core.view();
+        let view = self.inner.view();
         let mut control = Control { last: view.last, commits: view.commits, ..view.control };
         control.branches = None;
         if !view.branches.is_empty() {
             control.branches = Some(frame.put(&mut |body| put_branches(&view.branches, body))?);
         }
-        let mut commits: Vec<_> = view.recent.iter().map(|(hash, place)| (*hash, *place)).collect();
+        let mut commits: Vec<_> =
+            view.recent.iter().map(|(hash, extent)| (*hash, *extent)).collect();
         commits.sort_unstable_by_key(|commit| commit.1.at);
         if !commits.is_empty() {
             let table = CommitTable { before: control.table, commits: commits.clone() };
@@ -1261,7 +1262,7 @@ impl Store {
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
         let end = writer.tail.end;
-        let view = self.core.view();
+        let view = self.inner.view();
         // A chunk may have nothing but tables, of when the store was closed.
         let has_commit = view.last.is_some_and(|last| last.at.chunk == end.chunk);
         if end.unit == FIRST_UNIT || (!has_commit && end == view.control.tail) {
@@ -1278,12 +1279,12 @@ impl Store {
 
     /// The head of a branch, if there is one.
     pub fn branch(&self, name: &[u8]) -> Option<Hash> {
-        self.core.branch(name)
+        self.inner.branch(name)
     }
 
     /// All branches with their heads, by name.
     pub fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
-        self.core.branches()
+        self.inner.branches()
     }
 
     /// Sets the head of a branch; the last to do so wins. Durable as a commit is.
@@ -1331,7 +1332,7 @@ impl Store {
                 return Ok(BranchChange { before: current, is_set: false });
             }
             if let Some(hash) = head
-                && self.core.find_commit(&hash)?.is_none()
+                && self.inner.find_commit(&hash)?.is_none()
             {
                 return Err(Error::UnknownCommit { hash });
             }
@@ -1342,7 +1343,7 @@ impl Store {
         if self.options.durability == Durability::Durable {
             self.sync_to(end)?;
         }
-        self.core.call_watches(end);
+        self.inner.call_watches(end);
         Ok(BranchChange { before, is_set: true })
     }
 
@@ -1362,24 +1363,24 @@ impl Store {
         let mut frame = FrameWriter::new(writer.tail.end);
         frame.put(&mut |body| record.put(body))?;
         self.append(writer, frame, FrameKind::Branches)?;
-        record.apply(&mut self.core.view_mut().branches);
+        record.apply(&mut self.inner.view_mut().branches);
         let change = HeadChange { branch: name.to_vec(), before, after: head };
-        self.core.watches.push(writer.tail.end, change);
+        self.inner.watches.push(writer.tail.end, change);
         Ok(())
     }
 
     /// Where an object is, if the index has it, or will, and it may be referred to.
-    fn find_whole(&self, writer: &Writer, object: Object, hash: &Hash) -> Result<Option<Place>> {
+    fn find_whole(&self, writer: &Writer, object: Object, hash: &Hash) -> Result<Option<Extent>> {
         let found = match writer.unindexed.get(&key(object, hash)) {
-            Some(found) => Some(place(*found)),
-            None => self.core.indexed(object, hash)?,
+            Some(found) => Some(extent(*found)),
+            None => self.inner.indexed(object, hash)?,
         };
-        Ok(found.filter(|place| self.is_whole(place.at)))
+        Ok(found.filter(|extent| self.is_whole(extent.at)))
     }
 
     /// Whether an object that the index has may be referred to: not while a collection takes it away, or parts of it.
     fn is_whole(&self, at: Address) -> bool {
-        if at.chunk >= self.core.view().control.collecting {
+        if at.chunk >= self.inner.view().control.collecting {
             return true;
         }
         let marks = self.marks.read().unwrap_or_else(PoisonError::into_inner);
@@ -1388,13 +1389,13 @@ impl Store {
 
     /// What the store holds and has done since it was opened.
     pub fn stats(&self) -> Stats {
-        let view = self.core.view();
-        let counters = &self.core.pack.counters;
+        let view = self.inner.view();
+        let counters = &self.inner.pack.counters;
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             commits: view.commits,
             chunks: view.control.tail.chunk - view.control.first + 1,
-            cache_bytes: self.core.pack.cache_bytes() as u64,
+            cache_bytes: self.inner.pack.cache_bytes() as u64,
             cache_hits: get(&counters.cache_hits),
             reads: get(&counters.reads),
             read_bytes: get(&counters.read_bytes),
@@ -1427,9 +1428,9 @@ impl Store {
             self.checkpoint(&mut writer, &ControlChange::default())?;
         }
         writer.closed = true;
-        self.core.closed.store(true, Ordering::Release);
+        self.inner.closed.store(true, Ordering::Release);
         writer.lock = None;
-        self.core.index.as_ref().map_or(Ok(()), |index| index.close().map_err(Error::index))
+        self.inner.index.as_ref().map_or(Ok(()), |index| index.close().map_err(Error::index))
     }
 }
 
@@ -1446,20 +1447,20 @@ impl Sink for StoreSink<'_> {
         self.frame.next()
     }
 
-    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place> {
-        let place = self.frame.put(write)?;
+    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent> {
+        let extent = self.frame.put(write)?;
         let full = (self.store.options.chunk_bytes / 2).min(FRAME_FULL_BYTES as u64);
         if self.frame.len() as u64 >= full {
-            let blank = FrameWriter::new(place.at);
+            let blank = FrameWriter::new(extent.at);
             let full = std::mem::replace(&mut self.frame, blank);
             self.store.append(self.writer, full, FrameKind::Objects)?;
             self.store.roll_if_full(self.writer)?;
             self.frame = FrameWriter::new(self.writer.tail.end);
         }
-        Ok(place)
+        Ok(extent)
     }
 
-    fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Place>> {
+    fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Extent>> {
         if self.store.options.indexing != Indexing::Always {
             return Ok(None);
         }

@@ -7,7 +7,7 @@ use std::vec;
 
 use crate::base::error::{Error, Result};
 use crate::base::hashing::BRANCHING_MAX;
-use crate::tree::fold::{Met, PARTS_MAX};
+use crate::tree::fold::{PARTS_MAX, PartCounter};
 use crate::tree::node::{Env, Node, Shape, Spot};
 use crate::tree::tree::Tree;
 use crate::tree::walk::{Entry, dir, same, sorted};
@@ -66,7 +66,7 @@ impl Tree {
         let envs = Envs { left: &self.env, right: &other.env };
         let roots = (Some(Spot::Own(self.root())), Some(Spot::Own(other.root())));
         let mut path = Vec::new();
-        let mut met = Met::new(PARTS_MAX);
+        let mut parts = PartCounter::new(PARTS_MAX);
         let mut way: Vec<vec::IntoIter<Pair>> =
             diff_spots(envs, &path, roots, &mut visit)?.into_iter().collect();
         while let Some(rest) = way.last_mut() {
@@ -75,7 +75,7 @@ impl Tree {
                 path.pop();
                 continue;
             };
-            met.count()?;
+            parts.count()?;
             path.push(pair.step().into());
             let spots = (pair.left.as_ref().map(Entry::spot), pair.right.as_ref().map(Entry::spot));
             match diff_spots(envs, &path, spots, &mut visit)? {

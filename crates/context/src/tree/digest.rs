@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::{BRANCHING_MAX, Preimages};
 use crate::base::stats::PreimageSizes;
@@ -50,7 +50,7 @@ impl Hashed {
 
 /// The hash of `root`, and of everything below it, on up to `threads` threads.
 pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
-    let mut levels = Levels::default();
+    let mut levels = HashLevels::default();
     levels.add(root);
     let mut hashed = Hashed::default();
     for jobs in &levels.jobs {
@@ -74,14 +74,14 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
 
 /// What is to be hashed, by its distance from the leaves.
 #[derive(Default)]
-struct Levels<'a> {
+struct HashLevels<'a> {
     jobs: Vec<Vec<Job<'a>>>,
     /// The distances of nodes that may be met again: a tree may stand in several places.
-    shared: QuickMap<*const Node, usize>,
+    shared: FastMap<*const Node, usize>,
 }
 
 // The pointers are compared, never followed.
-impl<'a> Levels<'a> {
+impl<'a> HashLevels<'a> {
     /// Adds all from `root` down that has no hash, with a list of the nodes on the way: a path may
     /// have more of them than a thread has stack for.
     fn add(&mut self, root: &'a Node) {

@@ -272,7 +272,7 @@ impl<'p> Open<'p> {
             _ => height,
         };
         owned.hash.take();
-        owned.place.take();
+        owned.extent.take();
         owned.height = owned.height.max(height);
     }
 

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::base::address::{Address, Link, Place};
+use crate::base::address::{Address, Extent, Link};
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
 use crate::base::path::{HEIGHT_MAX, PathText};
@@ -21,21 +21,21 @@ pub(crate) trait Sink {
     fn next(&self) -> Address;
 
     /// Appends a record, whose body `write` makes.
-    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place>;
+    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent>;
 
     /// An object of this hash that is stored already, if the sink knows one.
-    fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Place>>;
+    fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Extent>>;
 }
 
 /// What was written, to be [kept](Written::keep) once it is in the pack.
 #[derive(Debug, Default)]
 pub(crate) struct Written<'a> {
-    nodes: Vec<(&'a Node, Place, Option<Arc<Record>>)>,
-    values: Vec<(&'a Value, Place)>,
+    nodes: Vec<(&'a Node, Extent, Option<Arc<Record>>)>,
+    values: Vec<(&'a Value, Extent)>,
     /// Nodes of a tree that stand in it several times.
-    shared: QuickMap<*const Node, (Link, u16)>,
+    shared: FastMap<*const Node, (Link, u16)>,
     /// Values of which the same holds.
-    shared_values: QuickMap<*const Value, Place>,
+    shared_values: FastMap<*const Value, Extent>,
     buffers: EntriesBuffers,
 }
 
@@ -44,30 +44,30 @@ impl<'a> Written<'a> {
     /// Tells the nodes where they are; calls `cache` with each new record, and where the one lies that it comes from. A node
     /// above a part of which it only knows the hash may be less high than its record, and gets no place, so that what is made
     /// of it is looked at again.
-    pub(crate) fn keep(self, mut cache: impl FnMut(Option<Place>, Place, Arc<Record>)) {
-        for (node, place, record) in self.nodes {
+    pub(crate) fn keep(self, mut cache: impl FnMut(Option<Extent>, Extent, Arc<Record>)) {
+        for (node, extent, record) in self.nodes {
             if record.as_ref().is_none_or(|record| record.height <= node.height) {
-                node.place.get_or_init(|| place);
+                node.extent.get_or_init(|| extent);
             }
             if let Some(record) = record {
-                cache(node.base().and_then(|base| base.place.get().copied()), place, record);
+                cache(node.base().and_then(|base| base.extent.get().copied()), extent, record);
             }
         }
-        for (value, place) in self.values {
-            value.place.get_or_init(|| place);
+        for (value, extent) in self.values {
+            value.extent.get_or_init(|| extent);
         }
     }
 
     /// Objects of each kind: directories and inodes, values. Those under which a dedup index may file them.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = (bool, Hash, Place)> + '_ {
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (bool, Hash, Extent)> + '_ {
         let nodes = self
             .nodes
             .iter()
-            .filter_map(|(node, place, _)| Some((false, *node.hash.get()?, *place)));
+            .filter_map(|(node, extent, _)| Some((false, *node.hash.get()?, *extent)));
         let values = self
             .values
             .iter()
-            .filter_map(|(value, place)| Some((true, *value.hash.get()?, *place)));
+            .filter_map(|(value, extent)| Some((true, *value.hash.get()?, *extent)));
         nodes.chain(values)
     }
 
@@ -122,11 +122,11 @@ impl<'a> Written<'a> {
             return Ok(Some(*written));
         }
         let hash = *node.hash.get().expect(HASHED);
-        let Some((place, stored)) = known_dir(env, &hash, sink)? else { return Ok(None) };
+        let Some((extent, stored)) = known_dir(env, &hash, sink)? else { return Ok(None) };
         if stored.height <= node.height {
-            self.nodes.push((node, place, None));
+            self.nodes.push((node, extent, None));
         }
-        let written = (Link { place, hash }, stored.height);
+        let written = (Link { extent, hash }, stored.height);
         if let Some(node) = shared {
             self.shared.insert(node, written);
         }
@@ -180,13 +180,13 @@ impl<'a> Written<'a> {
     fn write(&mut self, writing: Writing<'a>, sink: &mut dyn Sink) -> Result<(Link, u16)> {
         let Writing { node, links, height, .. } = writing;
         let hash = *node.hash.get().expect(HASHED);
-        let (place, record) = match &node.body {
+        let (extent, record) = match &node.body {
             Body::Stored(_) => unreachable!("what is stored has a place"),
             Body::Entries(entries) => self.entries(entries, links, height, sink)?,
             Body::Inner(inner) => inner_written(inner, links, height, sink)?,
         };
-        self.nodes.push((node, place, Some(Arc::new(record))));
-        let written = (Link { place, hash }, height);
+        self.nodes.push((node, extent, Some(Arc::new(record))));
+        let written = (Link { extent, hash }, height);
         if Arc::strong_count(node) > 1 {
             self.shared.insert(Arc::as_ptr(node), written);
         }
@@ -200,7 +200,7 @@ impl<'a> Written<'a> {
         links: Vec<Link>,
         height: u16,
         sink: &mut dyn Sink,
-    ) -> Result<(Place, Record)> {
+    ) -> Result<(Extent, Record)> {
         let count = entries.len();
         if height > HEIGHT_MAX {
             return Err(Error::TooDeep { levels: height.into() });
@@ -233,10 +233,10 @@ impl<'a> Written<'a> {
             out.put(entries.step(item), stored);
         }
         out.end();
-        let place = sink.put(&mut |body| out.body(height, body))?;
-        let (record, buffers) = out.record(height, place);
+        let extent = sink.put(&mut |body| out.body(height, body))?;
+        let (record, buffers) = out.record(height, extent);
         self.buffers = buffers;
-        Ok((place, record))
+        Ok((extent, record))
     }
 
     /// The link of a child that is not stored in its directory, and its height, or 0 where the directory's accounts for it.
@@ -254,15 +254,15 @@ impl<'a> Written<'a> {
             Child::DirAt(far) => (far.0, 0),
             Child::Blinded { hash, is_value } => {
                 let known = if *is_value {
-                    sink.known(true, hash)?.map(|place| (place, 0))
+                    sink.known(true, hash)?.map(|extent| (extent, 0))
                 } else {
                     let known = known_dir(env, hash, sink)?;
                     let whole = known.filter(|known| known.1.check_shape(&env.rules, 0).is_ok());
-                    whole.map(|(place, node)| (place, node.height))
+                    whole.map(|(extent, node)| (extent, node.height))
                 };
                 let dangling = || Error::DanglingHash { hash: **hash, path: PathText::default() };
-                let (place, height) = known.ok_or_else(dangling)?;
-                (Link { place, hash: **hash }, height)
+                let (extent, height) = known.ok_or_else(dangling)?;
+                (Link { extent, hash: **hash }, height)
             }
         }))
     }
@@ -271,21 +271,21 @@ impl<'a> Written<'a> {
         let hash = *value.hash.get().expect("hashed before it is written");
         let shared = (Arc::strong_count(value) > 1).then_some(Arc::as_ptr(value));
         let written = || self.shared_values.get(&shared?);
-        if let Some(&place) = value.place.get().or_else(written) {
-            return Ok(Link { place, hash });
+        if let Some(&extent) = value.extent.get().or_else(written) {
+            return Ok(Link { extent, hash });
         }
-        let place = match sink.known(true, &hash)? {
-            Some(place) => place,
+        let extent = match sink.known(true, &hash)? {
+            Some(extent) => extent,
             None => sink.put(&mut |body| {
                 body.push(VALUE);
                 body.extend_from_slice(&value.bytes);
             })?,
         };
-        self.values.push((value, place));
+        self.values.push((value, extent));
         if let Some(value) = shared {
-            self.shared_values.insert(value, place);
+            self.shared_values.insert(value, extent);
         }
-        Ok(Link { place, hash })
+        Ok(Link { extent, hash })
     }
 }
 
@@ -323,7 +323,7 @@ fn inner_written(
     links: Vec<Link>,
     height: u16,
     sink: &mut dyn Sink,
-) -> Result<(Place, Record)> {
+) -> Result<(Extent, Record)> {
     let mask = inner.mask();
     assert_eq!(links.len(), mask.count_ones() as usize, "each bucket that is not empty has a link");
     let buckets = (0..BRANCHING_MAX as usize).filter(|bucket| mask >> bucket & 1 == 1);
@@ -340,7 +340,7 @@ fn inner_written(
         count: inner.count,
         mask,
         links: links.into(),
-        full: Place { at, bytes: 0 },
+        full: Extent { at, bytes: 0 },
         changed: 0,
     };
     if let Some(base) = inner.record() {
@@ -349,17 +349,17 @@ fn inner_written(
             (written.full, written.changed) = (base.full, changed);
         }
     }
-    let place = sink.put(&mut |body| inner_body(at, height, &written, body))?;
+    let extent = sink.put(&mut |body| inner_body(at, height, &written, body))?;
     if written.changed == 0 {
-        written.full = place;
+        written.full = extent;
     }
-    Ok((place, Record { height, body: RecordBody::Inner(written) }))
+    Ok((extent, Record { height, body: RecordBody::Inner(written) }))
 }
 
 /// Where a directory, or an inode, is stored that the sink knows, and what is there. One that cannot be read counts as unknown.
 ///
 /// Cost: one read, if it is known and not in memory.
-fn known_dir(env: &Env, hash: &Hash, sink: &mut dyn Sink) -> Result<Option<(Place, Arc<Node>)>> {
-    let Some(place) = sink.known(false, hash)? else { return Ok(None) };
-    Ok(env.load(&Link { place, hash: *hash }).ok().map(|node| (place, node)))
+fn known_dir(env: &Env, hash: &Hash, sink: &mut dyn Sink) -> Result<Option<(Extent, Arc<Node>)>> {
+    let Some(extent) = sink.known(false, hash)? else { return Ok(None) };
+    Ok(env.load(&Link { extent, hash: *hash }).ok().map(|node| (extent, node)))
 }

@@ -79,12 +79,12 @@ impl Default for Fold {
 }
 
 /// Counts what a walk meets, up to a limit.
-pub(crate) struct Met {
+pub(crate) struct PartCounter {
     left: u64,
     limit: u64,
 }
 
-impl Met {
+impl PartCounter {
     pub(crate) fn new(limit: u64) -> Self {
         Self { left: limit, limit }
     }
@@ -179,7 +179,7 @@ impl Tree {
             return Ok(sum);
         }
         let env = &*self.env;
-        let mut met = Met::new(fold.parts_max);
+        let mut parts = PartCounter::new(fold.parts_max);
         let open = |spot: Spot<'_>, below: &[Box<[u8]>]| {
             open(env, spot, fold.order).map_err(|error| under(error, steps.as_slice(), below))
         };
@@ -192,7 +192,7 @@ impl Tree {
                 below.pop();
                 continue;
             };
-            met.count()?;
+            parts.count()?;
             below.push(entry.step().into());
             let (child, rest) = if depth.descends(below.len()) {
                 open(entry.spot(), &below)?

@@ -32,7 +32,7 @@ pub type Merged = std::result::Result<Option<Vec<u8>>, String>;
 type Merge<'a> = dyn FnMut(&[Box<[u8]>], Versions<'_>) -> Merged + 'a;
 
 /// What is to be bound at a path, or that nothing is.
-type Binding = (Vec<Box<[u8]>>, Option<Child>);
+type BindingChange = (Vec<Box<[u8]>>, Option<Child>);
 
 /// The three trees that are merged, and what is to be changed in ours.
 struct Merger<'a> {
@@ -40,13 +40,13 @@ struct Merger<'a> {
     ours: &'a Env,
     theirs: &'a Env,
     path: Vec<Box<[u8]>>,
-    changes: Vec<Binding>,
+    changes: Vec<BindingChange>,
     merge: &'a mut Merge<'a>,
 }
 
 /// What the three trees have at one path.
 #[derive(Clone, Copy)]
-struct Three<'a> {
+struct ThreeWay<'a> {
     base: Option<Spot<'a>>,
     ours: Option<Spot<'a>>,
     theirs: Option<Spot<'a>>,
@@ -89,7 +89,7 @@ impl Tree {
             changes: Vec::new(),
             merge: &mut merge,
         };
-        merger.run(Three {
+        merger.run(ThreeWay {
             base: Some(Spot::Own(base.root())),
             ours: Some(Spot::Own(self.root())),
             theirs: Some(Spot::Own(theirs.root())),
@@ -117,7 +117,7 @@ fn agree(left: (&Env, Option<Spot<'_>>), right: (&Env, Option<Spot<'_>>)) -> boo
 
 impl Merger<'_> {
     /// Merges all from the roots down, with a list of the directories on the way.
-    fn run(&mut self, roots: Three<'_>) -> Result<()> {
+    fn run(&mut self, roots: ThreeWay<'_>) -> Result<()> {
         let mut way: Vec<Directories> = self.spots(roots)?.into_iter().collect();
         while let Some(directories) = way.last_mut() {
             let Some(pair) = directories.pairs.next() else {
@@ -129,7 +129,7 @@ impl Merger<'_> {
                 Some(node) => node.locate(self.base, pair.step())?,
                 None => None,
             };
-            let three = Three {
+            let three = ThreeWay {
                 base,
                 ours: pair.left.as_ref().map(Entry::spot),
                 theirs: pair.right.as_ref().map(Entry::spot),
@@ -144,8 +144,8 @@ impl Merger<'_> {
     }
 
     /// Merges what is at one path; gives the directories to be merged child by child.
-    fn spots(&mut self, three: Three<'_>) -> Result<Option<Directories>> {
-        let Three { base, ours, theirs } = three;
+    fn spots(&mut self, three: ThreeWay<'_>) -> Result<Option<Directories>> {
+        let ThreeWay { base, ours, theirs } = three;
         if agree((self.ours, ours), (self.theirs, theirs))
             || agree((self.base, base), (self.theirs, theirs))
         {
@@ -168,7 +168,7 @@ impl Merger<'_> {
         }
     }
 
-    fn values(&mut self, three: Three<'_>) -> Result<()> {
+    fn values(&mut self, three: ThreeWay<'_>) -> Result<()> {
         let value = |env: &Env, spot: Option<Spot<'_>>| match spot {
             Some(spot) => spot.value(env),
             None => Ok(None),
@@ -187,7 +187,7 @@ impl Merger<'_> {
         }
     }
 
-    fn directories(&self, three: Three<'_>) -> Result<Directories> {
+    fn directories(&self, three: ThreeWay<'_>) -> Result<Directories> {
         let open = |env: &Env, spot: Option<Spot<'_>>| -> Result<Option<Arc<Node>>> {
             spot.map_or(Ok(None), |spot| dir(env, spot))
         };

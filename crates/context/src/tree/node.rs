@@ -14,7 +14,7 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use crate::base::address::{Address, Link, Place};
+use crate::base::address::{Address, Extent, Link};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
@@ -37,7 +37,7 @@ pub(crate) trait Source: Send + Sync + Debug {
 
     /// Reads those of these directory nodes and values that are not in memory, together, for calls that come later. Gives the
     /// nodes, none where it has failed; by default nothing is read.
-    fn fetch(&self, nodes: &[Place], _values: &[Place]) -> Vec<Option<Arc<Record>>> {
+    fn fetch(&self, nodes: &[Extent], _values: &[Extent]) -> Vec<Option<Arc<Record>>> {
         vec![None; nodes.len()]
     }
 }
@@ -65,7 +65,7 @@ impl Env {
     /// The inode of a level; of level 0, the directory.
     pub(crate) fn load_at(&self, link: &Link, level: u8) -> Result<Arc<Node>> {
         let node = self.load(link)?;
-        let fail = |what| self.source().damaged(link.place.at, what);
+        let fail = |what| self.source().damaged(link.extent.at, what);
         node.check_shape(&self.rules, level).map_err(fail)?;
         Ok(node)
     }
@@ -101,7 +101,7 @@ pub(crate) struct Node {
     /// hash is known counts once it is written.
     pub(crate) height: u16,
     pub(crate) hash: OnceLock<Hash>,
-    pub(crate) place: OnceLock<Place>,
+    pub(crate) extent: OnceLock<Extent>,
 }
 
 #[derive(Debug, Clone)]
@@ -214,7 +214,7 @@ pub(crate) enum Child {
 pub(crate) struct Value {
     pub(crate) bytes: Box<[u8]>,
     pub(crate) hash: OnceLock<Hash>,
-    pub(crate) place: OnceLock<Place>,
+    pub(crate) extent: OnceLock<Extent>,
 }
 
 /// An inode with buckets that is not as it is stored.
@@ -241,7 +241,7 @@ pub(crate) enum Slot {
 
 impl Value {
     pub(crate) fn new(bytes: Box<[u8]>) -> Self {
-        Self { bytes, hash: OnceLock::new(), place: OnceLock::new() }
+        Self { bytes, hash: OnceLock::new(), extent: OnceLock::new() }
     }
 }
 
@@ -787,7 +787,7 @@ impl Node {
     }
 
     pub(crate) fn new(body: Body, height: u16) -> Self {
-        Self { body, height, hash: OnceLock::new(), place: OnceLock::new() }
+        Self { body, height, hash: OnceLock::new(), extent: OnceLock::new() }
     }
 
     /// The node of a record that is stored at `link`.
@@ -795,7 +795,7 @@ impl Node {
         let height = record.height;
         let body =
             Body::Stored(StoredNode { record, first: OnceLock::new(), rest: OnceLock::new() });
-        Self { body, height, hash: link.hash.into(), place: link.place.into() }
+        Self { body, height, hash: link.hash.into(), extent: link.extent.into() }
     }
 
     /// Refuses a node that cannot stand at a level of inodes, 0 being that of directories: changes rely on the shape, and
@@ -871,7 +871,7 @@ impl Node {
 
     /// Its place and hash, if it is stored.
     pub(crate) fn link(&self) -> Option<Link> {
-        Some(Link { place: *self.place.get()?, hash: *self.hash.get()? })
+        Some(Link { extent: *self.extent.get()?, hash: *self.hash.get()? })
     }
 
     /// Where `step` is bound in the directory.
@@ -970,10 +970,10 @@ mod tests {
     #[test]
     fn a_record_that_cannot_stand_there_is_damaged() {
         let at = Address { chunk: 1, unit: 9 };
-        let link = Link { place: Place { at, bytes: 50 }, hash: Hash([1; 32]) };
+        let link = Link { extent: Extent { at, bytes: 50 }, hash: Hash([1; 32]) };
         let inner = |depth, count| {
             let (mask, links) = (u32::MAX, [link; 32].into());
-            let inner = Inner { depth, count, mask, links, full: link.place, changed: 0 };
+            let inner = Inner { depth, count, mask, links, full: link.extent, changed: 0 };
             Record { height: 1, body: RecordBody::Inner(inner) }
         };
         // Too few steps for buckets, another level, and as many steps as cannot be counted on.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 
-use crate::base::address::{Link, Place};
+use crate::base::address::{Extent, Link};
 use crate::object::record::Stored;
 use crate::tree::node::{Child, Env, InnerRef, Known, Node, Shape, Spot};
 use crate::tree::tree::Tree;
@@ -25,7 +25,7 @@ pub enum Prefetch {
 
 /// Where a path leads to next.
 #[derive(Debug, Clone)]
-enum Next {
+enum PathPosition {
     Node(Arc<Node>),
     NodeAt(Link),
     ValueAt(Link),
@@ -52,16 +52,19 @@ impl Tree {
         let mut seen: HashSet<Vec<&[u8]>, RandomState> = HashSet::default();
         paths.retain(|path| seen.insert(path.iter().map(AsRef::as_ref).collect()));
         drop(seen);
-        let mut ways: Vec<(Next, &[S])> = paths.iter().map(|path| (root.clone(), *path)).collect();
+        let mut ways: Vec<(PathPosition, &[S])> =
+            paths.iter().map(|path| (root.clone(), *path)).collect();
         loop {
             let mut waiting: Vec<(Link, &[S])> = Vec::new();
-            let mut values: Vec<Place> = Vec::new();
+            let mut values: Vec<Extent> = Vec::new();
             for (next, rest) in ways {
                 let (next, rest) = follow(&self.env, next, rest);
                 let is_wanted = !rest.is_empty() || what == Prefetch::Target;
                 match next {
-                    Next::NodeAt(link) if is_wanted => waiting.push((link, rest)),
-                    Next::ValueAt(link) if is_wanted && rest.is_empty() => values.push(link.place),
+                    PathPosition::NodeAt(link) if is_wanted => waiting.push((link, rest)),
+                    PathPosition::ValueAt(link) if is_wanted && rest.is_empty() => {
+                        values.push(link.extent)
+                    }
                     _ => {}
                 }
             }
@@ -69,19 +72,19 @@ impl Tree {
                 return;
             }
             let mut links: Vec<Link> = waiting.iter().map(|(link, _)| *link).collect();
-            links.sort_unstable_by_key(|link| link.place.at);
-            links.dedup_by_key(|link| link.place.at);
-            values.sort_unstable_by_key(|place| place.at);
-            values.dedup_by_key(|place| place.at);
-            let places: Vec<Place> = links.iter().map(|link| link.place).collect();
-            let records = source.fetch(&places, &values).into_iter().zip(&links);
+            links.sort_unstable_by_key(|link| link.extent.at);
+            links.dedup_by_key(|link| link.extent.at);
+            values.sort_unstable_by_key(|extent| extent.at);
+            values.dedup_by_key(|extent| extent.at);
+            let extents: Vec<Extent> = links.iter().map(|link| link.extent).collect();
+            let records = source.fetch(&extents, &values).into_iter().zip(&links);
             let nodes: Vec<Option<Arc<Node>>> = records
                 .map(|(record, link)| Some(Arc::new(Node::of_record(record?, link))))
                 .collect();
             let loaded = |(link, rest): (Link, _)| {
                 let found =
-                    links.binary_search_by_key(&link.place.at, |link| link.place.at).ok()?;
-                Some((Next::Node(Arc::clone(nodes[found].as_ref()?)), rest))
+                    links.binary_search_by_key(&link.extent.at, |link| link.extent.at).ok()?;
+                Some((PathPosition::Node(Arc::clone(nodes[found].as_ref()?)), rest))
             };
             ways = waiting.into_iter().filter_map(loaded).collect();
         }
@@ -89,12 +92,16 @@ impl Tree {
 }
 
 /// Goes on as far as what is in memory leads; and the steps that are left.
-fn follow<'a, S: AsRef<[u8]>>(env: &Env, mut next: Next, mut rest: &'a [S]) -> (Next, &'a [S]) {
-    while let (Next::Node(node), Some((step, below))) = (&next, rest.split_first()) {
+fn follow<'a, S: AsRef<[u8]>>(
+    env: &Env,
+    mut next: PathPosition,
+    mut rest: &'a [S],
+) -> (PathPosition, &'a [S]) {
+    while let (PathPosition::Node(node), Some((step, below))) = (&next, rest.split_first()) {
         next = match node.shape() {
             Shape::Entries(entries) => {
                 rest = below;
-                entries.find(step.as_ref()).map_or(Next::End, of_spot)
+                entries.find(step.as_ref()).map_or(PathPosition::End, of_spot)
             }
             Shape::Inner(inner) => of_bucket(inner, env.rules.bucket(inner.depth(), step.as_ref())),
         };
@@ -102,25 +109,25 @@ fn follow<'a, S: AsRef<[u8]>>(env: &Env, mut next: Next, mut rest: &'a [S]) -> (
     (next, rest)
 }
 
-fn of_node(near: Option<&Arc<Node>>, link: &Link) -> Next {
-    near.map_or(Next::NodeAt(*link), |node| Next::Node(Arc::clone(node)))
+fn of_node(near: Option<&Arc<Node>>, link: &Link) -> PathPosition {
+    near.map_or(PathPosition::NodeAt(*link), |node| PathPosition::Node(Arc::clone(node)))
 }
 
-fn of_spot(spot: Spot<'_>) -> Next {
+fn of_spot(spot: Spot<'_>) -> PathPosition {
     match spot.stored() {
         Ok(Stored::Dir(link)) => of_node(spot.looked_at(), &link),
-        Ok(Stored::Value(link)) => Next::ValueAt(link),
-        Err(Child::Dir(node)) => Next::Node(Arc::clone(node)),
+        Ok(Stored::Value(link)) => PathPosition::ValueAt(link),
+        Err(Child::Dir(node)) => PathPosition::Node(Arc::clone(node)),
         Err(Child::DirAt(far)) => of_node(far.1.get(), &far.0),
-        Err(Child::ValueAt(link)) => Next::ValueAt(**link),
-        Ok(Stored::Inline(_)) | Err(Child::Value(_) | Child::Blinded { .. }) => Next::End,
+        Err(Child::ValueAt(link)) => PathPosition::ValueAt(**link),
+        Ok(Stored::Inline(_)) | Err(Child::Value(_) | Child::Blinded { .. }) => PathPosition::End,
     }
 }
 
-fn of_bucket(inner: InnerRef<'_>, bucket: usize) -> Next {
+fn of_bucket(inner: InnerRef<'_>, bucket: usize) -> PathPosition {
     match inner.known(bucket) {
-        Known::Node(node) => Next::Node(Arc::clone(node)),
-        Known::At(link) => Next::NodeAt(*link),
-        Known::Empty | Known::Blinded(_) => Next::End,
+        Known::Node(node) => PathPosition::Node(Arc::clone(node)),
+        Known::At(link) => PathPosition::NodeAt(*link),
+        Known::Empty | Known::Blinded(_) => PathPosition::End,
     }
 }

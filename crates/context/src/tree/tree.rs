@@ -17,7 +17,7 @@ use crate::tree::copy::{Blinded, copy};
 use crate::tree::digest;
 use crate::tree::edit::{bind, unbind};
 use crate::tree::node::{Child, Env, Node, Shape, Spot, Value};
-use crate::tree::write_buffer::{PENDING_MAX, Pending};
+use crate::tree::write_buffer::{WRITE_BUFFER_MAX, WriteBuffer};
 
 /// What a tree is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,9 +33,9 @@ pub struct Tree {
     pub(crate) env: Arc<Env>,
     /// The tree without what waits to be put into it.
     base: Child,
-    pending: Pending,
+    buffer: WriteBuffer,
     /// The tree with that, once it was asked for.
-    settled: OnceLock<Child>,
+    applied: OnceLock<Child>,
     /// What keeps the objects that it may still read from being collected.
     pub(crate) pins: Pins,
 }
@@ -107,17 +107,17 @@ enum Standing<'a> {
 
 impl Tree {
     pub(crate) fn at(env: Arc<Env>, root: Child, pins: Pins) -> Self {
-        Self { env, base: root, pending: Pending::default(), settled: OnceLock::new(), pins }
+        Self { env, base: root, buffer: WriteBuffer::default(), applied: OnceLock::new(), pins }
     }
 
     /// The tree, with all that was bound.
     pub(crate) fn root(&self) -> &Child {
-        if self.pending.is_empty() {
+        if self.buffer.is_empty() {
             return &self.base;
         }
-        self.settled.get_or_init(|| {
+        self.applied.get_or_init(|| {
             let mut root = self.base.clone();
-            put_all(&self.env, &mut root, &self.pending).expect("all on the way was looked at");
+            apply_all(&self.env, &mut root, &self.buffer).expect("all on the way was looked at");
             root
         })
     }
@@ -129,18 +129,18 @@ impl Tree {
 
     /// Goes on with the tree that was asked for since the last change.
     fn adopt(&mut self) {
-        if let Some(root) = self.settled.take() {
+        if let Some(root) = self.applied.take() {
             self.base = root;
-            self.pending.clear();
+            self.buffer.clear();
         }
     }
 
     /// Puts what waits into the tree.
-    fn settle(&mut self) -> Result<()> {
+    fn apply_buffer(&mut self) -> Result<()> {
         self.adopt();
-        if !self.pending.is_empty() {
-            put_all(&self.env, &mut self.base, &self.pending)?;
-            self.pending.clear();
+        if !self.buffer.is_empty() {
+            apply_all(&self.env, &mut self.base, &self.buffer)?;
+            self.buffer.clear();
         }
         Ok(())
     }
@@ -199,7 +199,7 @@ impl Tree {
 
     /// Whether it is the empty directory. No I/O.
     pub fn is_empty(&self) -> bool {
-        self.pending.is_empty() && self.base.is_empty()
+        self.buffer.is_empty() && self.base.is_empty()
     }
 
     /// The value, if it is one.
@@ -259,7 +259,7 @@ impl Tree {
     pub fn mem<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
         let steps = Steps::new(path);
         let path = steps.as_slice();
-        Ok(self.pending.get(path).is_some()
+        Ok(self.buffer.get(path).is_some()
             || locate(&self.env, &self.base, path)?.is_some_and(Spot::is_value))
     }
 
@@ -270,7 +270,7 @@ impl Tree {
     pub fn mem_tree<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
         let steps = Steps::new(path);
         let path = steps.as_slice();
-        Ok(self.pending.get(path).is_some() || locate(&self.env, &self.base, path)?.is_some())
+        Ok(self.buffer.get(path).is_some() || locate(&self.env, &self.base, path)?.is_some())
     }
 
     /// The value at `path`; none for a directory, an absent path, and a path that runs through a value.
@@ -282,7 +282,7 @@ impl Tree {
     pub fn find<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Vec<u8>>> {
         let steps = Steps::new(path);
         let path = steps.as_slice();
-        if let Some(value) = self.pending.get(path) {
+        if let Some(value) = self.buffer.get(path) {
             return Ok(Some(value.bytes.to_vec()));
         }
         match locate(&self.env, &self.base, path)? {
@@ -353,7 +353,7 @@ impl Tree {
         let path = steps.as_slice();
         check_steps(path)?;
         self.adopt();
-        let bytes = match self.pending.replace(path, bytes) {
+        let bytes = match self.buffer.replace(path, bytes) {
             Ok(changed) => return Ok(changed),
             Err(bytes) => bytes,
         };
@@ -372,21 +372,21 @@ impl Tree {
             Standing::Free => true,
             Standing::Missing(depth) => {
                 // No other is on the way, so these may wait on.
-                if self.pending.get(&path[..depth]).is_some() {
-                    self.settle()?;
+                if self.buffer.get(&path[..depth]).is_some() {
+                    self.apply_buffer()?;
                 }
                 false
             }
             Standing::Taken => {
-                self.settle()?;
+                self.apply_buffer()?;
                 false
             }
         };
         if waits {
-            if self.pending.len() == PENDING_MAX {
-                self.settle()?;
+            if self.buffer.len() == WRITE_BUFFER_MAX {
+                self.apply_buffer()?;
             }
-            self.pending.insert(path, bytes);
+            self.buffer.insert(path, bytes);
         } else {
             let child = Child::Value(Arc::new(Value::new(bytes)));
             bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
@@ -428,7 +428,7 @@ impl Tree {
             other => return other.map(|_| false),
         };
         check_height(path, child.height())?;
-        self.settle()?;
+        self.apply_buffer()?;
         if let Some(old) = self.locate(path)?
             && is_same(&self.env, old, &child)
         {
@@ -450,15 +450,15 @@ impl Tree {
         if path.is_empty() {
             let changed = !self.is_empty();
             self.base = empty_dir();
-            self.pending.clear();
+            self.buffer.clear();
             return Ok(changed);
         }
         let gone = match self.standing(path)? {
-            Standing::Free | Standing::Missing(_) => return Ok(self.pending.remove(path)),
+            Standing::Free | Standing::Missing(_) => return Ok(self.buffer.remove(path)),
             // The directory stays, and those that wait may wait on.
             Standing::Value(_, count) if count > 1 && !self.is_at_limit(path)? => path.len(),
             Standing::Value(..) | Standing::Taken => {
-                self.settle()?;
+                self.apply_buffer()?;
                 self.kept_above(path)?
             }
         };
@@ -466,7 +466,7 @@ impl Tree {
             return Ok(false);
         }
         unbind(&self.env, &mut self.base, &path[..gone]).map_err(|error| at_path(error, path))?;
-        self.pending.remove(path);
+        self.buffer.remove(path);
         Ok(true)
     }
 
@@ -492,7 +492,7 @@ impl Tree {
     /// Whether values wait and a step less makes another shape of the directory of `path`, which is bound, or of an inode of
     /// it: then those that wait in it count.
     fn is_at_limit(&self, path: &[&[u8]]) -> Result<bool> {
-        let Some((last, above)) = path.split_last().filter(|_| !self.pending.is_empty()) else {
+        let Some((last, above)) = path.split_last().filter(|_| !self.buffer.is_empty()) else {
             return Ok(false);
         };
         let dir = match locate(&self.env, &self.base, above)? {
@@ -528,7 +528,7 @@ impl Tree {
         path: &[S],
         change: impl FnOnce(Option<Self>) -> Option<Self>,
     ) -> Result<bool> {
-        self.settle()?;
+        self.apply_buffer()?;
         match change(self.find_tree(path)?) {
             Some(tree) => self.add_tree(path, &tree),
             None => self.remove(path),
@@ -554,7 +554,7 @@ impl Tree {
     pub(crate) fn unpin_older(&mut self) {
         self.clear();
         if let Child::DirAt(far) = &self.base
-            && let Some(pins) = self.pins.only(far.0.place)
+            && let Some(pins) = self.pins.only(far.0.extent)
         {
             self.pins = pins;
         }
@@ -565,7 +565,7 @@ impl Tree {
     /// Cost: none; later reads load again.
     pub fn clear(&mut self) {
         self.adopt();
-        if self.pending.is_empty()
+        if self.buffer.is_empty()
             && let Child::Dir(node) = &self.base
             && let Some(link) = node.link()
         {
@@ -589,8 +589,8 @@ fn locate<'a>(env: &Env, root: &'a Child, path: &[&[u8]]) -> Result<Option<Spot<
 }
 
 /// Puts what waits into a tree.
-fn put_all(env: &Env, root: &mut Child, pending: &Pending) -> Result<()> {
-    for (path, value) in pending.iter() {
+fn apply_all(env: &Env, root: &mut Child, buffer: &WriteBuffer) -> Result<()> {
+    for (path, value) in buffer.iter() {
         bind(env, root, &path, Child::Value(Arc::clone(value)))?;
     }
     Ok(())

@@ -13,24 +13,24 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::tree::node::Value;
 
 /// As many wait at most.
-pub(crate) const PENDING_MAX: usize = 1 << 14;
+pub(crate) const WRITE_BUFFER_MAX: usize = 1 << 14;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
-    table: HashTable<Bound>,
+pub(crate) struct WriteBuffer {
+    table: HashTable<BufferedValue>,
     hasher: DefaultHashBuilder,
 }
 
 #[derive(Debug)]
-struct Bound {
+struct BufferedValue {
     hash: u64,
     /// Each step behind its length.
     path: Box<[u8]>,
     value: Arc<Value>,
 }
 
-impl Bound {
+impl BufferedValue {
     fn is_at(&self, path: &[&[u8]]) -> bool {
         let mut rest = &*self.path;
         path.iter().all(|step| match rest.split_first() {
@@ -55,7 +55,7 @@ impl Bound {
     }
 }
 
-impl Pending {
+impl WriteBuffer {
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
@@ -102,7 +102,7 @@ impl Pending {
             Some(value) => {
                 value.bytes = bytes;
                 value.hash = OnceLock::new();
-                value.place = OnceLock::new();
+                value.extent = OnceLock::new();
             }
             None => bound.value = Arc::new(Value::new(bytes)),
         }
@@ -117,7 +117,8 @@ impl Pending {
             encoded.push(step.len() as u8);
             encoded.extend_from_slice(step);
         }
-        let bound = Bound { hash, path: encoded.into(), value: Arc::new(Value::new(bytes)) };
+        let bound =
+            BufferedValue { hash, path: encoded.into(), value: Arc::new(Value::new(bytes)) };
         self.table.insert_unique(hash, bound, |bound| bound.hash);
     }
 

@@ -104,7 +104,7 @@ fn checked(disk: &Arc<dyn Disk>) -> CheckReport {
 }
 
 #[test]
-fn a17_after_two_collections_into_two_volumes_all_old_commits_are_readable() {
+fn after_two_collections_into_two_volumes_all_old_commits_are_readable() {
     for indexing in [Indexing::Minimal, Indexing::Always] {
         let mut bench = Bench::new(Options { indexing, ..options() });
         bench.chain(60);
@@ -149,7 +149,7 @@ fn a17_after_two_collections_into_two_volumes_all_old_commits_are_readable() {
 }
 
 #[test]
-fn a17_a_volume_is_added_only_behind_one_that_is_in_use() {
+fn a_volume_is_added_only_behind_one_that_is_in_use() {
     let mut bench = Bench::new(options());
     bench.chain(20);
     let first = bench.store.add_volume().unwrap();

@@ -580,7 +580,7 @@ fn an_index_of_all_objects_loses_what_is_collected() {
 }
 
 #[test]
-fn a16_chunks_before_the_target_go_and_the_one_that_it_is_in_stays() {
+fn chunks_before_the_target_go_and_the_one_that_it_is_in_stays() {
     let mut bench = Bench::new(Options { chunk_bytes: 1 << 20, ..options() });
     // Three commits a chunk, each of a value of its own.
     for number in 0..12u8 {

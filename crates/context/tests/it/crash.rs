@@ -157,9 +157,9 @@ fn sweep(script: &Script, seed: u64, kinds: usize, collection_only: bool) -> usi
 }
 
 #[test]
-fn a14_a_crash_at_any_call_leaves_a_state_between_two_steps() {
+fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
     let mut images = 0;
-    let name = "a14_a_crash_at_any_call_leaves_a_state_between_two_steps";
+    let name = "a_crash_at_any_call_leaves_a_state_between_two_steps";
     for_each_seed(name, 1, |rng, seed| {
         let mut options = draw_options(rng);
         options.durability = match seed % 2 {
@@ -174,9 +174,9 @@ fn a14_a_crash_at_any_call_leaves_a_state_between_two_steps() {
 }
 
 #[test]
-fn a14_small_histories_survive_in_every_way() {
+fn small_histories_survive_in_every_way() {
     let mut images = 0;
-    for_each_seed("a14_small_histories_survive_in_every_way", 3, |rng, seed| {
+    for_each_seed("small_histories_survive_in_every_way", 3, |rng, seed| {
         let kind = Kind { commits: 10, wide: 30, collects: true, reopens: true };
         let options = draw_options(rng);
         let script = Script::draw(rng, options, kind);
@@ -208,9 +208,9 @@ fn a_crash_at_any_call_of_a_collection_leaves_all_or_what_is_kept() {
 
 /// A17: two collections into two volumes, with a crash at every call from the first volume on.
 #[test]
-fn a17_a_crash_at_any_call_of_archiving_loses_no_commit() {
+fn a_crash_at_any_call_of_archiving_loses_no_commit() {
     let mut images = 0;
-    let name = "a17_a_crash_at_any_call_of_archiving_loses_no_commit";
+    let name = "a_crash_at_any_call_of_archiving_loses_no_commit";
     for_each_seed(name, 2, |rng, seed| {
         let options = draw_options(rng);
         let kind = Kind { commits: 20, wide: 60, collects: false, reopens: false };
@@ -230,9 +230,9 @@ fn a17_a_crash_at_any_call_of_archiving_loses_no_commit() {
 }
 
 #[test]
-fn a14_a_crash_while_opening_after_a_crash_loses_nothing_more() {
+fn a_crash_while_opening_after_a_crash_loses_nothing_more() {
     let mut images = 0;
-    let name = "a14_a_crash_while_opening_after_a_crash_loses_nothing_more";
+    let name = "a_crash_while_opening_after_a_crash_loses_nothing_more";
     for_each_seed(name, 2, |rng, seed| {
         let options = draw_options(rng);
         let kind = Kind { commits: 16, wide: 30, collects: true, reopens: true };

@@ -66,7 +66,7 @@ fn visited(tree: &Tree, at: &str, depth: Option<Depth>, order: Order) -> Vec<Str
 }
 
 #[test]
-fn a6_fold_visits_exactly_the_depths_that_are_asked_for() {
+fn fold_visits_exactly_the_depths_that_are_asked_for() {
     let mut tree = Tree::new(Rules::TEZOS).unwrap();
     tree.add(&["foo", "toto"], *b"1").unwrap();
     tree.add(&["foo", "bar", "toto"], *b"2").unwrap();

@@ -114,7 +114,7 @@ pub(crate) fn prove(tree: &Tree, ops: &[Op]) -> Parts {
 }
 
 #[test]
-fn a20_every_operation_on_directories_of_every_size() {
+fn every_operation_on_directories_of_every_size() {
     for (count, bytes_max) in [(32, 3_000), (257, 6_000), (100_000, 7_000)] {
         for rules in [Rules::TEZOS, Rules::BLAKE3] {
             let tree = tree_of(rules, count);
@@ -166,7 +166,7 @@ fn names_of_a_chain() -> [String; 3] {
 }
 
 #[test]
-fn a20_a_chain_of_inodes_is_an_extender() {
+fn a_chain_of_inodes_is_an_extender() {
     let rules = Rules { branching: 2, flat_limit: 1, ..Rules::TEZOS };
     let [x, y, z] = names_of_a_chain();
     let mut tree = Tree::new(rules).unwrap();
@@ -247,7 +247,7 @@ fn verify(
 }
 
 #[test]
-fn a20_what_was_tampered_with_is_refused_by_name() {
+fn what_was_tampered_with_is_refused_by_name() {
     let tree = tree_of(Rules::TEZOS, 20);
     let rules = tree.rules();
     let ops = [Op::Find(path("d/1")), Op::Add(path("d/2"), 2)];

@@ -140,7 +140,7 @@ fn stream_of(head: &[u8], elements: &[(Hash, Vec<u8>)]) -> Vec<u8> {
 }
 
 #[test]
-fn a18_a_commit_is_exported_and_imported_with_the_same_hash() {
+fn a_commit_is_exported_and_imported_with_the_same_hash() {
     for (seed, rules) in [(1, Rules::TEZOS), (2, Rules::BLAKE3), (3, SMALL), (4, LEAFY)] {
         let bench = Bench::new(rules);
         let commits = history(&bench.store, seed, 4);
@@ -170,7 +170,7 @@ fn a18_a_commit_is_exported_and_imported_with_the_same_hash() {
 }
 
 #[test]
-fn a18_a_reader_exports_the_same_bytes_and_a_store_of_one_commit() {
+fn a_reader_exports_the_same_bytes_and_a_store_of_one_commit() {
     let bench = Bench::new(Rules::TEZOS);
     let commits = history(&bench.store, 5, 3);
     let stream = export(&bench.store, &commits[1]);
@@ -199,7 +199,7 @@ fn a18_a_reader_exports_the_same_bytes_and_a_store_of_one_commit() {
 }
 
 #[test]
-fn a18_commits_that_are_not_there_cannot_be_exported() {
+fn commits_that_are_not_there_cannot_be_exported() {
     let bench = Bench::new(Rules::TEZOS);
     let commits = history(&bench.store, 6, 4);
     let before = export(&bench.store, &commits[3]);
@@ -214,7 +214,7 @@ fn a18_commits_that_are_not_there_cannot_be_exported() {
 }
 
 #[test]
-fn a18_streams_are_in_post_order_and_have_each_object_once() {
+fn streams_are_in_post_order_and_have_each_object_once() {
     let bench = Bench::new(Rules::TEZOS);
     let mut context = bench.store.empty();
     let value = vec![7; 100];

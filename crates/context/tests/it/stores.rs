@@ -87,7 +87,7 @@ fn check_octez_chain(store: &Store, [genesis, block2, block3a, block3b]: [Hash; 
 }
 
 #[test]
-fn a4_forks_of_a_chain_stay_readable() {
+fn forks_of_a_chain_stay_readable() {
     let disk = memory();
     let store = create(&disk);
     let chain = octez_chain(&store);
@@ -105,7 +105,7 @@ fn a4_forks_of_a_chain_stay_readable() {
 }
 
 #[test]
-fn a5_commits_of_one_context_are_siblings() {
+fn commits_of_one_context_are_siblings() {
     let disk = memory();
     let store = create(&disk);
     let mut context = store.empty();
@@ -169,7 +169,7 @@ fn a_store_that_was_not_closed_has_every_commit() {
 }
 
 #[test]
-fn a12_a_copy_shares_what_it_copies() {
+fn a_copy_shares_what_it_copies() {
     let disk = memory();
     let store = create(&disk);
     let mut context = store.empty();
@@ -203,7 +203,7 @@ fn a12_a_copy_shares_what_it_copies() {
 }
 
 #[test]
-fn a11_the_length_of_a_wide_directory_reads_one_node() {
+fn the_length_of_a_wide_directory_reads_one_node() {
     let disk = memory();
     let store = create(&disk);
     let mut context = store.empty();
@@ -236,7 +236,7 @@ fn a11_the_length_of_a_wide_directory_reads_one_node() {
 }
 
 #[test]
-fn a22_branches_and_compare_and_set() {
+fn branches_and_compare_and_set() {
     let disk = memory();
     let store = create(&disk);
     let mut context = store.empty();
@@ -275,7 +275,7 @@ fn a22_branches_and_compare_and_set() {
 }
 
 #[test]
-fn a23_a_second_writer_is_refused() {
+fn a_second_writer_is_refused() {
     let disk = memory();
     let store = create(&disk);
     let again = || Store::open(Arc::clone(&disk), Path::new(DIR), &options());
@@ -516,7 +516,7 @@ fn a_shallow_empty_directory_is_the_empty_directory() {
 }
 
 #[test]
-fn a7_a_commit_of_what_did_not_change_writes_no_object_of_a_tree() {
+fn a_commit_of_what_did_not_change_writes_no_object_of_a_tree() {
     let store = create(&memory());
     let [_, block2, ..] = octez_chain(&store);
     let mut context = checkout(&store, &block2);
@@ -531,7 +531,7 @@ fn a7_a_commit_of_what_did_not_change_writes_no_object_of_a_tree() {
 }
 
 #[test]
-fn a23_a_reader_writes_nothing() {
+fn a_reader_writes_nothing() {
     let disk = memory();
     let store = create(&disk);
     let chain = octez_chain(&store);
@@ -568,7 +568,7 @@ fn a23_a_reader_writes_nothing() {
 
 /// Whoever runs the tests as an administrator may write there all the same.
 #[test]
-fn a23_a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
+fn a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
     use std::fs;
     let place = tempfile::tempdir().unwrap();
     let dir = place.path().join("store");

@@ -24,7 +24,7 @@ fn of_names(names: &[String]) -> Tree {
 }
 
 #[test]
-fn a3_the_order_of_changes_does_not_matter() {
+fn the_order_of_changes_does_not_matter() {
     let all = names(1_010);
     let expected = of_names(&all).hash();
     for seed in 0..3 {
@@ -49,7 +49,7 @@ fn a3_the_order_of_changes_does_not_matter() {
 }
 
 #[test]
-fn a3_the_flat_limit_is_crossed_both_ways() {
+fn the_flat_limit_is_crossed_both_ways() {
     let all = names(257);
     let flat: Hash = "CoUvU6bEZfdNV4EwCSC5poNpC5UoytFAahvoExrLbgn3cSikeri3".parse().unwrap();
     let mut tree = of_names(&all[..256]);
@@ -87,7 +87,7 @@ fn ten_thousand_other_names_leave_no_trace() {
 }
 
 #[test]
-fn a7_parents_that_are_left_empty_go() {
+fn parents_that_are_left_empty_go() {
     let mut tree = new();
     tree.add(&["a", "b"], *b"1").unwrap();
     tree.add(&["a", "c"], *b"2").unwrap();
@@ -109,7 +109,7 @@ fn a7_parents_that_are_left_empty_go() {
 }
 
 #[test]
-fn a8_values_and_directories_replace_each_other() {
+fn values_and_directories_replace_each_other() {
     let mut tree = new();
     tree.add(&["x"], *b"value").unwrap();
     assert!(tree.add(&["x", "y"], *b"below").unwrap());
@@ -124,7 +124,7 @@ fn a8_values_and_directories_replace_each_other() {
 }
 
 #[test]
-fn a9_an_empty_directory_is_never_bound_and_an_empty_value_is() {
+fn an_empty_directory_is_never_bound_and_an_empty_value_is() {
     let mut tree = new();
     tree.add(&["v"], *b"").unwrap();
     assert_eq!(tree.find(&["v"]).unwrap(), Some(Vec::new()));
@@ -142,7 +142,7 @@ fn a9_an_empty_directory_is_never_bound_and_an_empty_value_is() {
 }
 
 #[test]
-fn a10_steps_of_any_bytes_and_lengths() {
+fn steps_of_any_bytes_and_lengths() {
     let steps: Vec<Vec<u8>> = [1, 127, 128, 255].iter().map(|&len| vec![0xFE; len]).collect();
     let mut tree = new();
     for step in &steps {
