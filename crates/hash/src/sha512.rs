@@ -1,12 +1,13 @@
 //! SHA-512 of many nodes of the radix state at once, cut to its first 32 bytes.
 //!
-//! One message is hashed by crate `sha2`. Several are hashed side by side, one in each lane of the processor's
-//! vectors: eight or four with AVX-512, four with AVX2, and elsewhere one after the other. A lane that is done
-//! takes the next message, the longest first, so that the lanes end together.
+//! One message is hashed by crate `sha2`. Several are hashed side by side, one in each lane of the
+//! processor's vectors: eight or four with AVX-512, four with AVX2, and elsewhere one after the
+//! other. A lane that is done takes the next message, the longest first, so that the lanes end
+//! together.
 //!
-//! Most hashing of a commit is of *chains*: runs of nodes that have one child and no value. Such a node is one
-//! block of SHA-512, and its child's hash, which the step before left in the lanes, is turned into hex digits there.
-//! The block, as 16 big-endian words of 8 bytes:
+//! Most hashing of a commit is of *chains*: runs of nodes that have one child and no value. Such a
+//! node is one block of SHA-512, and its child's hash, which the step before left in the lanes, is
+//! turned into hex digits there. The block, as 16 big-endian words of 8 bytes:
 //!
 //! | bytes    | content           | meaning                                    |
 //! |----------|-------------------|--------------------------------------------|
@@ -18,8 +19,8 @@
 //! | 76..120  | `80`, zeros       | padding                                    |
 //! | 120..128 | 608               | bits of the node                           |
 //!
-//! Invariants: no lane's words reach another lane; the hashes are the same on every processor. Nothing here reads
-//! or writes a file.
+//! Invariants: no lane's words reach another lane; the hashes are the same on every processor.
+//! Nothing here reads or writes a file.
 
 #![cfg_attr(
     not(target_arch = "x86_64"),
@@ -135,8 +136,8 @@ pub fn hash_chains(jobs: &mut [ChainJob<'_>]) {
     hash_chains_by(Engine::best(), jobs, None);
 }
 
-/// Hashes every chain and returns the hash of each of its nodes: the first job's from the bottom to the top, as many
-/// as it has tokens, then those of the next job.
+/// Hashes every chain and returns the hash of each of its nodes: the first job's from the bottom to
+/// the top, as many as it has tokens, then those of the next job.
 ///
 /// Cost: as [`hash_chains`], and the result.
 pub fn hash_chain_steps(jobs: &mut [ChainJob<'_>]) -> Vec<[u8; HASH_BYTES]> {
@@ -426,7 +427,8 @@ fn longest_first(lengths: impl Iterator<Item = usize>) -> vec::IntoIter<usize> {
     order.into_iter()
 }
 
-/// How many lanes are in use and the fewest blocks that one of them has left, or `None` when none is in use.
+/// How many lanes are in use and the fewest blocks that one of them has left, or `None` when none
+/// is in use.
 fn active<T>(lanes: &[Option<T>], blocks_left: impl Fn(&T) -> usize) -> Option<(usize, usize)> {
     let used = lanes.iter().flatten();
     Some((used.clone().count(), used.map(blocks_left).min()?))
@@ -463,7 +465,8 @@ fn store<S: Simd, V: SimdInt<S, Element = u64>, const WORDS: usize, const LANES:
     }
 }
 
-/// What is left of a message after its whole blocks, with SHA-512's padding: one block or two, and how many.
+/// What is left of a message after its whole blocks, with SHA-512's padding: one block or two, and
+/// how many.
 fn padded_tail(message: &[u8]) -> ([[u8; BLOCK_BYTES]; 2], usize) {
     let (_, rest) = message.as_chunks::<BLOCK_BYTES>();
     let blocks = (rest.len() + PADDING_BYTES).div_ceil(BLOCK_BYTES);
@@ -577,8 +580,8 @@ fn rotate<S: Simd, V: SimdInt<S, Element = u64>>(word: V, bits: u32) -> V {
 #[inline(always)]
 fn compress<S: Simd, V: SimdInt<S, Element = u64>>(state: [V; 8], mut w: [V; 16]) -> [V; 8] {
     let mut working = state;
-    // Written out 16 times: the compiler does not unroll so long a loop, and without that the words do not stay in
-    // registers (measured: half as fast).
+    // Written out 16 times: the compiler does not unroll so long a loop, and without that the words
+    // do not stay in registers (measured: half as fast).
     macro_rules! sixteen_rounds {
         ($group:expr, $schedule:expr) => {
             sixteen_rounds!($group, $schedule, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)

@@ -1,11 +1,12 @@
 //! Records of the tree: how a directory and a value are stored, and their decoded form.
 //!
-//! A record is written once and points at earlier ones only; it holds the hashes of what it points at, so that a
-//! change of one child needs no other to be read.
+//! Invariant: a record is written once and refers to earlier records only. It has the hashes of its
+//! targets, so a change of one child reads no other child.
 //!
-//! A delta is never based on another, so that a node costs two reads at most. It is written as long as its changes number less
-//! than the square root of twice the size of what it is based on: the bytes of the deltas up to the next full record are then
-//! about those of the full record, which makes the fewest in all.
+//! **Deltas.** A delta is never based on a delta, so a node costs two reads at most. A delta is
+//! worth writing while its changes number less than the square root of twice the size of its base.
+//! The deltas up to the next full record then take about the bytes of that full record, which
+//! minimizes the sum.
 
 #![doc = include_str!("../../../../docs/format/context-record.md")]
 
@@ -27,10 +28,10 @@ pub(crate) const INNER: u8 = 4;
 pub(crate) const INNER_DELTA: u8 = 5;
 pub(crate) const ENTRIES_DELTA: u8 = 6;
 
-/// Entries are written in full up to this number.
+/// Largest number of entries of the full record that never gets a delta.
 const DELTA_ENTRIES_MIN: usize = 8;
 
-/// Whether a delta of so many changes is worth it, for a node of so many entries or links.
+/// Returns whether a delta of `changes` is worth writing for a node of `count` entries or links.
 pub(crate) fn is_delta_worth(changes: usize, count: usize) -> bool {
     changes > 0 && changes * changes < 2 * count
 }
@@ -39,7 +40,7 @@ pub(crate) const TAG_INLINE: u8 = 1;
 pub(crate) const TAG_VALUE: u8 = 2;
 pub(crate) const TAG_DIR: u8 = 3;
 
-/// A decoded directory node. Immutable; shared by the cache and by trees.
+/// Decoded directory node. Immutable; shared by the cache and by trees.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) height: u16,
@@ -52,14 +53,14 @@ pub(crate) enum RecordBody {
     Inner(Inner),
 }
 
-/// The steps of a flat directory or of a leaf of an inode.
+/// Entries of a flat directory, or of a leaf of an inode.
 ///
-/// Invariant: `items` ascend by their steps; those of their own are entries of `bytes` whose payload is whole, the others
-/// numbers of entries of `base`, which is full.
+/// Invariant: `items` ascend by their steps. Own items index entries of `bytes` whose payload is
+/// complete; the others are numbers of entries of `base`, a full record.
 #[derive(Debug)]
 pub(crate) struct Entries {
     pub(crate) leaf: bool,
-    /// Where the record lies, for the references in it.
+    /// Extent of the record; references in the record are relative to it.
     extent: Extent,
     base: Option<Arc<Record>>,
     bytes: Box<[u8]>,
@@ -68,18 +69,18 @@ pub(crate) struct Entries {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item {
-    /// Where its step begins in the bytes; or its number in the base.
+    /// Start of the step in `bytes`, or the number of the entry in the base.
     start: u32,
     step_len: u8,
-    /// Tells most steps from others without looking at them.
+    /// Hash of the step, which rules out most other steps without reading their bytes.
     mark: u8,
-    /// Its tag, and [`IS_BASE`].
+    /// Tag of the entry, and [`IS_BASE`].
     kind: u8,
     /// Bytes between the step and the inline value or the hash.
     head: u8,
 }
 
-/// Says of an item that it is one of the base.
+/// Flag of an item that is an entry of the base.
 const IS_BASE: u8 = 0x80;
 
 impl Item {
@@ -88,7 +89,7 @@ impl Item {
         Self { start, step_len, mark, kind: tag, head: head as u8 }
     }
 
-    /// The item of an entry of the base.
+    /// Returns the item of entry `ordinal` of the base.
     fn of_base(self, ordinal: usize) -> Self {
         Self { start: ordinal as u32, kind: self.kind | IS_BASE, ..self }
     }
@@ -102,7 +103,7 @@ impl Item {
     }
 }
 
-/// From the ends of a step, which differ between most steps.
+/// Hash of the first and the last 8 bytes, which differ between most steps.
 fn mark(step: &[u8]) -> u8 {
     let word = |bytes: &[u8]| bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
     let near = &step[..step.len().min(8)];
@@ -111,17 +112,17 @@ fn mark(step: &[u8]) -> u8 {
     (mixed >> 56) as u8
 }
 
-/// Items are looked through by their marks up to this number.
+/// Largest number of items that are searched linearly, by their marks.
 const MARKED_MAX: usize = 512;
 
-/// What the hash of a node takes from an entry of a record.
+/// Part of an entry that goes into the hash of its node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Hashable<'a> {
     Inline(&'a [u8]),
     Hash(Hash),
 }
 
-/// What an entry of a record holds.
+/// Content of an entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stored<'a> {
     Inline(&'a [u8]),
@@ -133,25 +134,25 @@ pub(crate) enum Stored<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct Inner {
     pub(crate) depth: u8,
-    /// Entries below.
+    /// Entries below the inode.
     pub(crate) count: u64,
-    /// One bit for each bucket that is not empty.
+    /// Bit mask of the buckets that are not empty.
     pub(crate) mask: u32,
-    /// In ascending order of the buckets.
+    /// Links of the buckets, ascending.
     pub(crate) links: Box<[Link]>,
-    /// The full record, and which buckets differ from it: zero for a full record itself.
+    /// Full record, and the mask of the buckets that differ from it: zero in a full record.
     pub(crate) full: Extent,
     pub(crate) changed: u32,
 }
 
 impl Inner {
-    /// Which of the links is that of a bucket.
+    /// Position in `links` of the link of a bucket.
     pub(crate) fn rank(&self, bucket: usize) -> Option<usize> {
         let bit = 1u32 << bucket;
         (self.mask & bit != 0).then(|| (self.mask & (bit - 1)).count_ones() as usize)
     }
 
-    /// The link of a bucket.
+    /// Returns the link of a bucket, if the bucket is not empty.
     pub(crate) fn link(&self, bucket: usize) -> Option<&Link> {
         self.rank(bucket).map(|rank| &self.links[rank])
     }
@@ -162,7 +163,7 @@ impl Entries {
         self.items.len()
     }
 
-    /// Whose bytes an item's are, and the item there.
+    /// Returns the entries that have the bytes of an item, and the item there.
     fn source(&self, ordinal: usize) -> (&Self, Item) {
         let item = self.items[ordinal];
         match self.base.as_deref() {
@@ -191,7 +192,7 @@ impl Entries {
         if item.tag() == TAG_VALUE { Stored::Value(link) } else { Stored::Dir(link) }
     }
 
-    /// What the hash of the node takes from an entry beside its step.
+    /// Returns the part of an entry that the hash of the node needs beside the step.
     pub(crate) fn hashable(&self, ordinal: usize) -> Hashable<'_> {
         let (source, item) = self.source(ordinal);
         let payload = &source.bytes[item.start as usize + usize::from(item.step_len)..];
@@ -208,7 +209,7 @@ impl Entries {
         self.items[ordinal].tag() != TAG_DIR
     }
 
-    /// The number that an entry has in the full record.
+    /// Number of the entry in the full record.
     pub(crate) fn ordinal_in_full(&self, ordinal: usize) -> Option<usize> {
         let item = self.items[ordinal];
         match &self.base {
@@ -217,12 +218,13 @@ impl Entries {
         }
     }
 
-    /// The full record that this is based on, or `own`, which has these entries.
+    /// Returns the full record that the entries are based on; `own`, which has these entries, if it
+    /// is full.
     pub(crate) fn full<'a>(&'a self, own: &'a Arc<Record>) -> &'a Arc<Record> {
         self.base.as_ref().unwrap_or(own)
     }
 
-    /// The ordinal of `step`.
+    /// Returns the number of the entry of `step`.
     pub(crate) fn find(&self, step: &[u8]) -> Option<usize> {
         if self.len() <= MARKED_MAX {
             let (len, mark) = (step.len() as u8, mark(step));
@@ -245,11 +247,11 @@ impl Entries {
     }
 }
 
-/// What a record is decoded to: a node, or what is still missing for one.
+/// Decoded record: a node, or a delta that still needs its base.
 #[derive(Debug)]
 pub(crate) enum Decoded {
     Record(Record),
-    /// What differs from the record at `full`, which must be read and [applied](Delta::apply).
+    /// Difference from the record at `full`, which the caller must read and [apply](Delta::apply).
     Delta(Delta),
 }
 
@@ -262,9 +264,9 @@ pub(crate) struct Delta {
 
 #[derive(Debug)]
 enum Changes {
-    /// The links of the changed buckets.
+    /// Links of the changed buckets.
     Inner(Inner),
-    /// The entries that are new or changed, and the steps that are gone.
+    /// New and changed entries, and the removed steps.
     Entries(Entries, Vec<Box<[u8]>>),
 }
 
@@ -273,7 +275,7 @@ impl Delta {
         self.full
     }
 
-    /// The node, given the record that it is based on.
+    /// Returns the node, given the record that the delta is based on.
     pub(crate) fn apply(self, full: &Arc<Record>) -> Result<Record, Corrupt> {
         let body = match (self.changes, &full.body) {
             (Changes::Inner(inner), RecordBody::Inner(base)) if base.changed == 0 => {
@@ -342,7 +344,7 @@ fn apply_entries(
 }
 
 impl Record {
-    /// What it takes in memory, about.
+    /// Approximate size in memory, in bytes.
     pub(crate) fn weight(&self) -> usize {
         let body = match &self.body {
             RecordBody::Entries(entries) => entries.bytes.len() + size_of_val(&*entries.items),
@@ -351,7 +353,7 @@ impl Record {
         body + size_of::<Self>() + 64
     }
 
-    /// Decodes the body of a record that lies at `extent`.
+    /// Decodes the body of a record at `extent`.
     pub(crate) fn decode(extent: Extent, body: &[u8]) -> Result<Decoded, Corrupt> {
         let mut bytes = body;
         let kind = take_u8(&mut bytes)?;
@@ -403,7 +405,7 @@ impl Record {
     }
 }
 
-/// Steps that ascend.
+/// Reads steps, which must ascend.
 fn take_steps(bytes: &mut &[u8]) -> Result<Vec<Box<[u8]>>, Corrupt> {
     let count = take_leb(bytes)? as usize;
     let mut steps: Vec<Box<[u8]>> = Vec::with_capacity(count.min(bytes.len() / 2));
@@ -453,7 +455,7 @@ fn take_mask(bytes: &mut &[u8]) -> Result<u32, Corrupt> {
     Ok(u32::from_le_bytes(*mask))
 }
 
-/// No bucket is empty.
+/// Refuses empty buckets.
 fn check_count(count: u64, mask: u32) -> Result<(), Corrupt> {
     let buckets = u64::from(mask.count_ones());
     if buckets == 0 || count < buckets {
@@ -493,14 +495,14 @@ fn decode_delta(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     Ok(Inner { depth, count, mask, links, full, changed })
 }
 
-/// Encodes the entries of a directory or of a leaf, one after the other, in full or as what differs from a full record.
+/// Encoder of the entries of a directory or a leaf, in full or as a delta.
 #[derive(Debug)]
 pub(crate) struct EntriesWriter {
     leaf: bool,
     at: Address,
-    /// The full record, if a delta is written, and how many of its entries were passed.
+    /// Full record of a delta, and the number of its entries that were passed.
     base: Option<(Arc<Record>, usize)>,
-    /// The steps of the full record that are gone, each with its length.
+    /// Count and bytes of the steps of the full record that are removed.
     gone: (u64, Vec<u8>),
     own: u64,
     bytes: Vec<u8>,
@@ -527,7 +529,7 @@ impl EntriesWriter {
         Self { leaf, at, base, gone: (0, Vec::new()), own: 0, bytes, items }
     }
 
-    /// The entry of this number in the full record comes next.
+    /// Keeps entry `ordinal` of the full record as the next entry.
     pub(crate) fn keep(&mut self, ordinal: usize) {
         let (base, passed) = self.base.take().expect("entries are kept in deltas only");
         if let RecordBody::Entries(entries) = &base.body {
@@ -538,11 +540,12 @@ impl EntriesWriter {
         self.base = Some((base, ordinal + 1));
     }
 
-    /// Entries of the full record that are not kept: they are changed, or gone.
+    /// Notes entries of the full record that are not kept: they are changed or removed.
     fn pass(&mut self, entries: &Entries, from: usize, to: usize) {
         for ordinal in from..to {
             let step = entries.step(ordinal);
-            // What came since the last one that was kept is of its own, and ascends.
+            // Own entries since the last kept entry ascend, so only these can be changes of a
+            // passed entry.
             let own = self.items.iter().rev().take_while(|item| !item.is_base());
             let mut steps = own.map(|item| {
                 let start = item.start as usize;
@@ -582,7 +585,7 @@ impl EntriesWriter {
         self.items.push(Item::new(start, step, tag, head));
     }
 
-    /// Ends the entries; [`body`](Self::body) and [`record`](Self::record) follow.
+    /// Ends the entries. [`body`](Self::body) and [`record`](Self::record) follow.
     pub(crate) fn end(&mut self) {
         if let Some((base, passed)) = self.base.take() {
             if let RecordBody::Entries(entries) = &base.body {
@@ -592,7 +595,7 @@ impl EntriesWriter {
         }
     }
 
-    /// The body of the record.
+    /// Writes the body of the record.
     pub(crate) fn body(&self, height: u16, out: &mut Vec<u8>) {
         let kind = if self.leaf { LEAF } else { FLAT };
         match &self.base {
@@ -614,7 +617,7 @@ impl EntriesWriter {
         out.extend_from_slice(&self.bytes);
     }
 
-    /// The record, which was put at `extent`, and the buffers.
+    /// Returns the record, which the sink put at `extent`, and the buffers.
     pub(crate) fn record(self, height: u16, extent: Extent) -> (Record, EntriesBuffers) {
         let entries = Entries {
             leaf: self.leaf,
@@ -628,7 +631,8 @@ impl EntriesWriter {
     }
 }
 
-/// The full record that the entries of a node are best written as a delta of: if so many of them are not that record's.
+/// Returns the full record if the entries of a node, `kept` of which are entries of it, are best
+/// written as a delta.
 pub(crate) fn delta_base(
     record: Option<&Arc<Record>>,
     kept: usize,
@@ -642,7 +646,7 @@ pub(crate) fn delta_base(
     (base.len() > DELTA_ENTRIES_MIN && is_delta_worth(changes, base.len())).then_some(full)
 }
 
-/// The body of the record of an inode with buckets: a delta where that is less than half.
+/// Writes the body of an inode with buckets, as a delta if `changed` is not zero.
 pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<u8>) {
     let delta = inner.changed != 0;
     out.push(if delta { INNER_DELTA } else { INNER });

@@ -1,6 +1,8 @@
-//! Chunks: the files that the pack consists of. A chunk is a head of 64 bytes and a chain of [frames](crate::pack::frame), or, once a
-//! collection has compacted it, a head, the records that are kept, and a map of where each run of them has stood.
-//! Addresses are those of the chunk as it was written, always.
+//! Chunks: the files of the pack. A chunk is a head of 64 bytes and a chain of
+//! [frames](crate::pack::frame). A chunk that a collection compacted is a head, the kept records,
+//! and a map of the runs that they had.
+//!
+//! Invariant: addresses are offsets in the chunk as it was first written, also after compaction.
 
 #![doc = include_str!("../../../../docs/format/context-chunk.md")]
 
@@ -25,31 +27,31 @@ pub(crate) const CHUNK_MAGIC: [u8; 8] = *b"TRNMPACK";
 pub(crate) const CHUNK_VERSION: u32 = 2;
 const NAME: &str = "chunk-";
 
-/// The first unit behind the head.
+/// First unit behind the head.
 pub(crate) const FIRST_UNIT: u32 = (CHUNK_HEAD_BYTES as u64 / UNIT_BYTES) as u32;
 
-/// What stands in the head of a chunk.
+/// Head of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkHead {
     pub(crate) number: u32,
     pub(crate) store: u64,
-    /// Where the chunk before ends.
+    /// End of the previous chunk, in units.
     pub(crate) before: u32,
     pub(crate) chain: u32,
-    /// Runs and offset of the map, if the chunk is compacted.
+    /// Number of runs and offset of the map, if the chunk is compacted.
     pub(crate) map: Option<(u32, u64)>,
 }
 
-/// Called with the place and the body of a record.
+/// Callback for the extent and the body of a record.
 pub(crate) type VisitRecord<'a> =
     dyn FnMut(Extent, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
 
-/// Records that lie together, in units.
+/// Adjacent records, in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// In the chunk as it was written.
+    /// Start in the chunk as it was first written.
     pub(crate) unit: u32,
-    /// In this file.
+    /// Start in this file.
     pub(crate) stored: u32,
     pub(crate) units: u32,
 }
@@ -104,28 +106,28 @@ impl ChunkHead {
     }
 }
 
-/// The path of a chunk.
+/// Path of a chunk.
 pub(crate) fn chunk_path(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("{NAME}{number:08x}"))
 }
 
-/// The number of the chunk whose file has this name.
+/// Number of the chunk whose file has this name.
 pub(crate) fn chunk_number(name: &str) -> Option<u32> {
     let digits = name.strip_prefix(NAME).filter(|digits| digits.len() == 8)?;
     u32::from_str_radix(digits, 16).ok()
 }
 
-/// An open chunk.
+/// Open file of a chunk, or of a part of a chunk in a volume.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) head: ChunkHead,
     pub(crate) file: Arc<dyn DiskFile>,
-    /// What is kept, if the chunk is compacted; ascending.
+    /// Kept runs, ascending, if the chunk is compacted.
     pub(crate) runs: Option<Box<[Run]>>,
 }
 
 impl Chunk {
-    /// Makes a chunk. Its name and head are durable after a sync of the directory and of the file.
+    /// Creates a chunk. Name and head are durable after a sync of the directory and of the file.
     pub(crate) fn create(disk: &dyn Disk, dir: &Path, head: ChunkHead) -> Result<Self> {
         let path = chunk_path(dir, head.number);
         let file = create_afresh(disk, &path, OpenMode::CreateNew, Access::Buffered)?;
@@ -133,11 +135,14 @@ impl Chunk {
         Ok(Self { head, file, runs: None })
     }
 
-    /// Opens the chunk of a number, or a part of it, for writing too if `mode` says so. `store` is the identity of the store
-    /// that it must belong to, where that is known.
+    /// Opens a chunk, or a part of a chunk, also for writing if `mode` says so.
+    ///
+    /// `store` is the identity of the store that the chunk must belong to, if the caller knows
+    /// it.
     ///
     /// # Errors
-    /// [`ForeignChunk`](Error::ForeignChunk), [`Corrupt`](Error::Corrupt), [`NotAContextStore`](Error::NotAContextStore),
+    /// [`ForeignChunk`](Error::ForeignChunk), [`Corrupt`](Error::Corrupt),
+    /// [`NotAContextStore`](Error::NotAContextStore),
     /// [`UnsupportedVersion`](Error::UnsupportedVersion), [`Disk`](Error::Disk).
     pub(crate) fn open(
         disk: &dyn Disk,
@@ -169,7 +174,7 @@ impl Chunk {
         Ok(Self { head, file, runs })
     }
 
-    /// Has the page cache drop what is in it of the chunk, which is clean.
+    /// Drops the pages of the chunk, which must be clean, from the page cache.
     pub(crate) fn forget(&self) {
         self.file.forget(0, self.file.len().unwrap_or(0));
     }
@@ -178,7 +183,8 @@ impl Chunk {
         Error::Corrupt { path: self.file.path().to_owned(), address: Some(at), what }
     }
 
-    /// Where in the file a record begins, and how many bytes can be read from there on; none if it was collected.
+    /// Returns the offset of a record in the file, and the number of bytes that can be read from
+    /// there; `None` if the record was collected.
     pub(crate) fn locate(&self, at: Address) -> Option<(u64, u64)> {
         let Some(runs) = &self.runs else { return Some((at.offset(), u64::MAX)) };
         let number = runs.partition_point(|run| run.unit <= at.unit).checked_sub(1)?;
@@ -190,7 +196,7 @@ impl Chunk {
         })
     }
 
-    /// Where in the file a record begins; none if it was collected.
+    /// Returns the offset of a record in the file; `None` if the record was collected.
     pub(crate) fn offset_of(&self, extent: Extent) -> Result<Option<u64>> {
         let Some((offset, room)) = self.locate(extent.at) else { return Ok(None) };
         if u64::from(extent.bytes) > room.min(RECORD_BYTES_MAX) {
@@ -203,7 +209,7 @@ impl Chunk {
         self.corrupt(extent.at, Corrupt::short("a record lies in its chunk"))
     }
 
-    /// The body of a record, whose bytes these are.
+    /// Returns the body of the record whose bytes are `bytes`.
     pub(crate) fn open_body<'a>(&self, extent: Extent, bytes: &'a [u8]) -> Result<&'a [u8]> {
         let (body, used) =
             open_record(extent.at, bytes).map_err(|what| self.corrupt(extent.at, what))?;
@@ -214,7 +220,7 @@ impl Chunk {
         Ok(body)
     }
 
-    /// The body of a record; none if it was collected.
+    /// Reads the body of a record; `None` if the record was collected.
     ///
     /// Cost: one read of the record's length.
     pub(crate) fn read(&self, extent: Extent) -> Result<Option<Vec<u8>>> {
@@ -231,8 +237,10 @@ impl Chunk {
         Ok(Some(bytes))
     }
 
-    /// The runs of records, of a chunk that ends at `end` or later: the payloads of all frames, or what is kept of them; and
-    /// where what follows is no frame, if that is before `end`.
+    /// Returns the runs of a chunk that ends at `end` or later: the payloads of its frames, or the
+    /// kept runs.
+    ///
+    /// Also returns the unit of the first damage, if that is before `end`.
     pub(crate) fn all_runs(&self, end: u32) -> Result<(Vec<Run>, Option<u32>)> {
         if let Some(runs) = &self.runs {
             return Ok((runs.to_vec(), None));
@@ -242,8 +250,8 @@ impl Chunk {
         Ok((runs, (reached < end).then_some(reached)))
     }
 
-    /// The frames of a chunk as it was written up to the first one whose head is damaged, each with where its payload lies;
-    /// none of a compacted one.
+    /// Returns the frames up to the first damaged head, each with the run of its payload; none for
+    /// a compacted chunk.
     ///
     /// Cost: one read for each.
     pub(crate) fn frames(&self) -> Result<Vec<(Run, FrameHead)>> {
@@ -260,7 +268,7 @@ impl Chunk {
         Ok(frames)
     }
 
-    /// The frame whose head lies at an offset of a chunk of `len` bytes.
+    /// Reads the head of the frame at an offset of a chunk of `len` bytes.
     fn frame_at(&self, offset: u64, len: u64) -> Result<Option<(Run, FrameHead)>> {
         let payload = offset + FRAME_HEAD_BYTES as u64;
         if payload > len {
@@ -277,8 +285,8 @@ impl Chunk {
         }))
     }
 
-    /// The payloads of all frames whose heads are whole, also behind damage and what cannot be read; or what is kept of them in
-    /// a compacted chunk.
+    /// Returns the payloads of all frames with intact heads, also behind damage and unreadable
+    /// sectors; or the runs of a compacted chunk.
     ///
     /// Cost: one read for each frame; behind damage all bytes up to the next one.
     pub(crate) fn whole_runs(&self) -> Result<Vec<Run>> {
@@ -300,7 +308,7 @@ impl Chunk {
         Ok(runs)
     }
 
-    /// Where the next bytes stand that a frame may begin with.
+    /// Returns the next offset at which a frame may begin.
     fn next_magic(&self, mut offset: u64, len: u64) -> Option<u64> {
         let mut window = vec![0; SEARCH_BYTES];
         while offset < len {
@@ -316,8 +324,10 @@ impl Chunk {
         None
     }
 
-    /// Calls `visit` with each record of a run: its place, and its body if the record is whole. What follows a record whose
-    /// length cannot be told, or that cannot be read, is left out, after a call with no body.
+    /// Calls `visit` with the extent of each record of a run, and its body if the record is intact.
+    ///
+    /// If the length of a record is unreadable, the rest of the run is left out after a call
+    /// with an error.
     ///
     /// Cost: reads the run, 1 MiB at a time.
     pub(crate) fn each_record(&self, run: Run, visit: &mut VisitRecord<'_>) -> Result<()> {
@@ -352,7 +362,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Reads what can be read before the first page that cannot; how many bytes that are.
+    /// Reads up to the first unreadable page; returns the number of bytes.
     fn readable(&self, window: &mut [u8], offset: u64) -> usize {
         let mut done = 0;
         for piece in window.chunks_mut(SEARCH_BYTES) {
@@ -364,7 +374,7 @@ impl Chunk {
         done
     }
 
-    /// How many bytes the record at an offset of a run takes, as its length says.
+    /// Returns the size of the record at an offset of a run, as the length of the record says.
     fn first_record(&self, run: Run, done: usize, total: usize) -> Result<usize> {
         let mut head = [0; 10];
         let some = head.len().min(total - done);
@@ -373,15 +383,18 @@ impl Chunk {
     }
 }
 
-/// Records are read so many bytes at a time when a whole chunk is.
+/// Bytes that one read takes when a whole chunk is read.
 const WINDOW_BYTES: usize = 1 << 20;
-/// Bytes that are searched at once for the next frame: a page, so that no more is skipped where a sector cannot be read.
+/// Bytes that one search step reads: a page, so that an unreadable sector hides no more than its
+/// page.
 const SEARCH_BYTES: usize = 4 << 10;
 const CRC_BYTES: usize = 4;
-/// A copy is synced whenever so many bytes of it are not: the sync of a commit may have to wait for what others have written.
+/// Unsynced bytes of a copy, at most: the fsync of a commit may have to wait for bytes that others
+/// wrote.
 const UNSYNCED_BYTES_MAX: usize = 2 << 20;
 
-/// The size of the record at the beginning of a window that holds all of it.
+/// Returns the size of the record at the beginning of a window, if the window has all of the
+/// record.
 fn window_record(window: &[u8]) -> Option<usize> {
     record_size(window).filter(|size| *size <= window.len())
 }
@@ -421,11 +434,10 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
     Ok(runs.into())
 }
 
-/// Writes a chunk that has only some runs of `source`, under a name of its own, synced. The runs are those of
-/// `source`, in ascending order.
+/// Writes a copy of a chunk with only `runs`, ascending runs of `source`, to a new synced file.
 ///
-/// Cost: reads and writes the runs, 1 MiB at a time, with what is between them if it is little; `pace` is called with the bytes
-/// of each write. A sync for every 2 MiB.
+/// Cost: reads and writes the runs, 1 MiB at a time, with what is between them if it is little;
+/// `pace` is called with the bytes of each write. A sync for every 2 MiB.
 pub(crate) fn write_compacted(
     disk: &dyn Disk,
     path: &Path,
@@ -437,7 +449,7 @@ pub(crate) fn write_compacted(
     let mut next = FIRST_UNIT;
     let mut map = Vec::with_capacity(runs.len() * RUN_BYTES + CRC_BYTES);
     let end = runs.last().map_or(0, |run| u64::from(run.stored + run.units) * UNIT_BYTES);
-    // What was read of the source, from an offset on, and what is to be written.
+    // Bytes read of the source from an offset on, and bytes ready to be written.
     let (mut read, mut read_at) = (Vec::new(), 0);
     let (mut ready, mut ready_at) = (Vec::new(), u64::from(next) * UNIT_BYTES);
     let mut unsynced = 0;
@@ -561,7 +573,8 @@ mod tests {
         }
     }
 
-    /// Any runs, with gaps of any size: the copy has their bytes, back to back, and small runs share reads and writes.
+    /// Any runs, with gaps of any size: the copy has their bytes, back to back, and small runs
+    /// share reads and writes.
     #[test]
     fn a_compacted_copy_has_the_runs_and_takes_few_calls() {
         let mut largest = 0;

@@ -1,4 +1,4 @@
-//! Commits and branches: their [records](crate::object::record) in the pack.
+//! Commits, branches and tables of commits: their [records](crate::object::record) in the pack.
 
 use std::collections::BTreeMap;
 
@@ -13,28 +13,28 @@ pub(crate) const COMMIT: u8 = 0x10;
 pub(crate) const BRANCH: u8 = 0x11;
 pub(crate) const BRANCHES: u8 = 0x12;
 pub(crate) const COMMITS: u8 = 0x13;
-/// A copy of the control record.
+/// Kind of a record with a copy of the control record.
 pub(crate) const STATE: u8 = 0x14;
 
-/// A commit.
+/// Commit: a root with its parents, date, author and message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
-    /// Its hash.
+    /// Hash of the commit.
     pub hash: Hash,
     /// Hash of the root directory.
     pub root: Hash,
-    /// Hashes of its parents, which may have been collected.
+    /// Hashes of the parents, which may have been collected.
     pub parents: Vec<Hash>,
     /// Seconds since 1970.
     pub date: i64,
-    /// Who made it.
+    /// Author.
     pub author: Vec<u8>,
     /// Free text.
     pub message: Vec<u8>,
 }
 
 impl Commit {
-    /// What its hash is of.
+    /// Returns the preimage of the hash.
     pub fn info(&self) -> CommitInfo<'_> {
         CommitInfo {
             root: &self.root,
@@ -46,17 +46,17 @@ impl Commit {
     }
 }
 
-/// A commit as it is stored.
+/// Stored commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommitRecord {
     pub(crate) commit: Commit,
-    /// `None` for the empty directory.
+    /// Root directory; `None` if it is empty.
     pub(crate) root: Option<Link>,
-    /// The commit that was made before it.
+    /// The previous commit of the store, in order of time.
     pub(crate) before: Option<Extent>,
 }
 
-/// A length and bytes.
+/// Writes a length and bytes.
 pub(crate) fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     put_leb(out, text.len() as u64);
     out.extend_from_slice(text);
@@ -136,10 +136,10 @@ impl CommitRecord {
     }
 }
 
-/// The heads of all branches.
+/// Heads of all branches.
 pub(crate) type Branches = BTreeMap<Vec<u8>, Hash>;
 
-/// A change of one branch: its new head, or none if it is removed.
+/// Change of one branch: its new head, or `None` to remove the branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BranchRecord {
     pub(crate) name: Vec<u8>,
@@ -173,10 +173,11 @@ pub(crate) fn put_branches(branches: &Branches, out: &mut Vec<u8>) {
     }
 }
 
-/// Commits with their places, in the order in which they were made: how a reader finds one by its hash.
+/// Table of commits with their extents, in order of time, in which a reader finds a commit by its
+/// hash.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct CommitTable {
-    /// The table of those made before.
+    /// The previous table.
     pub(crate) before: Option<Extent>,
     pub(crate) commits: Vec<(Hash, Extent)>,
 }
@@ -209,7 +210,8 @@ impl CommitTable {
     }
 }
 
-/// Brings branches to what a record says: a change of one, or all of them. A table of commits says nothing about them.
+/// Applies a record to branches: a change of one branch, or the list of all. A table of commits
+/// changes no branch.
 pub(crate) fn apply_branches(body: &[u8], branches: &mut Branches) -> Result<(), Corrupt> {
     let mut bytes = body;
     match take_u8(&mut bytes)? {

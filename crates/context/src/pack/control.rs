@@ -1,9 +1,11 @@
-//! The control record: the rules of a store, and where recovery begins. Two pages of 4 KiB in the file `control` are
-//! written in turns; the newer one that is whole counts. Behind them stands the durable mark, which the writer moves after
-//! each sync of the pack.
+//! Control record: the rules of a store, and the address at which recovery begins.
 //!
-//! Invariant: what a record refers to, and what lies before the mark, was synced before it is written. So the tail of the
-//! newest whole record and the mark are lower bounds of what was durable: a pack that ends before either is damaged.
+//! The file `control` has two pages of 4 KiB that are written in turns; the newer intact page
+//! counts. The durable mark follows, which the writer moves after each sync of the pack.
+//!
+//! Invariant: all that a control record refers to, and all bytes before the mark, were synced
+//! before the record or the mark is written. So the tail of the newest intact record and the mark
+//! are lower bounds of the durable end: a pack that ends before either is damaged.
 
 #![doc = include_str!("../../../../docs/format/context-control.md")]
 
@@ -28,30 +30,31 @@ pub(crate) const CONTROL_VERSION: u32 = 2;
 pub(crate) const CONTROL_FILE_BYTES: usize = 3 * CONTROL_PAGE_BYTES;
 /// First bytes of the durable mark.
 pub(crate) const MARK_MAGIC: [u8; 8] = *b"TRNMMARK";
-/// Where the mark stands in the file: in a sector of its own, so that a torn write leaves the old mark or the new one.
+/// Offset of the mark in the file: a sector of its own, so that a torn write leaves the old mark or
+/// the new one.
 pub(crate) const MARK_AT: u64 = 2 * CONTROL_PAGE_BYTES as u64;
 pub(crate) const MARK_BYTES: usize = 32;
-/// Bytes that say something.
+/// Bytes of a page that are not padding.
 const CONTROL_BYTES: usize = 124;
-/// Length of the record that has a copy of it: a length, the kind of the record, the copy and a checksum.
+/// Length of the record with a copy of the control record: length, kind, copy and checksum.
 pub(crate) const STATE_BYTES: u32 = 1 + 1 + CONTROL_BYTES as u32 + 4;
 const CRC_AT: usize = CONTROL_PAGE_BYTES - 4;
 
-/// Which objects are found by their hashes.
+/// Set of objects that the index finds by their hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Indexing {
     /// Commits only.
     Minimal,
-    /// Every object, so that none is stored twice.
+    /// All objects, so that no object is stored twice.
     Always,
 }
 
-/// What the control record says.
+/// Content of a control record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Control {
     pub(crate) rules: Rules,
     pub(crate) indexing: Indexing,
-    /// Volumes of the archive; without any, what is collected is removed.
+    /// Number of volumes of the archive. Without volumes a collection removes what it collects.
     pub(crate) volumes: u16,
     pub(crate) store: u64,
     pub(crate) sequence: u64,
@@ -67,18 +70,18 @@ pub(crate) struct Control {
     pub(crate) collecting: u32,
 }
 
-/// Whether pages are those of a control record, of whatever version, damaged or not.
+/// Returns whether the bytes have a page of a control record, of any version, damaged or not.
 pub(crate) fn is_control(pages: &[u8]) -> bool {
     pages.chunks(CONTROL_PAGE_BYTES).any(|page| page.starts_with(&CONTROL_MAGIC))
 }
 
 impl Control {
-    /// What a collection changes: where this differs, chunks have other files.
+    /// Fields that a collection changes: if they differ, chunks have other files.
     pub(crate) fn collection(&self) -> (u32, Address, u32, u16) {
         (self.first, self.retained, self.collecting, self.volumes)
     }
 
-    /// Where its page begins in the file.
+    /// Offset of the page of this record in the file.
     pub(crate) fn offset(&self) -> u64 {
         self.sequence % 2 * CONTROL_PAGE_BYTES as u64
     }
@@ -92,7 +95,7 @@ impl Control {
         bytes
     }
 
-    /// The control record of a copy without its checksum.
+    /// Decodes a copy of a control record, which has no checksum.
     pub(crate) fn of_copy(path: &Path, copy: &[u8]) -> Result<Self> {
         let mut page = copy.get(..CONTROL_BYTES).unwrap_or(copy).to_vec();
         page.resize(CRC_AT, 0);
@@ -101,7 +104,7 @@ impl Control {
         Self::decode(path, &page)
     }
 
-    /// Everything but the checksum.
+    /// Writes the record without its checksum.
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&CONTROL_MAGIC);
         bytes.extend_from_slice(&CONTROL_VERSION.to_le_bytes());
@@ -215,7 +218,7 @@ impl Control {
     }
 }
 
-/// How far the pack of a store was durable when the mark was written.
+/// Durable mark: lower bound of the durable end of the pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) store: u64,
@@ -233,7 +236,7 @@ impl Mark {
         bytes
     }
 
-    /// The mark in these bytes; none if no mark was ever written.
+    /// Decodes a mark; `None` if no mark was ever written.
     fn decode(path: &Path, bytes: &[u8; MARK_BYTES]) -> Result<Option<Self>> {
         if *bytes == [0; MARK_BYTES] {
             return Ok(None);
@@ -249,23 +252,24 @@ impl Mark {
     }
 }
 
-/// What the file `control` says.
+/// Content of the file `control`.
 #[derive(Debug)]
 pub(crate) struct ControlFile {
-    /// The records of the pages that are whole, at least one, the newer one first.
+    /// Records of the intact pages, at least one, newest first.
     pub(crate) whole: Vec<Control>,
-    /// Why the other page, or the mark, does not count: damage, or a sector that cannot be read.
+    /// Reasons why the other page, or the mark, does not count: damage, or an unreadable sector.
     pub(crate) damaged: Vec<Error>,
     mark: Option<Mark>,
 }
 
 impl ControlFile {
-    /// Reads the file. A copy that is damaged or unreadable does not count; the other one does.
+    /// Reads the file. A damaged or unreadable page does not count; the other page does.
     ///
     /// Cost: three reads.
     ///
     /// # Errors
-    /// The error of the first page if neither page is whole; [`Disk`](Error::Disk) if the file cannot be opened.
+    /// The error of the first page if neither page is whole; [`Disk`](Error::Disk) if the file
+    /// cannot be opened.
     pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Self> {
         let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
         let len = file.len()?;
@@ -307,7 +311,7 @@ impl ControlFile {
         Ok(Self { whole, damaged, mark })
     }
 
-    /// The mark alone, of a file whose records may be damaged.
+    /// Reads the mark alone, from a file whose records may be damaged.
     pub(crate) fn mark_of(disk: &dyn Disk, path: &Path) -> Option<Mark> {
         let file = disk.open(path, OpenMode::Read, Access::Buffered).ok()?;
         let mut bytes = [0; MARK_BYTES];
@@ -319,7 +323,8 @@ impl ControlFile {
         &self.whole[0]
     }
 
-    /// Lower bound of what was durable: frames that are not whole before it are damage, never a torn write.
+    /// Lower bound of the durable end. An incomplete frame before it is corruption, never a torn
+    /// write.
     pub(crate) fn durable(&self) -> Address {
         let tails = self.whole.iter().map(|control| control.tail);
         let marks = self.mark.iter().map(|mark| mark.end);
@@ -327,7 +332,8 @@ impl ControlFile {
     }
 }
 
-/// The bytes of a file with this record in both pages, under successive numbers, and a mark.
+/// Returns the bytes of a file with this record in both pages, under successive numbers, and a
+/// mark.
 pub(crate) fn encode_file(control: &Control, mark: Mark) -> Vec<u8> {
     let mut bytes = vec![0; CONTROL_FILE_BYTES];
     for record in [*control, Control { sequence: control.sequence + 1, ..*control }] {

@@ -1,9 +1,10 @@
-//! The chunk files that are open: as many as were used last, up to a bound. A file that was closed is opened again when it is
-//! asked for; whoever holds a chunk goes on with it.
+//! Handles: the most recently used files of chunks, up to a bound. A closed file is opened again on
+//! demand; a caller that holds a chunk keeps its file open.
 //!
-//! Which one is closed is found by a clock: a hand goes round and takes the first that nobody has asked for since it came by.
+//! Eviction is a clock: the hand clears the use flag of each file that it passes, and closes the
+//! first file without one.
 //!
-//! Invariant: once a file was put in the place of another, or removed, nobody gets the old one from here any more.
+//! Invariant: after a file was replaced or removed, no caller gets the old file.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,27 +13,27 @@ use crate::base::error::Result;
 use crate::base::fast_map::FastMap;
 use crate::pack::chunk::Chunk;
 
-/// Which file: the number of its chunk, and none for the chunk itself, or the part of it in a volume.
+/// Key of a file: the number of its chunk; `None` for the chunk itself, or its part in a volume.
 pub(crate) type FileKey = (u32, Option<(u16, u32)>);
 
 #[derive(Debug)]
 struct Slot {
     chunk: Arc<Chunk>,
-    /// Asked for since the hand came by.
+    /// Use since the hand last passed.
     is_used: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct OpenSet {
     slots: FastMap<FileKey, Slot>,
-    /// The keys of all slots, in the order of the hand.
+    /// Keys of all slots, in the order of the hand.
     ring: Vec<FileKey>,
     hand: usize,
-    /// How often a file was put in or taken out by name.
+    /// Number of replacements and removals.
     changes: u64,
 }
 
-/// See the [module](self).
+/// Bounded set of open files. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct ChunkHandles {
     open: RwLock<OpenSet>,
@@ -40,12 +41,12 @@ pub(crate) struct ChunkHandles {
 }
 
 impl ChunkHandles {
-    /// Keeps up to `files_max` files open, at least one.
+    /// Creates a set of at most `files_max` open files, at least one.
     pub(crate) fn new(files_max: usize) -> Self {
         Self { open: RwLock::default(), files_max: files_max.max(1) }
     }
 
-    /// The chunk of a key, by `open` if its file is not.
+    /// Returns the chunk of a key, and calls `open` if its file is closed.
     pub(crate) fn get(&self, key: FileKey, open: impl Fn() -> Result<Chunk>) -> Result<Arc<Chunk>> {
         loop {
             let changes = {
@@ -61,7 +62,8 @@ impl ChunkHandles {
             if let Some(slot) = files.slots.get(&key) {
                 return Ok(Arc::clone(&slot.chunk));
             }
-            // Another may have taken the place of the file that was opened.
+            // If another thread replaced the file meanwhile, the opened file may be the old one:
+            // try again.
             if files.changes == changes {
                 files.insert(key, Arc::clone(&chunk), self.files_max);
                 return Ok(chunk);
@@ -69,13 +71,13 @@ impl ChunkHandles {
         }
     }
 
-    /// The chunk of a key if its file is open.
+    /// Returns the chunk of a key if its file is open.
     pub(crate) fn find(&self, key: FileKey) -> Option<Arc<Chunk>> {
         let files = self.open.read().unwrap_or_else(PoisonError::into_inner);
         files.slots.get(&key).map(|slot| Arc::clone(&slot.chunk))
     }
 
-    /// Puts a chunk in the place of the one of that key if that is open; otherwise it is opened when it is asked for.
+    /// Replaces the open file of a key. A closed file is opened on demand.
     pub(crate) fn replace(&self, key: FileKey, chunk: Arc<Chunk>) {
         let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
         if files.remove(&key) {
@@ -83,7 +85,7 @@ impl ChunkHandles {
         }
     }
 
-    /// Puts a chunk in the place of the one of that key.
+    /// Sets the file of a key.
     pub(crate) fn put(&self, key: FileKey, chunk: Arc<Chunk>) {
         let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
         files.remove(&key);
@@ -106,7 +108,7 @@ impl OpenSet {
         if self.ring.len() < files_max {
             self.ring.push(key);
         } else {
-            // Two rounds at most: the first one clears what it finds set.
+            // At most two rounds: the first round clears all use flags.
             while self.ring.get(self.hand).is_some_and(|key| self.take_use(key)) {
                 self.hand = (self.hand + 1) % self.ring.len();
             }
@@ -123,7 +125,7 @@ impl OpenSet {
         self.slots.get(key).is_some_and(|slot| slot.is_used.swap(false, Ordering::Relaxed))
     }
 
-    /// Takes a file out; says whether it was open.
+    /// Removes a file; returns whether it was open.
     fn remove(&mut self, key: &FileKey) -> bool {
         self.changes += 1;
         let was_open = self.slots.remove(key).is_some();
@@ -166,7 +168,7 @@ mod tests {
             get(7);
         }
         assert_eq!(opened.get(), 100, "chunk 7 was used all the time");
-        // What is looked for, or replaced, without being open does not come in.
+        // A lookup or a replacement does not open a closed file.
         assert!(files.find((7, None)).is_some() && files.find((1, None)).is_none());
         let new = Arc::new(chunk(7).unwrap());
         files.replace((7, None), Arc::clone(&new));

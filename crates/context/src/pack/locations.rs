@@ -1,10 +1,10 @@
-//! Locations of the parts of a store: the directory of the store, and directories elsewhere that the
-//! options name for the archive and the index.
+//! Locations of the parts of a store: its own directory, and directories elsewhere that the options
+//! name for the archive and the index.
 //!
-//! The file `locations` of the store names the directories elsewhere; a store without the file has
-//! everything in its own directory. Each directory elsewhere has a [marker](crate::pack::marker) of the
-//! store, and is anchored as the store itself is. The volumes lie in the directory of the archive, the
-//! index in the subdirectory `index` of its directory.
+//! The file `locations` of the store names the directories elsewhere; without the file, all parts
+//! are in the directory of the store. Each directory elsewhere has a [marker](crate::pack::marker)
+//! of the store, and is anchored like the store. The volumes lie in the directory of the archive,
+//! the index in the subdirectory `index` of its directory.
 //!
 //! | offset | size | field           | meaning                                                |
 //! |--------|------|-----------------|--------------------------------------------------------|
@@ -17,9 +17,10 @@
 //! | ..     | ..   | `index`         | absolute path in UTF-8                                 |
 //! | ..     | 4    | `crc`           | CRC-32C of all bytes before                            |
 //!
-//! Invariants: a marker is durable before a file `locations` that leads to it, except while the store
-//! is being made. Then the file comes first: the making that comes after a crash finds the identity
-//! there that its markers may have. The control record, which comes last, makes the directory a store.
+//! Invariant: a marker is durable before a file `locations` that leads to it, except during
+//! creation of the store. Creation writes the file first, so that a repeated creation after a crash
+//! finds the identity that its markers may have. The control record comes last and makes the
+//! directory a store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub(crate) const LOCATIONS_MAGIC: [u8; 8] = *b"TRNMLOCS";
 /// Format version of the file.
 pub(crate) const LOCATIONS_VERSION: u32 = 1;
 const HEAD_BYTES: usize = 28;
-/// Longest path of a directory elsewhere, in bytes: that of Linux.
+/// Longest path of a directory elsewhere, in bytes: the limit of Linux.
 const PATH_BYTES_MAX: usize = 4096;
 /// Longest file.
 const FILE_BYTES_MAX: u64 = (HEAD_BYTES + 2 * PATH_BYTES_MAX + 4) as u64;
@@ -79,7 +80,7 @@ impl StorePart {
         dir.join(format!("terrane-{}", self.name()))
     }
 
-    /// Refuses a directory that is not there, or not this store's.
+    /// Refuses a directory that is missing or belongs to another store.
     fn check(self, disk: &dyn Disk, dir: &Path, store: u64) -> Result<()> {
         let (part, path) = (self.name(), dir.to_owned());
         match self.marker(store).owner_at(disk, &self.marker_path(dir))? {
@@ -181,7 +182,7 @@ impl Recorded {
             Ok((!text.is_empty()).then(|| text.to_owned()))
         };
         let recorded = Self { store, archive: text(lens[0])?, index: text(lens[1])? };
-        // Lengths and paths take all of the file.
+        // The lengths and the paths must cover all of the file.
         if recorded.encode() != bytes {
             let what = Corrupt::rule("length of the file `locations`", 0, bytes.len() as u64);
             return Err(corrupt(what));
@@ -235,7 +236,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// What the file `locations` is to say, if it says `before` now.
+    /// Returns the next content of the file `locations`, if it has the content `before` now.
     fn over(
         &self,
         disk: &dyn Disk,
@@ -267,7 +268,7 @@ impl Wanted<'_> {
 pub(crate) struct Locations {
     dir: PathBuf,
     recorded: Option<Recorded>,
-    /// Keep every path below the directories in them, as long as anybody reads.
+    /// Anchors keep every path below the directories in them, as long as the store is open.
     _anchors: Vec<Arc<dyn Anchor>>,
 }
 
@@ -297,8 +298,8 @@ impl Locations {
         (Arc::new(Self { dir: dir.to_owned(), recorded, _anchors: anchors }), errors)
     }
 
-    /// Locations of the store in an anchored directory, and what is wrong with them. With damage,
-    /// everything counts as being in the store.
+    /// Locations of the store in an anchored directory, and their errors. If the file is damaged,
+    /// all parts count as being in the store.
     ///
     /// Cost: one look into the directory; with locations elsewhere, a read for each.
     pub(crate) fn look(
@@ -327,7 +328,7 @@ impl Locations {
         errors.into_iter().next().map_or(Ok(locations), Err)
     }
 
-    /// As [`enter`](Self::enter) for who only reads: the index may be away, as no reader looks into it.
+    /// Like [`enter`](Self::enter) for a reader, which needs no index: the index may be away.
     pub(crate) fn enter_to_read(
         disk: &dyn Disk,
         at: (&Path, &Arc<dyn Anchor>),
@@ -340,8 +341,8 @@ impl Locations {
         errors.into_iter().find(|error| !of_index(error)).map_or(Ok(locations), Err)
     }
 
-    /// Prepares the locations of a store that is being made, and gives its identity with them: `store`,
-    /// or that of an attempt that a crash has ended.
+    /// Prepares the locations of a new store. Returns them with the identity of the store: `store`,
+    /// or the identity of an attempt that a crash ended.
     ///
     /// Cost: without locations elsewhere, one look into the directory.
     pub(crate) fn create(
@@ -358,7 +359,7 @@ impl Locations {
         };
         let store = before.as_ref().map_or(store, |before| before.store);
         let is_left = before.is_some();
-        // Nothing of what an earlier attempt was told counts.
+        // The options of an earlier attempt do not count.
         let recorded = wanted.over(disk, dir, store, None)?;
         for (part, path) in recorded.parts() {
             create_dirs(disk, path)?;
@@ -374,8 +375,8 @@ impl Locations {
         errors.into_iter().next().map_or(Ok((locations, store)), Err)
     }
 
-    /// Puts the markers of a store into directories elsewhere. What is there of an index is none of
-    /// this store, or out of date, and goes.
+    /// Writes the markers of a store into directories elsewhere, and removes any index there: it
+    /// belongs to no store, or is stale.
     fn claim(disk: &dyn Disk, recorded: &Recorded, wanted: &Wanted<'_>) -> Result<()> {
         for (part, path) in recorded.parts() {
             let _anchor = part.anchor(disk, path)?;
@@ -387,11 +388,13 @@ impl Locations {
         Ok(())
     }
 
-    /// Locations of a store whose lock is held, after a move to where the options say. The archive
-    /// moves only to where all of its volumes are; the index is made anew by who opens it.
+    /// Locations of a store whose lock is held, after a move to the directories in the options.
+    ///
+    /// The archive moves only to a directory that has all of its volumes. The caller rebuilds
+    /// the index.
     ///
     /// # Errors
-    /// As [`enter`](Self::enter), and [`AbsentVolume`](Error::AbsentVolume),
+    /// Errors of [`enter`](Self::enter), and [`AbsentVolume`](Error::AbsentVolume),
     /// [`ForeignVolume`](Error::ForeignVolume), [`InvalidConfig`](Error::InvalidConfig).
     pub(crate) fn enter_to_write(
         disk: &dyn Disk,
@@ -405,7 +408,7 @@ impl Locations {
         let dir = at.0;
         let before = match Recorded::read(disk, dir) {
             Ok(before) => before,
-            // The options say it anew.
+            // The options replace the damaged file.
             Err(Error::Corrupt { .. } | Error::NotAContextStore { .. }) => None,
             Err(error) => return Err(error),
         };
@@ -437,7 +440,7 @@ impl Locations {
         }
         Self::claim(disk, &moved, wanted)?;
         if recorded.index != known.index && recorded.index.is_none() {
-            // One from before it was moved elsewhere.
+            // An index in the store is a stale one from before the move elsewhere.
             wanted.engine.remove(disk, &dir.join(INDEX)).map_err(Error::index)?;
         }
         recorded.write(disk, dir)?;
@@ -447,7 +450,7 @@ impl Locations {
         Self::enter(disk, at)
     }
 
-    /// Removes an index that was moved, where it can be reached. Nobody looks there any more.
+    /// Removes the index that was moved away, if its directory can be reached.
     fn remove_left(
         disk: &dyn Disk,
         dir: &Path,
@@ -467,7 +470,7 @@ impl Locations {
         }
     }
 
-    /// The directory of the store.
+    /// Directory of the store.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -477,18 +480,18 @@ impl Locations {
         self.recorded.as_ref().map(|recorded| recorded.store)
     }
 
-    /// Whether the archive lies in the store.
+    /// Returns whether the archive lies in the directory of the store.
     pub(crate) fn has_archive_inside(&self) -> bool {
         self.recorded.as_ref().is_none_or(|recorded| recorded.archive.is_none())
     }
 
-    /// The directory of the volumes.
+    /// Directory of the volumes.
     pub(crate) fn archive(&self) -> PathBuf {
         let archive = self.recorded.as_ref().and_then(|recorded| recorded.archive.as_deref());
         archive.map_or_else(|| archive_dir(&self.dir), PathBuf::from)
     }
 
-    /// The directory of the index.
+    /// Directory of the index.
     pub(crate) fn index(&self) -> PathBuf {
         let index = self.recorded.as_ref().and_then(|recorded| recorded.index.as_deref());
         index.map_or(self.dir.as_path(), Path::new).join(INDEX)

@@ -1,5 +1,5 @@
-//! Markers: small files that say whose a directory is, so that the mount point of a disk that is
-//! away, and the directory of another store, are told from the right one.
+//! Markers: small files that name the store of a directory. They tell the right directory from the
+//! mount point of a disk that is away, and from the directory of another store.
 //!
 //! | offset | size | field     | meaning                                         |
 //! |--------|------|-----------|-------------------------------------------------|
@@ -60,7 +60,8 @@ impl Marker {
     /// Cost: one read.
     ///
     /// # Errors
-    /// [`UnsupportedVersion`](Error::UnsupportedVersion), [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk).
+    /// [`UnsupportedVersion`](Error::UnsupportedVersion), [`Corrupt`](Error::Corrupt),
+    /// [`Disk`](Error::Disk).
     pub(crate) fn owner_at(&self, disk: &dyn Disk, path: &Path) -> Result<Owner> {
         if disk.kind(path)?.is_none() {
             return Ok(Owner::Nobody);
@@ -87,7 +88,8 @@ impl Marker {
         Ok(if bytes == self.encode() { Owner::Own } else { Owner::Other })
     }
 
-    /// Writes the marker to a new file at `path`, in place of one that is there, and does not sync it.
+    /// Writes the marker to a new file at `path`, in place of one that is there, and does not sync
+    /// it.
     ///
     /// Cost: one write.
     pub(crate) fn write(&self, disk: &dyn Disk, path: &Path) -> Result<Arc<dyn DiskFile>> {

@@ -1,8 +1,9 @@
-//! Marks: which records of the older chunks are in use. A collection has a set of them in memory: 2 bytes for each record, or
-//! where they lie close together a bit for each unit of 8 bytes. What was compacted away takes next to nothing.
+//! Marks: the set of live records of the older chunks during a collection. A set takes 2 bytes of
+//! memory for each record, or a bit for each unit of 8 bytes where records are dense.
 //!
-//! Records point at earlier ones only. So the marks themselves are the list of what is still to be visited: the chunks are
-//! swept once, from the newest to the oldest, each from its end, and whatever is found is marked further down.
+//! Records refer to earlier records only, so the marks are also the list of records still to be
+//! visited: a sweep reads the chunks once, from the newest to the oldest, each from its end, and
+//! marks further down.
 
 use crate::base::address::{Address, Extent, Link, UNIT_BYTES};
 use crate::base::corrupt::Corrupt;
@@ -14,25 +15,25 @@ use crate::pack::frame::{open_record, record_size};
 use crate::pack::pack::Pack;
 use terrane_io::cache::Cache;
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 const WINDOW_BYTES: u64 = 1 << 20;
-/// How far a window reaches behind the record that it is read for.
+/// Bytes that a window reaches beyond its record.
 const AHEAD_BYTES: u64 = 64 << 10;
-/// Memory for records that deltas are based on, in bytes.
+/// Memory for the bases of deltas, in bytes.
 const RECORDS_BYTES: usize = 4 << 20;
 
 /// Units of a page of a set: 32 KiB of a chunk.
 const PAGE_UNITS: u32 = 4096;
 const PAGE_WORDS: usize = PAGE_UNITS as usize / 64;
-/// Units that a page lists; as many take the room of a bit for each unit.
+/// Most units that a page lists; this list takes as much memory as the bits of a page.
 const LISTED_MAX: usize = PAGE_UNITS as usize / 16;
 
-/// The units of a page that are in a set.
+/// Units of a page that are in a set.
 #[derive(Debug)]
 enum MarkPage {
-    /// Those that are, ascending.
+    /// Units in the set, ascending.
     Listed(Vec<u16>),
-    /// A bit for each.
+    /// A bit for each unit.
     Bits(Box<[u64; PAGE_WORDS]>),
 }
 
@@ -75,7 +76,7 @@ impl MarkPage {
         }
     }
 
-    /// The highest one below `unit`, which is at most the number of units of a page.
+    /// Returns the highest unit below `unit`, which is at most the number of units of a page.
     fn below(&self, unit: u32) -> Option<u32> {
         match self {
             Self::Listed(listed) => {
@@ -95,7 +96,8 @@ impl MarkPage {
     }
 }
 
-/// Units of a chunk: at most 2 bytes for each, and at most a bit for each unit that the chunk was written with.
+/// Set of units of a chunk. Takes at most 2 bytes for each unit in the set, and at most a bit for
+/// each unit of the chunk.
 #[derive(Debug, Default)]
 struct Units(Vec<MarkPage>);
 
@@ -114,7 +116,7 @@ impl Units {
         page.is_some_and(|page| page.has((unit % PAGE_UNITS) as u16))
     }
 
-    /// The highest one below `unit`.
+    /// Returns the highest unit below `unit`.
     fn below(&self, unit: u32) -> Option<u32> {
         let number = ((unit / PAGE_UNITS) as usize).min(self.0.len());
         let first = self.0.get(number).and_then(|page| page.below(unit % PAGE_UNITS));
@@ -126,16 +128,16 @@ impl Units {
     }
 }
 
-/// What is in use in the chunks from `first` on up to `end`.
+/// Live records of the chunks `first..end`.
 #[derive(Debug)]
 pub(crate) struct Marks {
     first: u32,
     end: u32,
-    /// Records that are reachable.
+    /// Reachable records.
     live: Vec<Units>,
-    /// Records that only deltas are based on: kept, but what they point at is not in use because of them.
+    /// Records that only deltas are based on. The collection keeps them, but not their targets.
     bases: Vec<Units>,
-    /// Records that deltas are based on, apart from what the store has in its cache: they would drive that out.
+    /// Cache of bases, apart from the cache of the store, which a sweep would flush.
     records: Cache<Address, Cached>,
 }
 
@@ -149,23 +151,23 @@ impl Marks {
         (self.first..self.end).contains(&at.chunk).then(|| (at.chunk - self.first) as usize)
     }
 
-    /// Whether a record is reachable.
+    /// Returns whether a record is reachable.
     pub(crate) fn is_live(&self, at: Address) -> bool {
         self.chunk(at).is_some_and(|chunk| self.live[chunk].has(at.unit))
     }
 
-    /// Whether a record of these chunks is not known to be reachable.
+    /// Returns whether a record lies in these chunks and is not known to be reachable.
     pub(crate) fn lacks(&self, at: Address) -> bool {
         self.chunk(at).is_some_and(|chunk| !self.live[chunk].has(at.unit))
     }
 
-    /// Whether a record is to be kept.
+    /// Returns whether the collection keeps a record.
     pub(crate) fn is_kept(&self, at: Address) -> bool {
         self.chunk(at)
             .is_some_and(|chunk| self.live[chunk].has(at.unit) || self.bases[chunk].has(at.unit))
     }
 
-    /// Marks a record; says whether it is one of these chunks that was not marked.
+    /// Marks a record; returns whether it lies in these chunks and was not marked.
     pub(crate) fn mark(&mut self, at: Address) -> bool {
         self.chunk(at).is_some_and(|chunk| self.live[chunk].add(at.unit))
     }
@@ -176,8 +178,10 @@ impl Marks {
         }
     }
 
-    /// Visits everything that is marked, from the newest chunk to the oldest; marks what that points at, but nothing below what
-    /// is in a volume already. `pace` is called with the bytes of each read.
+    /// Visits all marked records, from the newest chunk to the oldest, and marks their targets;
+    /// skips records that are in a volume.
+    ///
+    /// Calls `pace` with the bytes of each read.
     ///
     /// Cost: reads the chunks once, as far as something is in use there, 1 MiB at a time.
     pub(crate) fn sweep(
@@ -208,14 +212,14 @@ impl Marks {
         Ok(())
     }
 
-    /// Marks what a record of newer chunks, or one that was found late, points at, and all below.
+    /// Marks all that a record of a newer chunk, or one found late, reaches.
     pub(crate) fn mark_below(&mut self, pack: &Pack, extent: Extent, body: &[u8]) -> Result<()> {
         let mut found = Vec::new();
         self.visit(pack, extent, body, &mut |_, link| found.push(link.extent))?;
         self.mark_all(pack, found)
     }
 
-    /// Marks records, and all below them but for what is in a volume already.
+    /// Marks records and all that they reach, except below records that are in a volume.
     pub(crate) fn mark_all(&mut self, pack: &Pack, mut found: Vec<Extent>) -> Result<()> {
         while let Some(extent) = found.pop() {
             if self.mark(extent.at) && pack.archived(extent.at)?.is_none() {
@@ -226,7 +230,7 @@ impl Marks {
         Ok(())
     }
 
-    /// Calls `point` with everything that a directory record points at.
+    /// Calls `point` with each reference of a directory record.
     fn visit(
         &mut self,
         pack: &Pack,
@@ -261,7 +265,7 @@ impl Marks {
     }
 }
 
-/// A piece of a chunk in memory, read for records that come in descending order.
+/// Part of a chunk in memory, for reads of records in descending order.
 #[derive(Debug, Default)]
 struct Window {
     start: u64,
@@ -269,7 +273,7 @@ struct Window {
 }
 
 impl Window {
-    /// The record at an address, whose length is not known.
+    /// Reads the record at an address, whose length is unknown.
     fn record(
         &mut self,
         chunk: &Chunk,
@@ -309,14 +313,14 @@ impl Window {
         Ok(chunk.file.read_at(&mut self.bytes, self.start)?)
     }
 
-    /// The size of the record at an offset, if all of it is here.
+    /// Size of the record at an offset, if the window has all of it.
     fn size_at(&self, offset: u64) -> Option<usize> {
         let bytes = self.bytes.get(offset.checked_sub(self.start)? as usize..)?;
         record_size(bytes).filter(|size| *size <= bytes.len())
     }
 }
 
-/// Bytes of so many units.
+/// Bytes of `units` units.
 pub(crate) fn unit_bytes(units: u64) -> u64 {
     units * UNIT_BYTES
 }
@@ -354,8 +358,8 @@ mod tests {
         });
     }
 
-    /// One record in 4 KiB, as a chunk has that was compacted often, takes 2 bytes and no page of bits; no chunk takes more
-    /// than a bit for each unit and a little.
+    /// One record in 4 KiB, as a chunk has that was compacted often, takes 2 bytes and no page of
+    /// bits; no chunk takes more than a bit for each unit and a little.
     #[test]
     fn few_units_take_little_memory() {
         let heap_bytes = |units: &Units| -> usize {

@@ -1,5 +1,5 @@
-//! The pack: all chunks of a store, read by direct pointers through a cache of decoded objects, and appended to frame by
-//! frame.
+//! Pack: all chunks of a store, read by addresses through a cache of decoded objects, and appended
+//! to frame by frame.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -30,15 +30,15 @@ use crate::pack::read_many::read_bodies;
 use crate::tree::node::Source;
 use terrane_io::cache::Cache;
 
-/// Values up to this size are cached, in bytes.
+/// Largest value that the cache takes, in bytes.
 const CACHED_VALUE_BYTES: usize = 64 << 10;
-/// Nodes up to this size are read in batches, in bytes, so that what is in flight takes little memory.
+/// Largest node that a batch reads, in bytes, which bounds the memory of reads in flight.
 const FETCHED_NODE_BYTES: u32 = 1 << 20;
 
-/// Chunks that are open at once, beside those that calls under way hold.
+/// Upper bound of open chunks, beside those that running calls hold.
 const OPEN_FILES_MAX: usize = 256;
 
-/// What the pack has done since it was opened.
+/// Counters of the pack since it was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) cache_hits: AtomicU64,
@@ -55,52 +55,53 @@ pub(crate) struct Counters {
 pub(crate) struct Pack {
     disk: Arc<dyn Disk>,
     locations: Arc<Locations>,
-    /// Identity of the store, as its control record says; none before that is read.
+    /// Identity of the store in its control record; unset before the record is read.
     store: OnceLock<u64>,
-    /// Open for writing: chunks are opened such that they can be appended to.
+    /// Whether chunks are opened for appending.
     writable: bool,
-    /// How chunks are read that are not written to.
+    /// Access to chunks other than the last.
     access: Access,
     files: ChunkHandles,
-    /// Number of the chunk that is written to: from it on they are read through the page cache. Beyond all if there is none.
+    /// First chunk that is read through the page cache: the chunk that is appended to. `u32::MAX`
+    /// if no chunk is.
     appended: AtomicU32,
-    /// What the volumes have; none before somebody looks.
+    /// Parts in the volumes; `None` before the first lookup.
     catalog: RwLock<Option<Catalog>>,
-    /// Number of the first chunk that is kept.
+    /// Number of the first chunk that is still there.
     first: AtomicU32,
-    /// How many volumes the archive must have.
+    /// Number of volumes that the archive must have.
     volumes: AtomicU16,
     cache: Cache<Address, Cached>,
     pub(crate) counters: Counters,
 }
 
-/// What was read of a node.
+/// Node read in a batch.
 #[derive(Debug)]
 enum Fetched {
     Record(Arc<Record>),
     Delta(Delta),
 }
 
-/// Called with the kind of a frame, and the address and the bytes of its payload.
+/// Callback for the kind of a frame, and the address and bytes of its payload.
 type VisitFrame<'a> = dyn FnMut(FrameKind, Address, &[u8]) -> Result<()> + 'a;
 
-/// How far frames are to be followed.
+/// Limit of following frames during recovery.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FollowLimit {
-    /// The pack was durable up to here at least: what is not whole before is damaged.
+    /// Lower bound of the durable end. An incomplete frame before it is corruption.
     pub(crate) durable: Address,
-    /// Whether the frames before the first damaged one are taken for all, in place of an error.
+    /// Whether to stop at the first corruption instead of failing.
     pub(crate) stops_at_damage: bool,
 }
 
 impl FollowLimit {
-    /// Up to an end that must be reached.
+    /// Follows frames that must reach `durable`.
     pub(crate) fn to(durable: Address) -> Self {
         Self { durable, stops_at_damage: false }
     }
 }
 
-/// Where the next frame goes.
+/// End of the pack, where the next frame goes.
 #[derive(Debug, Clone)]
 pub(crate) struct Tail {
     pub(crate) chunk: Arc<Chunk>,
@@ -131,12 +132,12 @@ impl Pack {
         }
     }
 
-    /// The same with another way to read chunks.
+    /// Sets the access to chunks other than the last.
     pub(crate) fn with_access(self, access: Access) -> Self {
         Self { access, ..self }
     }
 
-    /// Has every chunk and part be one of this store from here on.
+    /// Requires every chunk and part from here on to belong to `store`.
     ///
     /// # Errors
     /// [`Corrupt`](Error::Corrupt) if the store was known to be another one.
@@ -161,17 +162,17 @@ impl Pack {
         self.volumes.store(volumes, Ordering::Release);
     }
 
-    /// The directory of the store.
+    /// Directory of the store.
     pub(crate) fn dir(&self) -> &Path {
         self.locations.dir()
     }
 
-    /// Where the parts of the store are.
+    /// Locations of the parts of the store.
     pub(crate) fn locations(&self) -> &Arc<Locations> {
         &self.locations
     }
 
-    /// The directory of the volumes.
+    /// Directory of the volumes.
     fn archive_dir(&self) -> PathBuf {
         self.locations.archive()
     }
@@ -180,13 +181,14 @@ impl Pack {
         self.cache.bytes()
     }
 
-    /// The chunk of a number, opened if it is not.
+    /// Returns a chunk, and opens its file if it is closed.
     pub(crate) fn chunk(&self, number: u32) -> Result<Arc<Chunk>> {
         self.files.get((number, None), || self.open_chunk(number, self.access_of(number)))
     }
 
-    /// The chunk of a number for who goes over all of them: if it has to be opened, it is not among those that stay open, so
-    /// that these stay as they are and few maps of runs are in memory.
+    /// Returns a chunk for a caller that reads all chunks. If the file is closed, it is opened for
+    /// this caller alone, so that a sweep neither evicts open files nor keeps maps of runs in
+    /// memory.
     pub(crate) fn chunk_aside(&self, number: u32) -> Result<Arc<Chunk>> {
         match self.files.find((number, None)) {
             Some(chunk) => Ok(chunk),
@@ -194,7 +196,7 @@ impl Pack {
         }
     }
 
-    /// A part of a chunk in a volume, opened if it is not.
+    /// Returns a part of a chunk in a volume, and opens its file if it is closed.
     pub(crate) fn part(&self, number: u32, part: PartId) -> Result<Arc<Chunk>> {
         self.files.get((number, Some(part)), || {
             let path = part_path(&self.archive_dir(), number, part);
@@ -203,7 +205,8 @@ impl Pack {
         })
     }
 
-    /// What `get` makes of the catalog of the volumes, which are looked through anew if `anew` says so, and the first time.
+    /// Runs `get` on the catalog of the volumes. Lists the volumes first if `anew` is set, or on
+    /// first use.
     fn with_catalog<R>(&self, anew: bool, get: impl FnOnce(&Catalog) -> R) -> Result<R> {
         if !anew
             && let Some(catalog) = &*self.catalog.read().unwrap_or_else(PoisonError::into_inner)
@@ -215,7 +218,7 @@ impl Pack {
         Ok(get(catalog.insert(listed)))
     }
 
-    /// All parts of chunks in volumes, ascending.
+    /// Returns all parts in volumes, ascending.
     pub(crate) fn parts(&self) -> Result<Vec<(u32, PartId)>> {
         let mut parts: Vec<(u32, PartId)> =
             self.with_catalog(true, |catalog| catalog.all().collect())?;
@@ -223,17 +226,17 @@ impl Pack {
         Ok(parts)
     }
 
-    /// The parts of a chunk that a writer knows.
+    /// Returns the parts of a chunk that the writer knows.
     pub(crate) fn parts_of(&self, number: u32) -> Result<Vec<Arc<Chunk>>> {
         let parts = self.with_catalog(false, |catalog| catalog.parts(number).to_vec())?;
         parts.into_iter().map(|part| self.part(number, part)).collect()
     }
 
-    /// The part in a volume that has a record, if one does.
+    /// Returns the part in a volume that has a record, if there is one.
     ///
     /// Cost: none without volumes; the first time that of opening the parts of the chunk.
     pub(crate) fn archived(&self, at: Address) -> Result<Option<Arc<Chunk>>> {
-        // A writer knows what it has archived; a reader looks again.
+        // A writer knows the parts that it has archived; a reader lists the volumes again.
         for anew in [false, true] {
             if anew && self.writable {
                 break;
@@ -249,7 +252,8 @@ impl Pack {
         Ok(None)
     }
 
-    /// How a chunk is read: the one that is written to through the page cache, also when its file was closed meanwhile.
+    /// Access to a chunk. The chunk that is appended to goes through the page cache, also when its
+    /// file is reopened.
     fn access_of(&self, number: u32) -> Access {
         let is_appended = number >= self.appended.load(Ordering::Acquire);
         if is_appended { Access::Buffered } else { self.access }
@@ -261,7 +265,7 @@ impl Pack {
         Chunk::open(&*self.disk, &path, id, mode, access)
     }
 
-    /// The tail in a chunk that is open for appending, which goes through the page cache.
+    /// Reopens the tail for appending through the page cache.
     pub(crate) fn to_append(&self, tail: Tail) -> Result<Tail> {
         self.appended.store(tail.end.chunk, Ordering::Release);
         if self.access == Access::Buffered {
@@ -272,7 +276,7 @@ impl Pack {
         Ok(Tail { chunk, ..tail })
     }
 
-    /// Has a chunk that is not written to any more read in the way of the others; its pages are clean.
+    /// Returns a full chunk, whose pages are clean, to the access of the other chunks.
     fn end_appending(&self, number: u32, chunk: &Chunk) {
         if self.access == Access::Direct {
             chunk.forget();
@@ -280,7 +284,7 @@ impl Pack {
         }
     }
 
-    /// Makes the chunk of a number; a file of that name, left over from a crash, is replaced.
+    /// Creates a chunk, and replaces a file of that name that a crash left.
     pub(crate) fn create_chunk(&self, head: ChunkHead) -> Result<Arc<Chunk>> {
         let chunk = Arc::new(Chunk::create(&*self.disk, self.dir(), head)?);
         self.appended.fetch_min(head.number, Ordering::AcqRel);
@@ -288,7 +292,7 @@ impl Pack {
         Ok(chunk)
     }
 
-    /// The body of a record, of its chunk or of a volume.
+    /// Reads the body of a record from its chunk or from a volume.
     pub(crate) fn body(&self, extent: Extent) -> Result<Vec<u8>> {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(u64::from(extent.bytes), Ordering::Relaxed);
@@ -316,26 +320,26 @@ impl Pack {
         })
     }
 
-    /// Whether a chunk that is not there was removed by a collection since a reader last looked.
+    /// Returns whether a collection removed a missing chunk since a reader last looked.
     fn was_removed(&self, number: u32) -> bool {
         let control = ControlFile::read(&*self.disk, &self.dir().join(CONTROL));
         !self.writable && control.is_ok_and(|control| control.newest().first > number)
     }
 
-    /// The error of a chunk that must be there and is not.
+    /// Error of a chunk that must be there and is missing.
     pub(crate) fn lost(&self, number: u32) -> Error {
         let what = Corrupt::rule("a chunk that is in use is there", 1, 0);
         Error::Corrupt { path: chunk_path(self.dir(), number), address: None, what }
     }
 
-    /// A volume that must be there and is not.
+    /// Returns the first missing volume.
     fn missing_volume(&self) -> Result<Option<PathBuf>> {
         let volumes = self.volumes.load(Ordering::Acquire);
         let volume = missing(&*self.disk, &self.archive_dir(), volumes)?;
         Ok(volume.map(|volume| volume_dir(&self.archive_dir(), volume)))
     }
 
-    /// The error of a record whose content breaks a rule.
+    /// Error of a record whose content breaks a rule.
     pub(crate) fn corrupt(&self, at: Address, what: Corrupt) -> Error {
         Error::Corrupt { path: chunk_path(self.dir(), at.chunk), address: Some(at), what }
     }
@@ -352,7 +356,7 @@ impl Pack {
         self.cache.insert(at, Cached::Record(record));
     }
 
-    /// Forgets what is cached of a record: there is a newer one of that node, and few will ask for the old one.
+    /// Evicts a record that has a successor: few calls will ask for the old one.
     pub(crate) fn uncache(&self, at: Address) {
         self.cache.remove(at);
     }
@@ -363,15 +367,17 @@ impl Pack {
         }
     }
 
-    /// A record that was read, which the cache gets.
+    /// Puts a record that was read into the cache.
     fn keep(&self, extent: Extent, record: Record) -> Arc<Record> {
         let record = Arc::new(record);
         self.cache_record(extent.at, Arc::clone(&record));
         record
     }
 
-    /// Reads those of these nodes and values in one batch that are not cached. Gives the nodes, none for those that are not
-    /// there, or damaged. Values that would not be cached are left out.
+    /// Reads the uncached ones of these nodes and values in one batch.
+    ///
+    /// Returns the nodes; `None` for missing or damaged nodes. Values too large for the cache
+    /// are left out.
     fn fetch_once(&self, nodes: &[Extent], values: &[Extent]) -> Vec<Option<Fetched>> {
         let mut fetched: Vec<Option<Fetched>> = nodes.iter().map(|_| None).collect();
         let mut missing: Vec<(Option<usize>, Extent)> = Vec::new();
@@ -421,7 +427,7 @@ impl Pack {
         fetched
     }
 
-    /// The directory node at a place; of a delta, with what it is based on.
+    /// Reads the directory node at an extent, and the base of a delta.
     pub(crate) fn record_at(&self, extent: Extent) -> Result<Arc<Record>> {
         if let Some(Cached::Record(record)) = self.cached(extent.at) {
             return Ok(record);
@@ -437,7 +443,8 @@ impl Pack {
         Ok(self.keep(extent, record))
     }
 
-    /// The record that a delta is based on, for who goes over all of them: it goes into `aside` in place of the cache.
+    /// Reads the base of a delta for a sweep: `aside` takes the record instead of the cache of the
+    /// store.
     pub(crate) fn record_aside(
         &self,
         extent: Extent,
@@ -453,7 +460,7 @@ impl Pack {
         Ok(record)
     }
 
-    /// The record that a delta is based on.
+    /// Reads the base of a delta.
     fn full_record(&self, extent: Extent) -> Result<Arc<Record>> {
         if let Some(Cached::Record(record)) = self.cached(extent.at) {
             return Ok(record);
@@ -472,7 +479,9 @@ impl Pack {
         }
     }
 
-    /// Begins the next chunk after `tail`, which was synced. Nothing may be appended before it is [synced](Self::sync_new).
+    /// Begins the next chunk after `tail`, which was synced.
+    ///
+    /// The caller must [sync](Self::sync_new) the chunk before it appends.
     pub(crate) fn roll(&self, tail: &Tail, chunk_bytes: u64) -> Result<Tail> {
         let head = ChunkHead {
             number: tail.end.chunk + 1,
@@ -483,7 +492,8 @@ impl Pack {
         };
         let chunk = self.create_chunk(head)?;
         match chunk.file.allocate(chunk_bytes) {
-            // It grows by what is written; a part of it may have been allocated, which others need.
+            // On a full disk the chunk grows as it is written. Part of the allocation may have
+            // succeeded: others need that room.
             Err(error) if error.is_no_space() => chunk.file.set_len(chunk.file.len()?)?,
             allocated => allocated?,
         }
@@ -498,7 +508,9 @@ impl Pack {
         self.disk.sync_dir(self.dir())
     }
 
-    /// Appends a frame; the tail behind it, and the buffer of the frame. Not durable before a sync of the chunk; what lies before `synced` is.
+    /// Appends a frame. Returns the tail behind it, and the buffer of the frame.
+    ///
+    /// The frame is durable after a sync of the chunk. The pack is durable up to `synced`.
     ///
     /// Cost: one write.
     pub(crate) fn append(
@@ -516,15 +528,17 @@ impl Pack {
         Ok((Tail { chunk: Arc::clone(&tail.chunk), end, chain }, bytes))
     }
 
-    /// Calls `visit` with each frame from `start` on that is whole: its kind, the address and the bytes of its payload.
-    /// Returns the end of the last one and its chain. What is not whole before the end that is to be reached, or before what a
-    /// later frame says was durable, is damaged; what is not whole behind that is a write that a crash has cut short.
+    /// Calls `visit` with each complete frame from `start` on: its kind, and the address and bytes
+    /// of its payload. Returns the tail behind the last one.
+    ///
+    /// An incomplete frame before `limit.durable`, or before the durable end that a later frame
+    /// records, is corruption. Behind both, it is a torn write.
     ///
     /// Cost: one read of what is left of each chunk.
     ///
     /// # Errors
-    /// [`Corrupt`](Error::Corrupt) if the frames do not reach that end, [`ForeignChunk`](Error::ForeignChunk),
-    /// [`Disk`](Error::Disk).
+    /// [`Corrupt`](Error::Corrupt) if the frames do not reach that end,
+    /// [`ForeignChunk`](Error::ForeignChunk), [`Disk`](Error::Disk).
     pub(crate) fn follow(
         &self,
         start: Address,
@@ -562,7 +576,8 @@ impl Pack {
         Ok(tail)
     }
 
-    /// Goes on to the end of one chunk, and to the beginning of the next one if that follows; whether it does.
+    /// Follows frames to the end of one chunk, and enters the next chunk if it continues this one;
+    /// returns whether it does.
     fn follow_chunk(
         &self,
         tail: &mut Tail,
@@ -577,7 +592,8 @@ impl Pack {
         let Some(chunk) = self.next_chunk(next)? else { return Ok(false) };
         let head = chunk.head;
         if head.before > tail.end.unit {
-            // The writer may have gone on since the chunk was read: it does so before it begins the next one.
+            // The writer may have appended since the chunk was read; it stops before it begins the
+            // next one.
             let before = Address { chunk: tail.end.chunk, unit: head.before };
             self.follow_frames(tail, before, visit)?;
         }
@@ -590,20 +606,20 @@ impl Pack {
             let what = frame_damaged(tail.end, u64::from(head.before) * UNIT_BYTES);
             return Err(self.corrupt(tail.end, what));
         }
-        // It was begun when a write failed, and nothing was written to it.
+        // The writer began the chunk when a write had failed, and appended nothing to it.
         self.files.remove((next, None));
         Ok(false)
     }
 
-    /// Whether a chunk has any frame, whole or not, whose head is whole.
+    /// Returns whether a chunk has any frame with an intact head.
     fn has_frames(chunk: &Chunk) -> Result<bool> {
         let start = Address { chunk: chunk.head.number, unit: FIRST_UNIT };
         let (bytes, unreadable) = read_rest(&*chunk.file, start.offset())?;
         Ok(unreadable.is_some() || newest_synced(start, &bytes).is_some())
     }
 
-    /// The chunk of a number that may follow; none if it was being made when the process ended: it has no whole head then, and
-    /// nothing behind it.
+    /// Returns the next chunk; `None` if its creation was interrupted: it then has no intact head,
+    /// and nothing behind the head.
     fn next_chunk(&self, number: u32) -> Result<Option<Arc<Chunk>>> {
         let error = match self.chunk(number) {
             Ok(chunk) => return Ok(Some(chunk)),
@@ -612,21 +628,23 @@ impl Pack {
         };
         let path = chunk_path(self.dir(), number);
         let file = self.disk.open(&path, OpenMode::Read, Access::Buffered)?;
-        // Frames are written when the head is durable.
+        // The writer appends frames only after the head is durable.
         let start = Address { chunk: number, unit: FIRST_UNIT };
         let (bytes, unreadable) = read_rest(&*file, start.offset())?;
         let is_begun = unreadable.is_some() || newest_synced(start, &bytes).is_some();
         if is_begun { Err(error) } else { Ok(None) }
     }
 
-    /// Goes on in one chunk, which was durable up to `durable` at least. An object that is damaged there is for who reads it.
+    /// Follows frames in one chunk, which was durable up to `durable`. Damaged objects of durable
+    /// frames are left to the readers of the objects.
     fn follow_frames(
         &self,
         tail: &mut Tail,
         durable: Address,
         visit: &mut VisitFrame<'_>,
     ) -> Result<()> {
-        // Where a later chunk begins tells how far this one was durable: its own last frames need not be looked for.
+        // The next chunk records the end of this one, so the search for later frames is needed in
+        // the last chunk only.
         let durable = Some(durable).filter(|durable| durable.chunk == tail.end.chunk);
         let mut stopped_at = None;
         loop {
@@ -647,7 +665,7 @@ impl Pack {
             if stopped_at == Some(tail.end) {
                 let synced = newest_synced(tail.end, rest).max(durable);
                 let Some(synced) = synced.filter(|synced| *synced > tail.end) else {
-                    // What cannot be read may have been durable, and is not to be cut.
+                    // Unreadable bytes may have been durable, and must not be truncated.
                     return unreadable.map_or(Ok(()), Err);
                 };
                 let damaged = parse_damaged(tail.end, rest, tail.chain)
@@ -655,12 +673,14 @@ impl Pack {
                     .ok_or_else(|| self.corrupt(tail.end, frame_damaged(tail.end, len)))?;
                 pass(tail, &damaged, rest, visit)?;
             }
-            // It may have been written while it was read, or read wrongly: nothing is cut before a second look.
+            // The frame may have been written during the read, or the read may have failed:
+            // truncate only after a second look.
             stopped_at = Some(tail.end);
         }
     }
 
-    /// Cuts what lies behind the tail: an unfinished frame, and chunks that do not follow. Returns how many bytes went.
+    /// Truncates the pack behind the tail: an incomplete frame, and a chunk that does not follow.
+    /// Returns the number of removed bytes.
     pub(crate) fn cut(&self, tail: &Tail) -> Result<u64> {
         let mut cut = 0;
         let len = tail.chunk.file.len()?;
@@ -676,8 +696,10 @@ impl Pack {
         Ok(cut)
     }
 
-    /// Writes what the last chunk has behind `durable` once more, as it is. A sync that failed in an earlier process may
-    /// have lost bytes for good that reads still show; the next sync would find nothing to do, and vouch for them.
+    /// Rewrites the bytes of the last chunk behind `durable` unchanged.
+    ///
+    /// If a sync failed in an earlier process, the page cache may show bytes that the disk lost.
+    /// The next fsync would find no dirty page, and would vouch for them.
     ///
     /// Cost: reads and writes the frames behind the last mark, as a rule none.
     pub(crate) fn write_again(tail: &Tail, durable: Address) -> Result<()> {
@@ -695,8 +717,10 @@ impl Pack {
         Ok(())
     }
 
-    /// The first chunk from `first` on that is there, or `known`: a later control record, which is lost, has let a collection
-    /// remove those below it. A chunk that is missing from there on is damage.
+    /// Returns the first present chunk from `first` on, or `known`: a later control record, now
+    /// lost, may have let a collection remove the chunks below.
+    ///
+    /// A chunk missing from there on is corruption.
     pub(crate) fn first_present(&self, first: u32, known: u32) -> Result<u32> {
         for number in first..known {
             if self.disk.kind(&chunk_path(self.dir(), number))?.is_some() {
@@ -706,8 +730,8 @@ impl Pack {
         Ok(first.max(known))
     }
 
-    /// Whether the copy of the control record that ends at `tail` is whole where it was written. If it is not, the chunk may have
-    /// been shifted.
+    /// Returns whether the copy of the control record that ends at `tail` is intact. If not, the
+    /// chunk may have been shifted.
     pub(crate) fn has_state_before(tail: &Tail) -> bool {
         let Some(unit) = tail.end.unit.checked_sub(STATE_BYTES.div_ceil(UNIT_BYTES as u32)) else {
             return false;
@@ -716,8 +740,8 @@ impl Pack {
         matches!(tail.chunk.read(extent), Ok(Some(body)) if body.first() == Some(&STATE))
     }
 
-    /// Removes what a collection has left behind when it was interrupted: chunks before `first`, and copies that did not take
-    /// their places, in volumes too.
+    /// Removes the leftovers of an interrupted collection: chunks before `first`, and incomplete
+    /// copies, also in volumes.
     pub(crate) fn remove_strays(&self, first: u32) -> Result<()> {
         for entry in self.disk.list(self.dir())? {
             let unfinished = entry.name.strip_suffix(NEW_SUFFIX);
@@ -731,8 +755,8 @@ impl Pack {
         remove_unfinished(&*self.disk, &self.archive_dir())
     }
 
-    /// Leaves only some runs of a chunk, ascending, which are those of `source`. Readers of the file that was there go on
-    /// with it.
+    /// Replaces a chunk by a copy with only `runs`, ascending runs of `source`. Readers of the old
+    /// file keep it open.
     ///
     /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
     pub(crate) fn compact(
@@ -752,7 +776,7 @@ impl Pack {
         Ok(())
     }
 
-    /// Looks through the volumes anew, and refuses one that is not there.
+    /// Lists the volumes again, and refuses a missing volume.
     ///
     /// Cost: one read, and one listing for each volume.
     pub(crate) fn look_into(&self, volume: u16, store: u64) -> Result<()> {
@@ -760,7 +784,7 @@ impl Pack {
         self.with_catalog(true, |_| ())
     }
 
-    /// Makes durable what volumes there are and which parts they have: a process that was killed may not have.
+    /// Makes the names of all parts durable: a killed process may have left unsynced names.
     pub(crate) fn sync_volumes(&self) -> Result<()> {
         for volume in volumes(&*self.disk, &self.archive_dir())? {
             self.disk.sync_dir(&volume_dir(&self.archive_dir(), volume))?;
@@ -768,8 +792,8 @@ impl Pack {
         Ok(())
     }
 
-    /// Copies some runs of a chunk, ascending, which are those of `source`, to a volume, as a part of their own, which is
-    /// durable then; the bytes of its file. Nothing that is there is replaced.
+    /// Copies runs of a chunk, ascending runs of `source`, to a volume as a new durable part.
+    /// Returns the bytes of its file. No file is replaced.
     ///
     /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
     pub(crate) fn archive(
@@ -784,7 +808,7 @@ impl Pack {
         if runs.is_empty() {
             return Ok(0);
         }
-        // The disk may have gone since the last part.
+        // The disk may have been unmounted since the last part.
         check_marker(&*self.disk, &self.archive_dir(), volume, source.head.store)?;
         let part = self.with_catalog(false, |catalog| catalog.next_part(number, volume))?;
         let path = part_path(&self.archive_dir(), number, part);
@@ -792,7 +816,7 @@ impl Pack {
             return Err(Error::PartExists { path });
         }
         if let Err(error) = self.write_whole(&path, &dir, source, runs, pace) {
-            // Nobody is to take for archived what may not be durable.
+            // No later call may take for archived what may not be durable.
             self.disk.remove(&path).ok();
             return Err(error);
         }
@@ -802,7 +826,8 @@ impl Pack {
         Ok(self.part(number, part)?.file.len()?)
     }
 
-    /// Writes some runs of a chunk to a file in `dir`, which is whole as soon as it has its name, and durable then.
+    /// Writes runs of a chunk to a file in `dir`. The file is complete and durable once it has its
+    /// name.
     fn write_whole(
         &self,
         path: &Path,
@@ -821,7 +846,7 @@ impl Pack {
         Ok(self.disk.sync_dir(dir)?)
     }
 
-    /// Removes the chunks from the first one on up to `first`, which the control record says are gone.
+    /// Removes the chunks `from..first`, which the control record declares gone.
     pub(crate) fn remove_before(&self, from: u32, first: u32) -> Result<()> {
         self.set_first(first);
         for number in from..first {
@@ -834,7 +859,7 @@ impl Pack {
         Ok(self.disk.sync_dir(self.dir())?)
     }
 
-    /// Forgets what is cached and which files are open: after other chunks have taken their places.
+    /// Drops the cache and all open files, after other files replaced chunks.
     pub(crate) fn reopen(&self) {
         self.cache.clear();
         self.files.clear();
@@ -842,16 +867,17 @@ impl Pack {
     }
 }
 
-/// Whether a file is not there.
+/// Returns whether an error says that a file is missing.
 fn is_absent(error: &Error) -> bool {
     matches!(error, Error::Disk(terrane_io::Error::Io { source, .. })
         if source.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// Bytes that are read at once where a larger read has failed.
+/// Bytes of one read after a larger read has failed.
 const PIECE_BYTES: usize = 4 << 10;
 
-/// What a file has from an offset on, and the error of the first piece of it that cannot be read: such pieces are zeros.
+/// Reads a file from an offset to its end. Unreadable pieces are zeros; the error of the first one
+/// is returned too.
 fn read_rest(file: &dyn DiskFile, offset: u64) -> Result<(Vec<u8>, Option<Error>)> {
     let len = file.len()?;
     let mut bytes = vec![0; len.saturating_sub(offset) as usize];
@@ -868,7 +894,8 @@ fn read_rest(file: &dyn DiskFile, offset: u64) -> Result<(Vec<u8>, Option<Error>
     Ok((bytes, unreadable))
 }
 
-/// Visits a frame at the beginning of `bytes`, and brings the tail behind it; what follows there.
+/// Visits the frame at the beginning of `bytes`, and moves the tail behind it. Returns the rest of
+/// the bytes.
 fn pass<'a>(
     tail: &mut Tail,
     head: &FrameHead,
@@ -882,7 +909,7 @@ fn pass<'a>(
     Ok(rest)
 }
 
-/// The breach of a frame at `at` that was durable once; it or a later one reached to `end`.
+/// Violation of a frame at `at` that was once durable; it or a later frame reached to `end`.
 fn frame_damaged(at: Address, end: u64) -> Corrupt {
     Corrupt::rule("a frame that was synced is whole", end, at.offset())
 }
@@ -939,8 +966,8 @@ mod tests {
     use super::*;
     use terrane_io::MemoryDisk;
 
-    /// The chunk that is written to, whose file was closed because many others were opened since, is opened again as it was:
-    /// past the page cache, what was just appended would not be there.
+    /// The chunk that is written to, whose file was closed because many others were opened since,
+    /// is opened again as it was: past the page cache, what was just appended would not be there.
     #[test]
     fn the_chunk_that_is_written_to_is_read_through_the_page_cache_whenever_it_is_opened() {
         let pack = Pack::new(MemoryDisk::new(), Locations::inside(Path::new("")), true, 0)
@@ -960,7 +987,7 @@ mod tests {
         }
         assert_eq!(access(last), Access::Buffered);
         drop(tail);
-        // Also in a store that is opened.
+        // A reopened store behaves the same.
         let pack = Pack::new(Arc::clone(&pack.disk), Locations::inside(Path::new("")), true, 0);
         let pack = pack.with_access(Access::Direct);
         pack.set_store(1).unwrap();

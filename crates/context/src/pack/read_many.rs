@@ -1,7 +1,7 @@
-//! Reads of many records at once: whole pages through one queue of the disk, where neighbours share a read.
+//! Batched reads of records: whole pages through one queue of the disk; neighbours share a read.
 //!
-//! A read of pages may reach beyond the end of a chunk and fail for that alone, so a record whose pages cannot be read is read
-//! once more by itself, and that answer counts.
+//! A read of pages may fail only because it reaches beyond the end of a chunk. So a record whose
+//! pages cannot be read is read once more by itself, and that result counts.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::pack::chunk::Chunk;
 
 /// Reads in flight of one batch.
 const QUEUE_DEPTH: usize = 64;
-/// Pages of neighbours are read at once up to so many bytes; a longer record is read alone.
+/// Upper bound of a shared read, in bytes; a longer record is read alone.
 const READ_BYTES_MAX: u64 = 64 << 10;
 
-/// Pages of a chunk, and which of the records that are wanted lie in them.
+/// Pages of a chunk, and the wanted records in them.
 #[derive(Debug)]
 struct Pages {
     chunk: Arc<Chunk>,
@@ -25,11 +25,11 @@ struct Pages {
     records: Range<usize>,
 }
 
-/// A record that is wanted: its chunk, its place, and where it begins in the file.
+/// Wanted record: its chunk, its extent, and its offset in the file.
 type Wanted = (Arc<Chunk>, Extent, u64);
 
-/// Calls `visit` with the number and the body of each record, in any order. Those that are not there, or not whole, are
-/// left out.
+/// Calls `visit` with the number and the body of each record, in any order. Missing and damaged
+/// records are left out.
 ///
 /// Cost: one submission of reads of pages, up to 64 in flight.
 pub(crate) fn read_bodies(
@@ -76,7 +76,7 @@ pub(crate) fn read_bodies(
         }
     };
     let mut left = pages.iter().enumerate();
-    // One read needs no queue, and there may be none to be had.
+    // A single read needs no queue, and the system may refuse a queue.
     let queue = if pages.len() > 1 { disk.queue(QUEUE_DEPTH).ok() } else { None };
     let Some(mut queue) = queue else {
         left.for_each(|pages| drop(take(request(pages, None).carry_out())));
@@ -96,7 +96,7 @@ pub(crate) fn read_bodies(
     }
 }
 
-/// The pages of records that ascend, with neighbours together.
+/// Pages of ascending records, with neighbours merged.
 fn pages_of(wanted: &[(usize, Wanted)]) -> Vec<Pages> {
     let align = ALIGN as u64;
     let mut all: Vec<Pages> = Vec::new();

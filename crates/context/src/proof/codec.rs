@@ -1,4 +1,5 @@
-//! Proofs as bytes: version 1 of the format of irmin, for 32 buckets to an inode. Numbers are big-endian.
+//! Codec of proofs: version 1 of irmin's format (that of Tezos), for 32 buckets to an inode.
+//! Numbers are big-endian.
 //!
 //! | what       | bytes |
 //! |------------|-------|
@@ -12,9 +13,9 @@
 //! | extender   | i64 length ‖ u8 length in bytes ‖ segment ‖ inode tree |
 //! | segment    | the indices, 5 bits each, highest first, then one bit `1`, then bits `0` to the end of the byte; 1 to 406 indices |
 //!
-//! A proof has one form in bytes: decoding refuses every other, so that what was decoded encodes to the same bytes. It
-//! takes memory only for what is there, whatever the lengths say, and nests no deeper than
-//! [`NESTING_MAX`].
+//! Invariants: a proof has one encoding, and decoding refuses every other, so decoded bytes encode
+//! to the same bytes. Decoding allocates for bytes that are there only, whatever the lengths say,
+//! and nests no deeper than [`NESTING_MAX`].
 
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::{HASH_BYTES, Hash};
@@ -25,11 +26,11 @@ use crate::proof::proof::{
 };
 use crate::tree::tree::Kind;
 
-/// Buckets that the dense form lists.
+/// Buckets of the dense form.
 pub(crate) const DENSE_SLOTS: usize = 32;
-/// From so many buckets on, the form is dense.
+/// Number of buckets from which on the form is dense.
 pub(crate) const DENSE_MIN: usize = 16;
-/// The most indices of a segment.
+/// Upper bound of the indices of a segment.
 pub(crate) const SEGMENT_MAX: usize = 406;
 /// Bits of an index in a segment.
 pub(crate) const INDEX_BITS: usize = 5;
@@ -37,11 +38,12 @@ pub(crate) const INDEX_BITS: usize = 5;
 type Coded<T> = Result<T, ProofError>;
 
 impl Proof {
-    /// The bytes of the proof.
+    /// Encodes the proof.
     ///
     /// # Errors
-    /// For a proof that was put together by hand: [`Shape`](ProofError::Shape) if a part of it has no form in bytes,
-    /// [`TooDeep`](ProofError::TooDeep). For any: [`TooLarge`](ProofError::TooLarge).
+    /// For a proof that was put together by hand: [`Shape`](ProofError::Shape) if a part of it has
+    /// no form in bytes, [`TooDeep`](ProofError::TooDeep). For any:
+    /// [`TooLarge`](ProofError::TooLarge).
     pub fn encode(&self) -> Coded<Vec<u8>> {
         let mut out = Vec::new();
         put_number(&mut out, VERSION.into(), 2);
@@ -53,11 +55,11 @@ impl Proof {
         Ok(out)
     }
 
-    /// The proof that these bytes are of. It says nothing until it is [verified](Self::verify).
+    /// Decodes a proof. The proof shows nothing until it is [verified](Self::verify).
     ///
     /// # Errors
-    /// [`Malformed`](ProofError::Malformed), [`UnsupportedVersion`](ProofError::UnsupportedVersion),
-    /// [`TooDeep`](ProofError::TooDeep).
+    /// [`Malformed`](ProofError::Malformed),
+    /// [`UnsupportedVersion`](ProofError::UnsupportedVersion), [`TooDeep`](ProofError::TooDeep).
     pub fn decode(bytes: &[u8]) -> Coded<Self> {
         let mut reader = Reader { bytes, at: 0, end: bytes.len() };
         let version = reader.number(2)? as u16;
@@ -72,7 +74,7 @@ impl Proof {
     }
 }
 
-/// The lowest `bytes` bytes of a number, the highest first.
+/// Writes the lowest `bytes` bytes of a number, big-endian.
 fn put_number(out: &mut Vec<u8>, number: u64, bytes: u32) {
     out.extend((0..bytes).rev().map(|byte| (number >> (8 * byte)) as u8));
 }
@@ -81,7 +83,7 @@ fn shape<T>(rule: &'static str) -> Coded<T> {
     Err(ProofError::Shape { path: PathText::default(), rule })
 }
 
-/// Puts the length of what `put` appends before it.
+/// Writes the bytes of `put` behind their length.
 fn put_list(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> Coded<()>) -> Coded<()> {
     let start = out.len();
     put_number(out, 0, 4);
@@ -238,7 +240,7 @@ fn check_nesting(nesting: usize) -> Coded<()> {
     if nesting < NESTING_MAX { Ok(()) } else { Err(ProofError::TooDeep) }
 }
 
-/// What is left of the bytes, up to the end of the innermost list.
+/// Reader of the bytes up to the end of the innermost list.
 ///
 /// Invariant: `at <= end <= bytes.len()`.
 #[derive(Clone, Copy)]
@@ -253,7 +255,7 @@ impl<'a> Reader<'a> {
         self.at == self.end
     }
 
-    /// Refuses the bytes here unless the rule holds; `found` is what they say instead.
+    /// Refuses the bytes unless the rule holds; `found` is the value in the bytes.
     fn rule(&self, holds: bool, rule: &'static str, found: u64) -> Coded<()> {
         if holds { Ok(()) } else { Err(self.malformed(Corrupt::rule(rule, 1, found))) }
     }
@@ -272,7 +274,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// A number of up to 8 bytes, the highest first.
+    /// Reads a number of up to 8 bytes, big-endian.
     fn number(&mut self, bytes: usize) -> Coded<u64> {
         Ok(self.take(bytes)?.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
@@ -316,7 +318,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The length of a list, and then its bytes as a reader of their own.
+    /// Reads the length of a list; returns a reader of its bytes.
     fn list(&mut self) -> Coded<Self> {
         let length = self.number(4)? as usize;
         let start = self.at;

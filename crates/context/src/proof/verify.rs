@@ -1,9 +1,9 @@
-//! Checking of proofs, which needs no store: the state is built into a partial tree, whatever it says is checked
-//! against the rules, and the computation runs on it.
+//! Verification of proofs, which needs no store: builds a partial tree of the state, checks it
+//! against the rules, and runs the computation on it.
 //!
-//! What the rules ask of a tree holds for a partial one after that, as far as it is known: a directory is listed or
-//! divided as the number of its steps demands, its steps ascend and stand in their buckets, and no inode has fewer steps
-//! than what is below it; so the code that changes trees works on it.
+//! Invariant: the rules of a tree hold for the partial tree as far as it is known. A directory is
+//! flat or divided by the number of its steps, steps ascend and are in their buckets, and no inode
+//! has fewer steps than its children. So the code that changes trees works on it.
 
 use std::sync::Arc;
 
@@ -20,16 +20,16 @@ use crate::tree::node::{Body, Child, Env, InnerNode, Node, Slot, Value};
 use crate::tree::tree::Tree;
 
 impl Proof {
-    /// Checks the proof against the root of a tree that the caller trusts, and gives access to what
-    /// the proof holds of the tree. The root of the tree of a commit is a
-    /// [directory](KindedHash::directory).
+    /// Checks the proof against the root of a tree that the caller trusts, and gives access to its
+    /// content. The root of a commit is a [directory](KindedHash::directory).
     ///
     /// Cost: no I/O; hashes the state once.
     ///
     /// # Errors
-    /// [`RootMismatch`](ProofError::RootMismatch) for a proof of another root, or of another kind of root;
-    /// [`BeforeMismatch`](ProofError::BeforeMismatch), [`Shape`](ProofError::Shape) and [`TooDeep`](ProofError::TooDeep) for a forged state;
-    /// [`Tree`](ProofError::Tree) for rules that no store has.
+    /// [`RootMismatch`](ProofError::RootMismatch) for a proof of another root, or of another kind
+    /// of root; [`BeforeMismatch`](ProofError::BeforeMismatch), [`Shape`](ProofError::Shape) and
+    /// [`TooDeep`](ProofError::TooDeep) for a forged state; [`Tree`](ProofError::Tree) for rules
+    /// that no store has.
     #[doc(alias = "verify_tree_proof")]
     pub fn verify(
         &self,
@@ -43,8 +43,8 @@ impl Proof {
 
         let env = Env { rules: *rules, source: None, proof: true };
         let mut builder = Builder { rules, path: Vec::new(), buckets: Vec::new() };
-        // Nothing but the word of the proof would say that the hash is of a value, through which no
-        // path leads.
+        // A blinded root is a value by the word of the proof alone, and no path leads through a
+        // value.
         let is_shown = !matches!(self.state, ProofTree::BlindedValue(_));
         builder.check(is_shown, "a value that is the whole tree is shown")?;
         let state = builder.tree(&self.state, 0)?;
@@ -59,22 +59,22 @@ impl Proof {
 }
 
 impl Verified<'_> {
-    /// The part of the trusted tree that the proof holds. Looking at any other part is
+    /// Returns the part of the trusted tree that the proof has. Reading another part is
     /// [`NotProvided`](crate::Error::NotProvided).
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// What the proof holds, as plain data.
+    /// Returns the content of the proof as plain data.
     pub fn state(&self) -> &ProofTree {
         &self.proof.state
     }
 
-    /// Runs the computation `f` that was proven, and gives the tree that it makes, with the result
-    /// of `f`: both are those that `f` gives on the whole tree.
+    /// Runs the proven computation `f`; returns the tree that it makes, and its result. Both are
+    /// what `f` gives on the whole tree.
     ///
-    /// In `f`, what the proof does not hold is [`NotProvided`](crate::Error::NotProvided); `f` must
-    /// pass that error on.
+    /// In `f`, reading a part that the proof lacks is [`NotProvided`](crate::Error::NotProvided);
+    /// `f` must pass that error on.
     ///
     /// Cost: what `f` does, and hashing of what it changes.
     ///
@@ -94,12 +94,12 @@ impl Verified<'_> {
     }
 }
 
-/// Makes a partial tree.
+/// Builder of a partial tree.
 struct Builder<'a> {
     rules: &'a Rules,
-    /// Where it is.
+    /// Path of the current part.
     path: Vec<&'a [u8]>,
-    /// The buckets on the way to the inode that is made, within its directory.
+    /// Buckets on the way to the current inode, within its directory.
     buckets: Vec<usize>,
 }
 
@@ -140,7 +140,7 @@ impl<'a> Builder<'a> {
         Ok(Child::Dir(Arc::new(node)))
     }
 
-    /// Runs `make` at the top of a directory.
+    /// Runs `make` at the root of a directory.
     fn within(&mut self, make: impl FnOnce(&mut Self) -> Built<Node>) -> Built<Node> {
         let outer = std::mem::take(&mut self.buckets);
         let made = make(self);
@@ -148,7 +148,8 @@ impl<'a> Builder<'a> {
         made
     }
 
-    /// A directory that lists its steps: flat, or, where more may be listed than hashed flat, an inode.
+    /// Builds a directory that lists its steps: flat, or a leaf if the rules list more steps than
+    /// they hash flat.
     fn directory(&mut self, entries: &'a [ProofEntry], nesting: usize) -> Built<Node> {
         let count = entries.len() as u64;
         let root = self.path.is_empty();
@@ -184,7 +185,7 @@ impl<'a> Builder<'a> {
         Ok(Node::of_bindings(leaf, bindings, height))
     }
 
-    /// The inode in a bucket; none if only its hash is known.
+    /// Builds the content of a bucket.
     fn bucket(&mut self, tree: &'a InodeTree, nesting: usize) -> Built<Slot> {
         let depth = self.buckets.len() as u8;
         let node = match tree {
@@ -206,7 +207,7 @@ impl<'a> Builder<'a> {
         self.buckets_node(inode.length, proofs, nesting)
     }
 
-    /// An inode with these buckets.
+    /// Builds an inode with these buckets.
     fn buckets_node(
         &mut self,
         length: u64,
@@ -238,7 +239,7 @@ impl<'a> Builder<'a> {
         Ok(Node::new(Body::Inner(inner), height))
     }
 
-    /// The first inode of a chain.
+    /// Builds the inodes of an extender; returns the first.
     fn chain(&mut self, chain: &'a ExtenderProof, nesting: usize) -> Built<Node> {
         let length = chain.length;
         self.check(!chain.segment.is_empty(), "a chain has an index")?;
@@ -267,7 +268,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Checks that an inode of `length` steps has buckets here, and gives its depth.
+    /// Checks that an inode of `length` steps has buckets here; returns its depth.
     fn enter(&self, length: u64, nesting: usize) -> Built<u8> {
         if nesting >= NESTING_MAX {
             return Err(ProofError::TooDeep);

@@ -1,8 +1,8 @@
-//! Export: the objects of one commit in the order of a [snapshot](crate::snapshot::snapshot), children before parents, each
-//! distinct one once; to a stream, or straight into a new store.
+//! Export: the objects of one commit in the order of a [snapshot](crate::snapshot::snapshot),
+//! children before parents, each distinct one once; to a stream, or directly into a new store.
 //!
-//! The commit is checked out, so a collection leaves it alone. Memory: one path of the tree, and the hash of each
-//! object that was written.
+//! The commit is checked out, so no collection removes it. Memory: one path of the tree, and the
+//! hash of each written object.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -25,7 +25,7 @@ use crate::store::reader::StoreReader;
 use crate::store::store::Store;
 use crate::tree::node::{Child, EntriesRef, Env, InnerRef, Node, Shape, Spot};
 
-/// A commit, checked out so that it stays.
+/// Commit to export, checked out so that no collection removes it.
 pub(crate) struct ExportSource {
     pub(crate) header: Header,
     commit: Commit,
@@ -43,7 +43,7 @@ impl ExportSource {
         Ok(Self { header, commit: inner.commit_of(hash)?, context, base })
     }
 
-    /// Gives out all elements; returns how many.
+    /// Writes all elements; returns their number.
     pub(crate) fn elements(&self, out: &mut dyn Elements) -> Result<u64> {
         let env = &*self.context.tree().env;
         let mut exporter =
@@ -69,7 +69,7 @@ impl ExportSource {
     }
 }
 
-/// The root directory of a commit; none if it is empty.
+/// Returns the root directory of a commit; `None` if it is empty.
 fn root(context: &Context) -> Result<Option<Arc<Node>>> {
     match context.tree().root() {
         Child::Dir(node) if node.count() == 0 => Ok(None),
@@ -78,15 +78,15 @@ fn root(context: &Context) -> Result<Option<Arc<Node>>> {
     }
 }
 
-/// A directory or an inode of the base, at the place of one that is exported.
+/// Directory or inode of the base, at the path of one that is exported.
 struct BaseSpot {
     node: Arc<Node>,
     above: Option<(Rc<BaseSpot>, BaseStep)>,
-    /// The element that says where it is, once one is needed.
+    /// Number of its element, once one is needed.
     number: Cell<Option<usize>>,
 }
 
-/// How a directory or an inode of the base is reached from another.
+/// Step from a directory or an inode of the base to its child.
 enum BaseStep {
     Step(Box<[u8]>),
     Bucket(u8),
@@ -97,14 +97,14 @@ impl BaseSpot {
         Rc::new(Self { node, above, number: Cell::new(None) })
     }
 
-    /// The directory at a step.
+    /// Returns the directory at a step.
     fn below(self: &Rc<Self>, env: &Env, step: &[u8]) -> Result<Option<Rc<Self>>> {
         let Some(spot) = self.node.locate(env, step)? else { return Ok(None) };
         let below = crate::tree::walk::dir(env, spot)?;
         Ok(below.map(|node| Self::new(node, Some((Rc::clone(self), BaseStep::Step(step.into()))))))
     }
 
-    /// The inode of a bucket.
+    /// Returns the inode of a bucket.
     fn bucket(self: &Rc<Self>, env: &Env, depth: u8, bucket: usize) -> Result<Option<Rc<Self>>> {
         let Shape::Inner(inner) = self.node.shape() else { return Ok(None) };
         if inner.depth() != depth {
@@ -114,7 +114,7 @@ impl BaseSpot {
         Ok(inner.fetch(env, bucket)?.map(|node| Self::new(node, above())))
     }
 
-    /// Whether it has the same as an object that is exported at a step.
+    /// Returns whether the base has the same object at a step.
     fn keeps(&self, env: &Env, step: &[u8], stored: Stored<'_>) -> Result<bool> {
         let found = self.node.locate(env, step)?.and_then(|spot| spot.stored().ok());
         Ok(match (found, stored) {
@@ -124,7 +124,7 @@ impl BaseSpot {
         })
     }
 
-    /// The hash of the inode of a bucket.
+    /// Returns the hash of the inode of a bucket.
     fn bucket_hash(&self, depth: u8, bucket: usize) -> Option<&Hash> {
         match self.node.shape() {
             Shape::Inner(inner) if inner.depth() == depth => inner.bucket_hash(bucket),
@@ -133,17 +133,17 @@ impl BaseSpot {
     }
 }
 
-/// A directory or an inode on the path that is being exported.
+/// Open directory or inode of the export.
 struct OpenNode {
     node: Arc<Node>,
-    /// The directory of the base at its path.
+    /// Directory of the base at the same path.
     dir: Option<Rc<BaseSpot>>,
-    /// The inode of the base at its place in the directory.
+    /// Inode of the base at the same position in the directory.
     inode: Option<Rc<BaseSpot>>,
-    /// What comes next: an item, or a bucket.
+    /// Next item, or bucket.
     next: usize,
     entries: Vec<(Box<[u8]>, Bound)>,
-    /// Buckets that are done, and those of them that the base has.
+    /// Finished buckets, and those of them that the base has.
     mask: u32,
     kept: u32,
     below: Vec<usize>,
@@ -155,7 +155,7 @@ impl OpenNode {
         Self { node, dir, inode, next: 0, entries, mask: 0, kept: 0, below }
     }
 
-    /// The child that was waited for has a number.
+    /// Takes the number of the child that had to be exported first.
     fn take(&mut self, number: usize) {
         match self.node.shape() {
             Shape::Entries(entries) => {
@@ -174,12 +174,12 @@ struct Exporter<'a> {
     env: &'a Env,
     out: &'a mut dyn Elements,
     count: usize,
-    /// The numbers of objects: whether each is a value, and its hash.
+    /// Numbers of written objects: whether each is a value, and its hash.
     written: FastMap<(bool, Hash), usize>,
     stack: Vec<OpenNode>,
 }
 
-/// The hash of a node that was loaded.
+/// Returns the hash of a loaded node.
 fn hash_of(node: &Node) -> Hash {
     *node.hash.get().expect("what is stored has a hash")
 }
@@ -191,7 +191,7 @@ impl Exporter<'_> {
         Ok(self.count - 1)
     }
 
-    /// The number of the root directory.
+    /// Exports the root directory; returns its number.
     fn tree(&mut self, node: Arc<Node>, base: Option<Rc<BaseSpot>>) -> Result<usize> {
         if let Some(base) = base.as_ref().filter(|base| hash_of(&base.node) == hash_of(&node)) {
             return self.base(base);
@@ -216,7 +216,7 @@ impl Exporter<'_> {
         }
     }
 
-    /// Goes through the entries up to a directory that is to be exported first.
+    /// Exports entries up to a directory that must be exported first.
     fn entries(
         &mut self,
         open: &mut OpenNode,
@@ -264,7 +264,7 @@ impl Exporter<'_> {
         Ok(number)
     }
 
-    /// Goes through the buckets up to an inode that is to be exported first.
+    /// Exports buckets up to an inode that must be exported first.
     fn inner(&mut self, open: &mut OpenNode, inner: InnerRef<'_>) -> Result<Option<OpenNode>> {
         while open.next < BRANCHING_MAX as usize {
             let bucket = open.next;
@@ -289,7 +289,7 @@ impl Exporter<'_> {
         Ok(None)
     }
 
-    /// Gives out a node whose children have numbers.
+    /// Writes a node whose children have numbers.
     fn node(&mut self, open: OpenNode) -> Result<usize> {
         let hash = hash_of(&open.node);
         let element = match open.node.shape() {
@@ -319,7 +319,8 @@ impl Exporter<'_> {
         base.map(|base| self.base(base)).transpose()
     }
 
-    /// The number of a directory or an inode of the base, which is given one now if it has none, and so is what leads there.
+    /// Returns the number of a directory or inode of the base; writes elements for it and its
+    /// ancestors if they have none.
     fn base(&mut self, base: &Rc<BaseSpot>) -> Result<usize> {
         let mut path = vec![base];
         while let Some(last) = path.last()
@@ -350,11 +351,12 @@ impl Exporter<'_> {
 }
 
 impl Store {
-    /// Writes a commit with its whole tree to a stream, while commits and a collection go on: its objects in
-    /// post-order, each distinct one once. The same commit gives the same bytes, from whatever store it comes.
+    /// Exports a commit with its tree to a stream, while commits and a collection go on: its
+    /// objects in post-order, each distinct one once. The same commit gives the same bytes from any
+    /// store.
     ///
-    /// Cost: one read for each directory, inode and value of more than 48 bytes that is not in memory; memory for the hash of
-    /// each. Writes are small: give it a buffered stream.
+    /// Cost: one read for each directory, inode and value of more than 48 bytes that is not in
+    /// memory; memory for the hash of each. Writes are small: give it a buffered stream.
     ///
     /// # Errors
     /// [`UnknownCommit`](Error::UnknownCommit), [`Stream`](Error::Stream), [`Disk`](Error::Disk),
@@ -363,13 +365,13 @@ impl Store {
         ExportSource::open(&self.inner, commit, None)?.stream(out)
     }
 
-    /// Writes what a commit has and an older one, `base`, does not have at the same path, for stores that have `base`. What
-    /// was moved is written again.
+    /// Exports the objects that a commit has and an older commit, `base`, lacks at the same path,
+    /// for stores that have `base`. Moved objects are written again.
     ///
     /// Cost: one read for each directory and inode in which the two differ, twice.
     ///
     /// # Errors
-    /// As [`export`](Self::export).
+    /// Errors of [`export`](Self::export).
     pub fn export_since(
         &self,
         base: &Hash,
@@ -381,19 +383,20 @@ impl Store {
 }
 
 impl StoreReader {
-    /// As [`Store::export`], of a commit that is there now. A collection may take it away meanwhile.
+    /// Exports like [`Store::export`] a commit that exists now. A collection may remove it
+    /// meanwhile.
     ///
     /// # Errors
-    /// As [`Store::export`], and [`Collected`](Error::Collected).
+    /// Errors of [`Store::export`], and [`Collected`](Error::Collected).
     pub fn export(&self, commit: &Hash, out: &mut dyn Write) -> Result<Snapshot> {
         self.sync()?;
         ExportSource::open(&self.inner, commit, None)?.stream(out)
     }
 
-    /// As [`Store::export_since`], of commits that are there now.
+    /// Exports like [`Store::export_since`] commits that exist now.
     ///
     /// # Errors
-    /// As [`export`](Self::export).
+    /// Errors of [`export`](Self::export).
     pub fn export_since(
         &self,
         base: &Hash,

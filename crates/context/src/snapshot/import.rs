@@ -1,12 +1,12 @@
-//! Import: the objects of a [snapshot](crate::snapshot::snapshot), verified as they come, written to a store, and made a commit
-//! when the last one is right.
+//! Import: the objects of a [snapshot](crate::snapshot::snapshot), verified as they arrive, written
+//! to a store, and made a commit after the last one is verified.
 //!
-//! Every element must have the hash that the stream gives it, be of the one shape that its steps have under the rules, and be used by
-//! a later one. What is written before the end is garbage until the commit is there; a new store has a file `importing` until
-//! then, and is not opened while it has it.
+//! Every element must have the hash in the stream, be of the one shape that its steps have under
+//! the rules, and be used by a later element. Written objects are garbage until the commit is
+//! written. A new store has a file `importing` until then, and is not opened while the file exists.
 //!
-//! Memory: 1 MiB or one element; for each element 128 bytes, which have its hash and where it was
-//! put, and of inodes one step; for as many elements at most as [`Options`] say.
+//! Memory: 1 MiB or one element, and 128 bytes for each element, for inodes also one step; for as
+//! many elements at most as [`Options`] say.
 
 use std::io::Read;
 use std::path::Path;
@@ -41,21 +41,21 @@ use crate::store::store::{IMPORTING, Store, check_branch_name, enter, lock, take
 use crate::tree::encode::Sink;
 use crate::tree::node::{Child, Env, Node, Shape, Spot};
 
-/// Elements are written when they take so many bytes.
+/// Bytes of elements that one frame collects.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What is kept of an element.
+/// Imported element, without its content.
 ///
 /// Invariant: at most 128 bytes, as [`Options::import_elements_max`] says.
 #[derive(Debug)]
 struct ImportedElement {
     hash: Hash,
-    /// Where it is, once it was written.
+    /// Extent, once the element is written.
     extent: Option<Extent>,
     kind: ElementKind,
-    /// At least the number of levels of directories from here down.
+    /// Lower bound of the levels of directories from here down.
     height: u16,
-    /// One of the base; what is kept can be looked up in it.
+    /// Whether the element is an object of the base, in which kept children are looked up.
     is_base: bool,
     is_used: bool,
 }
@@ -64,7 +64,7 @@ struct ImportedElement {
 enum ElementKind {
     Value,
     Flat,
-    /// `shared`: its steps have the same buckets down to this depth; `step`: one of them.
+    /// `shared`: depth down to which all steps have the same buckets; `step`: one of them.
     Leaf {
         count: u64,
         shared: u8,
@@ -77,21 +77,21 @@ enum ElementKind {
     },
 }
 
-/// An element whose hash is right, to be written.
+/// Verified element, to be written.
 enum Ready {
     Value(Vec<u8>),
     Entries { leaf: bool, entries: Vec<(Box<[u8]>, Reference)> },
     Inner { depth: u8, count: u64, mask: u32, targets: Vec<Reference> },
 }
 
-/// What a directory or an inode refers to.
+/// Reference of a directory or an inode.
 enum Reference {
     Inline(Vec<u8>),
     Element {
         is_value: bool,
         number: usize,
     },
-    /// An object of the base.
+    /// Object of the base.
     Stored {
         is_value: bool,
         link: Link,
@@ -100,7 +100,7 @@ enum Reference {
 
 type Checked<T> = std::result::Result<T, Refusal>;
 
-/// Why an element is refused.
+/// Reason to refuse an element.
 enum Refusal {
     Rule(Corrupt),
     Hash,
@@ -126,19 +126,19 @@ fn refuse<T>(rule: &'static str, expected: u64, found: u64) -> Checked<T> {
 pub(crate) struct Importer<'a> {
     store: &'a Store,
     header: Header,
-    /// The base, checked out so that it stays.
+    /// Base, checked out so that no collection removes it.
     base: Option<Context>,
     imported: Vec<ImportedElement>,
-    /// What is verified and not written, with its number.
+    /// Verified elements to be written, with their numbers.
     batch: Vec<(usize, Ready)>,
     batch_bytes: usize,
-    /// The commit, and the number of its root.
+    /// Commit, and the number of its root.
     commit: Option<(Commit, Option<usize>)>,
-    /// A collection would take what no commit refers to yet.
+    /// Excludes collections, which would remove objects without a commit.
     _no_collection: MutexGuard<'a, ()>,
 }
 
-/// The depth down to which all steps have the same buckets.
+/// Returns the depth down to which all steps have the same buckets.
 fn shared_depth(rules: &Rules, entries: &[(Box<[u8]>, Bound)]) -> u8 {
     let Some(((first, _), rest)) = entries.split_first() else { return 0 };
     let is_shared = |depth: &u8| {
@@ -147,7 +147,7 @@ fn shared_depth(rules: &Rules, entries: &[(Box<[u8]>, Bound)]) -> u8 {
     (0..INODE_DEPTH_MAX).take_while(is_shared).count() as u8
 }
 
-/// Any step of a node of the base.
+/// Returns any step of a node of the base.
 fn any_step(env: &Env, node: &Node) -> Result<Box<[u8]>> {
     let mut step = Box::default();
     node.each(env, &mut |found, _| {
@@ -158,7 +158,7 @@ fn any_step(env: &Env, node: &Node) -> Result<Box<[u8]>> {
 }
 
 impl ElementKind {
-    /// Of a node of the base.
+    /// Returns the kind of a node of the base.
     fn of_node(env: &Env, node: &Node) -> Result<Self> {
         Ok(match node.shape() {
             Shape::Entries(entries) if entries.is_leaf() => {
@@ -176,7 +176,7 @@ impl ElementKind {
         })
     }
 
-    /// Whether it is a whole directory.
+    /// Returns whether the element is a whole directory.
     fn is_dir(&self, rules: &Rules) -> bool {
         match self {
             Self::Value => false,
@@ -186,7 +186,7 @@ impl ElementKind {
         }
     }
 
-    /// Count and a step of an inode that may be at this depth.
+    /// Returns the count and a step of an inode that may stand at depth `at`.
     fn at_depth(&self, rules: &Rules, at: u8) -> Option<(u64, &[u8])> {
         match self {
             Self::Leaf { count, shared, step } if *shared >= at && rules.is_leaf(at, *count) => {
@@ -230,7 +230,7 @@ impl<'a> Importer<'a> {
         &self.store.inner.env
     }
 
-    /// Checks an element of number `own`, and keeps it.
+    /// Checks and keeps the element of number `own`.
     fn take(&mut self, own: usize, hash: &Hash, element: Element) -> Checked<()> {
         if self.commit.is_some() {
             return refuse("nothing follows the commit", 0, 1);
@@ -277,14 +277,14 @@ impl<'a> Importer<'a> {
         self.keep(own, bytes.len(), object, Ready::Value(bytes))
     }
 
-    /// An element that was referred to.
+    /// Returns an element, and marks it as used.
     fn used(&mut self, number: usize) -> &ImportedElement {
         let object = &mut self.imported[number];
         object.is_used = true;
         object
     }
 
-    /// The node of a base object whose children are kept.
+    /// Loads the node of the base whose children are kept.
     fn base_node(&mut self, base: Option<usize>) -> Checked<Option<Arc<Node>>> {
         let Some(number) = base else { return Ok(None) };
         let env = self.env();
@@ -315,7 +315,7 @@ impl<'a> Importer<'a> {
         }
         let shared = if leaf { shared_depth(&env.rules, &entries) } else { 0 };
         let base = self.base_node(base)?;
-        // What is kept is no higher than what it is kept from.
+        // Kept children are no higher than the node of the base.
         let mut height = base.as_ref().map_or(1, |base| base.height);
         let mut preimage = Preimages::new(env.rules);
         if leaf {
@@ -341,7 +341,7 @@ impl<'a> Importer<'a> {
         self.keep(own, bytes, ImportedElement::new(*hash, kind, height), ready)
     }
 
-    /// What an entry refers to, its hash and height.
+    /// Returns the reference of an entry, its hash and height.
     fn target(
         &mut self,
         base: Option<&Node>,
@@ -507,7 +507,7 @@ impl<'a> Importer<'a> {
         Link { extent: object.extent.expect("written before what refers to it"), hash: object.hash }
     }
 
-    /// Writes what is verified.
+    /// Writes the verified elements.
     fn write(&mut self) -> Result<()> {
         let store = self.store;
         let mut writer = lock(&store.writer);
@@ -578,7 +578,7 @@ impl<'a> Importer<'a> {
         if is_value { Stored::Value(link) } else { Stored::Dir(link) }
     }
 
-    /// Makes the commit, durably, and with it sets a branch to it; gives the number of elements.
+    /// Writes the commit durably, and sets a branch to it; returns the number of elements.
     pub(crate) fn finish(mut self, branch: Option<&[u8]>) -> Result<u64> {
         let count = self.imported.len() as u64;
         let Some((commit, root)) = self.commit.take() else {
@@ -627,7 +627,8 @@ impl Reference {
     }
 }
 
-/// What the base has at a step, its hash, and no height: the base's own is enough.
+/// Returns the object of the base at a step, and its hash. Its height counts as 0, since the height
+/// of the base is known.
 fn kept(env: &Env, base: Option<&Node>, step: &[u8]) -> Checked<(Reference, Hash, u16)> {
     let found = match base {
         Some(base) => base.locate(env, step)?.map(Spot::stored),
@@ -641,11 +642,11 @@ fn kept(env: &Env, base: Option<&Node>, step: &[u8]) -> Checked<(Reference, Hash
     Ok((Reference::Stored { is_value, link }, link.hash, 0))
 }
 
-/// The buckets of an inode: that their steps belong there, and how many there are.
+/// Check of the buckets of an inode: their steps belong there, and their number.
 struct BucketCheck<'a> {
     rules: &'a Rules,
     depth: u8,
-    /// A step of the first bucket.
+    /// Step of the first bucket.
     step: Option<Box<[u8]>>,
     count: u64,
 }
@@ -672,7 +673,7 @@ impl Elements for Importer<'_> {
         if self.imported.len() as u64 >= limit {
             return Err(Error::LimitExceeded { limit, unit: "elements" });
         }
-        // The commit is counted, not kept.
+        // The commit is counted but not stored.
         let own = self.imported.len() + usize::from(self.commit.is_some());
         self.take(own, hash, element).map_err(|refusal| match refusal {
             Refusal::Rule(what) => Error::UnexpectedElement { index: own as u64, what },
@@ -696,7 +697,7 @@ fn read_into(
     Ok(Snapshot { commit: header.commit, elements, bytes: stream.bytes })
 }
 
-/// Makes a store, fills it, and says that it is whole.
+/// Creates a store, fills it, and marks it complete.
 fn new_store(
     disk: Arc<dyn Disk>,
     dir: &Path,
@@ -723,7 +724,7 @@ fn new_store(
     Ok((store, snapshot))
 }
 
-/// Removes what an import that did not end has left.
+/// Removes the files of an interrupted import.
 fn clear(disk: &dyn Disk, dir: &Path, options: &Options) -> Result<()> {
     for entry in disk.list(dir)? {
         let name = entry.name.strip_suffix(NEW_SUFFIX).unwrap_or(&entry.name);
@@ -735,7 +736,7 @@ fn clear(disk: &dyn Disk, dir: &Path, options: &Options) -> Result<()> {
     Ok(disk.sync_dir(dir)?)
 }
 
-/// Writes the commit of a source into a new store.
+/// Exports a commit into a new store.
 fn copy_out(
     source: &ExportSource,
     disk: Arc<dyn Disk>,
@@ -755,40 +756,47 @@ fn copy_out(
 }
 
 impl Store {
-    /// Reads a snapshot from a stream, and makes its commit; durable when the call returns. Nothing behind the
-    /// snapshot is read. What was read before an error is garbage, which a collection takes.
+    /// Imports a snapshot from a stream; its commit is durable when the call returns. Reads nothing
+    /// behind the snapshot. After an error, the imported objects are garbage, which a collection
+    /// removes.
     ///
     /// Cost: one write for each MiB. Reads are small: give it a buffered stream.
     ///
     /// # Errors
     /// [`NotASnapshot`](Error::NotASnapshot), [`SnapshotVersion`](Error::SnapshotVersion),
-    /// [`TruncatedStream`](Error::TruncatedStream), [`DamagedStream`](Error::DamagedStream), [`WrongHash`](Error::WrongHash),
-    /// [`UnexpectedElement`](Error::UnexpectedElement), [`RootMismatch`](Error::RootMismatch), [`Stream`](Error::Stream);
-    /// [`ConfigMismatch`](Error::ConfigMismatch) for one of other rules, [`UnknownCommit`](Error::UnknownCommit) for an increment on a
-    /// commit that is not here, [`GcRunning`](Error::GcRunning) during a collection; and those of [`commit`](Self::commit).
+    /// [`TruncatedStream`](Error::TruncatedStream), [`DamagedStream`](Error::DamagedStream),
+    /// [`WrongHash`](Error::WrongHash), [`UnexpectedElement`](Error::UnexpectedElement),
+    /// [`RootMismatch`](Error::RootMismatch), [`Stream`](Error::Stream);
+    /// [`ConfigMismatch`](Error::ConfigMismatch) for one of other rules,
+    /// [`UnknownCommit`](Error::UnknownCommit) for an increment on a commit that is not here,
+    /// [`GcRunning`](Error::GcRunning) during a collection; and those of [`commit`](Self::commit).
     pub fn import(&self, input: &mut dyn Read) -> Result<Snapshot> {
         let (mut stream, header) = StreamReader::begin(input)?;
         read_into(self, &mut stream, header, None)
     }
 
-    /// As [`import`](Self::import), and sets the head of a branch to the commit: both or neither, with one sync.
+    /// Imports like [`import`](Self::import), and sets the head of a branch to the commit: both or
+    /// neither, with one sync.
     ///
     /// Cost: that of an import.
     ///
     /// # Errors
-    /// As [`import`](Self::import), and [`BranchName`](Error::BranchName), before anything is read.
+    /// Errors of [`import`](Self::import), and [`BranchName`](Error::BranchName), before anything
+    /// is read.
     pub fn import_to(&self, branch: &[u8], input: &mut dyn Read) -> Result<Snapshot> {
         check_branch_name(branch)?;
         let (mut stream, header) = StreamReader::begin(input)?;
         read_into(self, &mut stream, header, Some(branch))
     }
 
-    /// Makes a store in `dir` of a snapshot, whose rules it has. A directory in which an import did not end is begun anew.
+    /// Imports a snapshot into a new store in `dir`, with the rules of the snapshot. An interrupted
+    /// import in `dir` is repeated.
     ///
     /// Cost: as [`import`](Self::import).
     ///
     /// # Errors
-    /// As [`import`](Self::import) and [`create`](Self::create). After one the directory is refused, until an import ends.
+    /// Errors of [`import`](Self::import) and [`create`](Self::create). After one the directory is
+    /// refused, until an import ends.
     pub fn import_new(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -798,12 +806,13 @@ impl Store {
         Self::import_new_as(disk, dir, options, None, input)
     }
 
-    /// As [`import_new`](Self::import_new), and sets the head of a branch to the commit.
+    /// Imports like [`import_new`](Self::import_new), and sets the head of a branch to the commit.
     ///
     /// Cost: that of an import.
     ///
     /// # Errors
-    /// As [`import_new`](Self::import_new), and [`BranchName`](Error::BranchName), before anything is read or made.
+    /// Errors of [`import_new`](Self::import_new), and [`BranchName`](Error::BranchName), before
+    /// anything is read or made.
     pub fn import_new_to(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -831,12 +840,12 @@ impl Store {
         new_store(disk, dir, &options, |store| read_into(store, &mut stream, header, branch))
     }
 
-    /// Makes a store in `dir` that has one commit of this one, and closes it. It has this one's rules.
+    /// Creates a store in `dir` with one commit of this store and its rules, and closes it.
     ///
     /// Cost: as [`export`](Self::export) and [`import`](Self::import).
     ///
     /// # Errors
-    /// As [`export`](Self::export) and [`import_new`](Self::import_new).
+    /// Errors of [`export`](Self::export) and [`import_new`](Self::import_new).
     pub fn export_store(
         &self,
         commit: &Hash,
@@ -849,10 +858,10 @@ impl Store {
 }
 
 impl StoreReader {
-    /// As [`Store::export_store`], of a commit that is there now.
+    /// Exports like [`Store::export_store`] a commit that exists now.
     ///
     /// # Errors
-    /// As [`Store::export_store`], and [`Collected`](Error::Collected).
+    /// Errors of [`Store::export_store`], and [`Collected`](Error::Collected).
     pub fn export_store(
         &self,
         commit: &Hash,

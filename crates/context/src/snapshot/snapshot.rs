@@ -1,12 +1,15 @@
-//! Snapshots: the stream that a commit is exported as, and imported from.
+//! Snapshots: the format of the stream of an exported commit.
 //!
-//! A stream is a head, elements, and an end. An element is an object of the commit: a value of more than 48 bytes, a
-//! directory, or an inode; each distinct one once, children before parents, the commit last. Elements refer to earlier ones by how
-//! many elements back they are. What is in a stream, and in which order, is a function of the commit alone (and of the
-//! base, for an increment): exporting what was imported gives the same bytes.
+//! A stream is a head, elements, and an end. An element is an object of the commit: a value of more
+//! than 48 bytes, a directory, or an inode; each distinct one once, children before parents, the
+//! commit last. An element refers to an earlier one by the number of elements between.
 //!
-//! An *increment* leaves out what the tree of an older commit, its base, has at the same path, and needs that commit
-//! where it is imported. All integers are little-endian; leb is unsigned LEB128 in its shortest form.
+//! Invariant: a stream is a function of its commit, and of the base of an increment: exporting
+//! an imported commit gives the same bytes.
+//!
+//! An *increment* leaves out the objects that the tree of an older commit, its base, has at the
+//! same path. The importing store must have the base. All integers are little-endian; leb is
+//! unsigned LEB128 in its shortest form.
 //!
 //! | offset | size | field       | meaning |
 //! |--------|------|-------------|---------|
@@ -21,8 +24,8 @@
 //! | 56     | 32   | `base`      | hash of the older commit; zero for a whole one |
 //! | 88     | 4    | `crc`       | CRC-32C of bytes `0..88` |
 //!
-//! Then each element: leb(32 + length of the body) ‖ hash ‖ body. The end: `00` ‖ how many elements there are (u64) ‖ CRC-32C of
-//! everything before (u32).
+//! Then each element: leb(32 + length of the body) ‖ hash ‖ body. The end: `00` ‖ how many elements
+//! there are (u64) ‖ CRC-32C of everything before (u32).
 //!
 //! | body           | bytes |
 //! |----------------|-------|
@@ -35,10 +38,11 @@
 //! | inode of base  | `07` ‖ reference ‖ bucket (1 byte): the inode that an inode of the base has there |
 //! | commit         | `08` ‖ root ‖ leb parents ‖ parents × hash ‖ date (i64) ‖ leb length ‖ author ‖ leb length ‖ message |
 //!
-//! reference = leb of how many elements back, at least 1. `base` and `root` are a reference or 0 for none: a base is the directory
-//! of the base whose entries, or the inode of the base whose buckets, are kept; no root is the empty directory. entry = tag ‖ length of the
-//! step (1 byte) ‖ step ‖ payload; tag 1: a value of at most 48 bytes (leb length, bytes), 2: a value (reference), 3: a directory
-//! (reference), 4: what the base has at that step (nothing).
+//! reference = leb of how many elements back, at least 1. `base` and `root` are a reference or 0
+//! for none: a base is the directory of the base whose entries, or the inode of the base whose
+//! buckets, are kept; no root is the empty directory. entry = tag ‖ length of the step (1 byte) ‖
+//! step ‖ payload; tag 1: a value of at most 48 bytes (leb length, bytes), 2: a value (reference),
+//! 3: a directory (reference), 4: what the base has at that step (nothing).
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -57,7 +61,7 @@ pub(crate) const SNAPSHOT_MAGIC: &[u8; 8] = b"TRNMSNAP";
 /// Format version of the stream.
 pub(crate) const SNAPSHOT_VERSION: u32 = 1;
 pub(crate) const SNAPSHOT_HEAD_BYTES: usize = 92;
-/// No element is longer: the longest value, its hash and its tag.
+/// Upper bound of an element: the longest value with its hash and its tag.
 const ELEMENT_BYTES_MAX: u64 = (1 << 31) + 32;
 
 const VALUE: u8 = 1;
@@ -74,27 +78,27 @@ const ENTRY_VALUE: u8 = 2;
 const ENTRY_DIR: u8 = 3;
 const ENTRY_KEPT: u8 = 4;
 
-/// What was exported or imported.
+/// Result of an export or import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The commit.
+    /// Hash of the commit.
     pub commit: Hash,
-    /// Objects in the stream, the commit among them.
+    /// Objects in the stream, with the commit.
     pub elements: u64,
-    /// Bytes of the stream; 0 if there was none.
+    /// Bytes of the stream; 0 if no stream was used.
     pub bytes: u64,
 }
 
-/// The head of a stream.
+/// Head of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) rules: Rules,
     pub(crate) commit: Hash,
-    /// The older commit, for an increment.
+    /// Older commit of an increment.
     pub(crate) base: Option<Hash>,
 }
 
-/// An element without its hash; elements are meant by their numbers, from 0 on.
+/// Element without its hash; numbers of elements begin with 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Element {
     Value(Vec<u8>),
@@ -104,13 +108,13 @@ pub(crate) enum Element {
     Commit(CommitElement),
 }
 
-/// What is bound to a step.
+/// Child of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Bound {
     Inline(Vec<u8>),
     Value(usize),
     Dir(usize),
-    /// What the base has there.
+    /// The base has the same child there.
     Kept,
 }
 
@@ -122,13 +126,13 @@ pub(crate) struct InnerElement {
     /// Entries below.
     pub(crate) count: u64,
     pub(crate) mask: u32,
-    /// Buckets that are those of the base.
+    /// Mask of the buckets that the base has.
     pub(crate) kept: u32,
-    /// The other buckets, ascending.
+    /// Numbers of the other buckets, ascending.
     pub(crate) below: Vec<usize>,
 }
 
-/// Where an object of the base is.
+/// Position of an object of the base.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BasePosition {
     Root,
@@ -145,7 +149,7 @@ pub(crate) struct CommitElement {
     pub(crate) message: Vec<u8>,
 }
 
-/// Takes the elements of a snapshot in their order.
+/// Consumer of the elements of a snapshot, in their order.
 pub(crate) trait Elements {
     fn element(&mut self, hash: &Hash, element: Element) -> Result<()>;
 }
@@ -206,7 +210,7 @@ impl Header {
     }
 }
 
-/// Writes a reference to `number` from an element of number `own`.
+/// Writes a reference to `number` into the element of number `own`.
 fn put_back(own: usize, number: usize, out: &mut Vec<u8>) {
     assert!(number < own, "elements refer to earlier ones");
     put_leb(out, (own - number) as u64);
@@ -295,7 +299,7 @@ impl Element {
         }
     }
 
-    /// The element of number `own`, from its body.
+    /// Decodes the body of the element of number `own`.
     fn take(own: usize, body: &[u8]) -> std::result::Result<Self, Corrupt> {
         let mut rest = body;
         let bytes = &mut rest;
@@ -387,7 +391,7 @@ fn take_commit(own: usize, bytes: &mut &[u8]) -> std::result::Result<CommitEleme
     Ok(CommitElement { root, parents, date, author, message })
 }
 
-/// Writes a stream.
+/// Writer of a stream.
 pub(crate) struct StreamWriter<'a> {
     out: &'a mut dyn Write,
     crc: u32,
@@ -409,7 +413,7 @@ impl<'a> StreamWriter<'a> {
         self.out.write_all(bytes).map_err(stream_error)
     }
 
-    /// Writes the end; gives the length of the stream.
+    /// Writes the end; returns the length of the stream.
     pub(crate) fn end(mut self) -> Result<u64> {
         let mut end = vec![0];
         end.extend_from_slice(&(self.elements as u64).to_le_bytes());
@@ -436,7 +440,7 @@ impl Elements for StreamWriter<'_> {
     }
 }
 
-/// Reads a stream.
+/// Reader of a stream.
 pub(crate) struct StreamReader<'a> {
     input: &'a mut dyn Read,
     crc: u32,
@@ -452,7 +456,7 @@ impl<'a> StreamReader<'a> {
         Ok((stream, header))
     }
 
-    /// Reads `len` bytes; memory grows with what is there, not with what a length says.
+    /// Reads `len` bytes. Memory grows with the bytes that arrive, not with the length.
     fn fill(&mut self, len: u64) -> Result<()> {
         self.body.clear();
         (&mut *self.input).take(len).read_to_end(&mut self.body).map_err(stream_error)?;
@@ -481,7 +485,7 @@ impl<'a> StreamReader<'a> {
         }
     }
 
-    /// The next element with its hash; none at the end, whose count and checksum are right.
+    /// Returns the next element with its hash; `None` at an intact end.
     pub(crate) fn next(&mut self) -> Result<Option<(Hash, Element)>> {
         let index = self.elements as u64;
         let unexpected = |what| Error::UnexpectedElement { index, what };

@@ -1,9 +1,12 @@
-//! Checking a store: every byte that is read for some commit, and everything that leads there.
+//! Check of a store: every byte that a commit needs, and everything that leads to a commit.
 //!
-//! Looked at are: the locations elsewhere, the control record and the heads of all chunks, those in volumes as well, and
-//! the markers of these; every frame and every record with its checksum and its
-//! format; every object that a commit reaches, once: that it is there, that its hash is the one by which it is referred to,
-//! and that directories have their canonical shape; the heads of branches; and, of a store that nobody writes to, the index.
+//! The check reads
+//! - the locations elsewhere, the control record, the heads of all chunks and parts, the markers of
+//!   volumes;
+//! - every frame and every record, with its checksum and its format;
+//! - every object that a commit reaches, once: it is there, it has the hash of its references, and
+//!   a directory has its canonical shape;
+//! - the heads of branches; and the index of a store that no writer has open.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,19 +37,19 @@ use crate::store::store::{enter, read_control};
 use crate::tree::digest;
 use crate::tree::node::{Env, Node, Shape, Source};
 
-/// Problems that are listed; further ones are counted.
+/// Upper bound of listed problems; further ones are only counted.
 const PROBLEMS_MAX: usize = 1000;
 
-/// Something that is wrong.
+/// Problem of a stored file or record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The file.
     pub path: PathBuf,
-    /// The record, if it is one.
+    /// The record, if the problem is in a record.
     pub address: Option<Address>,
-    /// The path in the tree that leads there, if one does.
+    /// Path in the tree that leads to the record, if one does.
     pub tree_path: Option<String>,
-    /// The rule that is broken.
+    /// Broken rule.
     pub what: String,
 }
 
@@ -63,19 +66,19 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// How many there are of a kind of record, and what they take.
+/// Number and size of the records of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KindCount {
     /// Records.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of these records.
     pub bytes: u64,
 }
 
 /// Records of the pack by kind, in use or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Kinds {
-    /// Values that are stored on their own.
+    /// Values stored on their own.
     pub values: KindCount,
     /// Flat directories.
     pub flat: KindCount,
@@ -107,22 +110,22 @@ impl Kinds {
     }
 }
 
-/// What a check has found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CheckReport {
-    /// Chunks that were read.
+    /// Chunks read.
     pub chunks: u64,
-    /// Bytes of them.
+    /// Bytes of the chunks.
     pub bytes: u64,
     /// Records by kind.
     pub kinds: Kinds,
-    /// Commits that are kept.
+    /// Commits of the store.
     pub commits: u64,
     /// Objects that commits reach.
     pub objects: u64,
-    /// What is wrong: the first 1,000.
+    /// Problems: the first 1,000.
     pub problems: Vec<Problem>,
-    /// How many problems there are.
+    /// Number of problems.
     pub problem_count: u64,
 }
 
@@ -134,7 +137,7 @@ impl CheckReport {
         tree_path: Option<String>,
         what: String,
     ) {
-        // One damage is met by all who read it: it counts once.
+        // Every reader of a damaged record meets the same damage: it counts once.
         let is_known = |known: &Problem| {
             known.path == path
                 && known.address == address
@@ -150,7 +153,7 @@ impl CheckReport {
         }
     }
 
-    /// Notes an error that is about stored bytes, or about a file that cannot be read; gives back any other.
+    /// Notes an error about stored bytes or an unreadable file; returns any other error.
     fn note_error(&mut self, dir: &Path, tree_path: Option<&str>, error: Error) -> Result<()> {
         let tree_path = tree_path.map(ToOwned::to_owned);
         match error {
@@ -189,22 +192,27 @@ impl CheckReport {
     }
 }
 
-/// What a check shall do.
+/// Options of a check.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckOptions<'a> {
-    /// What the index is kept in; `None` leaves it out, as for a store that is being written to.
+    /// Engine of the index; `None` skips the index, for a store that a writer has open.
     pub index: Option<&'a Arc<dyn IndexEngine>>,
-    /// Whether the hash of every object is computed; otherwise checksums and formats are all.
+    /// Whether to recompute the hash of every object; otherwise only checksums and formats are
+    /// checked.
     pub hashes: bool,
 }
 
-/// Checks the store in `dir`, in which nothing is changed. A sector that cannot be read is a problem like damage, and the check
-/// goes on behind it. `progress` is called with the bytes of each chunk, and then with each commit.
+/// Checks the store in `dir`, and changes nothing.
 ///
-/// Cost: reads all of the store, and most of what is in use twice. Takes 24 bytes of memory for each object in use.
+/// An unreadable sector is a problem like damage, and the check goes on behind it. Calls
+/// `progress` with the bytes of each chunk, and then with 0 for each commit.
+///
+/// Cost: reads all of the store, and most of what is in use twice. Takes 24 bytes of memory for
+/// each object in use.
 ///
 /// # Errors
-/// [`NotFound`](Error::NotFound), [`Disk`](Error::Disk), [`Index`](Error::Index). What is wrong in the store is in the report.
+/// [`NotFound`](Error::NotFound), [`Disk`](Error::Disk), [`Index`](Error::Index). What is wrong in
+/// the store is in the report.
 pub fn check(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -259,19 +267,19 @@ pub fn check(
     Ok(checker.report)
 }
 
-/// Bytes of decoded objects that a check keeps.
+/// Size of the cache of a check, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// A store that was opened to be looked at.
+/// Store opened for a check or a repair.
 pub(crate) struct OpenedStore {
     pub(crate) inner: StoreInner,
-    /// Where its frames end.
+    /// End of the frames.
     pub(crate) end: Address,
-    /// The newest control record leads to damage.
+    /// Whether the newest control record leads to damage and the older one was used.
     pub(crate) fell_back: bool,
 }
 
-/// A store as the newest control record has it that leads anywhere.
+/// Opens the store by the newest control record that leads to intact frames.
 pub(crate) fn open(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<OpenedStore> {
     let dir = locations.dir();
     let file = read_control(&**disk, dir)?;
@@ -280,14 +288,14 @@ pub(crate) fn open(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<O
     for control in &file.whole {
         match open_as(disk, locations, control, file.newest().first, limit) {
             Ok(found) => return Ok(OpenedStore { fell_back: failed.is_some(), ..found }),
-            // What the newer record says is worth more.
+            // The error of the newer record is the more useful one.
             Err(error) => failed = failed.or(Some(error)),
         }
     }
     Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
 }
 
-/// A store as a control record has it. Chunks below `first` may be gone.
+/// Opens the store by a control record. Chunks below `first` may be gone.
 pub(crate) fn open_as(
     disk: &Arc<dyn Disk>,
     locations: &Arc<Locations>,
@@ -316,13 +324,13 @@ pub(crate) fn open_as(
     Ok(OpenedStore { inner, end: tail.end, fell_back: false })
 }
 
-/// The numbers of the chunks that are there, ascending.
+/// Returns the numbers of the present chunks, ascending.
 pub(crate) fn chunk_numbers(disk: &dyn Disk, dir: &Path) -> Result<Vec<u32>> {
     let entries = disk.list(dir)?;
     Ok(entries.iter().filter_map(|entry| chunk_number(&entry.name)).collect())
 }
 
-/// Reads every record.
+/// Reads every record of every chunk and part.
 fn check_chunks(
     disk: &dyn Disk,
     dir: &Path,
@@ -355,7 +363,7 @@ fn check_chunks(
             }
         };
         if chunk.runs.is_none() {
-            // What lies between two frames, or before where the chunk was durable, is a frame that is damaged.
+            // A gap between two frames, or before the durable end of the chunk, is a damaged frame.
             let ends = runs.iter().map(|run| run.unit + run.units);
             let starts = runs.iter().map(|run| run.unit - FRAME_HEAD_UNITS);
             let gaps = std::iter::once(FIRST_UNIT).chain(ends).zip(starts.chain([end]));
@@ -392,7 +400,7 @@ fn check_chunks(
     Ok(())
 }
 
-/// Up to where a chunk was durable at least, as the chunk that follows says, or the file `control`.
+/// Returns a lower bound of the durable end of a chunk, from the next chunk or the file `control`.
 fn durable_end(
     disk: &dyn Disk,
     dir: &Path,
@@ -411,16 +419,16 @@ fn durable_end(
     Ok(durable.filter(|end| end.chunk == number).map_or(0, |end| end.unit))
 }
 
-/// Units of the head of a frame.
+/// Length of the head of a frame, in units.
 const FRAME_HEAD_UNITS: u32 = (FRAME_HEAD_BYTES as u64 / UNIT_BYTES) as u32;
 
 struct Checker<'a> {
     inner: &'a StoreInner,
     dir: &'a Path,
     hashes: bool,
-    /// Objects that were checked, and the first bytes of the hash by which each is known.
+    /// Checked objects, each with the first bytes of the hash of its references.
     seen: FastMap<Address, u64>,
-    /// The commits that are kept.
+    /// Commits of the store.
     kept: FastMap<Hash, Extent>,
     report: CheckReport,
 }
@@ -429,11 +437,11 @@ fn short(hash: &Hash) -> u64 {
     hash.0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
 }
 
-/// An object that is to be looked at.
+/// Reference to an object to be checked.
 struct Task {
     link: Link,
     is_value: bool,
-    /// Depth in an inode, if it is not the root of a directory, and what leads to the directory.
+    /// Depth of an inode, `None` for the root of a directory; and the path of the directory.
     depth: Option<u8>,
     path: Arc<str>,
 }
@@ -469,7 +477,7 @@ impl Checker<'_> {
         self.report.note(file, Some(at), path.map(ToOwned::to_owned), what);
     }
 
-    /// Looks at an object and at all below that were not looked at.
+    /// Checks an object and all objects below that were not checked.
     fn walk(&mut self, task: Task) -> Result<()> {
         let mut tasks = vec![task];
         while let Some(task) = tasks.pop() {
@@ -542,7 +550,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The chunks that the control record knows are there.
+    /// Checks that the chunks of the control record are there.
     fn chunks(&mut self) -> Result<()> {
         let (first, last) = {
             let view = self.inner.view();
@@ -556,7 +564,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The volumes that the control record knows are there, each with its marker.
+    /// Checks that the volumes of the control record are there, each with its marker.
     fn volumes(&mut self) -> Result<()> {
         let inner = self.inner;
         let Control { volumes, store, .. } = inner.view().control;
@@ -578,7 +586,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Every commit that the control record knows is in the index, where it is. A lost index is one problem.
+    /// Checks that the index has every commit below the tail of the control record. A lost index is
+    /// one problem.
     fn index(&mut self, engine: &Arc<dyn IndexEngine>) -> Result<()> {
         let inner = self.inner;
         let path = inner.pack.locations().index();

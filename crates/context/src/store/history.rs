@@ -1,7 +1,11 @@
-//! History: commits by their parents.
+//! History: ancestors of commits and common ancestors.
 //!
-//! Invariant that the searches use: a commit lies behind its parents in the pack. Only a parent that was imported after its child
-//! breaks it; then a search may look at more commits, and an ancestor of a common ancestor may be named beside it.
+//! Invariant of the searches: a commit lies behind its parents in the pack. Only a parent imported
+//! after its child breaks it; then a search may read more commits, and may return an ancestor of a
+//! common ancestor beside it.
+//!
+//! Rejected: a search by generations, which ends at the first commit instead of the common
+//! ancestors.
 
 use std::collections::{BTreeSet, BinaryHeap};
 
@@ -16,30 +20,30 @@ use crate::store::reader::StoreReader;
 use crate::store::store::Store;
 use crate::tree::tree::Kind;
 
-/// Commits that lead to one.
+/// Ancestors of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History {
-    /// The commits, the newest first; their parents say how they hang together.
+    /// Commits, newest first, linked by their parents.
     pub commits: Vec<Commit>,
-    /// Parents of these that are not there: they were collected, or never were.
+    /// Missing parents: collected, or never imported.
     pub missing: Vec<Hash>,
 }
 
-/// How far a search for common ancestors goes.
+/// Limits of a search for common ancestors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
-    /// Generations that are looked at.
+    /// Generations to search.
     pub depth: usize,
-    /// Common ancestors that are wanted at most.
+    /// Upper bound of common ancestors.
     pub ancestors: usize,
 }
 
 impl Reach {
-    /// Everything.
+    /// No limits.
     pub const ALL: Self = Self { depth: usize::MAX, ancestors: usize::MAX };
 }
 
-/// An ancestor of one side, of the other, of a common ancestor.
+/// Flags: ancestor of one side, of the other side, of a common ancestor.
 const OURS: u8 = 1;
 const THEIRS: u8 = 2;
 const BOTH: u8 = OURS | THEIRS;
@@ -49,19 +53,20 @@ struct SeenCommit {
     flags: u8,
     depth: usize,
     is_queued: bool,
-    /// Where it is and its parents; none if it is not there.
+    /// Address and parents; `None` if the commit is missing.
     found: Option<(Address, Vec<Hash>)>,
 }
 
-/// A search for common ancestors: the newest commit is looked at first, and tells its parents what they are ancestors of.
+/// Search for common ancestors: visits the newest commit first, and passes its flags to its
+/// parents.
 struct Search<'a> {
     inner: &'a StoreInner,
     depth_max: usize,
     seen: FastMap<Hash, SeenCommit>,
     queue: BinaryHeap<(Address, Hash)>,
-    /// Commits in the queue that are no ancestors of a common one, as far as is known.
+    /// Number of queued commits that are not known to be ancestors of a common ancestor.
     open: usize,
-    /// Common ancestors that are none of another, as far as is known.
+    /// Common ancestors that are not known to be ancestors of another one.
     common: BTreeSet<(Address, Hash)>,
 }
 
@@ -89,7 +94,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Tells a commit what it is an ancestor of.
+    /// Adds flags to a commit, and queues it if its flags changed.
     fn mark_ancestor(&mut self, hash: Hash, flags: u8, depth: usize) -> Result<()> {
         self.look_up(hash, depth)?;
         let Some(seen) = self.seen.get_mut(&hash) else { return Ok(()) };
@@ -116,7 +121,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Whether there may be another common ancestor, or one of those that are known may be an ancestor of another.
+    /// Returns whether another common ancestor may exist, or a known one may be an ancestor of
+    /// another.
     fn goes_on(&self) -> bool {
         let newest = self.queue.peek().map(|(at, _)| *at);
         let oldest = self.common.first().map(|(at, _)| *at);
@@ -140,11 +146,11 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Commits from some on to their ancestors, the newest first, each once.
+/// Iteration over commits and their ancestors, newest first, each once.
 struct Ancestors<'a> {
     inner: &'a StoreInner,
     queue: BinaryHeap<(Address, Hash)>,
-    /// Each commit that was met with its generation; and its record, until it is given out.
+    /// Visited commits with their generation, and their record until it is returned.
     met: FastMap<Hash, (usize, Option<CommitRecord>)>,
     missing: Vec<Hash>,
 }
@@ -169,7 +175,7 @@ impl<'a> Ancestors<'a> {
         Ok(())
     }
 
-    /// The next commit and its generation; its parents are not added yet.
+    /// Returns the next commit and its generation. The caller adds its parents.
     fn next(&mut self) -> Option<(usize, Commit)> {
         let (_, hash) = self.queue.pop()?;
         let (generation, record) = self.met.get_mut(&hash)?;
@@ -194,7 +200,7 @@ impl StoreInner {
         Ok(History { commits, missing: ancestors.missing })
     }
 
-    /// What a commit has at a path: its kind and hash.
+    /// Kind and hash of the tree of a commit at a path.
     fn at_path(&self, commit: &Hash, path: &[&[u8]]) -> Result<Option<(Kind, Hash)>> {
         let Some(context) = self.checkout(commit)? else { return Ok(None) };
         Ok(context.find_tree(path)?.map(|tree| (tree.kind(), tree.hash())))
@@ -223,7 +229,7 @@ impl StoreInner {
         Ok(modified)
     }
 
-    /// The common ancestors of two sets of commits that are none of another of them.
+    /// Returns the lowest common ancestors of two sets of commits.
     pub(crate) fn lcas(&self, ours: &[Hash], theirs: &[Hash], reach: Reach) -> Result<Vec<Hash>> {
         let mut search = Search::new(self, reach.depth);
         for (side, flags) in [(ours, OURS), (theirs, THEIRS)] {
@@ -250,19 +256,21 @@ macro_rules! searches {
             /// Cost: one read for each commit, beside those of the index.
             ///
             /// # Errors
-            /// [`UnknownCommit`](Error::UnknownCommit), [`Disk`](Error::Disk), [`Corrupt`](Error::Corrupt),
-            /// [`Index`](Error::Index).
+            /// [`UnknownCommit`](Error::UnknownCommit), [`Disk`](Error::Disk),
+            /// [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
             pub fn history(&self, head: &Hash, depth: usize) -> Result<History> {
                 self.inner.history(head, depth)
             }
 
-            /// The last `count` commits that lead to `head` and have something else at `path` than all their parents, the
-            /// newest first. Of a commit whose parents are all gone it counts that there is anything.
+            /// The last `count` commits that lead to `head` and have something else at `path` than
+            /// all their parents, the newest first. Of a commit whose parents are all gone it
+            /// counts that there is anything.
             ///
-            /// Cost: for each commit that is looked at two reads, and those of [`find_tree`](crate::Tree::find_tree).
+            /// Cost: for each commit that is looked at two reads, and those of
+            /// [`find_tree`](crate::Tree::find_tree).
             ///
             /// # Errors
-            /// As [`history`](Self::history).
+            /// Errors of [`history`](Self::history).
             pub fn last_modified<S: AsRef<[u8]>>(
                 &self,
                 head: &Hash,
@@ -272,14 +280,16 @@ macro_rules! searches {
                 self.inner.last_modified(head, Steps::new(path).as_slice(), count)
             }
 
-            /// The lowest common ancestors of two commits, the newest first: those that are no ancestors of another. None if
-            /// they have nothing in common, several if histories were merged crosswise.
+            /// The lowest common ancestors of two commits, the newest first: those that are no
+            /// ancestors of another. None if they have nothing in common, several if histories were
+            /// merged crosswise.
             ///
-            /// Cost: one read for each commit that is newer than the ancestors, beside those of the index.
+            /// Cost: one read for each commit that is newer than the ancestors, beside those of the
+            /// index.
             ///
             /// # Errors
-            /// [`MaxDepthReached`](Error::MaxDepthReached), [`TooManyLcas`](Error::TooManyLcas), and those of
-            /// [`history`](Self::history).
+            /// [`MaxDepthReached`](Error::MaxDepthReached), [`TooManyLcas`](Error::TooManyLcas),
+            /// and those of [`history`](Self::history).
             pub fn lcas(&self, ours: &Hash, theirs: &Hash, reach: Reach) -> Result<Vec<Hash>> {
                 self.inner.lcas(&[*ours], &[*theirs], reach)
             }

@@ -1,4 +1,5 @@
-//! What a writer and a reader of a store share: the pack, the index, and what is known about commits and branches.
+//! State that the writer and the readers of a store share: the pack, the index, and the view of
+//! commits and branches.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,26 +28,26 @@ use crate::store::watch::{HeadChange, Watches};
 use crate::tree::node::{Child, Env, Node, Shape};
 use crate::tree::tree::{Tree, empty_dir};
 
-/// What is known about a store beside its pack.
+/// View: the state of a store beside its pack.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     pub(crate) control: Control,
-    /// Commits that the index may not have: those made since the control record was written.
+    /// Commits that the index may lack: those made since the control record was written.
     pub(crate) recent: FastMap<Hash, Extent>,
-    /// The index is right about what lies below.
+    /// The index is complete below this address.
     pub(crate) indexed: Address,
     pub(crate) branches: Branches,
-    /// Commits that are kept although others after them were collected.
+    /// Commits kept although later ones were collected.
     pub(crate) kept: FastMap<Hash, Extent>,
-    /// The commit made last.
+    /// The newest commit.
     pub(crate) last: Option<Extent>,
     pub(crate) commits: u64,
-    /// Chunks below this one may be gone: a later control record, which is lost, may have said so.
+    /// Chunks below this one may be gone: a later control record, now lost, may have removed them.
     pub(crate) first_known: u32,
 }
 
 impl View {
-    /// What a control record knows by itself.
+    /// View of a control record alone, without the frames behind it.
     pub(crate) fn new(control: Control) -> Self {
         Self {
             recent: FastMap::default(),
@@ -60,7 +61,7 @@ impl View {
         }
     }
 
-    /// Whether a commit was not collected.
+    /// Returns whether a commit was not collected.
     pub(crate) fn is_kept(&self, hash: &Hash, extent: Extent) -> bool {
         extent.at >= self.control.retained || self.kept.get(hash) == Some(&extent)
     }
@@ -72,23 +73,23 @@ impl View {
     }
 }
 
-/// Tables of commits that a reader has looked at, from the newest on.
+/// Cache of the tables of commits that a reader has read, newest first.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     commits: FastMap<Hash, Extent>,
-    /// The newest table that was read, and the next one to be read.
+    /// The newest table that was read, and the next table to read.
     newest: Option<Extent>,
     next: Option<Extent>,
 }
 
-/// See the [module](self).
+/// State that writer and readers share. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct StoreInner {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) dir: PathBuf,
     pub(crate) pack: Arc<Pack>,
     pub(crate) env: Arc<Env>,
-    /// What a writer finds commits by; a reader has the tables of commits.
+    /// Index of the writer. A reader has none; it searches the tables of commits.
     pub(crate) index: Option<Box<dyn ObjectIndex>>,
     pub(crate) tables: Mutex<Tables>,
     pub(crate) view: RwLock<View>,
@@ -97,10 +98,12 @@ pub(crate) struct StoreInner {
     pub(crate) watches: Watches,
 }
 
-/// Reads what follows a control record: its branches, and the frames behind its tail.
+/// Recovers the view of a control record: reads its branches, and follows the frames behind its
+/// tail.
 ///
 /// # Errors
-/// [`Corrupt`](Error::Corrupt) if they do not, or if the pack is not where the record says; those of [`Pack::follow`].
+/// [`Corrupt`](Error::Corrupt) if they do not, or if the pack is not where the record says; those
+/// of [`Pack::follow`].
 pub(crate) fn recover(pack: &Pack, view: &mut View, limit: FollowLimit) -> Result<Tail> {
     let control = view.control;
     pack.set_store(control.store)?;
@@ -125,18 +128,18 @@ pub(crate) fn recover(pack: &Pack, view: &mut View, limit: FollowLimit) -> Resul
     Ok(tail)
 }
 
-/// Whether what lies before a tail without a frame behind it is where it was written.
+/// Returns whether the bytes before a tail without later frames are where they were written.
 fn starts_at(tail: &Tail) -> bool {
     let is_begun = tail.end.unit == FIRST_UNIT;
     if is_begun { tail.chunk.head.chain == tail.chain } else { Pack::has_state_before(tail) }
 }
 
-/// The table of commits at a place.
+/// Reads the table of commits at an extent.
 pub(crate) fn table_at(pack: &Pack, at: Extent) -> Result<CommitTable> {
     CommitTable::decode(at.at, &pack.body(at)?).map_err(|what| pack.corrupt(at.at, what))
 }
 
-/// Brings a view from one tail to the next.
+/// Advances a view from one tail to the next.
 pub(crate) fn follow(
     pack: &Pack,
     view: &mut View,
@@ -189,23 +192,24 @@ impl StoreInner {
         self.view.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The commit record at a place.
+    /// Reads the commit record at an extent.
     pub(crate) fn commit_at(&self, at: Extent) -> Result<CommitRecord> {
         let body = self.pack.body(at)?;
         CommitRecord::decode(at.at, self.env.rules.empty_hash(), &body)
             .map_err(|what| self.pack.corrupt(at.at, what))
     }
 
-    /// Where an object is that the index has.
+    /// Returns the extent of an object, if the index has it and it was not collected.
     ///
-    /// Cost: that of the index; for a reader one read for each table of commits down to that which has it, the first time.
+    /// Cost: that of the index; for a reader one read for each table of commits down to that which
+    /// has it, the first time.
     pub(crate) fn indexed(&self, object: Object, hash: &Hash) -> Result<Option<Extent>> {
         let found = match &self.index {
             Some(index) => index.find(&key(object, hash)).map_err(Error::index)?.map(extent),
             None => self.find_in_tables(hash)?,
         };
         let view = self.view();
-        // Without volumes, what was in the chunks before is gone.
+        // Without volumes, objects of earlier chunks are gone.
         let first = if view.control.volumes > 0 { 0 } else { view.control.first };
         Ok(found.filter(|extent| extent.at < view.indexed && extent.at.chunk >= first))
     }
@@ -222,14 +226,14 @@ impl StoreInner {
             }
             let Some(at) = tables.next else { return Ok(None) };
             let table = table_at(&self.pack, at)?;
-            // Those that are kept below are known.
+            // The view has the kept commits below `retained`.
             let is_last = table.commits.iter().any(|(_, extent)| extent.at < retained);
             tables.commits.extend(table.commits);
             tables.next = table.before.filter(|_| !is_last);
         }
     }
 
-    /// The commit of a hash.
+    /// Returns the commit of a hash, if it exists and was not collected.
     pub(crate) fn find_commit(&self, hash: &Hash) -> Result<Option<(Extent, CommitRecord)>> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
@@ -247,19 +251,19 @@ impl StoreInner {
         };
         let record = match self.commit_at(extent) {
             Ok(record) => record,
-            // It was collected since.
+            // A collection removed the commit meanwhile.
             Err(_) if !self.view().is_kept(hash, extent) => return Ok(None),
             Err(error) => return Err(error),
         };
         Ok((record.commit.hash == *hash).then_some((extent, record)))
     }
 
-    /// The context of a commit.
+    /// Checks out a commit.
     pub(crate) fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
         let Some((extent, record)) = self.find_commit(hash)? else { return Ok(None) };
         let pins = Pins::default();
         if let Some(root) = &record.root {
-            // A collection looks at the pins and hides commits under this lock.
+            // A collection reads the pins and hides commits under this lock.
             let view = self.view();
             if !view.is_kept(hash, extent) {
                 return Ok(None);
@@ -269,7 +273,7 @@ impl StoreInner {
         Ok(Some(Context::new(self.tree_of(&record, pins)?, vec![record.commit.hash])))
     }
 
-    /// The tree of a commit.
+    /// Returns the tree of a commit.
     pub(crate) fn tree_of(&self, record: &CommitRecord, pins: Pins) -> Result<Tree> {
         let root = match &record.root {
             None => empty_dir(),
@@ -278,12 +282,12 @@ impl StoreInner {
         Ok(Tree::at(Arc::clone(&self.env), root, pins))
     }
 
-    /// Makes the calls of watches for what changed before `end`.
+    /// Calls the watches for the changes before `end`.
     pub(crate) fn call_watches(&self, end: Address) {
         self.watches.call(end, &|change, path| self.differ(change, path).unwrap_or(true));
     }
 
-    /// Whether the heads of a branch have something else at a path.
+    /// Returns whether the heads of a change differ at a path.
     fn differ(&self, change: &HeadChange, path: &[Box<[u8]>]) -> Result<bool> {
         let at_path = |head: Option<Hash>| -> Result<Option<Tree>> {
             let Some(hash) = head else { return Ok(None) };
@@ -292,12 +296,12 @@ impl StoreInner {
         Ok(at_path(change.before)? != at_path(change.after)?)
     }
 
-    /// An empty tree of this store.
+    /// Returns an empty tree of this store.
     pub(crate) fn empty(&self) -> Tree {
         Tree::at(Arc::clone(&self.env), empty_dir(), Pins::default())
     }
 
-    /// The commits in the order in which they were made, the newest first.
+    /// Returns the commits, newest first.
     pub(crate) fn newest(&self) -> impl Iterator<Item = Result<(Extent, CommitRecord)>> + '_ {
         let (retained, mut next, mut kept) = {
             let view = self.view();
@@ -317,7 +321,7 @@ impl StoreInner {
         })
     }
 
-    /// The head of a branch.
+    /// Head of a branch.
     pub(crate) fn branch(&self, name: &[u8]) -> Option<Hash> {
         self.view().branches.get(name).copied()
     }
@@ -327,7 +331,7 @@ impl StoreInner {
         self.view().branches.iter().map(|(name, head)| (name.clone(), *head)).collect()
     }
 
-    /// The directories of the volumes.
+    /// Directories of the volumes.
     pub(crate) fn volumes(&self) -> Vec<PathBuf> {
         let volumes = self.view().control.volumes;
         let archive = self.pack.locations().archive();
@@ -341,9 +345,10 @@ impl StoreInner {
         }
     }
 
-    /// Calls `visit` with a directory and all objects below it that were not seen, or are in no chunk that `seen` is for; and
-    /// `skip` with the error of each directory or inode that cannot be read, which is left out with what is below it, if that
-    /// says so.
+    /// Calls `visit` with a directory and all objects below it that are not in `seen`.
+    ///
+    /// Calls `skip` with the error of an unreadable directory or inode. If `skip` returns `Ok`,
+    /// the walk leaves out the directory and all below it.
     pub(crate) fn each_object(
         &self,
         root: Link,
@@ -386,8 +391,8 @@ impl StoreInner {
         Ok(())
     }
 
-    /// Calls `visit` with the objects of the commits behind the control record that lie there, but for directories that are
-    /// damaged, and what only they lead to.
+    /// Calls `visit` with the objects behind the tail of the control record that recent commits
+    /// reach. Damaged directories, and all that only they reach, are left out.
     ///
     /// Cost: one read for each directory and inode of these.
     pub(crate) fn each_recent(&self, visit: &mut dyn FnMut(Object, &Link)) -> Result<()> {
@@ -397,7 +402,7 @@ impl StoreInner {
         };
         let end = last.map_or(tail.chunk, |last| last.at.chunk);
         let mut seen = Marks::new(tail.chunk, end + 1);
-        // For who reads the object.
+        // The reader of the object reports the damage.
         let mut skip = |error| match error {
             Error::Corrupt { .. } | Error::Collected { .. } | Error::VolumeMissing { .. } => Ok(()),
             error => Err(error),

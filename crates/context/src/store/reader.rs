@@ -1,7 +1,9 @@
-//! Readers: other processes that look at a store while one writes to it, and write nothing at all.
+//! Readers: handles that read a store, also from other processes and beside its writer, and write
+//! nothing.
 //!
-//! A reader sees the frames that were whole when it was opened, or last [synced](StoreReader::sync): whole commits, in
-//! order. It finds commits by the tables in the pack, not by the index, so that it needs no lease and no right to write.
+//! A reader sees the frames that were complete when it was opened or last
+//! [synced](StoreReader::sync): whole commits, in order. It finds commits in the tables of the
+//! pack, not in the index, so it needs neither a lease nor the right to write.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -23,10 +25,10 @@ use crate::store::store::{Recovery, Store, check_whole, enter, read_control};
 use crate::store::watch::{Watches, changes};
 use crate::tree::node::{Env, Source};
 
-/// How often a store is read anew because it changed meanwhile.
+/// Retries of reading a store that changes meanwhile.
 const RETRIES: usize = 10;
 
-/// A store that is open for reading, in this process or another than its writer's.
+/// Store open for reading, in the process of its writer or another.
 #[derive(Debug)]
 pub struct StoreReader {
     pub(crate) inner: StoreInner,
@@ -34,7 +36,7 @@ pub struct StoreReader {
     recovery: Recovery,
 }
 
-/// The newest state of a store.
+/// Reads the newest state of a store.
 fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail, Recovery)> {
     let mut failed = None;
     let mut known = None;
@@ -54,12 +56,12 @@ fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail, Recover
                     };
                     return Ok((view, tail, recovery));
                 }
-                // What the newer record says is worth more than what comes of the older one.
+                // The error of the newer record is the more useful one.
                 Err(error) if number == 0 => failed = Some(error),
                 Err(_) => {}
             }
         }
-        // A collection has taken files away between two looks, or they are damaged.
+        // A collection removed files between two reads, or the files are damaged.
         if known.replace(file.newest().sequence) == Some(file.newest().sequence) {
             break;
         }
@@ -69,11 +71,11 @@ fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail, Recover
 }
 
 impl Store {
-    /// Opens the store in `dir` for reading, as [`StoreReader::open`] does: nothing is written, also where
-    /// nothing can be.
+    /// Opens the store in `dir` for reading, like [`StoreReader::open`]. Writes nothing, so a
+    /// read-only disk suffices.
     ///
     /// # Errors
-    /// As [`StoreReader::open`].
+    /// Errors of [`StoreReader::open`].
     pub fn open_read_only(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -84,15 +86,15 @@ impl Store {
 }
 
 impl StoreReader {
-    /// Opens the store in `dir` for reading, with so many bytes for decoded objects. Nothing is written, and no lock is
-    /// taken.
+    /// Opens the store in `dir` for reading, with a cache of `cache_bytes`. Writes nothing and
+    /// takes no lock.
     ///
     /// Cost: reads the control record and the frames behind it: less than two chunks.
     ///
     /// # Errors
-    /// [`NotFound`](Error::NotFound), [`IncompleteImport`](Error::IncompleteImport), [`Corrupt`](Error::Corrupt),
-    /// [`AbsentLocation`](Error::AbsentLocation) and [`ForeignLocation`](Error::ForeignLocation) of the archive,
-    /// [`Disk`](Error::Disk).
+    /// [`NotFound`](Error::NotFound), [`IncompleteImport`](Error::IncompleteImport),
+    /// [`Corrupt`](Error::Corrupt), [`AbsentLocation`](Error::AbsentLocation) and
+    /// [`ForeignLocation`](Error::ForeignLocation) of the archive, [`Disk`](Error::Disk).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, cache_bytes: usize) -> Result<Self> {
         let (dir, anchor) = enter(&*disk, dir)?;
         let dir = dir.as_path();
@@ -117,17 +119,18 @@ impl StoreReader {
         Ok(Self { inner, tail: Mutex::new(tail), recovery })
     }
 
-    /// What opening has found. Bytes behind the last whole frame may be a commit that a writer is just making.
+    /// Returns the findings of opening. Bytes behind the last frame may be a commit that a writer
+    /// is appending.
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
 
-    /// Picks up what the writer has made since; says whether there was anything.
+    /// Reads the commits made since; returns whether there were any.
     ///
     /// Cost: one read of the control record, and one of what was appended.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Errors of [`open`](Self::open).
     pub fn sync(&self) -> Result<bool> {
         let StoreInner { disk, dir, pack, .. } = &self.inner;
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +147,8 @@ impl StoreReader {
                 *tail = followed;
                 is_followed = true;
             }
-            // A writer that was killed, and is back, may have cut what was just being read.
+            // A restarted writer may have truncated the bytes that were just read, so a failure
+            // here is not final.
         } else if newest.collection() != known.collection() {
             pack.reopen();
         }
@@ -163,71 +167,72 @@ impl StoreReader {
         Ok(is_new)
     }
 
-    /// The hashing rules.
+    /// Hashing rules of the store.
     pub fn rules(&self) -> &Rules {
         &self.inner.env.rules
     }
 
-    /// Which objects the writer finds by their hashes.
+    /// Set of objects that the writer's index finds.
     pub fn indexing(&self) -> Indexing {
         self.inner.view().control.indexing
     }
 
-    /// The context of a commit that was there at the last sync, or is there now; none for one that was never made, or was
+    /// Checks out a commit that exists at the last sync or now; `None` if it never existed, or was
     /// collected.
     ///
-    /// Cost: two reads at most, beside those that find the commit: one for each chunk that was begun since it was made, once.
+    /// Cost: two reads at most, beside those that find the commit: one for each chunk that was
+    /// begun since it was made, once.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Errors of [`open`](Self::open).
     pub fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
         self.sync()?;
         self.inner.checkout(hash)
     }
 
-    /// Whether there is such a commit, at the last sync or now.
+    /// Returns whether a commit exists, at the last sync or now.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Errors of [`open`](Self::open).
     pub fn exists(&self, hash: &Hash) -> Result<bool> {
         self.sync()?;
         Ok(self.inner.find_commit(hash)?.is_some())
     }
 
-    /// What is stored about a commit that was there at the last sync.
+    /// Returns a commit that existed at the last sync.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`UnknownCommit`](Error::UnknownCommit).
+    /// Errors of [`open`](Self::open), and [`UnknownCommit`](Error::UnknownCommit).
     pub fn commit_info(&self, hash: &Hash) -> Result<Commit> {
         self.inner.commit_of(hash)
     }
 
-    /// Commits as of the last sync, the newest first.
+    /// Returns the commits at the last sync, newest first.
     pub fn newest(&self) -> impl Iterator<Item = Result<Commit>> + '_ {
         self.inner.newest().map(|commit| Ok(commit?.1.commit))
     }
 
-    /// The head of a branch at the last sync, if there was one.
+    /// Head of a branch at the last sync.
     pub fn branch(&self, name: &[u8]) -> Option<Hash> {
         self.inner.branch(name)
     }
 
-    /// All branches at the last sync, with their heads, by name.
+    /// All branches at the last sync with their heads, by name.
     pub fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
         self.inner.branches()
     }
 
-    /// The directories of the volumes of the archive at the last sync, the one that was added last at the end.
+    /// Directories of the volumes of the archive at the last sync, newest last.
     pub fn volumes(&self) -> Vec<PathBuf> {
         self.inner.volumes()
     }
 
-    /// The directory of the volumes of the archive, which may be elsewhere, and may not be made yet.
+    /// Directory of the volumes of the archive, which may be elsewhere and may not exist yet.
     pub fn archive_dir(&self) -> PathBuf {
         self.inner.pack.locations().archive()
     }
 
-    /// The directory of the index, which may be elsewhere.
+    /// Directory of the index, which may be elsewhere.
     pub fn index_dir(&self) -> PathBuf {
         self.inner.pack.locations().index()
     }

@@ -1,7 +1,7 @@
-//! Making the index: of a store whose index is lost or out of date, and of one that is repaired.
+//! Rebuilding the index of a store whose index is lost or stale, or that is repaired.
 //!
-//! The index has an entry that says how many commits of which store it knows. An index without the entry, or with one of
-//! fewer commits than the control record counts, is not believed.
+//! The index has an entry with the number of its commits and the identity of its store. An index
+//! without the entry, or with fewer commits than the control record counts, is stale.
 
 use std::sync::Arc;
 
@@ -13,13 +13,14 @@ use crate::pack::index::{
 use crate::pack::marks::Marks;
 use crate::store::inner::StoreInner;
 
-/// Entries that are put into the index at once.
+/// Entries of one insertion into the index.
 const BATCH: usize = 4096;
 
-/// Whether an index has everything that a control record refers to, as far as it says.
+/// Returns whether an index states that it has all commits of a control record.
 pub(crate) fn is_current(index: &dyn ObjectIndex, control: &Control) -> Result<bool> {
     let Some(state) = index.find(&STATE_KEY).map_err(Error::index)? else {
-        // A store that has written no control record since it was made needs none; entries may be there already.
+        // A store without a control record since its creation needs no state; entries may exist
+        // already.
         return Ok(control.commits == 0);
     };
     let least = state_value(control.commits, control.store);
@@ -27,7 +28,8 @@ pub(crate) fn is_current(index: &dyn ObjectIndex, control: &Control) -> Result<b
     Ok(state[8..] == least[8..] && commits(&state) >= control.commits)
 }
 
-/// Opens the index for writing, and makes it anew if it is lost or out of date; how many entries that took.
+/// Opens the index for writing, and rebuilds it if it is lost or stale. Returns the number of
+/// entries of a rebuilt index.
 pub(crate) fn open_current(
     inner: &mut StoreInner,
     engine: &Arc<dyn IndexEngine>,
@@ -49,7 +51,7 @@ pub(crate) fn open_current(
     Ok(Some(entries))
 }
 
-/// Makes the index anew; how many commits the store has, and how many entries the index.
+/// Rebuilds the index. Returns the number of commits of the store, and of entries of the index.
 ///
 /// Cost: reads the commits; for an index of all objects, everything that is in use.
 pub(crate) fn make(
@@ -76,7 +78,7 @@ pub(crate) fn make(
 
     let control = inner.view().control;
     let (all, tail) = (control.indexing == Indexing::Always, control.tail);
-    // With volumes, objects of the chunks before are there as well.
+    // With volumes, earlier chunks have objects as well.
     let first = if control.volumes > 0 { 0 } else { control.first };
     let mut seen = Marks::new(first, tail.chunk + 1);
     let mut commits = 0;
@@ -94,7 +96,7 @@ pub(crate) fn make(
     }
     add(None)?;
 
-    // The last entry, so that an index whose making is interrupted is made again.
+    // The state is the last entry, so that an interrupted rebuild is repeated.
     index.flush().map_err(Error::index)?;
     let state = (STATE_KEY, state_value(control.commits, control.store));
     index.insert(&[state]).map_err(Error::index)?;

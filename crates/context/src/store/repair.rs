@@ -1,10 +1,11 @@
-//! Repair: the index, the control record and the markers of volumes, which can be made again from the pack, are.
+//! Repair: rebuilds the index, the control record and the markers of volumes from the pack.
 //!
-//! What is whole stays as it is. A control record that is whole and leads anywhere stays; in the place of one that is lost, or
-//! leads to what is damaged, comes the last copy in the pack. The index is always made anew.
+//! Intact files stay as they are. A control record that leads to intact frames stays; the last copy
+//! in the pack replaces one that is lost or leads to damage. The index is always rebuilt.
 //!
-//! A pack that ends before where it was durable has lost commits. No repair hides that: it is refused, or, if the caller accepts the
-//! loss, what comes behind the first damage is moved to the directory `lost+found`, and the report names it.
+//! A pack that ends before its durable end has lost commits. Without consent ([`Loss`]) a repair
+//! refuses such a pack. With consent, it moves all bytes behind the first damage to the directory
+//! `lost+found`, and the report names the lost commits.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,61 +29,66 @@ use crate::store::inner::table_at;
 use crate::store::reindex::make;
 use crate::store::store::{enter, read_control, take_lock, write_control};
 
-/// Name of the directory that what is cut off goes to.
+/// Directory that receives the bytes behind the damage.
 const LOST_AND_FOUND: &str = "lost+found";
-/// Commits that a report names; further ones are counted.
+/// Upper bound of the named commits; further ones are only counted.
 const NAMED_MAX: usize = 1000;
 
-/// What a repair may do about commits that are lost.
+/// Consent to the loss of durable commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// Nothing: it is refused then, and changes nothing.
+    /// The repair is refused, and changes nothing.
     Refused,
-    /// Let go of them, and say which.
+    /// The repair drops the lost commits, and names them.
     Accepted,
 }
 
-/// What a repair has let go of.
+/// Commits and bytes that a repair dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lost {
-    /// How many commits.
+    /// Number of lost commits.
     pub commit_count: u64,
-    /// Those of them whose hashes are known: from what is left of the pack, from tables, and from the index. The first 1,000.
+    /// Known hashes of lost commits, from the rest of the pack, the tables, and the index: the
+    /// first 1,000.
     pub commits: Vec<Hash>,
-    /// Branches whose heads are others now, or that are gone, as far as that is known; and their heads now.
+    /// Branches that are known to have moved or to be gone, with their new heads.
     pub branches: Vec<(Vec<u8>, Option<Hash>)>,
-    /// Bytes that were moved to `lost+found`.
+    /// Bytes moved to `lost+found`.
     pub moved_bytes: u64,
 }
 
-/// What a repair has done.
+/// Result of a repair.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RepairReport {
-    /// The control record was made again.
+    /// Whether the control record was rewritten.
     pub control: bool,
-    /// Markers of volumes that were made again.
+    /// Rewritten markers of volumes.
     pub markers: u64,
     /// Entries of the new index.
     pub indexed: u64,
-    /// Commits that the store has.
+    /// Commits of the store.
     pub commits: u64,
-    /// Branches that it has.
+    /// Branches of the store.
     pub branches: u64,
-    /// What was let go of, if anything was.
+    /// Loss, if there was any.
     pub lost: Option<Lost>,
 }
 
-/// Makes the control record again if it is lost, damaged in one of its copies, or leads to what is damaged; the markers of volumes
-/// that have parts of this store and no whole marker; and the index anew. Nobody else may have the store open for writing.
+/// Repairs the store in `dir`: rewrites a control record that is lost, has a damaged copy, or leads
+/// to damage; rewrites damaged markers of volumes that have parts of this store; and rebuilds the
+/// index.
 ///
-/// Cost: reads the commits; for a lost control record, the chunks from the last one back to the first that has a copy; for
-/// an index of all objects, everything that is in use.
+/// No other handle may have the store open for writing.
+///
+/// Cost: reads the commits; for a lost control record, the chunks from the last one back to the
+/// first that has a copy; for an index of all objects, everything that is in use.
 ///
 /// # Errors
-/// [`Locked`](Error::Locked), [`NotFound`](Error::NotFound) without any chunk, [`AbsentLocation`](Error::AbsentLocation),
-/// [`ForeignLocation`](Error::ForeignLocation), [`WouldLose`](Error::WouldLose) if commits are lost
-/// and `loss` refuses that: nothing was changed then; [`Corrupt`](Error::Corrupt) if there is no copy of the control record or what
-/// it refers to is damaged, [`Disk`](Error::Disk), [`Index`](Error::Index).
+/// [`Locked`](Error::Locked), [`NotFound`](Error::NotFound) without any chunk,
+/// [`AbsentLocation`](Error::AbsentLocation), [`ForeignLocation`](Error::ForeignLocation),
+/// [`WouldLose`](Error::WouldLose) if commits are lost and `loss` refuses that: nothing was changed
+/// then; [`Corrupt`](Error::Corrupt) if there is no copy of the control record or what it refers to
+/// is damaged, [`Disk`](Error::Disk), [`Index`](Error::Index).
 pub fn repair(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -141,7 +147,7 @@ pub fn repair(
     let inner = found.inner;
     if report.control {
         let mut control = inner.view().control;
-        // Above what either page has.
+        // The sequence must exceed those of both pages.
         control.sequence = control.sequence.max(sequence) + 2;
         write_control(&**disk, dir, &control, found.end)?;
         inner.view_mut().control = control;
@@ -154,7 +160,7 @@ pub fn repair(
     Ok(report)
 }
 
-/// Whether an error is about what is stored, so that another control record may lead further.
+/// Returns whether an error is about stored bytes, so that another control record may lead further.
 fn is_damage(error: &Error) -> bool {
     matches!(
         error,
@@ -170,7 +176,7 @@ fn is_damage(error: &Error) -> bool {
     )
 }
 
-/// The store as the control record has it that leads furthest, up to the first damage.
+/// Opens the store by the control record that leads furthest, up to the first damage.
 fn longest(
     disk: &Arc<dyn Disk>,
     locations: &Arc<Locations>,
@@ -185,7 +191,7 @@ fn longest(
     controls.iter().filter_map(open).max_by_key(|found| found.end)
 }
 
-/// What lies behind the end of what was found.
+/// Collects the commits and branches behind the recovered end.
 fn name_lost(
     disk: &dyn Disk,
     dir: &Path,
@@ -209,11 +215,11 @@ fn name_lost(
                 }
                 Ok(())
             });
-            // What cannot be read cannot be named.
+            // An unreadable commit cannot be named.
             looked.ok();
         }
     }
-    // Tables and branches of records that lead there, as far as they are whole.
+    // The tables and branches of the newest control record, as far as they are intact.
     let mut branches = Vec::new();
     let newest = controls.iter().max_by_key(|control| control.commits);
     if let Some(newest) = newest {
@@ -234,7 +240,7 @@ fn name_lost(
             }
         }
     }
-    // The index has commits that were cut off without a trace.
+    // The index may have commits whose bytes are gone.
     if let Ok(Some(index)) = index.read(Arc::clone(&inner.disk), &inner.pack.locations().index()) {
         let mut visit = |found_key: &IndexKey, value: &IndexValue| {
             let hash = Hash(found_key.last_chunk().copied().unwrap_or_default());
@@ -254,14 +260,14 @@ fn name_lost(
     Ok(Lost { commit_count, commits, branches, moved_bytes: 0 })
 }
 
-/// Moves what lies behind the end of the pack to `lost+found`; how many bytes that were.
+/// Moves the bytes behind the end of the pack to `lost+found`; returns their number.
 fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
     let lost = dir.join(LOST_AND_FOUND);
     if disk.kind(&lost)?.is_none() {
         disk.create_dir(&lost)?;
         disk.sync_dir(dir)?;
     }
-    // A chunk that was moved there before stays.
+    // A chunk moved by an earlier repair stays.
     let target = |name: &str| -> Result<std::path::PathBuf> {
         let mut path = lost.join(name);
         let mut number = 1;
@@ -277,7 +283,7 @@ fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
     let len = file.len()?;
     if len > end.offset() {
         let mut bytes = vec![0; (len - end.offset()) as usize];
-        // What cannot be read is not to be had.
+        // Unreadable bytes cannot be copied.
         if file.read_at(&mut bytes, end.offset()).is_ok() {
             let copy = target(&format!("chunk-{:08x}-from-{}", end.chunk, end.offset()))?;
             let copy = disk.open(&copy, OpenMode::CreateNew, Access::Buffered)?;
@@ -301,7 +307,7 @@ fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
     Ok(moved)
 }
 
-/// The control record that the last frame with a copy of it leads to.
+/// Returns the control record of the last frame with a copy of it.
 fn control_of_pack(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<Option<Control>> {
     let dir = locations.dir();
     let pack = Pack::new(Arc::clone(disk), Arc::clone(locations), false, 0);

@@ -1,8 +1,11 @@
-//! The store: one writer that commits, in a directory of its own.
+//! Store: one writer that commits, in a directory of its own.
 //!
-//! A commit hashes what changed, writes it and its commit record as one frame at the end of the pack, and syncs; commits
-//! of several threads share a sync. The control record is written when a chunk is begun; opening follows the frames
-//! behind it, cuts what is not whole, and needs neither the index nor a log.
+//! A commit hashes the changes, appends them with the commit record as one frame to the pack, and
+//! syncs. Commits of several threads share an fsync (group commit). A new chunk comes with a new
+//! control record. Opening follows the frames behind the control record, truncates a torn write,
+//! and needs neither the index nor a log.
+//!
+//! The lock order is in the header of [`store`](crate::store).
 
 use std::borrow::Cow;
 use std::panic::resume_unwind;
@@ -46,64 +49,67 @@ use crate::tree::encode::{Sink, Written};
 use crate::tree::node::{Child, Env};
 use crate::tree::tree::{Kind, Tree};
 
-/// Name of the file that a writer locks.
+/// Name of the file that the writer locks.
 const LOCK: &str = "lock";
-/// Name of the file that is there while a snapshot is imported into a new store.
+/// Name of the file that marks a store whose import has not ended.
 pub(crate) const IMPORTING: &str = "importing";
-/// The longest name of a branch, in bytes.
+/// Upper bound of the name of a branch, in bytes.
 const BRANCH_BYTES_MAX: usize = 255;
 
-/// A buffer up to this size is kept for the next frame, in bytes.
+/// Largest buffer that is kept for the next frame, in bytes.
 const SPARE_BYTES_MAX: usize = 4 << 20;
 
-/// Of more nodes the tree and the cache are told while another thread syncs.
+/// Above this many written nodes, updating the tree and the cache overlaps with the fsync.
 const KEPT_ALONE_MAX: u64 = 500;
 
-/// Shortest reserve: the frames, the tables and the index entries that a collection writes.
+/// Lower bound of the reserve: the frames, the tables and the index entries of a collection.
 const RESERVE_BYTES_MIN: u64 = 256 << 10;
 
-/// Entries that are put into the index at once.
+/// Entries of one insertion into the index.
 const INDEX_BATCH: usize = 4096;
 
-/// What a commit says about itself.
+/// Metadata of a commit.
 #[derive(Debug, Clone, Copy)]
 pub struct Meta<'a> {
     /// Seconds since 1970.
     pub date: i64,
-    /// Who made it.
+    /// Author.
     pub author: &'a [u8],
     /// Free text.
     pub message: &'a [u8],
 }
 
 impl<'a> Meta<'a> {
-    /// By `Tezos`, as all commits of a Tezos context are.
+    /// Metadata of a commit in a Tezos context, whose author is `Tezos`.
     pub fn tezos(date: i64, message: &'a str) -> Self {
         Self { date, author: b"Tezos", message: message.as_bytes() }
     }
 }
 
-/// What opening a store has found, dropped and made anew. Nothing that was known to be durable is ever dropped: opening fails then,
-/// and [`repair`](crate::store::repair()) says what would be lost.
+/// Findings of opening a store: what was found, truncated and rebuilt.
+///
+/// Opening never drops durable bytes. It fails instead, and [`repair`](crate::store::repair())
+/// says what would be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// Commits behind the control record, which were read from the end of the pack.
+    /// Commits behind the control record.
     pub commits: u64,
-    /// Bytes behind the last whole frame: of a write that a crash has cut short, so of no commit that was reported durable. A
-    /// writer has cut them.
+    /// Bytes of a torn write behind the last frame, so of no commit that was reported durable. A
+    /// writer has truncated them.
     pub cut_bytes: u64,
-    /// The newest control record leads to what is damaged, and the one before it was used, with the frames that follow; no commit
-    /// was lost.
+    /// The newest control record leads to damage, and the one before was used, with the frames that
+    /// follow; no commit was lost.
     pub fell_back: bool,
-    /// Copies of the control record, or its durable mark, that are damaged or cannot be read. A writer has written them anew.
+    /// Damaged or unreadable copies of the control record, or its durable mark. A writer has
+    /// rewritten them.
     pub damaged_copies: u64,
-    /// Entries of an index that was lost or out of date, and was made anew.
+    /// Entries of a rebuilt index, if the index was lost or stale.
     pub indexed: Option<u64>,
 }
 
 impl Recovery {
-    /// Sentences that say what was found, for who opened the store; none if it was closed properly and is whole.
+    /// Returns sentences about the findings; none if the store was closed properly and is intact.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
@@ -135,30 +141,31 @@ impl Recovery {
     }
 }
 
-/// What a collection changes in the control record.
+/// Changes of the control record by a collection.
 #[derive(Debug, Default)]
 pub(crate) struct ControlChange {
-    /// The first commit that is kept with all that follow, and those before it that are.
+    /// First commit from which on all are kept, and the kept commits before it.
     pub(crate) retained: Option<(Address, Vec<(Hash, Extent)>)>,
     pub(crate) collecting: Option<u32>,
     pub(crate) first: Option<u32>,
     pub(crate) volumes: Option<u16>,
 }
 
-/// What only the writer changes.
+/// State of the writer, under one mutex.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) tail: Tail,
-    /// A buffer for the next frame.
+    /// Buffer for the next frame.
     spare: Vec<u8>,
-    /// Objects that the index does not have yet, if it is to have them all.
+    /// Objects to be indexed by the next control record, if the index has all objects.
     unindexed: FastMap<IndexKey, IndexValue>,
     closed: bool,
     lock: Option<Box<dyn LockGuard>>,
 }
 
 impl Writer {
-    /// Has the next control record file objects in the index: whether each is a value, its hash and its place.
+    /// Adds objects to the next insertion into the index: whether each is a value, its hash and its
+    /// extent.
     pub(crate) fn index(&mut self, objects: impl Iterator<Item = (bool, Hash, Extent)>) {
         self.unindexed.extend(objects.map(|(is_value, hash, extent)| {
             let object = if is_value { Object::Value } else { Object::Dir };
@@ -167,26 +174,26 @@ impl Writer {
     }
 }
 
-/// What the head of a branch must be before it is changed.
+/// Condition on the head of a branch before a change.
 #[derive(Debug, Clone, Copy)]
 enum BranchTest {
     Any,
     Is(Option<Hash>),
 }
 
-/// What came of a change.
+/// Result of a change of a branch.
 #[derive(Debug, Clone, Copy)]
 struct BranchChange {
     before: Option<Hash>,
     is_set: bool,
 }
 
-/// Commits that a collection keeps although it was not asked to.
+/// Commits that a collection must keep beside its plan.
 #[derive(Debug, Default)]
 pub(crate) struct HeldCommits {
-    /// By how many calls under way each is held.
+    /// Number of running calls that hold each commit.
     pub(crate) counts: FastMap<Hash, u32>,
-    /// Those that were made again since a collection that is still looking for what is in use began; none if no collection does.
+    /// Commits made again since a collection began to mark; `None` while no collection marks.
     pub(crate) again: Option<Vec<Hash>>,
 }
 
@@ -198,7 +205,7 @@ impl HeldCommits {
     }
 }
 
-/// Holds a commit. See [`Store::hold`].
+/// Guard that holds a commit. See [`Store::hold`].
 #[derive(Debug)]
 pub(crate) struct HeldCommit<'a> {
     store: &'a Store,
@@ -225,32 +232,32 @@ pub(crate) fn check_branch_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// How far the pack is durable.
+/// Durable end of the pack, and whether a thread is syncing.
 #[derive(Debug)]
 struct Synced {
     end: Address,
     syncing: bool,
 }
 
-/// A store that is open for writing. All calls take `&self` and may run at once on several threads.
+/// Store open for writing. All calls take `&self`, and several threads may call at once.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) inner: StoreInner,
     pub(crate) options: Options,
     recovery: Recovery,
-    /// Its pages are written by who has the writer, its mark by who syncs.
+    /// The holder of `writer` writes the pages; the syncing thread writes the mark.
     control_file: Arc<dyn DiskFile>,
-    /// Room behind the control records that a collection may take on a full disk.
+    /// Room behind the control records, which a collection may use on a full disk.
     reserve: Mutex<Reserve>,
     pub(crate) writer: Mutex<Writer>,
-    /// Set when the store is being closed: a collection ends.
+    /// Set by `close`; ends a running collection.
     pub(crate) closing: AtomicBool,
-    /// HeldCommits by a collection.
+    /// Held by a collection, an import, and calls that exclude both.
     pub(crate) collection: Mutex<()>,
     pub(crate) held: Mutex<HeldCommits>,
-    /// What a collection has found to be in use, while it takes the rest away.
+    /// Live records, while a collection removes the others.
     pub(crate) marks: RwLock<Option<Arc<Marks>>>,
-    /// The end of the last frame that was written, and its file.
+    /// Tail behind the last written frame.
     written: Mutex<Tail>,
     synced: Mutex<Synced>,
     sync_ended: Condvar,
@@ -270,8 +277,8 @@ pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard
     })
 }
 
-/// The directory of a store from the root on, so that a change of the working directory changes nothing, and what keeps every
-/// path below it from leading elsewhere.
+/// Returns the absolute directory of a store, which a change of the working directory does not
+/// affect, and an anchor that keeps paths below it from leading elsewhere.
 pub(crate) fn enter(disk: &dyn Disk, dir: &Path) -> Result<(PathBuf, Arc<dyn Anchor>)> {
     let dir = disk.absolute(dir)?;
     match disk.anchor(&dir) {
@@ -294,13 +301,13 @@ fn sync_parent(disk: &dyn Disk, dir: &Path) -> Result<()> {
     }
 }
 
-/// The record that has a copy of the control record.
+/// Writes the record with a copy of the control record.
 fn put_state(control: &Control, body: &mut Vec<u8>) {
     body.push(STATE);
     control.put(body);
 }
 
-/// Refuses a directory whose import did not end.
+/// Refuses a directory whose import was interrupted.
 pub(crate) fn check_whole(disk: &dyn Disk, dir: &Path) -> Result<()> {
     match disk.kind(&dir.join(IMPORTING))? {
         Some(_) => Err(Error::IncompleteImport { path: dir.to_owned() }),
@@ -308,10 +315,11 @@ pub(crate) fn check_whole(disk: &dyn Disk, dir: &Path) -> Result<()> {
     }
 }
 
-/// What the file `control` of a store says.
+/// Reads the file `control` of a store.
 ///
 /// # Errors
-/// [`NotFound`](Error::NotFound), [`LostControl`](Error::LostControl), those of [`ControlFile::read`].
+/// [`NotFound`](Error::NotFound), [`LostControl`](Error::LostControl), those of
+/// [`ControlFile::read`].
 pub(crate) fn read_control(disk: &dyn Disk, dir: &Path) -> Result<ControlFile> {
     let path = dir.join(CONTROL);
     if disk.kind(&path)?.is_none() {
@@ -320,15 +328,15 @@ pub(crate) fn read_control(disk: &dyn Disk, dir: &Path) -> Result<ControlFile> {
     ControlFile::read(disk, &path)
 }
 
-/// The error of a directory without a control record.
+/// Error of a directory without a control record.
 fn absent(disk: &dyn Disk, dir: &Path) -> Result<Error> {
     check_whole(disk, dir)?;
     let path = dir.to_owned();
     Ok(if has_pack(disk, dir)? { Error::LostControl { path } } else { Error::NotFound { path } })
 }
 
-/// Whether a directory has more of a pack than what the making of a store leaves when it is interrupted: the first chunk, with
-/// a copy of the control record at most.
+/// Returns whether a directory has more of a pack than an interrupted creation leaves: the first
+/// chunk with at most a copy of the control record.
 fn has_pack(disk: &dyn Disk, dir: &Path) -> Result<bool> {
     if disk.kind(dir)? != Some(EntryKind::Directory) {
         return Ok(false);
@@ -347,7 +355,8 @@ fn has_pack(disk: &dyn Disk, dir: &Path) -> Result<bool> {
     }
 }
 
-/// Writes the file `control` anew, durably: the record in both pages, under numbers above all that were, and a mark.
+/// Replaces the file `control` durably: the record in both pages, under numbers above all former
+/// ones, and a mark.
 pub(crate) fn write_control(
     disk: &dyn Disk,
     dir: &Path,
@@ -363,7 +372,7 @@ pub(crate) fn write_control(
     Ok(disk.sync_dir(dir)?)
 }
 
-/// Refuses rules that are not those of the store.
+/// Refuses rules that differ from those of the store.
 pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Result<()> {
     let mismatch = |option, stored: String, given: String| {
         Err(Error::ConfigMismatch { path: dir.to_owned(), option, stored, given })
@@ -381,7 +390,7 @@ pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Resul
     Ok(())
 }
 
-/// Whether `dir` holds a context store, of whatever version.
+/// Returns whether `dir` holds a context store, of any version.
 ///
 /// Cost: one read.
 ///
@@ -397,7 +406,7 @@ pub fn is_store(disk: &dyn Disk, dir: &Path) -> Result<bool> {
         return Ok(false);
     }
     let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
-    // One page is enough: the other one may be cut off, or unreadable.
+    // One page is enough: the other may be truncated or unreadable.
     let mut page = vec![0; CONTROL_PAGE_BYTES];
     for number in 0..2 {
         let read = file.read_at(&mut page, number * CONTROL_PAGE_BYTES as u64);
@@ -408,20 +417,21 @@ pub fn is_store(disk: &dyn Disk, dir: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// How long the reserve is: 1 MiB unless chunks have another length than usual. A chunk of which no more is in use can be
-/// rewritten within it.
+/// Length of the reserve: 1 MiB with default chunks. A chunk with fewer live bytes can be rewritten
+/// within it.
 fn reserve_bytes(options: &Options) -> u64 {
     (options.chunk_bytes / 16).max(RESERVE_BYTES_MIN)
 }
 
 impl Store {
-    /// Makes a store in `dir`, which is made if need be.
+    /// Creates a store in `dir`, and the directory if it is missing.
     ///
     /// Cost: a few writes and syncs.
     ///
     /// # Errors
-    /// [`AlreadyExists`](Error::AlreadyExists), [`Locked`](Error::Locked), [`InvalidConfig`](Error::InvalidConfig),
-    /// [`IncompleteImport`](Error::IncompleteImport), [`ForeignLocation`](Error::ForeignLocation), [`Disk`](Error::Disk).
+    /// [`AlreadyExists`](Error::AlreadyExists), [`Locked`](Error::Locked),
+    /// [`InvalidConfig`](Error::InvalidConfig), [`IncompleteImport`](Error::IncompleteImport),
+    /// [`ForeignLocation`](Error::ForeignLocation), [`Disk`](Error::Disk).
     pub fn create(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
         create_dirs(&*disk, dir)?;
@@ -431,7 +441,7 @@ impl Store {
         Self::create_locked(disk, (&dir, &anchor), options, guard)
     }
 
-    /// Makes a store in `dir`, whose lock is held.
+    /// Creates a store in `dir`, whose lock is held.
     pub(crate) fn create_locked(
         disk: Arc<dyn Disk>,
         (dir, anchor): (&Path, &Arc<dyn Anchor>),
@@ -477,7 +487,7 @@ impl Store {
         let (tail, _) = pack.append(&tail, frame, FrameKind::Branches, start)?;
         tail.chunk.file.sync()?;
         (control.tail, control.chain) = (tail.end, tail.chain);
-        // The name of the file is that of the store: it comes last, and whole.
+        // The file `control` makes the directory a store, so it comes last and complete.
         disk.sync_dir(dir)?;
         pack.set_store(store)?;
         write_control(&*disk, dir, &control, tail.end)?;
@@ -495,21 +505,28 @@ impl Store {
         )
     }
 
-    /// Opens the store in `dir` for writing. What a crash has left unfinished is cut.
+    /// Opens the store in `dir` for writing, and truncates a torn write.
     ///
-    /// Nothing is cut that was durable. The file `control` says up to where that was at least: the control record, and a mark that
-    /// is moved after each sync. The mark needs no sync of its own, so it can be behind after a loss of power, by what the system
-    /// had not yet written back. Then, and under [`Relaxed`](Durability::Relaxed) durability, damage of the last frame alone cannot be
-    /// told from a write that the crash has cut short, and is cut. After the death of the process alone it always can.
+    /// Opening never truncates durable bytes. The file `control` bounds the durable end from below,
+    /// by the control record and by a mark that the writer moves after each sync. The mark needs no
+    /// sync of its own, so after a power loss it may lag by the writes that the system had not
+    /// written back.
     ///
-    /// Cost: reads the control record and the frames behind it: less than two chunks; the objects of these once more if all are
-    /// [indexed](Indexing::Always). An index that is lost is made anew: reads the commits, or everything that is in use.
+    /// If it lags, or with [`Relaxed`](Durability::Relaxed) durability, damage of the last frame
+    /// alone looks like a torn write, and is truncated. After the death of the process alone, the
+    /// mark is exact.
+    ///
+    /// Cost: reads the control record and the frames behind it: less than two chunks; the objects
+    /// of these once more if all are [indexed](Indexing::Always). An index that is lost is made
+    /// anew: reads the commits, or everything that is in use.
     ///
     /// # Errors
-    /// [`NotFound`](Error::NotFound), [`Locked`](Error::Locked), [`ConfigMismatch`](Error::ConfigMismatch),
-    /// [`IncompleteImport`](Error::IncompleteImport), [`LostControl`](Error::LostControl), [`Corrupt`](Error::Corrupt) also if the
-    /// pack ends before where it was durable, [`ForeignChunk`](Error::ForeignChunk), [`AbsentLocation`](Error::AbsentLocation),
-    /// [`ForeignLocation`](Error::ForeignLocation), [`Disk`](Error::Disk), [`Index`](Error::Index).
+    /// [`NotFound`](Error::NotFound), [`Locked`](Error::Locked),
+    /// [`ConfigMismatch`](Error::ConfigMismatch), [`IncompleteImport`](Error::IncompleteImport),
+    /// [`LostControl`](Error::LostControl), [`Corrupt`](Error::Corrupt) also if the pack ends
+    /// before where it was durable, [`ForeignChunk`](Error::ForeignChunk),
+    /// [`AbsentLocation`](Error::AbsentLocation), [`ForeignLocation`](Error::ForeignLocation),
+    /// [`Disk`](Error::Disk), [`Index`](Error::Index).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
         let (dir, anchor) = enter(&*disk, dir)?;
@@ -536,7 +553,7 @@ impl Store {
             view.first_known = newest.first;
             let tail = match recover(&pack, &mut view, FollowLimit::to(file.durable())) {
                 Ok(tail) => pack.to_append(tail)?,
-                // The older record may still have all that it refers to, where it can be read.
+                // The older record may still lead to intact frames.
                 Err(error @ (Error::Corrupt { .. } | Error::Disk(_))) => {
                     failed = failed.or(Some(error));
                     continue;
@@ -549,7 +566,7 @@ impl Store {
             pack.remove_strays(control.first)?;
             view.control.first = pack.first_present(control.first, view.first_known)?;
             pack.set_first(view.control.first);
-            // A process that was killed may have left names, and a chunk, that are not durable yet.
+            // A killed process may have left unsynced names and an unsynced chunk.
             pack.sync_new(&tail.chunk)?;
             sync_parent(&*disk, dir)?;
             let fell_back = failed.is_some();
@@ -585,7 +602,8 @@ impl Store {
         guard: Box<dyn LockGuard>,
     ) -> Result<Self> {
         let control_file = disk.open(&dir.join(CONTROL), OpenMode::ReadWrite, Access::Buffered)?;
-        // A process that was killed may not have synced the record that was read: commits that it hides must not come back.
+        // A killed process may not have synced the record that was read: commits that it hides must
+        // not come back.
         control_file.sync()?;
         let source: Arc<dyn crate::tree::node::Source> = Arc::clone(&pack) as _;
         let env = Arc::new(Env { rules: options.rules, source: Some(source), proof: false });
@@ -602,7 +620,7 @@ impl Store {
             watches: Watches::default(),
         };
         recovery.indexed = open_current(&mut inner, &options.index)?;
-        // What lies behind the control record, the index does not have.
+        // The index lacks the objects behind the control record.
         let mut unindexed = FastMap::default();
         if options.indexing == Indexing::Always {
             inner.each_recent(&mut |object, link| {
@@ -616,7 +634,8 @@ impl Store {
             reserve: Mutex::new(Reserve::open(Arc::clone(&control_file), reserve_bytes(options))),
             control_file,
             written: Mutex::new(tail.clone()),
-            // Opening has synced the last chunk, and those before it were synced when it was begun.
+            // Opening synced the last chunk; earlier chunks were synced when their successor was
+            // begun.
             synced: Mutex::new(Synced { end: tail.end, syncing: false }),
             writer: Mutex::new(Writer {
                 tail,
@@ -638,26 +657,30 @@ impl Store {
         Ok(store)
     }
 
-    /// Notes in the file `control` that the pack is durable up to `end`. The mark reaches the disk when the system writes it
-    /// back, or with the next control record.
+    /// Records in the file `control` that the pack is durable up to `end`. The mark reaches the
+    /// disk when the system writes it back, or with the next control record.
     fn move_mark(&self, store: u64, end: Address) {
-        // Without the mark damage of the last frame cannot be told from a torn write, and nothing else is lost.
+        // A failed write of the mark is harmless: only damage of the last frame then looks like a
+        // torn write.
         let _ = self.control_file.write_at(&Mark { store, end }.encode(), MARK_AT);
     }
 
-    /// What opening has found.
+    /// Findings of opening.
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
 
-    /// Options as the store in `dir` needs them: its rules and its indexing, and otherwise those of
-    /// [`Options::new`]. Looks at the control record alone, so archive and index may be away.
+    /// Returns the options that the store in `dir` needs: its rules and indexing, and otherwise
+    /// those of [`Options::new`].
+    ///
+    /// Reads the control record alone, so archive and index may be away.
     ///
     /// Cost: three reads.
     ///
     /// # Errors
-    /// [`NotFound`](Error::NotFound), [`LostControl`](Error::LostControl), [`Corrupt`](Error::Corrupt),
-    /// [`IncompleteImport`](Error::IncompleteImport), [`Disk`](Error::Disk).
+    /// [`NotFound`](Error::NotFound), [`LostControl`](Error::LostControl),
+    /// [`Corrupt`](Error::Corrupt), [`IncompleteImport`](Error::IncompleteImport),
+    /// [`Disk`](Error::Disk).
     pub fn options_of(disk: &dyn Disk, dir: &Path, index: Arc<dyn IndexEngine>) -> Result<Options> {
         let (dir, _anchor) = enter(disk, dir)?;
         let control = *read_control(disk, &dir)?.newest();
@@ -665,27 +688,27 @@ impl Store {
         Ok(Options { rules, indexing, ..Options::new(index) })
     }
 
-    /// The hashing rules.
+    /// Hashing rules of the store.
     pub fn rules(&self) -> &Rules {
         &self.inner.env.rules
     }
 
-    /// The directory of the volumes of the archive, which may be elsewhere, and may not be made yet.
+    /// Directory of the volumes of the archive, which may be elsewhere and may not exist yet.
     pub fn archive_dir(&self) -> PathBuf {
         self.inner.pack.locations().archive()
     }
 
-    /// The directory of the index, which may be elsewhere.
+    /// Directory of the index, which may be elsewhere.
     pub fn index_dir(&self) -> PathBuf {
         self.inner.pack.locations().index()
     }
 
-    /// The empty context, without parents.
+    /// Returns the empty context, without parents.
     pub fn empty(&self) -> Context {
         Context::new(self.inner.empty(), Vec::new())
     }
 
-    /// The context of a commit; none for a commit that was never made, or was collected.
+    /// Checks out a commit; `None` if it never existed, or was collected.
     ///
     /// Cost: two reads at most beside those of the index.
     ///
@@ -695,32 +718,34 @@ impl Store {
         self.inner.checkout(hash)
     }
 
-    /// Whether there is such a commit.
+    /// Returns whether a commit exists.
     ///
     /// # Errors
-    /// As [`checkout`](Self::checkout).
+    /// Errors of [`checkout`](Self::checkout).
     pub fn exists(&self, hash: &Hash) -> Result<bool> {
         Ok(self.inner.find_commit(hash)?.is_some())
     }
 
-    /// What is stored about a commit.
+    /// Returns a commit.
     ///
     /// # Errors
-    /// As [`checkout`](Self::checkout), and [`UnknownCommit`](Error::UnknownCommit).
+    /// Errors of [`checkout`](Self::checkout), and [`UnknownCommit`](Error::UnknownCommit).
     pub fn commit_info(&self, hash: &Hash) -> Result<Commit> {
         self.inner.commit_of(hash)
     }
 
-    /// The tree that is stored under a hash, for stores that index [all objects](Indexing::Always); none for one that was
-    /// never written to this store, or was collected, and for a value of at most 48 bytes, which is a part of its directory.
-    /// What is found stays as long as somebody has the tree, whatever is collected. Since the index follows the pack at some
-    /// distance, an object may have been written twice; it is not found any more when the copy that the index has was
-    /// collected, or when it was written shortly before a crash.
+    /// Returns the tree with a hash, in a store that indexes [all objects](Indexing::Always);
+    /// `None` if the store never wrote it, or collected it, and for a value of at most 48 bytes,
+    /// which is part of its directory.
+    ///
+    /// No collection removes the tree while a caller has it. Since the index lags behind the
+    /// pack, an object may be stored twice. It is then not found after the copy in the index was
+    /// collected, or if it was written shortly before a crash.
     ///
     /// Cost: that of the index, and one read, or two.
     ///
     /// # Errors
-    /// As [`checkout`](Self::checkout), and [`Closed`](Error::Closed).
+    /// Errors of [`checkout`](Self::checkout), and [`Closed`](Error::Closed).
     pub fn find_object(&self, kind: Kind, hash: &Hash) -> Result<Option<Tree>> {
         if kind == Kind::Directory && *hash == self.rules().empty_hash() {
             return Ok(Some(self.inner.empty()));
@@ -728,7 +753,7 @@ impl Store {
         let object = if kind == Kind::Value { Object::Value } else { Object::Dir };
         let pins = Pins::default();
         let link = {
-            // A collection switches to what it has found to be in use under this lock.
+            // A collection switches to its marks under this lock.
             let writer = lock(&self.writer);
             if writer.closed {
                 return Err(Error::Closed);
@@ -745,14 +770,14 @@ impl Store {
             (self.rules().value_hash(&value) == *hash).then(|| Child::ValueAt(Box::new(link)))
         } else {
             let node = env.load(&link)?;
-            // Inodes are indexed as well.
+            // The index also has inodes, which are no directories.
             let is_dir = node.check_shape(&env.rules, 0).is_ok();
             (is_dir && digest::hash_of(env, &node) == *hash).then_some(Child::Dir(node))
         };
         Ok(root.map(|root| Tree::at(Arc::clone(env), root, pins)))
     }
 
-    /// Commits in the order in which they were made, the newest first.
+    /// Returns the commits, newest first.
     pub fn newest(&self) -> impl Iterator<Item = Result<Commit>> + '_ {
         self.inner.newest().map(|commit| Ok(commit?.1.commit))
     }
@@ -772,7 +797,7 @@ impl Store {
         Ok(())
     }
 
-    /// Lets nothing be written any more after a call that has failed.
+    /// Poisons the store if `result` is an error.
     pub(crate) fn or_poison<E: Into<Error>>(
         &self,
         result: std::result::Result<(), E>,
@@ -783,7 +808,7 @@ impl Store {
         result.map_err(Into::into)
     }
 
-    /// The hash that a commit of `context` would have. Nothing is written.
+    /// Returns the hash that a commit of `context` would have. Writes nothing.
     pub fn hash(&self, context: &Context, meta: &Meta<'_>) -> Hash {
         let root = context.tree().hash_on(self.options.hash_threads);
         self.commit_hash(&root, context.parents(), meta)
@@ -794,41 +819,45 @@ impl Store {
         self.rules().commit_hash(&CommitInfo { root, parents, date, author, message })
     }
 
-    /// Writes what changed in `context`, and a commit of it; durable when the call returns, unless the store is
-    /// [`Relaxed`](Durability::Relaxed). The context stays as it is, its parents too.
+    /// Commits `context`: appends its changes and a commit record. Durable when the call returns,
+    /// unless the store is [`Relaxed`](Durability::Relaxed). The context and its parents stay as
+    /// they are.
     ///
-    /// Cost: one write and one sync; now and then those of a new chunk. In a store that indexes [all objects](Indexing::Always)
-    /// also a look into the index for each object, and one read for each directory that is there already.
+    /// Cost: one write and one sync; now and then those of a new chunk. In a store that indexes
+    /// [all objects](Indexing::Always) also a look into the index for each object, and one read for
+    /// each directory that is there already.
     ///
     /// # Errors
-    /// [`Disk`](Error::Disk) and [`Index`](Error::Index): nothing was committed, unless it was the sync that failed: then the store is
-    /// [`Poisoned`](Error::Poisoned) from here on, and the commit may be there when it is opened anew;
-    /// [`Closed`](Error::Closed); [`NotADirectory`](Error::NotADirectory) for a tree that is a value;
-    /// [`DanglingHash`](Error::DanglingHash) for a shallow part that the index of all objects does not have;
-    /// [`TooDeep`](Error::TooDeep) if such parts make the tree too high; [`CommitTooLarge`](Error::CommitTooLarge);
-    /// [`ForeignTree`](Error::ForeignTree) for a tree of another store, while one that belongs to none is copied.
+    /// [`Disk`](Error::Disk) and [`Index`](Error::Index): nothing was committed, unless it was the
+    /// sync that failed: then the store is [`Poisoned`](Error::Poisoned) from here on, and the
+    /// commit may be there when it is opened anew; [`Closed`](Error::Closed);
+    /// [`NotADirectory`](Error::NotADirectory) for a tree that is a value;
+    /// [`DanglingHash`](Error::DanglingHash) for a shallow part that the index of all objects does
+    /// not have; [`TooDeep`](Error::TooDeep) if such parts make the tree too high;
+    /// [`CommitTooLarge`](Error::CommitTooLarge); [`ForeignTree`](Error::ForeignTree) for a tree of
+    /// another store, while one that belongs to none is copied.
     pub fn commit(&self, context: &Context, meta: &Meta<'_>) -> Result<Hash> {
         let hash = self.commit_and_set(context, meta, None)?;
         Ok(hash.expect("only the test of a branch refuses a commit"))
     }
 
-    /// As [`commit`](Self::commit), and sets the head of a branch to the commit: both or neither, with one sync. No collection comes
-    /// between them.
+    /// Commits like [`commit`](Self::commit), and sets the head of a branch to the commit: both or
+    /// neither, with one sync. No collection comes between.
     ///
     /// Cost: that of a commit.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`BranchName`](Error::BranchName).
+    /// Errors of [`commit`](Self::commit), and [`BranchName`](Error::BranchName).
     pub fn commit_to(&self, branch: &[u8], context: &Context, meta: &Meta<'_>) -> Result<Hash> {
         let hash = self.commit_and_set(context, meta, Some((branch, BranchTest::Any)))?;
         Ok(hash.expect("any head of the branch will do"))
     }
 
-    /// As [`commit_to`](Self::commit_to) if the head of the branch is `test` now. If it is not, nothing is written, and the result
-    /// is none.
+    /// Commits like [`commit_to`](Self::commit_to) if the head of the branch is `test`. Otherwise
+    /// writes nothing, and returns `None`.
     ///
     /// # Errors
-    /// As [`commit_to`](Self::commit_to).
+    /// Errors of [`commit_to`](Self::commit_to).
     pub fn test_and_commit_to(
         &self,
         branch: &[u8],
@@ -891,7 +920,8 @@ impl Store {
         Ok(Some(hash))
     }
 
-    /// Makes the pack durable up to `end`, and meanwhile or before tells the tree and the cache what was written.
+    /// Makes the pack durable up to `end`. Updates the tree and the cache before, or, for many
+    /// nodes, during the sync.
     fn sync_and_keep(&self, end: Address, written: Written<'_>) -> Result<()> {
         let start = self.now();
         if self.options.hash_threads > 1 && written.counts().0 > KEPT_ALONE_MAX {
@@ -900,7 +930,7 @@ impl Store {
                 self.keep(written);
                 match sync {
                     Ok(sync) => sync.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                    // The system gives no thread.
+                    // The system refused the thread.
                     Err(_) => self.sync_to(end),
                 }
             })?;
@@ -912,13 +942,14 @@ impl Store {
         Ok(())
     }
 
-    /// Has collections keep a commit until the guard is dropped, if it is there before they take anything away.
+    /// Makes collections keep a commit until the guard is dropped, if the commit exists before they
+    /// remove anything.
     pub(crate) fn hold(&self, hash: Hash) -> HeldCommit<'_> {
         *lock(&self.held).counts.entry(hash).or_default() += 1;
         HeldCommit { store: self, hash }
     }
 
-    /// Tells the nodes of a tree where they are, and the cache of their records.
+    /// Stores the extents of records in the nodes of a tree, and the records in the cache.
     fn keep(&self, written: Written<'_>) {
         written.keep(|before, extent, record| {
             if let Some(before) = before {
@@ -928,8 +959,9 @@ impl Store {
         });
     }
 
-    /// The tree, if it is one of this store, or a copy of one that belongs to none: what is written is noted in its nodes, and
-    /// the places of another store mean nothing here.
+    /// Returns the tree if it belongs to this store; a copy of a tree without a store.
+    ///
+    /// Commits store extents in nodes, and extents of another store mean nothing here.
     fn own_tree<'a>(&self, tree: &'a Tree) -> Result<Cow<'a, Tree>> {
         if Arc::ptr_eq(&tree.env, &self.inner.env) {
             return Ok(Cow::Borrowed(tree));
@@ -943,7 +975,7 @@ impl Store {
         self.inner.disk.clock().monotonic()
     }
 
-    /// The hash of a tree, computed with all threads and counted.
+    /// Hashes a tree on all threads, and counts the work.
     fn hash_tree(&self, tree: &Tree) -> Result<Hash> {
         let Child::Dir(node) = tree.root() else {
             return match tree.root() {
@@ -964,13 +996,15 @@ impl Store {
         Ok(hash)
     }
 
-    /// Writes what changed in a tree without a commit. It is garbage until a commit reaches it. With [`Tree::clear`] behind it, a tree
-    /// of any size is built in little memory; who builds one does both after each 10,000 changes or so, as no call does by itself.
+    /// Writes the changes of a tree without a commit; they are garbage until a commit reaches them.
+    ///
+    /// With [`Tree::clear`] after it, a tree of any size is built in little memory. The caller
+    /// does both after about every 10,000 changes, since no call flushes by itself.
     ///
     /// Cost: one write.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Errors of [`commit`](Self::commit).
     pub fn flush(&self, tree: &Tree) -> Result<()> {
         let tree = &*self.own_tree(tree)?;
         self.hash_tree(tree)?;
@@ -981,8 +1015,8 @@ impl Store {
         Ok(())
     }
 
-    /// Appends a frame with what changed in a tree, with its commit if there is one, and with the branch that is set to the
-    /// commit; what was written is to be [kept](Self::keep).
+    /// Appends a frame with the changes of a tree, with its commit if there is one, and with the
+    /// branch that is set to the commit. The caller must [keep](Self::keep) the result.
     fn write<'a>(
         &self,
         writer: &mut Writer,
@@ -1020,7 +1054,7 @@ impl Store {
         Ok(written)
     }
 
-    /// Adds a commit that was written to the view, with the branch that was set to it in the same frame.
+    /// Adds a written commit to the view, with the branch set in its frame.
     pub(crate) fn show_commit(
         &self,
         writer: &Writer,
@@ -1039,8 +1073,11 @@ impl Store {
         }
     }
 
-    /// Appends a frame with what `fill` puts into it, with a commit of the root that it gives, if there is one, and with the branch
-    /// that is set to the commit. Gives that root, and the place of the commit, which is not in the view yet, nor is the branch.
+    /// Appends a frame with the records that `fill` writes, with a commit of the root that `fill`
+    /// returns, if there is one, and with the branch that is set to the commit.
+    ///
+    /// Returns the root and the extent of the commit. The view does not have the commit and the
+    /// branch yet.
     pub(crate) fn write_frame(
         &self,
         writer: &mut Writer,
@@ -1053,7 +1090,8 @@ impl Store {
         let mut sink = StoreSink { store: self, writer, frame };
         let root = fill(&mut sink)?;
         let (mut kind, mut extent) = (FrameKind::Objects, None);
-        // Not through the sink, which may end the frame: the commit is in the last one, and the branch with it.
+        // The sink may end its frame, and the commit and the branch must be in the last frame
+        // together: write both without the sink.
         let mut frame = sink.frame;
         if let Some((commit, branch)) = commit {
             let head = commit.hash;
@@ -1083,7 +1121,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the chunk if it is full, and begins the next one.
+    /// Begins the next chunk if this one is full.
     pub(crate) fn roll_if_full(&self, writer: &mut Writer) -> Result<()> {
         if writer.tail.end.offset() < self.options.chunk_bytes {
             return Ok(());
@@ -1091,8 +1129,8 @@ impl Store {
         self.roll(writer)
     }
 
-    /// Makes the pack durable up to `end`. Whoever comes while a sync runs waits for the next one, which serves all who
-    /// wait.
+    /// Makes the pack durable up to `end` (group commit). Callers that arrive during an fsync share
+    /// the next one.
     fn sync_to(&self, end: Address) -> Result<()> {
         let mut synced = lock(&self.synced);
         while synced.end < end {
@@ -1103,7 +1141,7 @@ impl Store {
             }
             synced.syncing = true;
             drop(synced);
-            // Chunks before this one were synced when it was begun.
+            // Earlier chunks were synced when this one was begun.
             let written = lock(&self.written).clone();
             let result = written.chunk.file.sync();
             self.inner.pack.counters.syncs.fetch_add(1, Ordering::Relaxed);
@@ -1122,7 +1160,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes the reserve back if a collection gave it up: nothing but collections goes on without it.
+    /// Restores the reserve if a collection used it. Only collections go on without the reserve.
     fn hold_reserve(&self) -> Result<()> {
         let mut reserve = lock(&self.reserve);
         if reserve.take_back(&*self.inner.disk, &self.inner.dir)? {
@@ -1131,23 +1169,24 @@ impl Store {
         Err(Error::OutOfSpace { path: self.inner.dir.clone(), reserve_bytes: reserve.bytes() })
     }
 
-    /// Gives the reserve to a collection, if the disk has less room than that.
+    /// Releases the reserve for a collection, if the disk has less room than the reserve.
     pub(crate) fn give_reserve_up(&self) -> Result<()> {
         let mut reserve = lock(&self.reserve);
         if self.inner.disk.free_bytes(&self.inner.dir)? < reserve.bytes() {
-            // The sync may have been told of a control record that was not written, and nobody is told twice.
+            // This sync also covers a control record written by another thread, and a failed sync
+            // is reported once.
             self.or_poison(reserve.give_up().map(drop))?;
         }
         Ok(())
     }
 
-    /// Takes the reserve back after a collection, if there is room.
+    /// Restores the reserve after a collection, if the disk has room.
     pub(crate) fn try_to_hold_reserve(&self) {
-        // Otherwise the next commit says that there is none.
+        // If there is no room, the next commit fails with `OutOfSpace`.
         let _ = self.hold_reserve();
     }
 
-    /// Makes every commit durable.
+    /// Makes all commits durable.
     ///
     /// # Errors
     /// [`Disk`](Error::Disk), after which the store is poisoned; [`Poisoned`](Error::Poisoned).
@@ -1156,13 +1195,13 @@ impl Store {
         self.sync_to(end)
     }
 
-    /// Makes the pack durable, brings the index up to it, and writes the control record.
+    /// Makes the pack durable, updates the index, and writes the control record.
     pub(crate) fn checkpoint(&self, writer: &mut Writer, change: &ControlChange) -> Result<()> {
         self.checkpoint_in(writer, change, false)
     }
 
-    /// The same; begins the next chunk before the control record is written, if `rolls` says so: the record says then that the
-    /// chunk is there, so that its loss is noticed.
+    /// Writes a checkpoint. If `rolls` is set, begins the next chunk before the control record,
+    /// which then names the chunk, so that its loss is noticed.
     fn checkpoint_in(
         &self,
         writer: &mut Writer,
@@ -1176,11 +1215,12 @@ impl Store {
         entries.extend(writer.unindexed.iter().map(|(key, value)| (*key, *value)));
         entries.sort_unstable_by_key(|entry| entry.0);
         self.index_entries(&entries)?;
-        // Last, and only then does the control record count these commits.
+        // The state comes last: an index with it has all commits that the control record counts.
         self.index_entries(&[(STATE_KEY, state_value(control.commits, control.store))])?;
         writer.unindexed.clear();
         if rolls {
-            // From here on frames go there, whether or not the record can be written: one of before leads there as well.
+            // From here on frames go to the new chunk, even if the control record fails: recovery
+            // by the former record follows the chunks as well.
             let tail = self.inner.pack.roll(&writer.tail, self.options.chunk_bytes)?;
             self.or_poison(self.inner.pack.sync_new(&tail.chunk))?;
             *lock(&self.written) = tail.clone();
@@ -1190,7 +1230,8 @@ impl Store {
         control.tail = writer.tail.end;
         control.chain = writer.tail.chain;
         let written = self.control_file.write_at(&control.encode(), control.offset());
-        // Whether commits are gone must not be left open while others are made.
+        // If this write fails, the record that hides commits may be on disk all the same: no later
+        // commit may build on either state.
         if change.retained.is_some() {
             self.or_poison(written)?;
         } else {
@@ -1215,8 +1256,8 @@ impl Store {
         index.flush().map_err(Error::index)
     }
 
-    /// Appends the table of branches and that of the commits since the last one; these commits, and what the control record
-    /// is to say.
+    /// Appends the table of branches and the table of recent commits. Returns these commits, and
+    /// the next control record.
     fn write_tables(
         &self,
         writer: &mut Writer,
@@ -1254,16 +1295,17 @@ impl Store {
         Ok((commits, control))
     }
 
-    /// Ends the chunk that is written to and begins another, which helps a collection of what is in it.
+    /// Ends the current chunk and begins another, so that a collection can collect it.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`EmptyChunk`](Error::EmptyChunk) if nothing was written since the last one.
+    /// Errors of [`commit`](Self::commit), and [`EmptyChunk`](Error::EmptyChunk) if nothing was
+    /// written since the last one.
     pub fn split(&self) -> Result<()> {
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
         let end = writer.tail.end;
         let view = self.inner.view();
-        // A chunk may have nothing but tables, of when the store was closed.
+        // A chunk may have only the tables of an earlier close.
         let has_commit = view.last.is_some_and(|last| last.at.chunk == end.chunk);
         if end.unit == FIRST_UNIT || (!has_commit && end == view.control.tail) {
             return Err(Error::EmptyChunk);
@@ -1272,12 +1314,12 @@ impl Store {
         self.roll(&mut writer)
     }
 
-    /// Ends the chunk, and begins the next one.
+    /// Ends the current chunk, and begins the next one.
     pub(crate) fn roll(&self, writer: &mut Writer) -> Result<()> {
         self.checkpoint_in(writer, &ControlChange::default(), true)
     }
 
-    /// The head of a branch, if there is one.
+    /// Head of a branch, if the branch exists.
     pub fn branch(&self, name: &[u8]) -> Option<Hash> {
         self.inner.branch(name)
     }
@@ -1287,27 +1329,28 @@ impl Store {
         self.inner.branches()
     }
 
-    /// Sets the head of a branch; the last to do so wins. Durable as a commit is.
+    /// Sets the head of a branch; the last writer wins. Durable like a commit.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`UnknownCommit`](Error::UnknownCommit), [`BranchName`](Error::BranchName).
+    /// Errors of [`commit`](Self::commit), and [`UnknownCommit`](Error::UnknownCommit),
+    /// [`BranchName`](Error::BranchName).
     pub fn set_branch(&self, name: &[u8], head: &Hash) -> Result<()> {
         self.change_branch(name, Some(*head), BranchTest::Any).map(drop)
     }
 
-    /// Removes a branch; says whether there was one.
+    /// Removes a branch; returns whether it existed.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Errors of [`commit`](Self::commit).
     pub fn remove_branch(&self, name: &[u8]) -> Result<bool> {
         Ok(self.change_branch(name, None, BranchTest::Any)?.before.is_some())
     }
 
-    /// Sets the head of a branch to `set`, or removes it, if it is `test` now; says whether it was. Of several that do so at
-    /// once one wins.
+    /// Sets the head of a branch to `set`, or removes the branch, if its head is `test` (compare
+    /// and set). Returns whether it was.
     ///
     /// # Errors
-    /// As [`set_branch`](Self::set_branch).
+    /// Errors of [`set_branch`](Self::set_branch).
     pub fn test_and_set_branch(
         &self,
         name: &[u8],
@@ -1336,7 +1379,8 @@ impl Store {
             {
                 return Err(Error::UnknownCommit { hash });
             }
-            // Who sets what is set already waits for the sync as well: it may be another's that is under way.
+            // A call that changes nothing also waits for the sync: the equal head may be another
+            // thread's unsynced change.
             self.move_branch(&mut writer, name, head)?;
             (writer.tail.end, current)
         };
@@ -1347,7 +1391,8 @@ impl Store {
         Ok(BranchChange { before, is_set: true })
     }
 
-    /// Appends a frame that sets the head of a branch, or removes the branch; none if nothing changes.
+    /// Appends a frame that sets the head of a branch, or removes the branch; appends nothing if
+    /// nothing changes.
     pub(crate) fn move_branch(
         &self,
         writer: &mut Writer,
@@ -1369,7 +1414,7 @@ impl Store {
         Ok(())
     }
 
-    /// Where an object is, if the index has it, or will, and it may be referred to.
+    /// Returns the extent of an object in the index, or about to be, if a record may refer to it.
     fn find_whole(&self, writer: &Writer, object: Object, hash: &Hash) -> Result<Option<Extent>> {
         let found = match writer.unindexed.get(&key(object, hash)) {
             Some(found) => Some(extent(*found)),
@@ -1378,7 +1423,8 @@ impl Store {
         Ok(found.filter(|extent| self.is_whole(extent.at)))
     }
 
-    /// Whether an object that the index has may be referred to: not while a collection takes it away, or parts of it.
+    /// Returns whether a record may refer to an indexed object: not to one that a running
+    /// collection removes, wholly or in part.
     fn is_whole(&self, at: Address) -> bool {
         if at.chunk >= self.inner.view().control.collecting {
             return true;
@@ -1387,7 +1433,7 @@ impl Store {
         marks.as_ref().is_some_and(|marks| marks.is_live(at))
     }
 
-    /// What the store holds and has done since it was opened.
+    /// Contents of the store, and its work since it was opened.
     pub fn stats(&self) -> Stats {
         let view = self.inner.view();
         let counters = &self.inner.pack.counters;
@@ -1407,16 +1453,19 @@ impl Store {
         }
     }
 
-    /// How long the preimages were that were hashed since it was opened: what hashing has cost at least.
+    /// Histogram of the lengths of preimages hashed since the store was opened, from which the
+    /// minimal cost of hashing follows.
     pub fn preimage_sizes(&self) -> PreimageSizes {
         lock(&self.preimages).clone()
     }
 
-    /// Cancels a collection, makes everything durable and gives up the lock. Later calls are refused, but contexts that are
-    /// checked out can be read; closing twice is no error. Not to be called by what paces a collection.
+    /// Cancels a collection, makes all commits durable, and releases the lock. Later calls are
+    /// refused, but checked-out contexts stay readable. Closing twice is no error.
+    ///
+    /// The callback `pace` of a collection must not call this.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Errors of [`commit`](Self::commit).
     pub fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
         let _ended = lock(&self.collection);
@@ -1434,8 +1483,8 @@ impl Store {
     }
 }
 
-/// A frame that knows what the store has, and is ended when it is large: what a commit consists of may be of several
-/// frames, of which the last has the commit.
+/// Sink of a commit: knows the objects of the store, and ends frames that are full. The last frame
+/// of a commit has its commit record.
 struct StoreSink<'a> {
     store: &'a Store,
     writer: &'a mut Writer,

@@ -1,5 +1,5 @@
-//! What differs between two trees of the same rules. Parts of equal hash are skipped without being loaded: whole
-//! directories, and within large ones whole inodes.
+//! Differences of two trees of the same rules. Parts of equal hash are skipped without being
+//! loaded: whole directories, and whole inodes of large directories.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::tree::node::{Env, Node, Shape, Spot};
 use crate::tree::tree::Tree;
 use crate::tree::walk::{Entry, dir, same, sorted};
 
-/// How the value at a path differs.
+/// Difference of the values at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// Only the second tree has one.
+    /// Only the second tree has a value.
     Added,
-    /// Only the first tree has one.
+    /// Only the first tree has a value.
     Removed,
-    /// Both have one, and not the same.
+    /// Both trees have a value, and the values differ.
     Changed,
 }
 
-/// A step that is not bound to the same on both sides. One of them is there.
+/// Step whose children differ. At least one side has a child.
 pub(crate) struct Pair {
     pub(crate) left: Option<Entry>,
     pub(crate) right: Option<Entry>,
@@ -35,7 +35,7 @@ impl Pair {
     }
 }
 
-/// What two directories are compared in.
+/// Environments of the two sides.
 #[derive(Clone, Copy)]
 pub(crate) struct Envs<'a> {
     pub(crate) left: &'a Env,
@@ -43,16 +43,17 @@ pub(crate) struct Envs<'a> {
 }
 
 impl Tree {
-    /// Calls `visit` for each path at which this tree and `other` do not have the same value, ascending by path. A value
-    /// that became a directory is removed, and what is in the directory added.
+    /// Calls `visit` for each path at which the values of the two trees differ, ascending by path.
     ///
-    /// Cost: one read for each directory and inode that differs and is not in memory; values are not read. Both trees
-    /// are hashed.
+    /// A value that became a directory is removed, and the values of the directory are added.
+    ///
+    /// Cost: one read for each directory and inode that differs and is not in memory; values are
+    /// not read. Both trees are hashed.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem), and [`ForeignTree`](Error::ForeignTree) for a tree of other rules;
-    /// the first error of `visit` ends the walk. [`LimitExceeded`](Error::LimitExceeded) if more
-    /// than [`PARTS_MAX`] parts differ, each counted wherever it stands.
+    /// Errors of [`mem`](Self::mem), and [`ForeignTree`](Error::ForeignTree) for a tree of other
+    /// rules; the first error of `visit` ends the walk. [`LimitExceeded`](Error::LimitExceeded) if
+    /// more than [`PARTS_MAX`] parts differ, each counted wherever it stands.
     pub fn diff<E: From<Error>>(
         &self,
         other: &Self,
@@ -90,7 +91,7 @@ impl Tree {
 type Spots<'a> = (Option<Spot<'a>>, Option<Spot<'a>>);
 type Visit<'a, E> = dyn FnMut(&[Box<[u8]>], Change) -> std::result::Result<(), E> + 'a;
 
-/// Visits a path if its values differ; gives what differs in the directories that are there.
+/// Visits a path if its values differ; returns the differing children of its directories.
 fn diff_spots<E: From<Error>>(
     envs: Envs<'_>,
     path: &[Box<[u8]>],
@@ -116,7 +117,7 @@ fn diff_spots<E: From<Error>>(
     Ok(Some(differing(envs, left.as_ref(), right.as_ref())?.into_iter()))
 }
 
-/// The steps of two directories that differ, ascending. A directory that is not there has no steps.
+/// Returns the differing steps of two directories, ascending. A missing directory has no steps.
 pub(crate) fn differing(
     envs: Envs<'_>,
     left: Option<&Arc<Node>>,
@@ -151,7 +152,7 @@ fn differing_inodes(
     Ok(())
 }
 
-/// The pairs of two ascending lists, without those that are the same.
+/// Merges two ascending lists into pairs, without equal ones.
 fn join(envs: Envs<'_>, left: Vec<Entry>, right: Vec<Entry>, out: &mut Vec<Pair>) {
     let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
     loop {

@@ -1,5 +1,6 @@
-//! Hashing of what changed: every node and value below a root that has no hash yet, each once, from the leaves up,
-//! several at once by the processor's lanes and large levels on several threads.
+//! Hashing: computes the hash of every node and value below a root that has none, each once, level
+//! by level from the leaves up. Nodes of a level are hashed in the lanes of the processor, and
+//! large levels on several threads.
 
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -11,9 +12,10 @@ use crate::base::stats::PreimageSizes;
 use crate::object::record::{Hashable, Stored};
 use crate::tree::node::{Body, Child, Env, Node, Shape, Slot, Spot, Value};
 
-/// From so many bytes of preimages on, a level is divided among threads: below it a thread costs more than it saves.
+/// Bytes of preimages from which on a level is divided among threads: below, a thread costs more
+/// than it saves.
 const THREAD_BYTES: usize = 64 << 10;
-/// Preimages that are collected before they are hashed.
+/// Bytes of preimages of one batch.
 const BATCH_BYTES: usize = 64 << 10;
 
 enum Job<'a> {
@@ -21,15 +23,15 @@ enum Job<'a> {
     Node(&'a Node),
 }
 
-/// What hashing has cost.
+/// Work of hashing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hashed {
     /// Nodes and values.
     pub(crate) count: u64,
-    /// Bytes of their preimages.
+    /// Bytes of the preimages.
     pub(crate) bytes: u64,
     pub(crate) sizes: PreimageSizes,
-    /// Values that are stored in these nodes, and have no hash there.
+    /// Values stored in these nodes, hashed for the hash of the node.
     pub(crate) again: u64,
 }
 
@@ -48,7 +50,7 @@ impl Hashed {
     }
 }
 
-/// The hash of `root`, and of everything below it, on up to `threads` threads.
+/// Hashes `root` and all below it on up to `threads` threads.
 pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
     let mut levels = HashLevels::default();
     levels.add(root);
@@ -64,7 +66,7 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
                 shares.map(|share| scope.spawn(|| hash_jobs(env, share))).collect();
             hashed.merge(&hash_jobs(env, own.unwrap_or_default()));
             for other in others {
-                // A panic there is passed on when the scope ends.
+                // The end of the scope passes on a panic of the thread.
                 other.join().iter().for_each(|other| hashed.merge(other));
             }
         });
@@ -72,18 +74,18 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
     (*root.hash.get().expect("the root is in the last level"), hashed)
 }
 
-/// What is to be hashed, by its distance from the leaves.
+/// Nodes and values to be hashed, by their distance from the leaves.
 #[derive(Default)]
 struct HashLevels<'a> {
     jobs: Vec<Vec<Job<'a>>>,
-    /// The distances of nodes that may be met again: a tree may stand in several places.
+    /// Distances of nodes that may be met again: a tree may be bound at several paths.
     shared: FastMap<*const Node, usize>,
 }
 
-// The pointers are compared, never followed.
+// Pointers are compared, never dereferenced.
 impl<'a> HashLevels<'a> {
-    /// Adds all from `root` down that has no hash, with a list of the nodes on the way: a path may
-    /// have more of them than a thread has stack for.
+    /// Adds all below `root` that have no hash, with a list of the open nodes: a path may have more
+    /// nodes than a thread has stack for.
     fn add(&mut self, root: &'a Node) {
         if root.hash.get().is_some() {
             return;
@@ -127,14 +129,14 @@ impl<'a> HashLevels<'a> {
     }
 }
 
-/// A node that is being added, after what is below it.
+/// Node that is being added, after the nodes below it.
 struct Adding<'a> {
     node: &'a Node,
-    /// Whether it may be met again.
+    /// Whether the node may be met again.
     is_shared: bool,
-    /// Number of the next child, of those that are not as in the record.
+    /// Number of the next child, among the children that differ from the record.
     next: usize,
-    /// Distance from the leaves, as far as it is known.
+    /// Lower bound of the distance from the leaves.
     level: usize,
 }
 
@@ -166,7 +168,7 @@ impl<'a> Adding<'a> {
     }
 }
 
-/// How many bytes will be hashed, about.
+/// Approximate bytes of a preimage.
 fn preimage_bytes(job: &Job<'_>) -> usize {
     match job {
         Job::Value(value) => value.bytes.len() + 8,
@@ -195,7 +197,8 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
     hashed
 }
 
-/// Hashes a batch: first the values that are stored in its nodes, whose hashes are put into the nodes' preimages.
+/// Hashes a batch: first the values stored in its nodes, whose hashes go into the preimages of the
+/// nodes.
 fn hash_batch(
     env: &Env,
     batch: &[Job<'_>],
@@ -219,7 +222,7 @@ fn hash_batch(
     }
 }
 
-/// The hash of a node as its content has it, whatever it is known by.
+/// Hashes the content of a node, and ignores the hash that the node has.
 pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
     let mut unknown = node.clone();
     unknown.hash = OnceLock::new();
@@ -229,8 +232,8 @@ pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
     *unknown.hash.get().expect("it was hashed")
 }
 
-/// The preimage of a node whose children have hashes, but for those of the values that are stored in it: these are
-/// appended to `inline`, and their hashes are to be filled in.
+/// Appends the preimage of a node whose children have hashes. Values stored in the node are
+/// appended to `inline`, and their hashes are filled in later.
 fn preimage(env: &Env, node: &Node, inline: &mut Preimages, out: &mut Preimages) {
     match node.shape() {
         Shape::Inner(inner) => {
@@ -268,13 +271,13 @@ fn preimage(env: &Env, node: &Node, inline: &mut Preimages, out: &mut Preimages)
 
 const HASHED: &str = "the levels below are hashed first";
 
-/// The hash of what is bound; of a directory or value in memory, the one that it was given before.
+/// Hash of a child; a directory or value in memory must have its hash already.
 pub(crate) fn spot_hash(env: &Env, spot: Spot<'_>) -> Hash {
     match spot.stored() {
         Ok(Stored::Inline(bytes)) => env.rules.value_hash(bytes),
         Ok(Stored::Value(link) | Stored::Dir(link)) => link.hash,
         Err(Child::Value(value)) => {
-            // A value that was stored in place is taken out without its hash.
+            // A value taken out of a record has no hash yet.
             *value.hash.get_or_init(|| env.rules.value_hash(&value.bytes))
         }
         Err(Child::Dir(node)) => *node.hash.get().expect(HASHED),

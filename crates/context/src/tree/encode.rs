@@ -1,5 +1,6 @@
-//! Writing of what changed: every directory, inode and large value below a root that has no place yet, children before
-//! parents, a subtree next to its siblings; so that what one block writes lies together.
+//! Encoding: writes every directory, inode and large value below a root that has no extent yet,
+//! children before parents, a subtree next to its siblings. So the records of one block lie
+//! together.
 
 use std::sync::Arc;
 
@@ -15,35 +16,37 @@ use crate::object::record::{
 };
 use crate::tree::node::{Body, Child, EntriesNode, Env, InnerNode, Node, Slot, Spot, Value};
 
-/// Where records are put.
+/// Target of records.
 pub(crate) trait Sink {
-    /// Where the next record will lie.
+    /// Address of the next record.
     fn next(&self) -> Address;
 
-    /// Appends a record, whose body `write` makes.
+    /// Appends a record, whose body `write` writes.
     fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent>;
 
-    /// An object of this hash that is stored already, if the sink knows one.
+    /// Returns an object of this hash that is already stored, if the sink knows one.
     fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Extent>>;
 }
 
-/// What was written, to be [kept](Written::keep) once it is in the pack.
+/// Written nodes and values, to be [kept](Written::keep) once their frame is in the pack.
 #[derive(Debug, Default)]
 pub(crate) struct Written<'a> {
     nodes: Vec<(&'a Node, Extent, Option<Arc<Record>>)>,
     values: Vec<(&'a Value, Extent)>,
-    /// Nodes of a tree that stand in it several times.
+    /// Written nodes that may occur again in the tree.
     shared: FastMap<*const Node, (Link, u16)>,
-    /// Values of which the same holds.
+    /// Written values that may occur again in the tree.
     shared_values: FastMap<*const Value, Extent>,
     buffers: EntriesBuffers,
 }
 
-// The pointers are compared, never followed.
+// Pointers are compared, never dereferenced.
 impl<'a> Written<'a> {
-    /// Tells the nodes where they are; calls `cache` with each new record, and where the one lies that it comes from. A node
-    /// above a part of which it only knows the hash may be less high than its record, and gets no place, so that what is made
-    /// of it is looked at again.
+    /// Stores the extents in the nodes; calls `cache` with each new record, its extent, and the
+    /// extent of its predecessor.
+    ///
+    /// A node above a blinded part may be lower than its record. Such a node gets no extent, so
+    /// that a later commit looks at it again.
     pub(crate) fn keep(self, mut cache: impl FnMut(Option<Extent>, Extent, Arc<Record>)) {
         for (node, extent, record) in self.nodes {
             if record.as_ref().is_none_or(|record| record.height <= node.height) {
@@ -58,7 +61,8 @@ impl<'a> Written<'a> {
         }
     }
 
-    /// Objects of each kind: directories and inodes, values. Those under which a dedup index may file them.
+    /// Returns the written objects: whether each is a value, its hash and its extent, for an index
+    /// of all objects.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (bool, Hash, Extent)> + '_ {
         let nodes = self
             .nodes
@@ -71,14 +75,14 @@ impl<'a> Written<'a> {
         nodes.chain(values)
     }
 
-    /// How many nodes and values were written.
+    /// Number of written nodes and values.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.nodes.len() as u64, self.values.len() as u64)
     }
 
-    /// Writes a node and what is below it, all of which have hashes; where it is, and its height.
-    /// Goes down with a list of the nodes on the way: a path may have more of them than a thread
-    /// has stack for.
+    /// Writes a node and all below it, which have hashes; returns its link and height.
+    ///
+    /// Keeps a list of the open nodes: a path may have more nodes than a thread has stack for.
     pub(crate) fn node(
         &mut self,
         env: &Env,
@@ -107,7 +111,7 @@ impl<'a> Written<'a> {
         }
     }
 
-    /// Where a node is and its height, if it is stored or was written before.
+    /// Returns the link and height of a node that is stored, or was written before.
     fn known(
         &mut self,
         env: &Env,
@@ -133,8 +137,8 @@ impl<'a> Written<'a> {
         Ok(Some(written))
     }
 
-    /// The next node below that may have to be written first. What else the node binds is written
-    /// on the way there.
+    /// Returns the next node below that may have to be written first. Writes other children on the
+    /// way.
     fn next_below(
         &mut self,
         env: &Env,
@@ -176,7 +180,7 @@ impl<'a> Written<'a> {
         Ok(None)
     }
 
-    /// Writes a node all of whose children are written.
+    /// Writes a node whose children are written.
     fn write(&mut self, writing: Writing<'a>, sink: &mut dyn Sink) -> Result<(Link, u16)> {
         let Writing { node, links, height, .. } = writing;
         let hash = *node.hash.get().expect(HASHED);
@@ -193,7 +197,7 @@ impl<'a> Written<'a> {
         Ok(written)
     }
 
-    /// `links` are those of the children that are neither in the record nor stored in the node.
+    /// `links` are the links of the children that are neither in the record nor stored in the node.
     fn entries(
         &mut self,
         entries: &'a EntriesNode,
@@ -239,7 +243,8 @@ impl<'a> Written<'a> {
         Ok((extent, record))
     }
 
-    /// The link of a child that is not stored in its directory, and its height, or 0 where the directory's accounts for it.
+    /// Returns the link of a child that is not stored in its directory, and its height; 0 if the
+    /// height of the directory accounts for it.
     pub(crate) fn child(
         &mut self,
         env: &Env,
@@ -291,12 +296,12 @@ impl<'a> Written<'a> {
 
 const HASHED: &str = "hashed before it is written";
 
-/// A node that is being written, after what is below it.
+/// Node that is being written, after the nodes below it.
 struct Writing<'a> {
     node: &'a Arc<Node>,
     /// The next item, or bucket.
     next: usize,
-    /// Those of an inode are of all its buckets that are not empty.
+    /// Links of written children; of an inode, of all its buckets that are not empty.
     links: Vec<Link>,
     height: u16,
 }
@@ -306,7 +311,7 @@ impl<'a> Writing<'a> {
         Self { node, next: 0, links: Vec::new(), height: node.height }
     }
 
-    /// Takes where a child was written, and its height.
+    /// Takes the link and the height of a written child.
     fn put(&mut self, (link, below): (Link, u16)) {
         let below = match &self.node.body {
             Body::Inner(_) => below,
@@ -317,7 +322,7 @@ impl<'a> Writing<'a> {
     }
 }
 
-/// Writes an inode with buckets, whose links these are.
+/// Writes an inode with buckets, given the links of its buckets.
 fn inner_written(
     inner: &InnerNode,
     links: Vec<Link>,
@@ -356,7 +361,8 @@ fn inner_written(
     Ok((extent, Record { height, body: RecordBody::Inner(written) }))
 }
 
-/// Where a directory, or an inode, is stored that the sink knows, and what is there. One that cannot be read counts as unknown.
+/// Returns the extent and the node of a directory or inode that the sink knows. An unreadable one
+/// counts as unknown.
 ///
 /// Cost: one read, if it is known and not in memory.
 fn known_dir(env: &Env, hash: &Hash, sink: &mut dyn Sink) -> Result<Option<(Extent, Arc<Node>)>> {

@@ -1,9 +1,10 @@
-//! Three-way merge of trees: what one side alone changed is taken from it, what both changed in the same way agrees,
-//! and values that both changed otherwise are merged by a function of the caller.
+//! Three-way merge of trees: changes of one side alone are taken, equal changes of both sides
+//! agree, and a function of the caller merges other changes of one value.
 //!
-//! A directory merges child by child; one that a side has removed counts as an empty one, so that the removal of a
-//! value and the addition of another beside it do not meet. A conflict is: a removal against a change of the same
-//! value, a value against a directory, and what the function says is one.
+//! A directory merges child by child. A directory that a side removed counts as an empty one, so
+//! removing a value does not conflict with adding another value beside it. A conflict is a removal
+//! against a change of the same value, a value against a directory, and any conflict that the
+//! function reports.
 
 use std::sync::Arc;
 use std::vec;
@@ -15,26 +16,26 @@ use crate::tree::node::{Child, Env, Node, Spot, Value};
 use crate::tree::tree::Tree;
 use crate::tree::walk::{Entry, dir, same};
 
-/// A value that both sides changed, neither to the same.
+/// Versions of a value that both sides changed differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Versions<'a> {
-    /// What it was; none if it is new.
+    /// Value of the base; `None` if the value is new.
     pub base: Option<&'a [u8]>,
-    /// What our side made of it.
+    /// Value of our side.
     pub ours: &'a [u8],
-    /// What their side made of it.
+    /// Value of their side.
     pub theirs: &'a [u8],
 }
 
-/// The merged value of a path, none to remove it, or why it cannot be merged.
+/// Merged value of a path, `None` to remove it, or the reason of a conflict.
 pub type Merged = std::result::Result<Option<Vec<u8>>, String>;
 
 type Merge<'a> = dyn FnMut(&[Box<[u8]>], Versions<'_>) -> Merged + 'a;
 
-/// What is to be bound at a path, or that nothing is.
+/// Path, and its new child or `None` to unbind it.
 type BindingChange = (Vec<Box<[u8]>>, Option<Child>);
 
-/// The three trees that are merged, and what is to be changed in ours.
+/// Merge of three trees, and the changes to make in ours.
 struct Merger<'a> {
     base: &'a Env,
     ours: &'a Env,
@@ -44,7 +45,7 @@ struct Merger<'a> {
     merge: &'a mut Merge<'a>,
 }
 
-/// What the three trees have at one path.
+/// Children of the three trees at one path.
 #[derive(Clone, Copy)]
 struct ThreeWay<'a> {
     base: Option<Spot<'a>>,
@@ -52,23 +53,25 @@ struct ThreeWay<'a> {
     theirs: Option<Spot<'a>>,
 }
 
-/// Directories that are merged child by child.
+/// Directories that are being merged child by child.
 struct Directories {
     base: Option<Arc<Node>>,
-    /// Steps in which the two sides differ that are not merged yet.
+    /// Differing steps that are not merged yet.
     pairs: vec::IntoIter<Pair>,
 }
 
 impl Tree {
-    /// Merges the changes that this tree and `theirs` made to `base`. `merge` is called, in the order of the paths, for
-    /// each value that both changed or added in different ways; it gives the merged value, or none to remove it.
+    /// Merges the changes that this tree and `theirs` made to `base`.
     ///
-    /// Cost: one read for each directory and inode in which this tree and `theirs` differ, and for the same ones of
-    /// `base`, if they are not in memory. The trees are hashed.
+    /// `merge` is called, in the order of the paths, for each value that both changed or added
+    /// differently; it returns the merged value, or `None` to remove it.
+    ///
+    /// Cost: one read for each directory and inode in which this tree and `theirs` differ, and for
+    /// the same ones of `base`, if they are not in memory. The trees are hashed.
     ///
     /// # Errors
-    /// [`Conflict`](Error::Conflict) at the first path that cannot be merged; otherwise as [`mem`](Self::mem) and
-    /// [`add_tree`](Self::add_tree).
+    /// [`Conflict`](Error::Conflict) at the first path that cannot be merged; otherwise as
+    /// [`mem`](Self::mem) and [`add_tree`](Self::add_tree).
     pub fn merge(
         &self,
         base: &Self,
@@ -106,7 +109,7 @@ impl Tree {
     }
 }
 
-/// Whether two trees have the same at a path.
+/// Returns whether two trees have the same child at a path.
 fn agree(left: (&Env, Option<Spot<'_>>), right: (&Env, Option<Spot<'_>>)) -> bool {
     match (left.1, right.1) {
         (Some(l), Some(r)) => same((left.0, l), (right.0, r)),
@@ -116,7 +119,7 @@ fn agree(left: (&Env, Option<Spot<'_>>), right: (&Env, Option<Spot<'_>>)) -> boo
 }
 
 impl Merger<'_> {
-    /// Merges all from the roots down, with a list of the directories on the way.
+    /// Merges all below the roots, with a list of the open directories.
     fn run(&mut self, roots: ThreeWay<'_>) -> Result<()> {
         let mut way: Vec<Directories> = self.spots(roots)?.into_iter().collect();
         while let Some(directories) = way.last_mut() {
@@ -143,7 +146,7 @@ impl Merger<'_> {
         Ok(())
     }
 
-    /// Merges what is at one path; gives the directories to be merged child by child.
+    /// Merges the children at one path; returns the directories to be merged child by child.
     fn spots(&mut self, three: ThreeWay<'_>) -> Result<Option<Directories>> {
         let ThreeWay { base, ours, theirs } = three;
         if agree((self.ours, ours), (self.theirs, theirs))

@@ -1,8 +1,9 @@
-//! Reading ahead: what leads to many paths is read level by level, each level in one batch, instead of node by node.
+//! Prefetch: reads the nodes on the way to many paths level by level, one batch for each level,
+//! instead of node by node.
 //!
-//! What is read goes into the cache, where the calls that come later find it; the tree itself stays as it is. So
-//! a prefetch changes no answer, only what an answer costs: what it cannot read it leaves to the call that needs it, which
-//! then says what is wrong.
+//! The records go into the cache, where later calls find them; the tree stays as it is. So a
+//! prefetch changes the cost of answers, never an answer, and leaves errors to the calls that need
+//! the record.
 
 use std::hash::RandomState;
 use std::sync::Arc;
@@ -14,41 +15,43 @@ use crate::object::record::Stored;
 use crate::tree::node::{Child, Env, InnerRef, Known, Node, Shape, Spot};
 use crate::tree::tree::Tree;
 
-/// What a [prefetch](Tree::prefetch) reads.
+/// Extent of a [prefetch](Tree::prefetch).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefetch {
-    /// What leads to the paths: enough to ask whether something is bound there, to bind and to unbind it.
+    /// Nodes on the way to the paths: enough to test, bind and unbind them.
     Way,
-    /// That, and what is bound there: values of more than 48 bytes, and the first node of directories.
+    /// Also the targets: values of more than 48 bytes, and the first node of directories.
     Target,
 }
 
-/// Where a path leads to next.
+/// Position of a path during a prefetch.
 #[derive(Debug, Clone)]
 enum PathPosition {
     Node(Arc<Node>),
     NodeAt(Link),
     ValueAt(Link),
-    /// Nowhere, or to a value that is in memory.
+    /// Nothing is bound, or a value in memory.
     End,
 }
 
 impl Tree {
-    /// Reads what leads to `paths`, so that calls on them find it in memory: the nodes of all paths on one level together, in
-    /// the order in which they are stored, up to 64 reads at once. Nothing in the tree changes, and there are no errors: what
-    /// cannot be read is left to the call that needs it. Does nothing for a tree that belongs to no store.
+    /// Reads the nodes on the way to `paths` into the cache: the nodes of all paths on one level
+    /// together, in the order of storage, up to 64 reads at once.
     ///
-    /// What is read is kept in the cache of the store. What that has no room for is read again when it is needed: a cache
-    /// that does not hold the nodes of all the paths makes a prefetch useless.
+    /// Nothing in the tree changes, and there are no errors: a later call that needs an
+    /// unreadable node reports it. Does nothing for a tree without a store.
     ///
-    /// Cost: one batch of reads for each level of directories and inodes that is not in memory, or two where nodes are stored
-    /// as deltas, whatever the number of paths. A batch has one read of 4 KiB for most of its nodes, or one for several that
-    /// are neighbours.
+    /// A cache too small for the nodes of all paths makes a prefetch useless, since evicted nodes
+    /// are read again.
+    ///
+    /// Cost: one batch of reads for each level of directories and inodes that is not in memory, or
+    /// two where nodes are stored as deltas, whatever the number of paths. A batch has one read of
+    /// 4 KiB for most of its nodes, or one for several that are neighbours.
     pub fn prefetch<P: AsRef<[S]>, S: AsRef<[u8]>>(&self, paths: &[P], what: Prefetch) {
         let Some(source) = &self.env.source else { return };
         let root = of_spot(Spot::Own(self.base()));
         let mut paths: Vec<&[S]> = paths.iter().map(AsRef::as_ref).collect();
-        // A block asks for the same path again and again. Paths are chosen by users, so the hash has a key.
+        // A block may name one path many times. Users choose paths, so the hash has a key.
         let mut seen: HashSet<Vec<&[u8]>, RandomState> = HashSet::default();
         paths.retain(|path| seen.insert(path.iter().map(AsRef::as_ref).collect()));
         drop(seen);
@@ -91,7 +94,7 @@ impl Tree {
     }
 }
 
-/// Goes on as far as what is in memory leads; and the steps that are left.
+/// Follows a path as far as nodes are in memory; returns the position and the remaining steps.
 fn follow<'a, S: AsRef<[u8]>>(
     env: &Env,
     mut next: PathPosition,

@@ -1,9 +1,9 @@
-//! Values that were bound in a tree and are not in its nodes yet: what a block writes again and again, such as a counter, is
-//! put into the tree once.
+//! Write buffer: values bound in a tree that are not in its nodes yet. A value that a block writes
+//! again and again, such as a counter, goes into the nodes once.
 //!
-//! Only bindings wait here that change nothing but themselves: of a path at which a value is bound, or nothing in a
-//! directory that is there. So none lies on the way of another, the nodes answer all other questions as if these were in
-//! them, and putting them in needs no I/O: all that is on their ways was looked at.
+//! Invariant: a buffered binding changes nothing but itself: its path has a value, or nothing in a
+//! directory that exists. So no buffered path lies on the way of another, the nodes answer all
+//! other questions, and applying the buffer needs no I/O.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, OnceLock};
@@ -12,10 +12,10 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::tree::node::Value;
 
-/// As many wait at most.
+/// Capacity of the buffer, in values.
 pub(crate) const WRITE_BUFFER_MAX: usize = 1 << 14;
 
-/// See the [module](self).
+/// Table of buffered values by their paths. See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct WriteBuffer {
     table: HashTable<BufferedValue>,
@@ -43,7 +43,7 @@ impl BufferedValue {
         }) && rest.is_empty()
     }
 
-    /// The steps of the path.
+    /// Steps of the path.
     fn steps(&self) -> Vec<&[u8]> {
         let (mut rest, mut steps) = (&*self.path, Vec::new());
         while let Some((&len, after)) = rest.split_first() {
@@ -73,7 +73,7 @@ impl WriteBuffer {
         hasher.finish()
     }
 
-    /// The value at `path`, if it waits here.
+    /// Returns the buffered value at `path`.
     pub(crate) fn get(&self, path: &[&[u8]]) -> Option<&Arc<Value>> {
         if self.table.is_empty() {
             return None;
@@ -82,7 +82,8 @@ impl WriteBuffer {
         Some(&bound.value)
     }
 
-    /// Binds another value at `path` if one waits there; gives it back if none does, and otherwise whether it is another.
+    /// Replaces the value at `path` if one is buffered, and returns whether it differs; otherwise
+    /// returns the value.
     pub(crate) fn replace(
         &mut self,
         path: &[&[u8]],
@@ -109,7 +110,7 @@ impl WriteBuffer {
         Ok(true)
     }
 
-    /// Adds a binding at `path`, where none waits.
+    /// Adds a value at `path`, where none is buffered.
     pub(crate) fn insert(&mut self, path: &[&[u8]], bytes: Box<[u8]>) {
         let hash = self.hash(path);
         let mut encoded = Vec::with_capacity(path.iter().map(|step| step.len() + 1).sum());
@@ -122,7 +123,7 @@ impl WriteBuffer {
         self.table.insert_unique(hash, bound, |bound| bound.hash);
     }
 
-    /// Forgets the binding at `path`; says whether there was one.
+    /// Removes the value at `path`; returns whether one was buffered.
     pub(crate) fn remove(&mut self, path: &[&[u8]]) -> bool {
         let hash = self.hash(path);
         let found = self.table.find_entry(hash, |bound| bound.is_at(path));
@@ -133,7 +134,7 @@ impl WriteBuffer {
         self.table.clear();
     }
 
-    /// All paths with their values, in no order.
+    /// Returns all paths with their values, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Vec<&[u8]>, &Arc<Value>)> {
         self.table.iter().map(|bound| (bound.steps(), &bound.value))
     }
