@@ -25,7 +25,7 @@ pub enum Error {
     /// The index failed. The store stays at its last commit; lookups that need no index still work.
     ///
     /// If the index is damaged, [`repair`](crate::store::repair()) rebuilds it from the pack.
-    #[error("the index of commits: {reason}; `terrane verify --repair` makes a damaged one again")]
+    #[error("index of commits: {reason}; `terrane verify --repair` rebuilds a damaged index")]
     Index {
         /// Message of the index.
         reason: String,
@@ -72,7 +72,7 @@ pub enum Error {
         pid: Option<u32>,
     },
     /// A file is not a file of a context store. Nothing was changed in the file.
-    #[error("{} is no file of a context store of Terrane", .path.display())]
+    #[error("{} is not a file of a Terrane context store", .path.display())]
     NotAContextStore {
         /// The file.
         path: PathBuf,
@@ -88,14 +88,14 @@ pub enum Error {
     },
     /// The control record is lost: the directory has chunks and no control record. Nothing was
     /// changed.
-    #[error("{0} has chunks of a context store and no control record; `terrane verify --repair {0}` makes that again", .path.display())]
+    #[error("{0} has chunks of a context store and no control record; `terrane verify --repair {0}` rebuilds it", .path.display())]
     LostControl {
         /// The directory.
         path: PathBuf,
     },
     /// Durable commits are lost, and a repair would drop them. Nothing was changed. Restore a
     /// backup, or accept the loss.
-    #[error("{0} has lost {commits} commits that were durable, from {at} on; nothing was repaired: restore a copy, or type \
+    #[error("{0} has lost {commits} durable commits from {at} on; nothing was repaired. Restore a backup, or run \
         `terrane verify --repair --accept-loss {0}`", .path.display())]
     WouldLose {
         /// The directory.
@@ -117,7 +117,7 @@ pub enum Error {
         newest: u32,
     },
     /// The store was created with other rules. Open the store with its own rules.
-    #[error("{}: {option} is {stored} there, not {given}", .path.display())]
+    #[error("{}: the store has {option} {stored}, not {given}", .path.display())]
     ConfigMismatch {
         /// The directory.
         path: PathBuf,
@@ -150,19 +150,19 @@ pub enum Error {
         allowed: &'static str,
     },
     /// An import into the directory was interrupted. Import again, or remove the directory.
-    #[error("an import into {} did not end; import once more, or remove the directory", .path.display())]
+    #[error("an import into {} was interrupted; import again, or delete the directory", .path.display())]
     IncompleteImport {
         /// The directory.
         path: PathBuf,
     },
     /// Reading or writing the stream of a snapshot failed. A partial import is not a commit.
-    #[error("the stream of the snapshot")]
+    #[error("reading or writing the stream of the snapshot failed")]
     Stream {
         /// Error of the stream.
         source: Arc<std::io::Error>,
     },
     /// The stream does not begin like a snapshot.
-    #[error("the stream is no snapshot of a context store of Terrane")]
+    #[error("the stream is no snapshot of a Terrane context store")]
     NotASnapshot,
     /// The snapshot has a format version that this program does not read. Use the program that
     /// wrote the snapshot.
@@ -189,7 +189,7 @@ pub enum Error {
     },
     /// The hash of an element differs from the hash that the stream states. Fetch the snapshot
     /// again.
-    #[error("element {index} of the snapshot has another hash than the snapshot says")]
+    #[error("element {index} of the snapshot does not have the hash that the snapshot states")]
     WrongHash {
         /// Number of the element, from 0.
         index: u64,
@@ -203,7 +203,7 @@ pub enum Error {
         what: Corrupt,
     },
     /// The elements of a snapshot make another commit than the head states.
-    #[error("the snapshot is of commit {found}, not of {expected}")]
+    #[error("the elements of the snapshot make commit {found}, not {expected}")]
     RootMismatch {
         /// Commit in the head.
         expected: Hash,
@@ -232,7 +232,7 @@ pub enum Error {
         bytes: usize,
     },
     /// A commit would write more than one frame holds. Flush the tree now and then.
-    #[error("a commit writes at most {limit} bytes at once; flush the tree now and then before")]
+    #[error("a commit writes at most {limit} bytes at once; flush the tree now and then before it")]
     CommitTooLarge {
         /// The limit, in bytes.
         limit: usize,
@@ -255,14 +255,14 @@ pub enum Error {
         reserve_bytes: u64,
     },
     /// Another collection or import is running.
-    #[error("a collection or an import runs already")]
+    #[error("another collection or import is running")]
     GcRunning,
     /// A collection was interrupted while it removed garbage. Collect everything again to remove
     /// the rest.
-    #[error("a collection was interrupted; collect everything once more")]
+    #[error("a collection was interrupted; collect everything again")]
     GcUnfinished,
     /// The newest volume is still empty. Collect into it first.
-    #[error("{} is still empty; collect into it before another is added", .path.display())]
+    #[error("{} is still empty; collect into it before you add another", .path.display())]
     EmptyVolume {
         /// The directory of the volume.
         path: PathBuf,
@@ -270,7 +270,7 @@ pub enum Error {
     /// A volume is missing, and none of the present volumes has the object.
     ///
     /// Mount the volume, or restore it. The rest of the store still works.
-    #[error("the object at {address} was archived, and {} is missing or not mounted", .path.display())]
+    #[error("the object at {address} is in the archive, and {} is missing or not mounted", .path.display())]
     VolumeMissing {
         /// Directory of the first missing volume.
         path: PathBuf,
@@ -289,8 +289,8 @@ pub enum Error {
     /// The directory may be the mount point of a disk that is away. Mount the disk, or open the
     /// store with the option that names the new directory.
     #[error(
-        "{0}, where the {part} of the store is, is missing or has no marker; mount the disk, or say with `{part}_dir` \
-        (`--{part}-dir`) where it is now",
+        "{0}, where the {part} of the store is, is missing or has no marker; mount the disk, or name its \
+        new directory with `{part}_dir` (`--{part}-dir`)",
         .path.display()
     )]
     AbsentLocation {
@@ -301,7 +301,7 @@ pub enum Error {
     },
     /// A directory outside the store, for its archive or its index, belongs to another store. Mount
     /// the right disk, or choose another directory.
-    #[error("{} is the directory of the {part} of another store; mount the right disk, or choose another directory", .path.display())]
+    #[error("{} has the {part} of another store; mount the right disk, or choose another directory", .path.display())]
     ForeignLocation {
         /// `archive` or `index`.
         part: &'static str,
@@ -311,7 +311,7 @@ pub enum Error {
     /// The directory of a volume has the marker of another volume or of another store.
     ///
     /// Mount the right disk, or choose an empty directory for a new volume.
-    #[error("{} is another volume, or one of another store; mount the right disk", .path.display())]
+    #[error("{} is another volume, or a volume of another store; mount the right disk", .path.display())]
     ForeignVolume {
         /// The directory of the volume.
         path: PathBuf,
@@ -319,7 +319,7 @@ pub enum Error {
     /// A volume already has the part that the collection would write. Parts are never replaced.
     ///
     /// Something other than the store wrote the part since the collection began: collect again.
-    #[error("{} is there already, and no part is replaced; collect again", .path.display())]
+    #[error("{} already exists, and parts are never replaced; collect again", .path.display())]
     PartExists {
         /// The part.
         path: PathBuf,
@@ -332,7 +332,7 @@ pub enum Error {
     #[error("nothing was written since the chunk was begun")]
     EmptyChunk,
     /// The commit does not exist, or a collection removed it.
-    #[error("there is no commit {hash}; it was never made here, or it was collected")]
+    #[error("there is no commit {hash}; it was never made in this store, or was collected")]
     UnknownCommit {
         /// Hash that the caller asked for.
         hash: Hash,
@@ -344,7 +344,7 @@ pub enum Error {
         name: String,
     },
     /// The branch is already at the commit.
-    #[error("branch {name} is there already")]
+    #[error("branch {name} is already at the commit")]
     NoChange {
         /// The branch.
         name: String,
@@ -381,13 +381,13 @@ pub enum Error {
         bytes: usize,
     },
     /// A collection removed the object. Check out a newer commit.
-    #[error("the object at {address} was collected; check a newer commit out")]
+    #[error("the object at {address} was collected; check out a newer commit")]
     Collected {
         /// Address of the object before the collection.
         address: Address,
     },
     /// The tree has only the hash of the object, and no object of this hash is stored.
-    #[error("only the hash {hash} of {path} is known, and no such object is stored")]
+    #[error("{path} is known by its hash {hash} only, and no object of this hash is stored")]
     DanglingHash {
         /// The hash.
         hash: Hash,

@@ -25,8 +25,8 @@ pub struct Hash(pub [u8; HASH_BYTES]);
 /// Reason why a text is not a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HashTextError {
-    /// A character that is no base58 digit.
-    #[error("character {character:?} at position {position} is no base58 digit")]
+    /// A character that is not a base58 digit.
+    #[error("character {character:?} at position {position} is not a base58 digit")]
     Character {
         /// The character.
         character: char,
@@ -40,7 +40,7 @@ pub enum HashTextError {
         found: usize,
     },
     /// The text does not begin with `Co`.
-    #[error("the text is not of a context hash, which begins with Co")]
+    #[error("a context hash begins with Co; the text does not")]
     Prefix,
     /// The checksum is wrong: a character was mistyped.
     #[error("the checksum is wrong; a character was mistyped")]

@@ -296,7 +296,7 @@ macro_rules! watches {
 
 watches!(
     Store,
-    "in the thread that makes it, or in one that is making such calls at the time; after it is durable as a commit is, and in the order of \
-     the changes."
+    "in the thread that makes the change, or in a thread that is already making such calls; after the change is as durable \
+     as a commit, and in the order of the changes."
 );
-watches!(StoreReader, "in the thread whose [`sync`](Self::sync) has found it: one for each sync.");
+watches!(StoreReader, "in the thread whose [`sync`](Self::sync) found the change: one call for each sync.");

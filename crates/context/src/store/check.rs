@@ -161,15 +161,15 @@ impl CheckReport {
                 self.note(path, address, tree_path, what.to_string());
             }
             Error::Collected { address } => {
-                let what = "the object was collected, and is in use".to_owned();
+                let what = "a commit needs the object, which was collected".to_owned();
                 self.note(chunk_path(dir, address.chunk), Some(address), tree_path, what);
             }
             Error::VolumeMissing { path, address } => {
-                let what = "an object in use was archived, and its volume is missing".to_owned();
+                let what = "a commit needs an archived object, whose volume is missing".to_owned();
                 self.note(path, Some(address), tree_path, what);
             }
             Error::NotAContextStore { path } => {
-                self.note(path, None, tree_path, "no file of a context store".to_owned());
+                self.note(path, None, tree_path, "not a file of a context store".to_owned());
             }
             Error::AbsentVolume { ref path }
             | Error::ForeignVolume { ref path }
@@ -461,7 +461,7 @@ impl Checker<'_> {
             self.kept.insert(record.commit.hash, extent);
             let info = record.commit.info();
             if inner.env.rules.commit_hash(&info) != record.commit.hash {
-                self.wrong(extent.at, None, "the hash of the commit is another one".to_owned());
+                self.wrong(extent.at, None, "the content of the commit has another hash".to_owned());
             }
             if let Some(root) = record.root {
                 let path = Arc::from("");
@@ -485,7 +485,7 @@ impl Checker<'_> {
             match known {
                 Some(hash) if hash == short(&task.link.hash) => continue,
                 Some(_) => {
-                    let what = "two references have different hashes for it".to_owned();
+                    let what = "two references state different hashes for the record".to_owned();
                     self.wrong(task.link.extent.at, Some(&task.path), what);
                     continue;
                 }
@@ -580,7 +580,7 @@ impl Checker<'_> {
     fn branches(&mut self) {
         for (name, head) in self.inner.branches() {
             if !self.kept.contains_key(&head) {
-                let what = format!("the head {head} of branch {} is not there", step_text(&name));
+                let what = format!("the head {head} of branch {} is missing", step_text(&name));
                 self.report.note(self.dir.to_owned(), None, None, what);
             }
         }
@@ -592,11 +592,11 @@ impl Checker<'_> {
         let inner = self.inner;
         let path = inner.pack.locations().index();
         let lost =
-            |reason: &str| format!("{reason}; `terrane verify --repair` makes the index again");
+            |reason: &str| format!("{reason}; `terrane verify --repair` rebuilds the index");
         let index = match engine.read(Arc::clone(&inner.disk), &path) {
             Ok(Some(index)) => index,
             Ok(None) => {
-                self.report.note(path, None, None, lost("the index is not there"));
+                self.report.note(path, None, None, lost("the index is missing"));
                 return Ok(());
             }
             Err(error) => {
@@ -609,13 +609,13 @@ impl Checker<'_> {
             (view.indexed, view.control)
         };
         if !is_current(&*index, &control)? {
-            self.report.note(path, None, None, lost("the index is of another time, or empty"));
+            self.report.note(path, None, None, lost("the index is stale or empty"));
             return index.close().map_err(Error::index);
         }
         for (hash, at) in self.kept.iter().filter(|(_, at)| at.at < indexed) {
             let found = index.find(&key(Object::Commit, hash)).map_err(Error::index)?.map(extent);
             if found != Some(*at) {
-                let what = format!("AbsentValue: commit {hash} is not in the index, or elsewhere");
+                let what = format!("AbsentValue: commit {hash} is missing in the index, or has another address there");
                 self.report.note(path.clone(), Some(at.at), None, what);
             }
         }

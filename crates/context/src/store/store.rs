@@ -121,7 +121,7 @@ impl Recovery {
         }
         if self.fell_back {
             notes.push(
-                "the newest control record leads to damage; the one before it was used, and no commit was lost; \
+                "the newest control record leads to damage; the older one was used, and no commit was lost; \
                  run `terrane verify`"
                     .to_owned(),
             );
@@ -134,7 +134,7 @@ impl Recovery {
         }
         if let Some(entries) = self.indexed {
             notes.push(format!(
-                "the index was lost or out of date, and was made anew: {entries} entries"
+                "the index was lost or stale, and was rebuilt: {entries} entries"
             ));
         }
         notes
