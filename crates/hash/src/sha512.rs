@@ -282,6 +282,7 @@ impl ChainLane<'_> {
                 steps.set(self.job, self.done - 1, child);
             }
         }
+
         child
     }
 }
@@ -297,6 +298,7 @@ fn chains_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
     let mut waiting = longest_first(jobs.iter().map(|job| job.tokens.len()));
     let mut words = [[0; LANES]; 4];
     let mut lanes: [Option<ChainLane<'_>>; LANES] = [None; LANES];
+
     loop {
         for (at, lane) in lanes.iter_mut().enumerate() {
             if lane.is_none_or(|lane| lane.tokens.is_empty()) {
@@ -309,6 +311,7 @@ fn chains_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
                 });
             }
         }
+
         let Some((count, shortest)) = active(&lanes, |lane| lane.tokens.len()) else { return };
         if count == 1 {
             for (at, lane) in lanes.iter_mut().enumerate() {
@@ -319,6 +322,7 @@ fn chains_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
             }
             return;
         }
+
         let mut child: [V; 4] = load(simd, &words);
         for _ in 0..shortest {
             let mut tokens = [0; LANES];
@@ -328,6 +332,7 @@ fn chains_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
             let token = V::from_slice(simd, &tokens);
             let node = chain_node(child, token, splat(CHAIN_NODE_BITS), splat(0));
             child = half(&compress(INITIAL.map(splat), node));
+
             if let Some(steps) = &mut steps {
                 store(child, &mut words);
                 for (at, lane) in lanes.iter().enumerate() {
@@ -337,6 +342,7 @@ fn chains_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
                 }
             }
         }
+
         store(child, &mut words);
     }
 }
@@ -378,6 +384,7 @@ fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
     let mut waiting = longest_first(messages.iter().map(|message| message.len()));
     let mut words = [[0; LANES]; 8];
     let mut lanes: [Option<MessageLane<'_>>; LANES] = [const { None }; LANES];
+
     loop {
         for (at, lane) in lanes.iter_mut().enumerate() {
             if lane.as_ref().is_none_or(|lane| lane.blocks_left() == 0) {
@@ -390,6 +397,7 @@ fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
                 });
             }
         }
+
         let Some((count, shortest)) = active(&lanes, MessageLane::blocks_left) else { return };
         if count == 1 {
             for (at, lane) in lanes.iter_mut().enumerate() {
@@ -403,6 +411,7 @@ fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
             }
             return;
         }
+
         let mut state: [V; 8] = load(simd, &words);
         for _ in 0..shortest {
             let mut block = [[0; LANES]; 16];
@@ -415,6 +424,7 @@ fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
             }
             state = compress(state, load(simd, &block));
         }
+
         store(state, &mut words);
     }
 }
@@ -549,6 +559,7 @@ fn chain_node<W: Word>(child: [W; 4], token: W, bits: W, zero: W) -> [W; 16] {
     let [a, b, c, d] = child;
     let digits = [hex_pair(a), hex_pair(b), hex_pair(c), hex_pair(d)];
     let [[h0, h1], [h2, h3], [h4, h5], [h6, h7]] = digits;
+
     // The digits begin one byte behind a word's boundary.
     [
         (hex(token) & 0xFFFF) << 8 | 0xA261_63A1_6200_0078,
@@ -588,7 +599,8 @@ fn compress<S: Simd, V: SimdInt<S, Element = u64>>(state: [V; 8], mut w: [V; 16]
         };
         ($group:expr, $schedule:expr, $($t:literal)*) => {$({
             if $schedule {
-                let (w1, w14) = (w[($t + 1) % 16], w[($t + 14) % 16]);
+                let w1 = w[($t + 1) % 16];
+                let w14 = w[($t + 14) % 16];
                 let sigma0 = rotate(w1, 1) ^ rotate(w1, 8) ^ w1 >> 7;
                 let sigma1 = rotate(w14, 19) ^ rotate(w14, 61) ^ w14 >> 6;
                 w[$t] = (w[$t] + sigma0) + (w[($t + 9) % 16] + sigma1);
@@ -606,6 +618,7 @@ fn compress<S: Simd, V: SimdInt<S, Element = u64>>(state: [V; 8], mut w: [V; 16]
     for group in 1..5 {
         sixteen_rounds!(group, true);
     }
+
     std::array::from_fn(
         #[inline(always)]
         |at| working[at] + state[at],
@@ -677,6 +690,7 @@ mod tests {
             "e0bbe378b6b59d1daf5491f0304a9059765a6658f1b80f70e167eb8a67972e7b",
             "4c5116ae4e7439e4355ac190cc595225259142c42fd9d19a88dc14c48653d870",
         ];
+
         for engine in engines() {
             for count in 1..=9 {
                 let mut jobs = vec![ChainJob { hash: leaf, tokens: &[0xAB, 0xCD] }; count];
@@ -686,6 +700,7 @@ mod tests {
                 assert!(jobs.iter().all(|job| hex_text(&job.hash) == nodes[1]), "{engine:?}");
             }
         }
+
         assert_eq!(
             hex_text(&hash(b"\xa2\x61c\xa0\x61v\xf6")),
             "708ca7fbb701799bb387f2e50deaca402e8502abe229f705693d2d4f350e1ad6"

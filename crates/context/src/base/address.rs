@@ -35,6 +35,7 @@ impl Address {
 
     /// Address `bytes` further in the same chunk.
     pub(crate) fn plus(self, bytes: usize) -> Self {
+        debug_assert!(bytes as u64 % UNIT_BYTES == 0, "records and frames take whole units");
         Self { chunk: self.chunk, unit: self.unit + (bytes as u64 / UNIT_BYTES) as u32 }
     }
 
@@ -82,6 +83,7 @@ impl Extent {
     }
 
     pub(crate) fn take(from: Address, bytes: &mut &[u8]) -> Result<Self, Corrupt> {
+        // The lowest bit says whether the target lies in another chunk.
         let first = take_leb(bytes)?;
         let distance = u32::try_from(first >> 1).map_err(|_| {
             Corrupt::rule("distance of a reference", u64::from(u32::MAX), first >> 1)
@@ -91,10 +93,13 @@ impl Extent {
         } else {
             (from.chunk.checked_sub(distance).filter(|_| distance > 0), take_u32(bytes)?.into())
         };
+
+        // A distance of zero, or beyond the beginning, is no reference to an earlier record.
         let (Some(chunk), Some(unit)) = (chunk, unit) else {
             return Err(Corrupt::rule("a reference points back", from.to_u64(), first));
         };
         let length = take_u32(bytes)?;
+
         Ok(Self { at: Address { chunk, unit }, bytes: length })
     }
 }
@@ -140,6 +145,7 @@ pub(crate) fn take_leb(bytes: &mut &[u8]) -> Result<u64, Corrupt> {
             return Ok(value);
         }
     }
+
     Err(Corrupt::rule("a number of 64 bits", 10, 11))
 }
 

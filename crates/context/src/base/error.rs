@@ -189,7 +189,7 @@ pub enum Error {
     },
     /// The hash of an element differs from the hash that the stream states. Fetch the snapshot
     /// again.
-    #[error("element {index} of the snapshot does not have the hash that the snapshot states")]
+    #[error("element {index} of the snapshot has another hash than the snapshot states")]
     WrongHash {
         /// Number of the element, from 0.
         index: u64,
@@ -481,6 +481,7 @@ impl Error {
                 kind = disk.error_kind();
                 break;
             }
+
             // Engines wrap an error of the disk in their own type; only its cause is a known type.
             if let Some(system) = error.downcast_ref::<Arc<std::io::Error>>() {
                 kind = terrane_io::Error::Io {
@@ -491,8 +492,10 @@ impl Error {
                 .error_kind();
                 break;
             }
+
             cause = error.source();
         }
+
         Self::Index { reason: error.to_string(), kind }
     }
 }

@@ -88,6 +88,8 @@ impl FromStr for Hash {
             },
             _ => HashTextError::Length { found },
         })?;
+
+        // Base58 has no fixed length, so both the digits and the decoded bytes are counted.
         let (body, sum) =
             bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(HashTextError::Length { found })?;
         if found != TEXT_CHARS || bytes.len() != TEXT_BYTES {
@@ -98,9 +100,12 @@ impl FromStr for Hash {
         if *prefix != PREFIX {
             return Err(HashTextError::Prefix);
         }
+
+        // Last, so that a text of another kind is named as such and not as mistyped.
         if checksum(body) != *sum {
             return Err(HashTextError::Checksum);
         }
+
         hash.try_into().map(Self).map_err(|_| HashTextError::Length { found })
     }
 }

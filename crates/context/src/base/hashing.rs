@@ -77,6 +77,7 @@ impl Rules {
                 allowed: "a power of two from 2 to 32",
             });
         }
+
         if !(1..=65_535).contains(&self.flat_limit) {
             return Err(Error::InvalidConfig {
                 option: "flat_limit",
@@ -84,6 +85,7 @@ impl Rules {
                 allowed: "1 to 65535",
             });
         }
+
         Ok(())
     }
 
@@ -92,6 +94,7 @@ impl Rules {
         match self.scheme {
             Scheme::Tezos => (ocaml_hash(u32::from(depth), step) % self.branching) as usize,
             Scheme::Blake3 => {
+                // The group of bits may straddle two bytes of the digest.
                 let bits = self.branching.trailing_zeros() as usize;
                 let digest = blake3::hash(step);
                 let first = usize::from(depth) * bits;
@@ -153,6 +156,8 @@ impl Rules {
 
     /// Hash of a commit.
     pub fn commit_hash(&self, commit: &CommitInfo<'_>) -> Hash {
+        // Octez hashes parents in the order of their bytes, in whatever order the caller lists
+        // them.
         let mut parents = commit.parents.to_vec();
         parents.sort_unstable();
         let mut out = Vec::new();
@@ -162,10 +167,12 @@ impl Rules {
             put_hash(&mut out, parent);
         }
         put_u64(&mut out, commit.date as u64);
+
         for text in [commit.author, commit.message] {
             put_u64(&mut out, text.len() as u64);
             out.extend_from_slice(text);
         }
+
         self.digest(COMMIT_TAG, &out)
     }
 }
@@ -226,10 +233,13 @@ impl Preimages {
 
     /// Adds an entry to a leaf or a flat directory. A hash of `None` is filled in later.
     pub(crate) fn entry(&mut self, leaf: bool, step: &[u8], is_value: bool, hash: Option<&Hash>) {
+        // Flat directories and leaves put the kind on different sides of the step.
         if !leaf {
             let kind = if is_value { 0xFF } else { 0 };
             self.bytes.extend_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0]);
         }
+
+        debug_assert!((1..=STEP_BYTES_MAX).contains(&step.len()), "a step has 1 to 255 bytes");
         put_leb(&mut self.bytes, step.len() as u64);
         self.bytes.extend_from_slice(step);
         if leaf {
@@ -237,6 +247,8 @@ impl Preimages {
         } else {
             put_u64(&mut self.bytes, HASH_BYTES as u64);
         }
+
+        // The hash of an inline value is computed in the same batch, and filled in behind it.
         if hash.is_none() {
             self.blanks.push(self.bytes.len());
         }
@@ -245,6 +257,7 @@ impl Preimages {
 
     /// Fills in the hashes that were not given, in the order of their entries.
     pub(crate) fn fill_in(&mut self, hashes: &[Hash]) {
+        debug_assert_eq!(self.blanks.len(), hashes.len(), "one hash for each blank");
         for (blank, hash) in self.blanks.drain(..).zip(hashes) {
             self.bytes[blank..blank + HASH_BYTES].copy_from_slice(&hash.0);
         }
@@ -283,6 +296,7 @@ impl Preimages {
 
     /// Returns the hashes in the order of the preimages, and clears the buffer.
     pub(crate) fn finish(&mut self) -> Vec<Hash> {
+        debug_assert!(self.blanks.is_empty(), "all blanks were filled in");
         let hashes = match self.rules.scheme {
             Scheme::Tezos => self.finish_blake2b(),
             Scheme::Blake3 => (0..self.starts.len())
@@ -302,16 +316,21 @@ impl Preimages {
         let ends = self.starts.iter().skip(1).map(|next| next.1).chain([self.bytes.len()]);
         let spans = self.starts.iter().zip(ends).map(|((_, start), end)| (*start, end));
         let mut order: Vec<(usize, (usize, usize))> = spans.enumerate().collect();
+
+        // Longest first: `hash_many` fills its lanes in this order.
         order.sort_unstable_by_key(|(_, (start, end))| std::cmp::Reverse(end - start));
         let job = |(_, (start, end)): &(usize, (usize, usize))| {
             blake2b_simd::many::HashManyJob::new(&params, &self.bytes[*start..*end])
         };
         let mut jobs: Vec<_> = order.iter().map(job).collect();
         blake2b_simd::many::hash_many(jobs.iter_mut());
+
+        // The caller gets the hashes in its own order.
         let mut hashes = vec![Hash([0; HASH_BYTES]); jobs.len()];
         for ((number, _), job) in order.iter().zip(&jobs) {
             hashes[*number].0.copy_from_slice(job.to_hash().as_bytes());
         }
+
         hashes
     }
 }
@@ -333,13 +352,18 @@ pub fn ocaml_hash(seed: u32, text: &[u8]) -> u32 {
         let word = word.wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593);
         (hash ^ word).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64)
     };
+
     let (words, tail) = text.as_chunks::<4>();
     let mut hash = words.iter().fold(seed, |hash, word| mix(hash, u32::from_le_bytes(*word)));
+
+    // OCaml pads the tail to a word and mixes it as one, unlike `MurmurHash3`.
     if !tail.is_empty() {
         let mut word = [0; 4];
         word[..tail.len()].copy_from_slice(tail);
         hash = mix(hash, u32::from_le_bytes(word));
     }
+
+    // Final avalanche of `MurmurHash3`, cut to the 30 bits of OCaml's small integers.
     hash ^= text.len() as u32;
     hash = (hash ^ hash >> 16).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ hash >> 13).wrapping_mul(0xc2b2_ae35);

@@ -43,6 +43,8 @@ impl<'a> Steps<'a> {
     pub(crate) fn new<S: AsRef<[u8]>>(path: &'a [S]) -> Self {
         let mut near = [[].as_slice(); Self::NEAR];
         let mut far = Vec::new();
+
+        // Paths of Tezos have about a dozen steps, so most calls do not allocate.
         if path.len() > Self::NEAR {
             far = path.iter().map(AsRef::as_ref).collect();
         } else {

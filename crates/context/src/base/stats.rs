@@ -66,6 +66,8 @@ pub struct PreimageSizes(Vec<u64>);
 impl PreimageSizes {
     pub(crate) fn add(&mut self, bytes: usize) {
         let blocks = bytes.div_ceil(HASH_BLOCK_BYTES).max(1);
+
+        // A preimage beyond the last counter counts as several of the largest size.
         let last = blocks.min(BLOCKS_MAX);
         if self.0.len() <= last {
             self.0.resize(last + 1, 0);

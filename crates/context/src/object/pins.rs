@@ -82,16 +82,21 @@ impl Pins {
     /// Merges the lists of two trees, for all pins that either has or gets later.
     pub(crate) fn join(&self, other: &Self) {
         loop {
-            let (own, others) = (self.last(), other.last());
+            // Lists may be joined by other threads between these lines and the locks.
+            let own = self.last();
+            let others = other.last();
             if Arc::ptr_eq(&own.0, &others.0) {
                 return;
             }
+
             // Locks in the order of the addresses, so that two concurrent joins do not deadlock.
             let own_first = Arc::as_ptr(&own.0) < Arc::as_ptr(&others.0);
             let (first, second) = if own_first { (&own, &others) } else { (&others, &own) };
-            let (mut first, mut second) = (first.lock(), second.lock());
+            let mut first = first.lock();
+            let mut second = second.lock();
             let (held, moved) =
                 if own_first { (&mut *first, &mut *second) } else { (&mut *second, &mut *first) };
+
             // If the pattern does not match, another thread joined one of the lists meanwhile: look
             // again.
             if let (
@@ -122,6 +127,8 @@ impl Pinned {
     pub(crate) fn pin(&self, root: Extent) -> Arc<Pin> {
         let pin = Arc::new(Pin { root });
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+
+        // Sweeping only before growth makes the cost constant for each pin.
         if all.len() == all.capacity() {
             all.retain(|pin| pin.strong_count() > 0);
         }

@@ -85,7 +85,9 @@ const IS_BASE: u8 = 0x80;
 
 impl Item {
     fn new(start: u32, step: &[u8], tag: u8, head: usize) -> Self {
-        let (step_len, mark) = (step.len() as u8, mark(step));
+        debug_assert!(u8::try_from(step.len()).is_ok() && u8::try_from(head).is_ok());
+        let step_len = step.len() as u8;
+        let mark = mark(step);
         Self { start, step_len, mark, kind: tag, head: head as u8 }
     }
 
@@ -148,6 +150,7 @@ pub(crate) struct Inner {
 impl Inner {
     /// Position in `links` of the link of a bucket.
     pub(crate) fn rank(&self, bucket: usize) -> Option<usize> {
+        debug_assert!(bucket < 32, "an inode has at most 32 buckets");
         let bit = 1u32 << bucket;
         (self.mask & bit != 0).then(|| (self.mask & (bit - 1)).count_ones() as usize)
     }
@@ -166,6 +169,8 @@ impl Entries {
     /// Returns the entries that have the bytes of an item, and the item there.
     fn source(&self, ordinal: usize) -> (&Self, Item) {
         let item = self.items[ordinal];
+
+        // Items of the base refer to bytes of the base, which stays in memory with the delta.
         match self.base.as_deref() {
             Some(Record { body: RecordBody::Entries(base), .. }) if item.is_base() => {
                 (base, base.items[item.start as usize])
@@ -226,15 +231,19 @@ impl Entries {
 
     /// Returns the number of the entry of `step`.
     pub(crate) fn find(&self, step: &[u8]) -> Option<usize> {
+        // A scan of the marks touches few cache lines; beyond the limit, binary search wins.
         if self.len() <= MARKED_MAX {
-            let (len, mark) = (step.len() as u8, mark(step));
+            let len = step.len() as u8;
+            let mark = mark(step);
             let mut numbered = self.items.iter().enumerate();
             return numbered.find_map(|(ordinal, item)| {
                 let may_be = item.mark == mark && item.step_len == len;
                 (may_be && self.step(ordinal) == step).then_some(ordinal)
             });
         }
-        let (mut low, mut high) = (0, self.len());
+
+        let mut low = 0;
+        let mut high = self.len();
         while low < high {
             let middle = low.midpoint(high);
             match self.step(middle).cmp(step) {
@@ -243,6 +252,7 @@ impl Entries {
                 Ordering::Greater => high = middle,
             }
         }
+
         None
     }
 }
@@ -292,9 +302,12 @@ impl Delta {
 
 fn apply_links(mut inner: Inner, base: &Inner) -> Result<Inner, Corrupt> {
     if base.depth != inner.depth {
-        let (expected, found) = (u64::from(inner.depth), u64::from(base.depth));
+        let expected = u64::from(inner.depth);
+        let found = u64::from(base.depth);
         return Err(Corrupt::rule("a delta is based on a record of its depth", expected, found));
     }
+
+    // Changed buckets come from the delta, the others from the base.
     let mut own = inner.links.iter();
     let mut links = Vec::with_capacity(inner.mask.count_ones() as usize);
     for bucket in (0..32).filter(|bucket| inner.mask >> bucket & 1 == 1) {
@@ -306,6 +319,7 @@ fn apply_links(mut inner: Inner, base: &Inner) -> Result<Inner, Corrupt> {
             0,
         ))?);
     }
+
     inner.links = links.into();
     Ok(inner)
 }
@@ -319,14 +333,19 @@ fn apply_entries(
     if base.leaf != own.leaf {
         return Err(Corrupt::rule("a delta is based on a record of its kind", 1, 0));
     }
+
+    // Both lists ascend by step, so one merge replaces, removes and keeps entries.
     let mut items = Vec::with_capacity(base.len() + own.len());
-    let (mut next, mut gone) = (0, gone.iter().peekable());
+    let mut next = 0;
+    let mut gone = gone.iter().peekable();
+
     for ordinal in 0..base.len() {
         let step = base.step(ordinal);
         while next < own.len() && own.step(next) < step {
             items.push(own.items[next]);
             next += 1;
         }
+
         if next < own.len() && own.step(next) == step {
             items.push(own.items[next]);
             next += 1;
@@ -336,7 +355,10 @@ fn apply_entries(
             items.push(base.items[ordinal].of_base(ordinal));
         }
     }
+
     items.extend_from_slice(&own.items[next..]);
+
+    // A removed step that the base lacks would make the delta ambiguous.
     if gone.next().is_some() {
         return Err(Corrupt::rule("a step that is gone is in the full record", 1, 0));
     }
@@ -364,6 +386,8 @@ impl Record {
                 u64::from(kind),
             ));
         }
+
+        // A delta names the kind of its entries, since the base is not read yet.
         let leaf = match kind {
             ENTRIES_DELTA => match take_u8(&mut bytes)? {
                 FLAT => false,
@@ -372,6 +396,8 @@ impl Record {
             },
             _ => kind == LEAF,
         };
+
+        // Bounds recursion and lists of all that walk the tree.
         let height = take_leb(&mut bytes)?;
         let height = u16::try_from(height)
             .ok()
@@ -398,9 +424,12 @@ impl Record {
                 Decoded::Delta(Delta { full, height, changes: Changes::Entries(own, gone) })
             }
         };
+
+        // A record has one encoding: trailing bytes would be a second one.
         if !bytes.is_empty() {
             return Err(Corrupt::rule("nothing follows in a record", 0, bytes.len() as u64));
         }
+
         Ok(decoded)
     }
 }
@@ -423,8 +452,11 @@ fn take_steps(bytes: &mut &[u8]) -> Result<Vec<Box<[u8]>>, Corrupt> {
 fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entries, Corrupt> {
     let count = take_leb(bytes)? as usize;
     let whole = *bytes;
+
+    // The count comes from the disk: the capacity is bounded by the bytes that are there.
     let mut items = Vec::with_capacity(count.min(whole.len() / 3));
     let mut last: Option<&[u8]> = None;
+
     for _ in 0..count {
         let tag = take_u8(bytes)?;
         let step_len = take_u8(bytes)?;
@@ -433,6 +465,8 @@ fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entri
         if step.is_empty() || last.is_some_and(|last| last >= step) {
             return Err(Corrupt::rule("steps ascend", items.len() as u64, u64::from(step_len)));
         }
+
+        // Checks the payload here, so that later reads of the entry cannot fail.
         let payload = bytes.len();
         let content = match tag {
             TAG_INLINE => {
@@ -443,8 +477,10 @@ fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entri
             _ => return Err(Corrupt::rule("tag of an entry", 3, u64::from(tag))),
         };
         last = Some(step);
+
         items.push(Item::new(start as u32, step, tag, payload - bytes.len() - content));
     }
+
     let used = whole.len() - bytes.len();
     Ok(Entries { leaf, extent, base: None, bytes: whole[..used].into(), items: items.into() })
 }
@@ -484,6 +520,8 @@ fn decode_delta(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let mask = take_mask(bytes)?;
     let changed = take_mask(bytes)?;
     check_count(count, mask)?;
+
+    // A delta without changes, or with changes in empty buckets, is never written.
     if changed & !mask != 0 || changed == 0 {
         return Err(Corrupt::rule(
             "changed buckets are there",
@@ -491,6 +529,7 @@ fn decode_delta(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
             u64::from(changed),
         ));
     }
+
     let links = take_links(extent.at, changed.count_ones(), bytes)?;
     Ok(Inner { depth, count, mask, links, full, changed })
 }
@@ -532,6 +571,7 @@ impl EntriesWriter {
     /// Keeps entry `ordinal` of the full record as the next entry.
     pub(crate) fn keep(&mut self, ordinal: usize) {
         let (base, passed) = self.base.take().expect("entries are kept in deltas only");
+        debug_assert!(passed <= ordinal, "entries are kept in ascending order");
         if let RecordBody::Entries(entries) = &base.body {
             self.pass(entries, passed, ordinal);
             let item = entries.items[ordinal];
@@ -546,11 +586,13 @@ impl EntriesWriter {
             let step = entries.step(ordinal);
             // Own entries since the last kept entry ascend, so only these can be changes of a
             // passed entry.
+
             let own = self.items.iter().rev().take_while(|item| !item.is_base());
             let mut steps = own.map(|item| {
                 let start = item.start as usize;
                 &self.bytes[start..start + usize::from(item.step_len)]
             });
+
             if !steps.any(|own| own == step) {
                 self.gone.0 += 1;
                 self.gone.1.push(step.len() as u8);
@@ -565,6 +607,7 @@ impl EntriesWriter {
             Stored::Value(_) => TAG_VALUE,
             Stored::Dir(_) => TAG_DIR,
         };
+        debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
         self.own += 1;
         self.bytes.extend_from_slice(&[tag, step.len() as u8]);
         let start = self.bytes.len() as u32;
@@ -582,6 +625,7 @@ impl EntriesWriter {
             }
         };
         let head = self.bytes.len() - payload - content;
+
         self.items.push(Item::new(start, step, tag, head));
     }
 
@@ -597,6 +641,7 @@ impl EntriesWriter {
 
     /// Writes the body of the record.
     pub(crate) fn body(&self, height: u16, out: &mut Vec<u8>) {
+        debug_assert!(self.base.as_ref().is_none_or(|base| base.1 == usize::MAX), "ended before");
         let kind = if self.leaf { LEAF } else { FLAT };
         match &self.base {
             Some((base, _)) => {
@@ -613,12 +658,14 @@ impl EntriesWriter {
                 put_leb(out, u64::from(height));
             }
         }
+
         put_leb(out, self.own);
         out.extend_from_slice(&self.bytes);
     }
 
     /// Returns the record, which the sink put at `extent`, and the buffers.
     pub(crate) fn record(self, height: u16, extent: Extent) -> (Record, EntriesBuffers) {
+        debug_assert!(self.base.as_ref().is_none_or(|base| base.1 == usize::MAX), "ended before");
         let entries = Entries {
             leaf: self.leaf,
             extent,
@@ -642,12 +689,16 @@ pub(crate) fn delta_base(
     let RecordBody::Entries(entries) = &record.body else { return None };
     let full = entries.full(record);
     let RecordBody::Entries(base) = &full.body else { return None };
+
+    // Entries of the node that are not kept, and entries of the base that are gone or changed.
     let changes = (count - kept) + (base.len() - kept);
     (base.len() > DELTA_ENTRIES_MIN && is_delta_worth(changes, base.len())).then_some(full)
 }
 
 /// Writes the body of an inode with buckets, as a delta if `changed` is not zero.
 pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<u8>) {
+    debug_assert_eq!(inner.links.len(), inner.mask.count_ones() as usize);
+    debug_assert!(inner.changed & !inner.mask == 0, "changed buckets are not empty");
     let delta = inner.changed != 0;
     out.push(if delta { INNER_DELTA } else { INNER });
     put_leb(out, u64::from(height));
@@ -660,7 +711,10 @@ pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<
     if delta {
         out.extend_from_slice(&inner.changed.to_le_bytes());
     }
+
+    // A delta stores the links of changed buckets only.
     let stored = if delta { inner.changed } else { inner.mask };
+
     for bucket in (0..32).filter(|bucket| stored >> bucket & 1 == 1) {
         if let Some(link) = inner.link(bucket) {
             link.put(at, out);
@@ -693,6 +747,7 @@ mod tests {
             out.body(2, &mut body);
             bodies.push(body);
         }
+
         let links: Vec<Link> = (0..4).map(|unit| link(300 + unit)).collect();
         let mut inner = Inner {
             depth: 1,
@@ -708,10 +763,12 @@ mod tests {
             inner_body(PLACE.at, 7, &inner, &mut body);
             bodies.push(body);
         }
+
         let mut delta = vec![ENTRIES_DELTA, FLAT, 2];
         link(250).extent.put(PLACE.at, &mut delta);
         delta.extend_from_slice(&[1, 1, b'a', 1, TAG_INLINE, 1, b'd', 2, 7, 7]);
         bodies.push(delta);
+
         bodies
     }
 
@@ -725,6 +782,7 @@ mod tests {
             let longer = [body.as_slice(), &[0]].concat();
             assert!(Record::decode(PLACE, &longer).is_err());
         }
+
         let mut decoded = 0;
         for_each_seed("any_bytes_are_a_record_or_an_error", 2_000, |rng, _| {
             let mut body = bodies().swap_remove(rng.index(5));
@@ -756,12 +814,16 @@ mod tests {
             Decoded::Record(record) => Arc::new(record),
             Decoded::Delta(_) => panic!("a full record"),
         };
+
         let delta = |body: &[u8]| match decode(body) {
             Decoded::Record(_) => panic!("a delta"),
             Decoded::Delta(delta) => delta,
         };
+
         let bodies = bodies();
-        let (flat, leaf, inner) = (full(&bodies[0]), full(&bodies[1]), full(&bodies[2]));
+        let flat = full(&bodies[0]);
+        let leaf = full(&bodies[1]);
+        let inner = full(&bodies[2]);
         let applied = Arc::new(delta(&bodies[3]).apply(&inner).unwrap());
         let RecordBody::Inner(links) = &applied.body else { panic!("an inode") };
         assert_eq!(links.links.len(), 4);
@@ -772,6 +834,7 @@ mod tests {
         let RecordBody::Entries(entries) = &applied.body else { panic!("entries") };
         let steps: Vec<&[u8]> = (0..entries.len()).map(|ordinal| entries.step(ordinal)).collect();
         assert_eq!(steps, [b"bb".as_slice(), b"c", b"d"]);
+
         for other in [&applied, &inner, &leaf] {
             assert!(delta(&bodies[4]).apply(other).is_err());
         }

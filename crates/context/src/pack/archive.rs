@@ -124,22 +124,28 @@ pub(crate) fn check_marker(disk: &dyn Disk, archive: &Path, volume: u16, store: 
 pub(crate) fn heal_markers(disk: &dyn Disk, archive: &Path, count: u16, store: u64) -> Result<u64> {
     let mut healed = 0;
     for volume in 0..count {
+        // A marker of another store or version is not damage, and must stay.
         match check_marker(disk, archive, volume, store) {
             Ok(()) | Err(Error::ForeignVolume { .. } | Error::UnsupportedVersion { .. }) => {
                 continue;
             }
             Err(_) => {}
         }
+
         if !has_part_of(disk, archive, volume, store) {
             continue;
         }
+
+        // Rename makes the marker appear complete or not at all.
         let path = marker_path(archive, volume);
         let staged = new_path(&path);
         marker(volume, store).write(disk, &staged)?.sync()?;
         disk.rename(&staged, &path)?;
         disk.sync_dir(&volume_dir(archive, volume))?;
+
         healed += 1;
     }
+
     Ok(healed)
 }
 
@@ -170,6 +176,8 @@ pub(crate) fn volumes(disk: &dyn Disk, archive: &Path) -> Result<Vec<u16>> {
         return Ok(Vec::new());
     }
     let number = |name: &str| u16::try_from(hexadecimal(name.strip_prefix(VOLUME)?)?).ok();
+
+    // A link or a file of such a name is no volume.
     let mut volumes = Vec::new();
     for volume in disk.list(archive)?.iter().filter_map(|entry| number(&entry.name)) {
         if disk.kind(&volume_dir(archive, volume))? == Some(EntryKind::Directory) {
@@ -232,6 +240,7 @@ impl Catalog {
 
     /// Returns the next free number of a part of a chunk in a volume.
     pub(crate) fn next_part(&self, chunk: u32, volume: u16) -> PartId {
+        // Numbers are never reused, since parts are never removed.
         let of_volume = self.parts(chunk).iter().filter(|part| part.0 == volume);
         (volume, of_volume.map(|part| part.1 + 1).max().unwrap_or(0))
     }
@@ -240,6 +249,7 @@ impl Catalog {
 /// Removes the incomplete files of an interrupted collection from the volumes.
 pub(crate) fn remove_unfinished(disk: &dyn Disk, archive: &Path) -> Result<()> {
     for volume in volumes(disk, archive)? {
+        // Only names that a collection writes are removed: a user may keep files beside them.
         let volume = volume_dir(archive, volume);
         for entry in disk.list(&volume)? {
             let unfinished = entry.name.strip_suffix(NEW_SUFFIX);
@@ -273,7 +283,8 @@ mod tests {
 
     #[test]
     fn a_marker_is_that_of_one_volume_of_one_store_and_every_byte_counts() {
-        let (disk, dir) = (terrane_io::MemoryDisk::new(), Path::new("/s"));
+        let disk = terrane_io::MemoryDisk::new();
+        let dir = Path::new("/s");
         terrane_io::files::create_dirs(&*disk, &volume_dir(dir, 3)).unwrap();
         let check = |volume, store| check_marker(&*disk, dir, volume, store);
         assert!(
@@ -291,18 +302,21 @@ mod tests {
         disk.rename(&marker_path(dir, 3), &marker_path(dir, 2)).unwrap();
         assert!(matches!(check(2, 7), Err(Error::ForeignVolume { .. })), "that of volume 3");
         let good = marker(2, 7).encode();
+
         let put = |bytes: &[u8]| {
             let path = marker_path(dir, 2);
             let file = disk.open(&path, OpenMode::Truncate, Access::Buffered).unwrap();
             file.write_at(bytes, 0).unwrap();
             check(2, 7)
         };
+
         put(&good).unwrap();
         for bit in 0..MARKER_BYTES * 8 {
             let mut bytes = good;
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(matches!(put(&bytes), Err(Error::Corrupt { .. })), "bit {bit}");
         }
+
         for len in 0..MARKER_BYTES {
             assert!(matches!(put(&good[..len]), Err(Error::Corrupt { .. })), "{len} bytes");
         }
@@ -310,6 +324,7 @@ mod tests {
         newer[8] = 2;
         let crc = crc32c(&newer[..28]);
         newer[28..].copy_from_slice(&crc.to_le_bytes());
+
         assert!(matches!(put(&newer), Err(Error::UnsupportedVersion { found: 2, newest: 1, .. })));
     }
 

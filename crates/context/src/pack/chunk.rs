@@ -73,6 +73,7 @@ impl ChunkHead {
         bytes[40..48].copy_from_slice(&map.to_le_bytes());
         let crc = crc32c(&bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
+
         bytes
     }
 
@@ -81,14 +82,20 @@ impl ChunkHead {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
+
+        // The magic comes first: a foreign file is named as such, not as damage.
         if bytes[..8] != CHUNK_MAGIC {
             return Err(Error::NotAContextStore { path: path.to_owned() });
         }
-        let (stored, computed) = (word(60), crc32c(&bytes[..60]));
+        let stored = word(60);
+        let computed = crc32c(&bytes[..60]);
+
         if stored != computed {
             let what = Corrupt::rule("checksum of a head", u64::from(computed), u64::from(stored));
             return Err(corrupt(what));
         }
+
+        // Only after the checksum: a damaged version must not look like a newer program's file.
         if word(8) != CHUNK_VERSION {
             return Err(Error::UnsupportedVersion {
                 path: path.to_owned(),
@@ -96,6 +103,7 @@ impl ChunkHead {
                 newest: CHUNK_VERSION,
             });
         }
+
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let map = match word(32) {
             1 => None,
@@ -161,15 +169,19 @@ impl Chunk {
             other => other.into(),
         })?;
         let head = ChunkHead::decode(path, &bytes)?;
+
         // Before its number: a chunk of another store may have any.
         if store.is_some_and(|store| store != head.store) {
             return Err(Error::ForeignChunk { path: path.to_owned() });
         }
+
         if head.number != number {
             let what =
                 Corrupt::rule("number of a chunk", u64::from(number), u64::from(head.number));
             return Err(Error::Corrupt { path: path.to_owned(), address: None, what });
         }
+
+        // The map is checked once, so that lookups cannot fail.
         let runs = head.map.map(|map| read_map(&*file, map)).transpose()?;
         Ok(Self { head, file, runs })
     }
@@ -186,7 +198,10 @@ impl Chunk {
     /// Returns the offset of a record in the file, and the number of bytes that can be read from
     /// there; `None` if the record was collected.
     pub(crate) fn locate(&self, at: Address) -> Option<(u64, u64)> {
+        debug_assert_eq!(at.chunk, self.head.number, "an address of this chunk");
         let Some(runs) = &self.runs else { return Some((at.offset(), u64::MAX)) };
+
+        // The last run that begins at or before the record.
         let number = runs.partition_point(|run| run.unit <= at.unit).checked_sub(1)?;
         let run = runs[number];
         let skipped = at.unit - run.unit;
@@ -199,6 +214,8 @@ impl Chunk {
     /// Returns the offset of a record in the file; `None` if the record was collected.
     pub(crate) fn offset_of(&self, extent: Extent) -> Result<Option<u64>> {
         let Some((offset, room)) = self.locate(extent.at) else { return Ok(None) };
+
+        // The length comes from a reference on the disk, and sizes a buffer: bound it by the run.
         if u64::from(extent.bytes) > room.min(RECORD_BYTES_MAX) {
             return Err(self.short(extent));
         }
@@ -230,6 +247,8 @@ impl Chunk {
             terrane_io::Error::ShortRead { .. } => self.short(extent),
             other => other.into(),
         })?;
+
+        // Moves the body to the front of the buffer, so that it takes no second allocation.
         let len = self.open_body(extent, &bytes)?.len();
         let start = bytes.len() - CRC_BYTES - len;
         bytes.truncate(start + len);
@@ -256,8 +275,11 @@ impl Chunk {
     /// Cost: one read for each.
     pub(crate) fn frames(&self) -> Result<Vec<(Run, FrameHead)>> {
         let len = if self.runs.is_some() { 0 } else { self.file.len()? };
-        let (mut offset, mut chain) = (CHUNK_HEAD_BYTES as u64, self.head.chain);
+        let mut offset = CHUNK_HEAD_BYTES as u64;
+        let mut chain = self.head.chain;
         let mut frames = Vec::new();
+
+        // A frame that chains to another one is of an older life of the file.
         while let Some((run, frame)) = self.frame_at(offset, len)?
             && frame.chain == chain
         {
@@ -279,6 +301,7 @@ impl Chunk {
         let at = Address { chunk: self.head.number, unit: (offset / UNIT_BYTES) as u32 };
         let frame = any_head(at, &head).filter(|frame| payload + frame.bytes as u64 <= len);
         let unit = (payload / UNIT_BYTES) as u32;
+
         Ok(frame.map(|frame| {
             let units = (frame.bytes as u64 / UNIT_BYTES) as u32;
             (Run { unit, stored: unit, units }, frame)
@@ -296,15 +319,19 @@ impl Chunk {
         let len = self.file.len()?;
         let mut offset = CHUNK_HEAD_BYTES as u64;
         let mut runs = Vec::new();
+
         while offset < len {
             if let Ok(Some((run, _))) = self.frame_at(offset, len) {
                 offset = u64::from(run.unit + run.units) * UNIT_BYTES;
                 runs.push(run);
                 continue;
             }
+
+            // Damage: search the next frame, since the length of this one cannot be trusted.
             let Some(next) = self.next_magic(offset + UNIT_BYTES, len) else { break };
             offset = next;
         }
+
         Ok(runs)
     }
 
@@ -332,12 +359,15 @@ impl Chunk {
     /// Cost: reads the run, 1 MiB at a time.
     pub(crate) fn each_record(&self, run: Run, visit: &mut VisitRecord<'_>) -> Result<()> {
         let total = run.units as usize * UNIT_BYTES as usize;
-        let (mut done, mut window, mut used) = (0, Vec::new(), 0);
+        let mut done = 0;
+        let mut window = Vec::new();
+        let mut used = 0;
         while done < total {
             let unit = run.unit + (done as u64 / UNIT_BYTES) as u32;
             let at = Address { chunk: self.head.number, unit };
             let mut size = window_record(&window[used..]);
             let mut rule = "a record lies in its frame";
+
             if size.is_none() {
                 let wanted = self.first_record(run, done, total).unwrap_or(0).max(WINDOW_BYTES);
                 window = vec![0; wanted.min(total - done)];
@@ -350,15 +380,21 @@ impl Chunk {
                 }
                 size = window_record(&window);
             }
+
+            // Without a length, the next record cannot be found.
             let Some(size) = size else {
                 return visit(Extent { at, bytes: 0 }, Err(Corrupt::short(rule)));
             };
             let body = open_record(at, &window[used..used + size]).map(|(body, _)| body);
             visit(Extent { at, bytes: size as u32 }, body)?;
+
+            // Records are padded to whole units.
             let step = size.next_multiple_of(UNIT_BYTES as usize);
             used = (used + step).min(window.len());
+
             done += step;
         }
+
         Ok(())
     }
 
@@ -408,6 +444,7 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
     }
     let mut bytes = vec![0; bytes_expected];
     file.read_at(&mut bytes, offset)?;
+
     let (content, stored) = bytes.split_at(bytes_expected - CRC_BYTES);
     if *stored != crc32c(content).to_le_bytes() {
         return Err(corrupt(Corrupt::rule("checksum of a map", 0, 1)));
@@ -415,8 +452,12 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
     let word = |run: &[u8], at: usize| {
         u32::from_le_bytes([run[at], run[at + 1], run[at + 2], run[at + 3]])
     };
+
+    // Runs ascend, and are stored without gaps, so each address maps to one offset.
     let mut runs = Vec::with_capacity(count as usize);
-    let (mut unit, mut stored) = (FIRST_UNIT, FIRST_UNIT);
+    let mut unit = FIRST_UNIT;
+    let mut stored = FIRST_UNIT;
+
     for bytes in content.chunks_exact(RUN_BYTES) {
         let run = Run { unit: word(bytes, 0), stored: word(bytes, 4), units: word(bytes, 8) };
         let ends = run.unit.checked_add(run.units).zip(run.stored.checked_add(run.units));
@@ -427,10 +468,12 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
         (unit, stored) = ends;
         runs.push(run);
     }
+
     if u64::from(stored) * UNIT_BYTES != offset {
         let what = Corrupt::rule("offset of a map", u64::from(stored) * UNIT_BYTES, offset);
         return Err(corrupt(what));
     }
+
     Ok(runs.into())
 }
 
@@ -445,14 +488,19 @@ pub(crate) fn write_compacted(
     runs: &[Run],
     pace: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
+    debug_assert!(runs.windows(2).all(|pair| pair[0].unit + pair[0].units <= pair[1].unit));
     let file = create_afresh(disk, path, OpenMode::CreateNew, Access::Buffered)?;
     let mut next = FIRST_UNIT;
     let mut map = Vec::with_capacity(runs.len() * RUN_BYTES + CRC_BYTES);
     let end = runs.last().map_or(0, |run| u64::from(run.stored + run.units) * UNIT_BYTES);
+
     // Bytes read of the source from an offset on, and bytes ready to be written.
-    let (mut read, mut read_at) = (Vec::new(), 0);
-    let (mut ready, mut ready_at) = (Vec::new(), u64::from(next) * UNIT_BYTES);
+    let mut read = Vec::new();
+    let mut read_at = 0;
+    let mut ready = Vec::new();
+    let mut ready_at = u64::from(next) * UNIT_BYTES;
     let mut unsynced = 0;
+
     let mut write = |ready: &mut Vec<u8>| -> Result<()> {
         file.write_at(ready, ready_at)?;
         ready_at += ready.len() as u64;
@@ -465,6 +513,8 @@ pub(crate) fn write_compacted(
         ready.clear();
         Ok(())
     };
+
+    // Small runs share reads and writes of 1 MiB, with the garbage between them.
     for run in runs {
         for word in [run.unit, next, run.units] {
             map.extend_from_slice(&word.to_le_bytes());
@@ -472,31 +522,39 @@ pub(crate) fn write_compacted(
         next += run.units;
         let mut from = u64::from(run.stored) * UNIT_BYTES;
         let mut left = run.units as usize * UNIT_BYTES as usize;
+
         while left > 0 {
             if from >= read_at + read.len() as u64 {
                 read.resize((end - from).min(WINDOW_BYTES as u64) as usize, 0);
                 source.file.read_at(&mut read, from)?;
                 read_at = from;
             }
+
             let there = &read[(from - read_at) as usize..];
             let some = there.len().min(left).min(WINDOW_BYTES - ready.len());
             ready.extend_from_slice(&there[..some]);
             from += some as u64;
             left -= some;
+
             if ready.len() == WINDOW_BYTES {
                 write(&mut ready)?;
             }
         }
     }
+
     if !ready.is_empty() {
         write(&mut ready)?;
     }
+
+    // The map and the head come last: a copy without them is no chunk.
+    debug_assert_eq!(map.len(), runs.len() * RUN_BYTES);
     let crc = crc32c(&map);
     map.extend_from_slice(&crc.to_le_bytes());
     let map_at = u64::from(next) * UNIT_BYTES;
     file.write_at(&map, map_at)?;
     let head = ChunkHead { map: Some((runs.len() as u32, map_at)), ..source.head };
     file.write_at(&head.encode(), 0)?;
+
     Ok(file.sync()?)
 }
 
@@ -548,6 +606,7 @@ mod tests {
         ] {
             assert!(put(&*disk, &head(2, map_at), &runs).is_err(), "{runs:?}");
         }
+
         assert!(put(&*disk, &head(u32::MAX, 64), &[]).is_err(), "longer than the file");
         assert!(put(&*disk, &head(1, u64::MAX), &[]).is_err());
         for_each_seed("any_map_is_sound_or_an_error", 500, |rng, _| {
@@ -582,7 +641,9 @@ mod tests {
             let disk = terrane_io::SimDisk::new(seed);
             let shared: &dyn Disk = &*disk;
             let chunk = Chunk::create(shared, Path::new(""), head_of(0)).unwrap();
-            let (mut runs, mut unit, mut content) = (Vec::new(), FIRST_UNIT, Vec::new());
+            let mut runs = Vec::new();
+            let mut unit = FIRST_UNIT;
+            let mut content = Vec::new();
             for _ in 0..=rng.below(500) {
                 let scale = if rng.chance(1, 100) { 200_000 } else { 30 };
                 unit += rng.below(scale) as u32;
@@ -593,7 +654,8 @@ mod tests {
                 content.extend_from_slice(&bytes);
                 unit += units;
             }
-            let (calls, mut paced) = (disk.calls(), 0);
+            let calls = disk.calls();
+            let mut paced = 0;
             chunk.file.sync().unwrap();
             let before = disk.pending();
             let mut pace = |bytes: u64| {
@@ -606,7 +668,8 @@ mod tests {
             let windows = (u64::from(unit) * UNIT_BYTES).div_ceil(WINDOW_BYTES as u64);
             assert!(disk.calls() - calls < 20 + 3 * windows, "{}", disk.calls() - calls);
             assert_eq!(paced, content.len() as u64);
-            let (mode, access) = (OpenMode::Read, Access::Buffered);
+            let mode = OpenMode::Read;
+            let access = Access::Buffered;
             let copy = Chunk::open(shared, Path::new("copy"), (0, None), mode, access).unwrap();
             let kept = copy.runs.as_deref().unwrap();
             assert!(

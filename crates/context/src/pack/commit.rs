@@ -105,6 +105,7 @@ impl CommitRecord {
         put_text(out, &self.commit.author);
         put_text(out, &self.commit.message);
         out.push(u8::from(self.before.is_some()));
+
         if let Some(before) = &self.before {
             before.put(at, out);
         }
@@ -116,6 +117,8 @@ impl CommitRecord {
         let hash = take_hash(&mut bytes)?;
         let root = take_flag(&mut bytes)?.then(|| Link::take(at, &mut bytes)).transpose()?;
         let count = take_leb(&mut bytes)? as usize;
+
+        // The count comes from the disk: the capacity is bounded by the bytes that are there.
         let mut parents = Vec::with_capacity(count.min(bytes.len() / 32));
         for _ in 0..count {
             parents.push(take_hash(&mut bytes)?);
@@ -130,8 +133,10 @@ impl CommitRecord {
             author: take_text(&mut bytes)?,
             message: take_text(&mut bytes)?,
         };
+
         let before = take_flag(&mut bytes)?.then(|| Extent::take(at, &mut bytes)).transpose()?;
         expect_end(bytes)?;
+
         Ok(Self { commit, root, before })
     }
 }
@@ -201,6 +206,8 @@ impl CommitTable {
         expect_kind(&mut bytes, COMMITS)?;
         let before = take_flag(&mut bytes)?.then(|| Extent::take(at, &mut bytes)).transpose()?;
         let count = take_leb(&mut bytes)? as usize;
+
+        // The count comes from the disk: the capacity is bounded by the bytes that are there.
         let mut commits = Vec::with_capacity(count.min(bytes.len() / 32));
         for _ in 0..count {
             commits.push((take_hash(&mut bytes)?, Extent::take(at, &mut bytes)?));
@@ -214,6 +221,8 @@ impl CommitTable {
 /// changes no branch.
 pub(crate) fn apply_branches(body: &[u8], branches: &mut Branches) -> Result<(), Corrupt> {
     let mut bytes = body;
+
+    // Only a whole table replaces the branches: a damaged one must not remove any.
     match take_u8(&mut bytes)? {
         BRANCH => {
             let name = take_text(&mut bytes)?;
@@ -235,6 +244,7 @@ pub(crate) fn apply_branches(body: &[u8], branches: &mut Branches) -> Result<(),
             return Err(Corrupt::rule("kind of a record", u64::from(BRANCH), u64::from(other)));
         }
     }
+
     Ok(())
 }
 
@@ -279,12 +289,14 @@ mod tests {
                 body.first() != Some(&COMMITS) && apply_branches(body, &mut branches).is_ok(),
             )
         };
+
         for body in &bodies {
             assert_ne!(decode(body), (false, false, false));
             for len in 0..body.len() {
                 assert_eq!(decode(&body[..len]), (false, false, false), "{len} bytes");
             }
         }
+
         for_each_seed("any_bytes_are_a_commit_or_a_table_or_an_error", 2_000, |rng, _| {
             let mut body = bodies[rng.index(4)].clone();
             for _ in 0..=rng.below(3) {

@@ -89,15 +89,20 @@ impl Control {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CONTROL_PAGE_BYTES);
         self.put(&mut bytes);
+
+        // The rest of the page is zero, and the checksum covers it.
         bytes.resize(CRC_AT, 0);
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
+        assert_eq!(bytes.len(), CONTROL_PAGE_BYTES, "a control record fills its page");
         bytes
     }
 
     /// Decodes a copy of a control record, which has no checksum.
     pub(crate) fn of_copy(path: &Path, copy: &[u8]) -> Result<Self> {
         let mut page = copy.get(..CONTROL_BYTES).unwrap_or(copy).to_vec();
+
+        // The frame around the copy has a checksum; the page gets its own to pass the decoder.
         page.resize(CRC_AT, 0);
         let crc = crc32c(&page);
         page.extend_from_slice(&crc.to_le_bytes());
@@ -106,6 +111,9 @@ impl Control {
 
     /// Writes the record without its checksum.
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
+        assert!(self.first <= self.tail.chunk, "the last chunk is kept");
+        let start = bytes.len();
+
         bytes.extend_from_slice(&CONTROL_MAGIC);
         bytes.extend_from_slice(&CONTROL_VERSION.to_le_bytes());
         bytes.push(match self.rules.scheme {
@@ -131,9 +139,11 @@ impl Control {
             bytes.extend_from_slice(&at.to_le_bytes());
             bytes.extend_from_slice(&len.to_le_bytes());
         }
+
         bytes.extend_from_slice(&self.commits.to_le_bytes());
         bytes.extend_from_slice(&self.retained.to_u64().to_le_bytes());
         bytes.extend_from_slice(&self.collecting.to_le_bytes());
+        assert_eq!(bytes.len() - start, CONTROL_BYTES, "the layout of the format document");
     }
 
     fn decode(path: &Path, page: &[u8]) -> Result<Self> {
@@ -142,6 +152,7 @@ impl Control {
             address: None,
             what: Corrupt::rule(rule, expected, found),
         };
+
         let mut reader = terrane_io::bytes::Reader::new(page);
         let short =
             |_| corrupt("length of a control page", CONTROL_PAGE_BYTES as u64, page.len() as u64);
@@ -152,6 +163,7 @@ impl Control {
                 page.len() as u64,
             ));
         }
+
         let (content, stored) = page.split_at(CRC_AT);
         let computed = crc32c(content).to_le_bytes();
         if stored != computed {
@@ -160,7 +172,10 @@ impl Control {
         if reader.take(8).map_err(short)? != CONTROL_MAGIC {
             return Err(Error::NotAContextStore { path: path.to_owned() });
         }
+
+        // Only after the checksum: a damaged version must not look like a newer program's file.
         let version = reader.u32().map_err(short)?;
+
         if version != CONTROL_VERSION {
             let newest = CONTROL_VERSION;
             return Err(Error::UnsupportedVersion {
@@ -169,6 +184,7 @@ impl Control {
                 newest,
             });
         }
+
         let scheme = match reader.u8().map_err(short)? {
             1 => Scheme::Tezos,
             2 => Scheme::Blake3,
@@ -180,24 +196,35 @@ impl Control {
             other => return Err(corrupt("indexing", 1, u64::from(other))),
         };
         let volumes = reader.u16().map_err(short)?;
-        let (branching, flat_limit) = (reader.u32().map_err(short)?, reader.u32().map_err(short)?);
+        let branching = reader.u32().map_err(short)?;
+        let flat_limit = reader.u32().map_err(short)?;
         let rules = Rules { scheme, branching, flat_limit };
         rules.check()?;
-        let (store, sequence) = (reader.u64().map_err(short)?, reader.u64().map_err(short)?);
+        let store = reader.u64().map_err(short)?;
+        let sequence = reader.u64().map_err(short)?;
         let tail = Address::from_u64(reader.u64().map_err(short)?);
-        let (chain, first) = (reader.u32().map_err(short)?, reader.u32().map_err(short)?);
+        let chain = reader.u32().map_err(short)?;
+        let first = reader.u32().map_err(short)?;
+
         let mut extent = || -> Result<Option<Extent>> {
             let at = Address::from_u64(reader.u64().map_err(short)?);
             let bytes = reader.u32().map_err(short)?;
             Ok((bytes > 0).then_some(Extent { at, bytes }))
         };
-        let (last, branches, table, kept) = (extent()?, extent()?, extent()?, extent()?);
+
+        let last = extent()?;
+        let branches = extent()?;
+        let table = extent()?;
+        let kept = extent()?;
         let commits = reader.u64().map_err(short)?;
         let retained = Address::from_u64(reader.u64().map_err(short)?);
         let collecting = reader.u32().map_err(short)?;
+
+        // A collection keeps the chunk that is written to.
         if first > tail.chunk {
             return Err(corrupt("the first chunk", u64::from(tail.chunk), u64::from(first)));
         }
+
         Ok(Self {
             rules,
             indexing,
@@ -244,6 +271,8 @@ impl Mark {
         let long =
             |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
         let mark = Self { store: long(8), end: Address::from_u64(long(16)) };
+
+        // Comparing encodings also refuses bytes that should be zero.
         if *bytes != mark.encode() {
             let what = Corrupt::rule("checksum of the durable mark", 0, 1);
             return Err(Error::Corrupt { path: path.to_owned(), address: None, what });
@@ -280,6 +309,7 @@ impl ControlFile {
             file.read_at(&mut bytes, at)?;
             Control::decode(path, &bytes)
         };
+
         let mut whole = Vec::new();
         let mut damaged = Vec::new();
         for number in 0..2 {
@@ -288,12 +318,15 @@ impl ControlFile {
                 Err(error) => damaged.push(error),
             }
         }
+
+        // Newest first: its record, and its store, count.
         whole.sort_by_key(|control| std::cmp::Reverse(control.sequence));
         let Some(newest) = whole.first() else {
             let blank = Error::NotAContextStore { path: path.to_owned() };
             return Err(damaged.into_iter().next().unwrap_or(blank));
         };
 
+        // A bad mark is no error: the tails of the records still bound the durable end.
         let mut bytes = [0; MARK_BYTES];
         let read = file.read_at(&mut bytes, MARK_AT).map_err(Error::from);
         let mark = match read.and_then(|()| Mark::decode(path, &bytes)) {
@@ -336,6 +369,8 @@ impl ControlFile {
 /// mark.
 pub(crate) fn encode_file(control: &Control, mark: Mark) -> Vec<u8> {
     let mut bytes = vec![0; CONTROL_FILE_BYTES];
+
+    // Both pages, so that the loss of one page brings no older record back.
     for record in [*control, Control { sequence: control.sequence + 1, ..*control }] {
         let at = record.offset() as usize;
         bytes[at..at + CONTROL_PAGE_BYTES].copy_from_slice(&record.encode());
@@ -375,11 +410,13 @@ mod tests {
         let path = Path::new("control");
         let page = control(6).encode();
         assert_eq!(Control::decode(path, &page).unwrap(), control(6));
+
         for at in 0..page.len() {
             let mut altered = page.clone();
             altered[at] ^= 0x10;
             assert!(Control::decode(path, &altered).is_err(), "byte {at}");
         }
+
         for_each_seed("any_page_is_a_control_record_or_an_error", 500, |rng, _| {
             let mut altered = page.clone();
             for _ in 0..=rng.below(4) {
@@ -397,7 +434,8 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<ControlFile> {
-        let (disk, path) = (terrane_io::MemoryDisk::new(), Path::new("control"));
+        let disk = terrane_io::MemoryDisk::new();
+        let path = Path::new("control");
         disk.open(path, OpenMode::CreateNew, Access::Buffered)?.write_at(bytes, 0)?;
         ControlFile::read(&*disk, path)
     }
@@ -431,10 +469,12 @@ mod tests {
             let file = read(&altered).unwrap();
             assert_eq!((file.durable(), file.damaged.len()), (newest.tail, 1), "bit {bit}");
         }
+
         let foreign = Mark { store: newest.store + 1, end: later };
         bytes[MARK_AT as usize..][..MARK_BYTES].copy_from_slice(&foreign.encode());
         assert_eq!(read(&bytes).unwrap().durable(), newest.tail);
         bytes[MARK_AT as usize..].fill(0);
+
         assert_eq!(read(&bytes).unwrap().damaged.len(), 0, "a store without any sync");
     }
 }

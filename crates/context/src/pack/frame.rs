@@ -61,11 +61,15 @@ pub(crate) fn any_head(at: Address, head: &[u8; FRAME_HEAD_BYTES]) -> Option<Fra
         4 => FrameKind::CommitTo,
         _ => return None,
     };
+
+    // The checksum covers the address too: a chunk stored as a value is no chain of frames.
     let whole = head.starts_with(&FRAME_MAGIC)
         && word(4) % UNIT_BYTES as u32 == 0
         && word(28) == located_crc(at, &head[..CHECKED_BYTES]);
-    let (bytes, chain) = (word(4) as usize, word(12));
+    let bytes = word(4) as usize;
+    let chain = word(12);
     let synced = Address { chunk: word(20), unit: word(16) };
+
     whole.then_some(FrameHead { kind, bytes, chain, synced, content: word(24), crc: word(28) })
 }
 
@@ -92,6 +96,7 @@ pub(crate) fn parse_damaged(at: Address, bytes: &[u8], chain: u32) -> Option<Fra
 ///
 /// Incomplete frames before that address are corruption.
 pub(crate) fn newest_synced(at: Address, bytes: &[u8]) -> Option<Address> {
+    // Frames begin at whole units, so every unit may begin one behind damage.
     let heads = (0..bytes.len()).step_by(UNIT_BYTES as usize).filter_map(|offset| {
         let head = bytes[offset..].first_chunk().filter(|head| head.starts_with(&FRAME_MAGIC))?;
         Some(any_head(at.plus(offset), head)?.synced)
@@ -110,6 +115,8 @@ pub(crate) const RECORD_BYTES_MAX: u64 = FRAME_BYTES_MAX as u64;
 /// Size of the record that begins with these bytes.
 pub(crate) fn record_size(bytes: &[u8]) -> Option<usize> {
     let mut rest = bytes;
+
+    // Bounds the buffer that the caller allocates.
     let len = take_leb(&mut rest).ok().filter(|len| *len < RECORD_BYTES_MAX)?;
     Some(bytes.len() - rest.len() + len as usize + CRC_BYTES)
 }
@@ -124,7 +131,9 @@ pub(crate) fn open_record(
     let short = Corrupt::rule("length of a record", bytes.len() as u64, len as u64);
     let (body, rest) = rest.split_at_checked(len).ok_or(short)?;
     let (stored, rest) = rest.split_first_chunk::<CRC_BYTES>().ok_or(short)?;
-    let (stored, computed) = (u32::from_le_bytes(*stored), located_crc(at, body));
+
+    let stored = u32::from_le_bytes(*stored);
+    let computed = located_crc(at, body);
     if stored != computed {
         return Err(Corrupt::rule("checksum of a record", u64::from(computed), u64::from(stored)));
     }
@@ -143,6 +152,8 @@ pub(crate) fn records(
     std::iter::from_fn(move || {
         let bytes = payload.get(offset..).filter(|bytes| !bytes.is_empty())?;
         let at = at.plus(offset);
+
+        // An unreadable length makes the rest of the payload one damaged record.
         let size = record_size(bytes).filter(|size| *size <= bytes.len());
         let used = size.unwrap_or(bytes.len());
         offset += used.next_multiple_of(UNIT_BYTES as usize);
@@ -172,6 +183,11 @@ impl FrameWriter {
         Self { start, bytes, body: Vec::new() }
     }
 
+    /// Address at which the frame was begun.
+    pub(crate) fn start(&self) -> Address {
+        self.start
+    }
+
     /// Number of bytes so far.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
@@ -179,8 +195,10 @@ impl FrameWriter {
 
     /// Returns the bytes of the frame and its checksum. The pack is durable up to `synced`.
     pub(crate) fn finish(mut self, kind: FrameKind, chain: u32, synced: Address) -> (Vec<u8>, u32) {
+        debug_assert!(self.bytes.len() % UNIT_BYTES as usize == 0, "frames take whole units");
         let payload = &self.bytes[FRAME_HEAD_BYTES..];
-        let (bytes, content) = (payload.len() as u32, crc32c(payload));
+        let bytes = payload.len() as u32;
+        let content = crc32c(payload);
         let words = [
             u32::from_le_bytes(FRAME_MAGIC),
             bytes,
@@ -193,8 +211,11 @@ impl FrameWriter {
         for (slot, word) in self.bytes.chunks_exact_mut(4).zip(words) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
+
+        // Over the head alone: the head has the checksum of the payload.
         let crc = located_crc(self.start, &self.bytes[..CHECKED_BYTES]);
         self.bytes[CHECKED_BYTES..FRAME_HEAD_BYTES].copy_from_slice(&crc.to_le_bytes());
+
         (self.bytes, crc)
     }
 }
@@ -208,15 +229,21 @@ impl Sink for FrameWriter {
         let at = self.next();
         self.body.clear();
         write(&mut self.body);
+
+        // Checked before the frame changes, so that a commit that is too large fails cleanly.
         if self.bytes.len() + self.body.len() > FRAME_BYTES_MAX {
             return Err(Error::CommitTooLarge { limit: FRAME_BYTES_MAX });
         }
+        debug_assert!(self.bytes.len() % UNIT_BYTES as usize == 0, "records begin at units");
         let start = self.bytes.len();
         put_leb(&mut self.bytes, self.body.len() as u64);
         self.bytes.extend_from_slice(&self.body);
         self.bytes.extend_from_slice(&located_crc(at, &self.body).to_le_bytes());
         let bytes = (self.bytes.len() - start) as u32;
+
+        // Padding to whole units, so that addresses need 32 bits.
         self.bytes.resize(self.bytes.len().next_multiple_of(UNIT_BYTES as usize), 0);
+
         Ok(Extent { at, bytes })
     }
 
@@ -255,6 +282,7 @@ mod tests {
             altered[bit / 8] ^= 1 << (bit % 8);
             assert!(parse(START, &altered, 5).is_none(), "bit {bit}");
         }
+
         let bodies: Vec<Vec<u8>> =
             records(START.plus(FRAME_HEAD_BYTES), &bytes[FRAME_HEAD_BYTES..])
                 .map(|(_, body)| body.unwrap().to_vec())

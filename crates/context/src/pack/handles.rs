@@ -57,11 +57,14 @@ impl ChunkHandles {
                 }
                 files.changes
             };
+
+            // No lock is held during the open, so readers of other chunks do not wait for the disk.
             let chunk = Arc::new(open()?);
             let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
             if let Some(slot) = files.slots.get(&key) {
                 return Ok(Arc::clone(&slot.chunk));
             }
+
             // If another thread replaced the file meanwhile, the opened file may be the old one:
             // try again.
             if files.changes == changes {
@@ -97,6 +100,7 @@ impl ChunkHandles {
     }
 
     pub(crate) fn clear(&self) {
+        // The count survives, so that opens that began before are not kept.
         let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
         *files = OpenSet { changes: files.changes + 1, ..OpenSet::default() };
     }
@@ -118,7 +122,10 @@ impl OpenSet {
             }
             self.hand = (self.hand + 1) % self.ring.len();
         }
+
         self.slots.insert(key, slot);
+        debug_assert_eq!(self.ring.len(), self.slots.len(), "the clock has each open file once");
+        debug_assert!(self.ring.len() <= files_max, "the bound of open files");
     }
 
     fn take_use(&self, key: &FileKey) -> bool {
@@ -127,12 +134,14 @@ impl OpenSet {
 
     /// Removes a file; returns whether it was open.
     fn remove(&mut self, key: &FileKey) -> bool {
+        // Also if the file was closed: a concurrent open may have read the old file.
         self.changes += 1;
         let was_open = self.slots.remove(key).is_some();
         if was_open {
             self.ring.retain(|other| other != key);
             self.hand = self.hand.min(self.ring.len().saturating_sub(1));
         }
+        debug_assert_eq!(self.ring.len(), self.slots.len(), "the clock has each open file once");
         was_open
     }
 }
@@ -156,6 +165,7 @@ mod tests {
     fn what_is_asked_for_stays_open_within_the_bound() {
         let files = ChunkHandles::new(8);
         let opened = Cell::new(0);
+
         let get = |number: u32| {
             let open = || {
                 opened.set(opened.get() + 1);
@@ -163,10 +173,12 @@ mod tests {
             };
             assert_eq!(files.get((number, None), open).unwrap().head.number, number);
         };
+
         for number in 0..100 {
             get(number);
             get(7);
         }
+
         assert_eq!(opened.get(), 100, "chunk 7 was used all the time");
         // A lookup or a replacement does not open a closed file.
         assert!(files.find((7, None)).is_some() && files.find((1, None)).is_none());
@@ -191,6 +203,7 @@ mod tests {
         files.clear();
         let before = opened.get();
         get(7);
+
         assert_eq!(opened.get(), before + 1);
     }
 
@@ -200,6 +213,7 @@ mod tests {
         let files = ChunkHandles::new(2);
         let new = Arc::new(chunk(3).unwrap());
         let times = Cell::new(0);
+
         let open = || {
             times.set(times.get() + 1);
             if times.get() == 1 {
@@ -210,6 +224,7 @@ mod tests {
             }
             chunk(3)
         };
+
         files.get((3, None), open).unwrap();
         assert_eq!(times.get(), 2, "the first file is not kept");
     }

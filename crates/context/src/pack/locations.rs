@@ -71,7 +71,8 @@ impl StorePart {
     }
 
     fn marker(self, store: u64) -> Marker {
-        let (magic, version) = (LOCATION_MAGIC, LOCATION_VERSION);
+        let magic = LOCATION_MAGIC;
+        let version = LOCATION_VERSION;
         Marker { magic, version, number: self as u32, store }
     }
 
@@ -82,7 +83,8 @@ impl StorePart {
 
     /// Refuses a directory that is missing or belongs to another store.
     fn check(self, disk: &dyn Disk, dir: &Path, store: u64) -> Result<()> {
-        let (part, path) = (self.name(), dir.to_owned());
+        let part = self.name();
+        let path = dir.to_owned();
         match self.marker(store).owner_at(disk, &self.marker_path(dir))? {
             Owner::Own => Ok(()),
             Owner::Nobody => Err(Error::AbsentLocation { part, path }),
@@ -137,8 +139,10 @@ impl Recorded {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let (archive, index) = (self.archive.as_deref(), self.index.as_deref());
-        let (archive, index) = (archive.unwrap_or_default(), index.unwrap_or_default());
+        let archive = self.archive.as_deref();
+        let index = self.index.as_deref();
+        let archive = archive.unwrap_or_default();
+        let index = index.unwrap_or_default();
         let mut bytes = LOCATIONS_MAGIC.to_vec();
         bytes.extend_from_slice(&LOCATIONS_VERSION.to_le_bytes());
         bytes.extend_from_slice(&self.store.to_le_bytes());
@@ -149,6 +153,7 @@ impl Recorded {
         bytes.extend_from_slice(index.as_bytes());
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
+
         bytes
     }
 
@@ -158,35 +163,47 @@ impl Recorded {
         let Some((content, stored)) = bytes.split_last_chunk() else {
             return Err(corrupt(Corrupt::short("length of the file `locations`")));
         };
-        let (stored, computed) = (u32::from_le_bytes(*stored), crc32c(content));
+        let stored = u32::from_le_bytes(*stored);
+        let computed = crc32c(content);
+
         if stored != computed {
-            let (expected, found) = (u64::from(computed), u64::from(stored));
+            let expected = u64::from(computed);
+            let found = u64::from(stored);
             let what = Corrupt::rule("checksum of the file `locations`", expected, found);
             return Err(corrupt(what));
         }
+
         let mut reader = terrane_io::bytes::Reader::new(content);
         if reader.take(8).map_err(short)? != LOCATIONS_MAGIC {
             return Err(Error::NotAContextStore { path: path.to_owned() });
         }
         let found = reader.u32().map_err(short)?;
+
         if found != LOCATIONS_VERSION {
-            let (path, newest) = (path.to_owned(), LOCATIONS_VERSION);
+            let path = path.to_owned();
+            let newest = LOCATIONS_VERSION;
             return Err(Error::UnsupportedVersion { path, found, newest });
         }
+
         let store = reader.u64().map_err(short)?;
+
+        // Both lengths precede the paths.
         let lens = [reader.u32().map_err(short)?, reader.u32().map_err(short)?];
+
         let mut text = |len: u32| -> Result<Option<String>> {
             let bytes = reader.take(len as usize).map_err(short)?;
             let text = std::str::from_utf8(bytes)
                 .map_err(|_| corrupt(Corrupt::rule("paths are UTF-8", 1, 0)))?;
             Ok((!text.is_empty()).then(|| text.to_owned()))
         };
+
         let recorded = Self { store, archive: text(lens[0])?, index: text(lens[1])? };
         // The lengths and the paths must cover all of the file.
         if recorded.encode() != bytes {
             let what = Corrupt::rule("length of the file `locations`", 0, bytes.len() as u64);
             return Err(corrupt(what));
         }
+
         Ok(recorded)
     }
 
@@ -200,10 +217,12 @@ impl Recorded {
         }
         let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
         let len = file.len()?;
+
         if len > FILE_BYTES_MAX {
             let what = Corrupt::rule("length of the file `locations`", FILE_BYTES_MAX, len);
             return Err(Error::Corrupt { path, address: None, what });
         }
+
         let mut bytes = vec![0; len as usize];
         file.read_at(&mut bytes, 0)?;
         Self::decode(&path, &bytes).map(Some)
@@ -212,6 +231,8 @@ impl Recorded {
     /// Writes the file, durably, or removes it if everything is in the store.
     fn write(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
         let path = dir.join(LOCATIONS);
+
+        // Rename makes the file appear complete or not at all.
         if self.parts().next().is_some() {
             let staged = new_path(&path);
             let file = create_afresh(disk, &staged, OpenMode::CreateNew, Access::Buffered)?;
@@ -251,12 +272,15 @@ impl Wanted<'_> {
             if path == dir {
                 return Ok(None);
             }
+
+            // The file stores UTF-8, so that it means the same on every system.
             let text = path.to_str().filter(|text| (1..=PATH_BYTES_MAX).contains(&text.len()));
             let value = path.display().to_string();
             let allowed = "a path of at most 4,096 bytes of UTF-8";
             let invalid = Error::InvalidConfig { option, value, allowed };
             text.map(|text| Some(text.to_owned())).ok_or(invalid)
         };
+
         let archive = text("archive_dir", self.archive, before.archive)?;
         let index = text("index_dir", self.index, before.index)?;
         Ok(Recorded { store, archive, index })
@@ -284,7 +308,8 @@ impl Locations {
         (dir, anchor): (&Path, &Arc<dyn Anchor>),
         recorded: Option<Recorded>,
     ) -> (Arc<Self>, Vec<Error>) {
-        let (mut anchors, mut errors) = (vec![Arc::clone(anchor)], Vec::new());
+        let mut anchors = vec![Arc::clone(anchor)];
+        let mut errors = Vec::new();
         for (part, path) in recorded.iter().flat_map(Recorded::parts) {
             let store = recorded.as_ref().map_or(0, |recorded| recorded.store);
             match part.anchor(disk, path) {
@@ -359,19 +384,23 @@ impl Locations {
         };
         let store = before.as_ref().map_or(store, |before| before.store);
         let is_left = before.is_some();
+
         // The options of an earlier attempt do not count.
+
         let recorded = wanted.over(disk, dir, store, None)?;
         for (part, path) in recorded.parts() {
             create_dirs(disk, path)?;
             let _anchor = part.anchor(disk, path)?;
             part.check_free(disk, path, store)?;
         }
+
         if is_left || recorded.parts().next().is_some() {
             recorded.write(disk, dir)?;
         }
         Self::claim(disk, &recorded, wanted)?;
         let recorded = recorded.parts().next().is_some().then(|| recorded.clone());
         let (locations, errors) = Self::new(disk, at, recorded);
+
         errors.into_iter().next().map_or(Ok((locations, store)), Err)
     }
 
@@ -418,6 +447,7 @@ impl Locations {
             return Self::enter(disk, at);
         }
 
+        // Only parts that move are claimed; the others keep their markers.
         let mut moved = Recorded { store, archive: None, index: None };
         if recorded.archive != known.archive {
             moved.archive.clone_from(&recorded.archive);
@@ -430,6 +460,8 @@ impl Locations {
             let _anchor = part.anchor(disk, path)?;
             part.check_free(disk, path, store)?;
         }
+
+        // The archive moves by hand: an incomplete one would lose commits without a word.
         if recorded.archive != known.archive {
             let archive = recorded.archive.as_deref().map(Path::new);
             let archive = archive.map_or_else(|| archive_dir(dir), Path::to_owned);
@@ -438,11 +470,14 @@ impl Locations {
                 check_marker(disk, &archive, volume, store)?;
             }
         }
+
         Self::claim(disk, &moved, wanted)?;
         if recorded.index != known.index && recorded.index.is_none() {
             // An index in the store is a stale one from before the move elsewhere.
             wanted.engine.remove(disk, &dir.join(INDEX)).map_err(Error::index)?;
         }
+
+        // The switch: before it the old directories count, behind it the new ones.
         recorded.write(disk, dir)?;
         if recorded.index != known.index {
             Self::remove_left(disk, dir, known.index.as_deref(), wanted, store);
@@ -462,6 +497,8 @@ impl Locations {
             wanted.engine.remove(disk, &dir.join(INDEX)).ok();
             return;
         };
+
+        // The old directory may be away, or another store's by now: remove the own index only.
         let Ok(_anchor) = disk.anchor(before) else { return };
         if StorePart::Index.check(disk, before, store).is_ok()
             && wanted.engine.remove(disk, &before.join(INDEX)).is_ok()
@@ -507,10 +544,12 @@ mod tests {
         let path = Path::new("locations");
         for (archive, index) in [(Some("/cold"), Some("/fast/a")), (Some("/é"), None), (None, None)]
         {
-            let (archive, index) = (archive.map(str::to_owned), index.map(str::to_owned));
+            let archive = archive.map(str::to_owned);
+            let index = index.map(str::to_owned);
             let recorded = Recorded { store: 7, archive, index };
             let bytes = recorded.encode();
             assert_eq!(Recorded::decode(path, &bytes).unwrap(), recorded);
+
             for bit in 0..bytes.len() * 8 {
                 let mut altered = bytes.clone();
                 altered[bit / 8] ^= 1 << (bit % 8);
@@ -523,6 +562,7 @@ mod tests {
                     assert_eq!(decoded.encode(), altered, "bit {bit}");
                 }
             }
+
             for len in 0..bytes.len() {
                 assert!(Recorded::decode(path, &bytes[..len]).is_err(), "{len} bytes");
             }

@@ -76,15 +76,24 @@ impl Marker {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        let (stored, computed) = (word(28), crc32c(&bytes[..28]));
+
+        let stored = word(28);
+        let computed = crc32c(&bytes[..28]);
+
         if stored != computed {
-            let (expected, found) = (u64::from(computed), u64::from(stored));
+            let expected = u64::from(computed);
+            let found = u64::from(stored);
             return Err(corrupt(Corrupt::rule("checksum of a marker", expected, found)));
         }
+
+        // A marker of another kind has its own versions.
         if bytes[..8] == self.magic && word(8) != self.version {
-            let (path, found, newest) = (path.to_owned(), word(8), self.version);
+            let path = path.to_owned();
+            let found = word(8);
+            let newest = self.version;
             return Err(Error::UnsupportedVersion { path, found, newest });
         }
+
         Ok(if bytes == self.encode() { Owner::Own } else { Owner::Other })
     }
 

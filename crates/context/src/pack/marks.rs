@@ -53,6 +53,8 @@ impl MarkPage {
                     listed.insert(at, unit);
                     return true;
                 }
+
+                // The list is full: bits take as much memory from here on, and never more.
                 let mut bits = Box::new([0; PAGE_WORDS]);
                 for unit in listed.iter().chain([&unit]) {
                     bits[usize::from(unit / 64)] |= 1 << (unit % 64);
@@ -78,6 +80,7 @@ impl MarkPage {
 
     /// Returns the highest unit below `unit`, which is at most the number of units of a page.
     fn below(&self, unit: u32) -> Option<u32> {
+        debug_assert!(unit <= PAGE_UNITS, "a unit of the page, or its end");
         match self {
             Self::Listed(listed) => {
                 let above = listed.partition_point(|listed| u32::from(*listed) < unit);
@@ -118,6 +121,7 @@ impl Units {
 
     /// Returns the highest unit below `unit`.
     fn below(&self, unit: u32) -> Option<u32> {
+        // First the page of the unit, up to it; then whole pages below.
         let number = ((unit / PAGE_UNITS) as usize).min(self.0.len());
         let first = self.0.get(number).and_then(|page| page.below(unit % PAGE_UNITS));
         if let Some(first) = first {
@@ -143,6 +147,7 @@ pub(crate) struct Marks {
 
 impl Marks {
     pub(crate) fn new(first: u32, end: u32) -> Self {
+        debug_assert!(first <= end, "a range of chunks");
         let none = || (first..end).map(|_| Units::default()).collect();
         Self { first, end, live: none(), bases: none(), records: Cache::new(RECORDS_BYTES) }
     }
@@ -194,11 +199,16 @@ impl Marks {
             if self.live[chunk].below(u32::MAX).is_none() {
                 continue;
             }
+
+            // Not through the set of open files: a sweep would evict those that readers use.
             let open = pack.chunk_aside(number)?;
             let mut window = Window::default();
             let mut unit = u32::MAX;
+
             while let Some(next) = self.live[chunk].below(unit) {
                 unit = next;
+
+                // Targets have lower addresses, so they are marked before the sweep comes to them.
                 let at = Address { chunk: number, unit };
                 if open.locate(at).is_none() && pack.archived(at)?.is_some() {
                     continue;
@@ -209,6 +219,7 @@ impl Marks {
                 })?;
             }
         }
+
         Ok(())
     }
 
@@ -242,6 +253,8 @@ impl Marks {
             return Ok(());
         }
         let fail = |what| pack.corrupt(extent.at, what);
+
+        // The base is kept, but its targets are live only if the delta still has them.
         let record = match Record::decode(extent, body).map_err(fail)? {
             Decoded::Record(record) => record,
             Decoded::Delta(delta) => {
@@ -250,6 +263,7 @@ impl Marks {
                 delta.apply(&full).map_err(fail)?
             }
         };
+
         match &record.body {
             RecordBody::Inner(inner) => inner.links.iter().for_each(|link| point(self, link)),
             RecordBody::Entries(entries) => {
@@ -261,6 +275,7 @@ impl Marks {
                 }
             }
         }
+
         Ok(())
     }
 }
@@ -283,16 +298,20 @@ impl Window {
         let gone = || Error::Collected { address: at };
         let (offset, room) = chunk.locate(at).ok_or_else(gone)?;
         if self.size_at(offset).is_none() {
+            // Records come in descending order: read a window that ends a little behind this one.
             let len = chunk.file.len()?;
             let end = (offset + AHEAD_BYTES).min(len);
             self.start = end.saturating_sub(WINDOW_BYTES).min(offset);
             self.fill(chunk, end - self.start, pace)?;
+
+            // A record longer than the rest of the window is read by itself.
             let wanted = self.bytes.get((offset - self.start) as usize..).and_then(record_size);
             if let Some(wanted) = wanted.filter(|wanted| offset + *wanted as u64 > end) {
                 self.start = offset;
                 self.fill(chunk, (wanted as u64).min(len - offset).min(room), pace)?;
             }
         }
+
         let size = self
             .size_at(offset)
             .ok_or_else(|| chunk.corrupt(at, Corrupt::short("a record lies in its chunk")))?;
@@ -336,7 +355,8 @@ mod tests {
     #[test]
     fn units_are_a_set() {
         for_each_seed("units_are_a_set", 30, |rng, _| {
-            let (mut units, mut model) = (Units::default(), BTreeSet::new());
+            let mut units = Units::default();
+            let mut model = BTreeSet::new();
             let end = 1 + rng.below(u64::from(PAGE_UNITS) * 6) as u32;
             let dense = rng.below(u64::from(end)) as u32;
             for _ in 0..rng.below(3000) {
@@ -370,11 +390,14 @@ mod tests {
             };
             pages + units.0.iter().map(of_page).sum::<usize>()
         };
+
         let chunk_units = (16 << 20) / UNIT_BYTES as u32;
-        let (mut few, mut all) = (Units::default(), Units::default());
+        let mut few = Units::default();
+        let mut all = Units::default();
         (0..chunk_units).rev().step_by(512).for_each(|unit| assert!(few.add(unit)));
         assert!(heap_bytes(&few) < 32 << 10, "{}", heap_bytes(&few));
         (0..chunk_units).rev().for_each(|unit| assert!(all.add(unit)));
+
         assert!(heap_bytes(&all) < 300 << 10, "{}", heap_bytes(&all));
     }
 }

@@ -147,6 +147,8 @@ impl Pack {
             let what = Corrupt::rule("identity of the store", known, store);
             return Err(Error::Corrupt { path: self.dir().join(CONTROL), address: None, what });
         }
+
+        // A file `locations` of another store would lead to foreign volumes.
         if let Some(named) = self.locations.store().filter(|named| *named != store) {
             let what = Corrupt::rule("store of the file `locations`", store, named);
             return Err(Error::Corrupt { path: self.dir().join(LOCATIONS), address: None, what });
@@ -213,6 +215,8 @@ impl Pack {
         {
             return Ok(get(catalog));
         }
+
+        // Listed under the lock: a part that `archive` adds meanwhile must not get lost.
         let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
         let listed = Catalog::list(&*self.disk, &self.archive_dir())?;
         Ok(get(catalog.insert(listed)))
@@ -249,6 +253,7 @@ impl Pack {
                 }
             }
         }
+
         Ok(None)
     }
 
@@ -261,7 +266,8 @@ impl Pack {
 
     fn open_chunk(&self, number: u32, access: Access) -> Result<Chunk> {
         let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
-        let (path, id) = (chunk_path(self.dir(), number), (number, self.store.get().copied()));
+        let path = chunk_path(self.dir(), number);
+        let id = (number, self.store.get().copied());
         Chunk::open(&*self.disk, &path, id, mode, access)
     }
 
@@ -271,6 +277,8 @@ impl Pack {
         if self.access == Access::Buffered {
             return Ok(tail);
         }
+
+        // Appends have any length, which direct access does not take.
         let chunk = Arc::new(self.open_chunk(tail.end.chunk, Access::Buffered)?);
         self.files.put((tail.end.chunk, None), Arc::clone(&chunk));
         Ok(Tail { chunk, ..tail })
@@ -296,7 +304,10 @@ impl Pack {
     pub(crate) fn body(&self, extent: Extent) -> Result<Vec<u8>> {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(u64::from(extent.bytes), Ordering::Relaxed);
+
+        // Chunks below the first are gone, or about to be: their records are in volumes only.
         let mut is_lost = false;
+
         if extent.at.chunk >= self.first.load(Ordering::Acquire) {
             match self.chunk(extent.at.chunk) {
                 Ok(chunk) => {
@@ -308,6 +319,8 @@ impl Pack {
                 Err(_) => is_lost = !self.was_removed(extent.at.chunk),
             }
         }
+
+        // A reader may see a rewritten chunk whose records moved to a volume.
         let archived =
             self.archived(extent.at)?.map(|part| part.read(extent)).transpose()?.flatten();
         if let Some(body) = archived {
@@ -388,6 +401,8 @@ impl Pack {
                 None => missing.push((Some(number), *extent)),
             }
         }
+
+        // Large nodes are left to the call that needs them: a batch would hold all their buffers.
         missing.retain(|(_, extent)| extent.bytes <= FETCHED_NODE_BYTES);
         let is_missing = |extent: &&Extent| {
             extent.bytes as usize <= CACHED_VALUE_BYTES && self.cache.get(extent.at).is_none()
@@ -395,6 +410,7 @@ impl Pack {
         missing.extend(values.iter().filter(is_missing).map(|extent| (None, *extent)));
         let first = self.first.load(Ordering::Acquire);
         missing.retain(|(_, extent)| extent.at.chunk >= first);
+
         let mut records: Vec<(Arc<Chunk>, Extent)> = Vec::with_capacity(missing.len());
         missing.retain(|(_, extent)| match self.chunk(extent.at.chunk) {
             Ok(chunk) => {
@@ -406,6 +422,7 @@ impl Pack {
         if records.is_empty() {
             return fetched;
         }
+
         let bytes = records.iter().map(|(_, extent)| u64::from(extent.bytes)).sum();
         self.counters.reads.fetch_add(records.len() as u64, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -424,6 +441,7 @@ impl Pack {
                 Err(_) => None,
             };
         });
+
         fetched
     }
 
@@ -455,6 +473,8 @@ impl Pack {
                 return Ok(record);
             }
         }
+
+        // The cache of the store stays as it is: the sweep reads each base once or twice.
         let record = Arc::new(self.decode_full(extent)?);
         aside.insert(extent.at, Cached::Record(Arc::clone(&record)));
         Ok(record)
@@ -490,6 +510,8 @@ impl Pack {
             chain: tail.chain,
             map: None,
         };
+
+        // The head names the end of this chunk and chains to its last frame.
         let chunk = self.create_chunk(head)?;
         match chunk.file.allocate(chunk_bytes) {
             // On a full disk the chunk grows as it is written. Part of the allocation may have
@@ -497,6 +519,8 @@ impl Pack {
             Err(error) if error.is_no_space() => chunk.file.set_len(chunk.file.len()?)?,
             allocated => allocated?,
         }
+
+        // Readers use the page cache for the new chunk before the old one leaves it.
         self.appended.store(head.number, Ordering::Release);
         self.end_appending(tail.end.chunk, &tail.chunk);
         Ok(Tail { chunk, end: Address { chunk: head.number, unit: FIRST_UNIT }, chain: tail.chain })
@@ -520,8 +544,11 @@ impl Pack {
         kind: FrameKind,
         synced: Address,
     ) -> Result<(Tail, Vec<u8>)> {
+        assert_eq!(frame.start(), tail.end, "a frame is appended where it was begun");
+        assert!(synced <= tail.end, "the durable part ends before the frame");
         let (bytes, chain) = frame.finish(kind, tail.chain, synced);
         tail.chunk.file.write_at(&bytes, tail.end.offset())?;
+
         self.counters.frames.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let end = tail.end.plus(bytes.len());
@@ -554,6 +581,7 @@ impl Pack {
             let what = Corrupt::rule("a chunk with the end of the pack is as it was written", 1, 2);
             return Err(self.corrupt(start, what));
         }
+
         let mut tail = Tail { chunk, end: start, chain };
         loop {
             match self.follow_chunk(&mut tail, limit, visit) {
@@ -564,6 +592,7 @@ impl Pack {
             }
         }
 
+        // The frames end before the durable end: name the missing chunk, or the damaged frame.
         let durable = limit.durable;
         if tail.end < durable && !limit.stops_at_damage {
             let lost = durable.chunk > tail.end.chunk
@@ -573,6 +602,7 @@ impl Pack {
             }
             return Err(self.corrupt(tail.end, frame_damaged(tail.end, durable.offset())));
         }
+
         Ok(tail)
     }
 
@@ -591,21 +621,28 @@ impl Pack {
         }
         let Some(chunk) = self.next_chunk(next)? else { return Ok(false) };
         let head = chunk.head;
+
         if head.before > tail.end.unit {
             // The writer may have appended since the chunk was read; it stops before it begins the
             // next one.
             let before = Address { chunk: tail.end.chunk, unit: head.before };
             self.follow_frames(tail, before, visit)?;
         }
+
+        // The next chunk continues this one: both its address and its chain agree.
         if (head.before, head.chain) == (tail.end.unit, tail.chain) {
             tail.chunk = chunk;
             tail.end = Address { chunk: next, unit: FIRST_UNIT };
             return Ok(true);
         }
+
+        // The next chunk records a longer chunk, or has frames: bytes here were durable and are
+        // lost.
         if head.before >= tail.end.unit || chunk.runs.is_some() || Self::has_frames(&chunk)? {
             let what = frame_damaged(tail.end, u64::from(head.before) * UNIT_BYTES);
             return Err(self.corrupt(tail.end, what));
         }
+
         // The writer began the chunk when a write had failed, and appended nothing to it.
         self.files.remove((next, None));
         Ok(false)
@@ -654,7 +691,9 @@ impl Pack {
                 let what = Corrupt::rule("length of a chunk", offset, len);
                 return Err(self.corrupt(tail.end, what));
             }
+
             let (bytes, unreadable) = read_rest(&*tail.chunk.file, offset)?;
+
             let mut rest = bytes.as_slice();
             while let Some(head) = parse(tail.end, rest, tail.chain) {
                 rest = pass(tail, &head, rest, visit)?;
@@ -662,6 +701,8 @@ impl Pack {
             if rest.is_empty() {
                 return Ok(());
             }
+
+            // Second look at the same frame: decide between corruption and a torn write.
             if stopped_at == Some(tail.end) {
                 let synced = newest_synced(tail.end, rest).max(durable);
                 let Some(synced) = synced.filter(|synced| *synced > tail.end) else {
@@ -673,6 +714,7 @@ impl Pack {
                     .ok_or_else(|| self.corrupt(tail.end, frame_damaged(tail.end, len)))?;
                 pass(tail, &damaged, rest, visit)?;
             }
+
             // The frame may have been written during the read, or the read may have failed:
             // truncate only after a second look.
             stopped_at = Some(tail.end);
@@ -744,6 +786,7 @@ impl Pack {
     /// copies, also in volumes.
     pub(crate) fn remove_strays(&self, first: u32) -> Result<()> {
         for entry in self.disk.list(self.dir())? {
+            // Only names that the store writes are removed: a user may keep files beside them.
             let unfinished = entry.name.strip_suffix(NEW_SUFFIX);
             let is_copy = unfinished.is_some_and(|name| {
                 name == CONTROL || name == LOCATIONS || chunk_number(name).is_some()
@@ -768,6 +811,8 @@ impl Pack {
         let number = source.head.number;
         let path = chunk_path(self.dir(), number);
         self.write_whole(&path, self.dir(), source, runs, pace)?;
+
+        // Readers of the old file keep it; new lookups get the copy.
         let chunk = self.open_chunk(number, self.access)?;
         if self.access == Access::Direct {
             chunk.forget();
@@ -808,6 +853,7 @@ impl Pack {
         if runs.is_empty() {
             return Ok(0);
         }
+
         // The disk may have been unmounted since the last part.
         check_marker(&*self.disk, &self.archive_dir(), volume, source.head.store)?;
         let part = self.with_catalog(false, |catalog| catalog.next_part(number, volume))?;
@@ -820,6 +866,8 @@ impl Pack {
             self.disk.remove(&path).ok();
             return Err(error);
         }
+
+        // The part is durable: from here on the chunk may lose the records.
         let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
         catalog.get_or_insert_default().add(number, part);
         drop(catalog);
@@ -848,6 +896,7 @@ impl Pack {
 
     /// Removes the chunks `from..first`, which the control record declares gone.
     pub(crate) fn remove_before(&self, from: u32, first: u32) -> Result<()> {
+        assert!(from <= first, "the first chunk never moves back");
         self.set_first(first);
         for number in from..first {
             self.files.remove((number, None));
@@ -885,12 +934,14 @@ fn read_rest(file: &dyn DiskFile, offset: u64) -> Result<(Vec<u8>, Option<Error>
         return Ok((bytes, None));
     }
     let mut unreadable = None;
+
     for (number, piece) in bytes.chunks_mut(PIECE_BYTES).enumerate() {
         if let Err(error) = file.read_at(piece, offset + (number * PIECE_BYTES) as u64) {
             piece.fill(0);
             unreadable = unreadable.or(Some(error.into()));
         }
     }
+
     Ok((bytes, unreadable))
 }
 
@@ -932,6 +983,7 @@ impl Source for Pack {
         };
         let value: Arc<[u8]> = bytes.into();
         self.cache_value(extent.at, &value);
+
         Ok(value)
     }
 
@@ -945,10 +997,14 @@ impl Source for Pack {
             Some(Fetched::Delta(delta)) => Some(delta.full()),
             _ => None,
         };
+
+        // Deltas of one batch often share a base: one read for each.
         let mut bases: Vec<Extent> = fetched.iter().filter_map(delta).collect();
         bases.sort_unstable_by_key(|extent| extent.at);
         bases.dedup_by_key(|extent| extent.at);
         let full = self.fetch_once(&bases, &[]);
+
+        // A node whose base failed is left to the call that needs it.
         let whole = |(fetched, extent): (Option<Fetched>, &Extent)| match fetched? {
             Fetched::Record(record) => Some(record),
             Fetched::Delta(delta) => {
@@ -957,6 +1013,7 @@ impl Source for Pack {
                 Some(self.keep(*extent, delta.apply(base).ok()?))
             }
         };
+
         fetched.into_iter().zip(nodes).map(whole).collect()
     }
 }
@@ -980,13 +1037,16 @@ mod tests {
             tail = pack.roll(&tail, 1 << 10).unwrap();
         }
         let access = |number| pack.chunk(number).unwrap().file.access();
+
         for _ in 0..2 {
             for number in 0..last {
                 assert_eq!(access(number), Access::Direct, "chunk {number}");
             }
         }
+
         assert_eq!(access(last), Access::Buffered);
         drop(tail);
+
         // A reopened store behaves the same.
         let pack = Pack::new(Arc::clone(&pack.disk), Locations::inside(Path::new("")), true, 0);
         let pack = pack.with_access(Access::Direct);
@@ -998,6 +1058,7 @@ mod tests {
             pack.chunk(number).unwrap();
         }
         assert_eq!(pack.chunk(last).unwrap().file.access(), Access::Buffered);
+
         assert_eq!(tail.chunk.file.access(), Access::Buffered);
     }
 }

@@ -44,6 +44,8 @@ pub(crate) fn read_bodies(
     let mut wanted: Vec<(usize, Wanted)> = located.collect();
     wanted.sort_unstable_by_key(|(_, (_, extent, _))| extent.at);
     let pages = pages_of(&wanted);
+
+    // Completions come in any order, each with the records of its pages.
     let mut take = |done: Completion| -> AlignedBuf {
         let pages = &pages[done.tag as usize];
         for (number, (chunk, extent, offset)) in &wanted[pages.records.clone()] {
@@ -62,8 +64,10 @@ pub(crate) fn read_bodies(
                 }
             }
         }
+
         done.buffer
     };
+
     let request = |(tag, pages): (usize, &Pages), spare: Option<AlignedBuf>| {
         let len = (pages.end - pages.start) as usize;
         let buffer = spare.filter(|buffer| buffer.len() == len);
@@ -75,6 +79,7 @@ pub(crate) fn read_bodies(
             direction: Direction::Read,
         }
     };
+
     let mut left = pages.iter().enumerate();
     // A single read needs no queue, and the system may refuse a queue.
     let queue = if pages.len() > 1 { disk.queue(QUEUE_DEPTH).ok() } else { None };
@@ -82,7 +87,10 @@ pub(crate) fn read_bodies(
         left.for_each(|pages| drop(take(request(pages, None).carry_out())));
         return;
     };
+
+    // The queue is kept full, and finished buffers are reused.
     let mut spare = Vec::new();
+
     loop {
         while queue.outstanding() < QUEUE_DEPTH {
             let Some(pages) = left.next() else { break };
@@ -103,6 +111,8 @@ fn pages_of(wanted: &[(usize, Wanted)]) -> Vec<Pages> {
     for (number, (_, (chunk, extent, offset))) in wanted.iter().enumerate() {
         let start = offset / align * align;
         let end = (offset + u64::from(extent.bytes)).next_multiple_of(align);
+
+        // Merges a record into the pages before it while the read stays short.
         match all.last_mut() {
             Some(last)
                 if Arc::ptr_eq(&last.chunk, chunk)
@@ -118,5 +128,6 @@ fn pages_of(wanted: &[(usize, Wanted)]) -> Vec<Pages> {
             }
         }
     }
+
     all
 }

@@ -169,6 +169,7 @@ fn put_inode(out: &mut Vec<u8>, inode: &InodeProof, nesting: usize) -> Coded<()>
         return shape("the indices of buckets ascend, below 32");
     }
     put_length(out, inode.length)?;
+
     if proofs.len() < DENSE_MIN {
         out.push(0);
         return put_list(out, |out| {
@@ -179,12 +180,14 @@ fn put_inode(out: &mut Vec<u8>, inode: &InodeProof, nesting: usize) -> Coded<()>
             Ok(())
         });
     }
+
     out.push(1);
     let mut proofs = proofs.iter().peekable();
     for slot in 0..DENSE_SLOTS {
         let tree = proofs.next_if(|(index, _)| usize::from(*index) == slot);
         put_inode_tree(out, tree.map(|(_, tree)| tree), nesting + 1)?;
     }
+
     Ok(())
 }
 
@@ -233,6 +236,7 @@ fn put_extender(out: &mut Vec<u8>, chain: &ExtenderProof, nesting: usize) -> Cod
         bytes[at / 8] |= bit << (7 - at % 8);
     }
     out.extend_from_slice(&bytes);
+
     put_inode_tree(out, Some(&chain.proof), nesting + 1)
 }
 
@@ -373,6 +377,7 @@ impl<'a> Reader<'a> {
             let count = proofs.len();
             list.rule(count < DENSE_MIN, "16 buckets and more are dense", count as u64)?;
         }
+
         Ok(proofs)
     }
 
@@ -430,6 +435,7 @@ impl<'a> Reader<'a> {
         let index = |number| {
             (0..INDEX_BITS).fold(0, |index, at| index << 1 | bit(number * INDEX_BITS + at))
         };
+
         Ok((0..count).map(index).collect())
     }
 }

@@ -71,6 +71,7 @@ pub fn produce_tree_proof<R>(
     let view = Tree::at(Arc::new(env), root, tree.pins.clone());
     let (changed, result) = f(view)?;
     let state = if empty { ProofTree::Node(Vec::new()) } else { recorder.state()? };
+
     Ok((Proof { before, after: kinded(&changed), state }, result))
 }
 
@@ -154,6 +155,7 @@ impl Source for Recorder {
         };
         let record = Arc::new(record);
         spots[number].seen = Seen::Node { record: Arc::clone(&record), first, node };
+
         Ok(record)
     }
 
@@ -235,7 +237,8 @@ impl Recorder {
         number: usize,
         first: usize,
     ) -> Record {
-        let (count, extent) = (entries.len(), Self::extent(number));
+        let count = entries.len();
+        let extent = Self::extent(number);
         let mut out =
             EntriesWriter::new(entries.is_leaf(), extent.at, None, EntriesBuffers::default());
         for item in 0..count {
@@ -330,19 +333,24 @@ impl Recorder {
             };
             proofs.push((bucket as u8, below));
         }
+
         let length = inner.count();
         if proofs.len() != 1 {
             return Ok(Inodes::Tree(InodeProof { length, proofs }));
         }
-        let (mut segment, mut proof) = (Vec::new(), InodeTree::Values(Vec::new()));
+        let mut segment = Vec::new();
+        let mut proof = InodeTree::Values(Vec::new());
+
         for (bucket, below) in proofs {
             segment.push(bucket);
             proof = below;
         }
+
         if let InodeTree::Extender(chain) = proof {
             segment.extend(chain.segment);
             proof = *chain.proof;
         }
+
         Ok(Inodes::Chain(ExtenderProof { length, segment, proof: Box::new(proof) }))
     }
 }

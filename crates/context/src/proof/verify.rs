@@ -43,6 +43,7 @@ impl Proof {
 
         let env = Env { rules: *rules, source: None, proof: true };
         let mut builder = Builder { rules, path: Vec::new(), buckets: Vec::new() };
+
         // A blinded root is a value by the word of the proof alone, and no path leads through a
         // value.
         let is_shown = !matches!(self.state, ProofTree::BlindedValue(_));
@@ -163,8 +164,10 @@ impl<'a> Builder<'a> {
         if nesting >= NESTING_MAX {
             return Err(ProofError::TooDeep);
         }
-        let (mut bindings, mut height) = (Vec::with_capacity(entries.len()), 1);
+        let mut bindings = Vec::with_capacity(entries.len());
+        let mut height = 1;
         let mut last: &[u8] = &[];
+
         for (step, tree) in entries {
             self.path.push(step);
             self.check(step.len() <= STEP_BYTES_MAX, "a step has at most 255 bytes")?;
@@ -180,8 +183,10 @@ impl<'a> Builder<'a> {
             }
             bindings.push((step.clone(), child));
             last = step;
+
             self.path.pop();
         }
+
         Ok(Node::of_bindings(leaf, bindings, height))
     }
 
@@ -216,13 +221,18 @@ impl<'a> Builder<'a> {
     ) -> Built<Node> {
         let depth = self.enter(length, nesting)?;
         let mut slots = Vec::new();
-        let (mut last, mut below, mut blinded, mut height) = (None, 0u64, 0, 1);
+        let mut last = None;
+        let mut below = 0u64;
+        let mut blinded = 0;
+        let mut height = 1;
+
         for (index, tree) in proofs {
             self.check(last < Some(index), "the indices of buckets ascend")?;
             last = Some(index);
             self.buckets.push(self.index(index)?);
             let slot = self.bucket(tree, nesting + 1)?;
             self.buckets.pop();
+
             match &slot {
                 Slot::Node(node) => {
                     below = below.saturating_add(node.count());
@@ -230,8 +240,10 @@ impl<'a> Builder<'a> {
                 }
                 Slot::Blinded(_) => blinded += 1,
             }
+
             slots.push((usize::from(index), slot));
         }
+
         let whole =
             if blinded == 0 { below == length } else { below.saturating_add(blinded) <= length };
         self.check(whole, "the length is that of what is below")?;
@@ -244,17 +256,20 @@ impl<'a> Builder<'a> {
         let length = chain.length;
         self.check(!chain.segment.is_empty(), "a chain has an index")?;
         let outer = self.buckets.len();
+
         for (level, &index) in (nesting..).zip(&chain.segment) {
             self.enter(length, level)?;
             let bucket = self.index(index)?;
             self.buckets.push(bucket);
         }
+
         let mut slot = self.bucket(&chain.proof, nesting + chain.segment.len())?;
         let whole = match &slot {
             Slot::Node(node) => node.count() == length,
             Slot::Blinded(_) => true,
         };
         self.check(whole, "the length is that of what is below")?;
+
         while self.buckets.len() > outer {
             let height = if let Slot::Node(node) = &slot { node.height } else { 1 };
             let bucket = self.buckets.pop().unwrap_or_default();
@@ -262,6 +277,7 @@ impl<'a> Builder<'a> {
             let inner = InnerNode::new(depth, length, [(bucket, slot)].into_iter());
             slot = Slot::Node(Arc::new(Node::new(Body::Inner(inner), height)));
         }
+
         match slot {
             Slot::Node(node) => Ok(Arc::unwrap_or_clone(node)),
             Slot::Blinded(_) => Err(self.shape("a chain has an index")),

@@ -59,6 +59,7 @@ impl ExportSource {
         let Commit { parents, date, author, message, hash, .. } = self.commit.clone();
         let commit = CommitElement { root, parents, date, author, message };
         exporter.put(&hash, Element::Commit(commit))?;
+
         Ok(exporter.count as u64)
     }
 
@@ -151,7 +152,8 @@ struct OpenNode {
 
 impl OpenNode {
     fn new(node: Arc<Node>, dir: Option<Rc<BaseSpot>>, inode: Option<Rc<BaseSpot>>) -> Self {
-        let (entries, below) = (Vec::new(), Vec::new());
+        let entries = Vec::new();
+        let below = Vec::new();
         Self { node, dir, inode, next: 0, entries, mask: 0, kept: 0, below }
     }
 
@@ -204,10 +206,12 @@ impl Exporter<'_> {
                 Shape::Entries(entries) => self.entries(&mut open, entries)?,
                 Shape::Inner(inner) => self.inner(&mut open, inner)?,
             };
+
             if let Some(below) = below {
                 self.stack.extend([open, below]);
                 continue;
             }
+
             let number = self.node(open)?;
             match self.stack.last_mut() {
                 Some(above) => above.take(number),
@@ -236,8 +240,10 @@ impl Exporter<'_> {
                 },
             };
             open.entries.push((step.into(), bound));
+
             open.next += 1;
         }
+
         Ok(None)
     }
 
@@ -284,8 +290,10 @@ impl Exporter<'_> {
                     return Ok(Some(OpenNode::new(node, open.dir.clone(), inode)));
                 }
             }
+
             open.next += 1;
         }
+
         Ok(None)
     }
 
@@ -312,6 +320,7 @@ impl Exporter<'_> {
         };
         let number = self.put(&hash, element)?;
         self.written.insert((false, hash), number);
+
         Ok(number)
     }
 
@@ -329,6 +338,7 @@ impl Exporter<'_> {
         {
             path.push(above);
         }
+
         let mut number = 0;
         for spot in path.into_iter().rev() {
             number = match (spot.number.get(), &spot.above) {
@@ -346,6 +356,7 @@ impl Exporter<'_> {
             };
             spot.number.set(Some(number));
         }
+
         Ok(number)
     }
 }

@@ -170,7 +170,8 @@ impl ElementKind {
             }
             Shape::Entries(_) => Self::Flat,
             Shape::Inner(inner) => {
-                let (depth, count) = (inner.depth(), inner.count());
+                let depth = inner.depth();
+                let count = inner.count();
                 Self::Inner { depth, count, step: any_step(env, node)? }
             }
         })
@@ -208,6 +209,7 @@ impl<'a> Importer<'a> {
                 given: format!("{:?}", header.rules),
             });
         }
+
         let no_collection = match store.collection.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
@@ -303,7 +305,8 @@ impl<'a> Importer<'a> {
         base: Option<usize>,
         entries: Vec<(Box<[u8]>, Bound)>,
     ) -> Checked<()> {
-        let (env, count) = (self.env(), entries.len() as u64);
+        let env = self.env();
+        let count = entries.len() as u64;
         if count == 0 || !leaf && !env.rules.is_flat(count) {
             return refuse("number of steps", u64::from(env.rules.flat_limit), count);
         }
@@ -315,6 +318,7 @@ impl<'a> Importer<'a> {
         }
         let shared = if leaf { shared_depth(&env.rules, &entries) } else { 0 };
         let base = self.base_node(base)?;
+
         // Kept children are no higher than the node of the base.
         let mut height = base.as_ref().map_or(1, |base| base.height);
         let mut preimage = Preimages::new(env.rules);
@@ -323,7 +327,9 @@ impl<'a> Importer<'a> {
         } else {
             preimage.flat(count);
         }
-        let (mut targets, mut bytes) = (Vec::with_capacity(entries.len()), 0);
+
+        let mut targets = Vec::with_capacity(entries.len());
+        let mut bytes = 0;
         for (step, bound) in entries {
             let (target, hash, below) = self.target(base.as_deref(), &step, bound)?;
             let is_value = target.is_value();
@@ -332,12 +338,14 @@ impl<'a> Importer<'a> {
             bytes += step.len() + 80;
             targets.push((step, target));
         }
+
         if preimage.finish().first() != Some(hash) {
             return Err(Refusal::Hash);
         }
         let step = targets.first().map(|(step, _)| step.clone()).unwrap_or_default();
         let kind = if leaf { ElementKind::Leaf { count, shared, step } } else { ElementKind::Flat };
         let ready = Ready::Entries { leaf, entries: targets };
+
         self.keep(own, bytes, ImportedElement::new(*hash, kind, height), ready)
     }
 
@@ -366,6 +374,7 @@ impl<'a> Importer<'a> {
         if !fits {
             return refuse("kind of what a step is bound to", 1, 0);
         }
+
         Ok((Reference::Element { is_value, number }, object.hash, object.height))
     }
 
@@ -374,20 +383,24 @@ impl<'a> Importer<'a> {
         let env = self.env();
         let rules = &env.rules;
         let reach = u64::from(rules.branching.trailing_zeros());
+
         if depth >= INODE_DEPTH_MAX
             || mask.checked_shr(rules.branching).is_some_and(|rest| rest != 0)
         {
             return refuse("depth and buckets of an inode", reach, u64::from(mask));
         }
+
         if rules.is_leaf(depth, count) {
             return refuse("entries of an inode with buckets", u64::from(rules.branching), count);
         }
         let base = self.base_node(base)?;
         let mut buckets = BucketCheck { rules, depth, step: None, count: 0 };
-        let (mut targets, mut height) = (Vec::new(), 1);
+        let mut targets = Vec::new();
+        let mut height = 1;
         let mut preimage = Preimages::new(*rules);
         preimage.inner(depth, count, mask.count_ones());
         let mut below = below.into_iter();
+
         for bucket in (0..32usize).filter(|bucket| mask >> bucket & 1 == 1) {
             let target = if kept >> bucket & 1 == 1 {
                 let node = match base.as_deref().map(Node::shape) {
@@ -413,6 +426,7 @@ impl<'a> Importer<'a> {
             };
             targets.push(target);
         }
+
         let BucketCheck { step: Some(step), count: found, .. } = buckets else {
             return refuse("buckets of an inode", 1, 0);
         };
@@ -423,6 +437,7 @@ impl<'a> Importer<'a> {
             return Err(Refusal::Hash);
         }
         let object = ImportedElement::new(*hash, ElementKind::Inner { depth, count, step }, height);
+
         self.keep(own, 2048, object, Ready::Inner { depth, count, mask, targets })
     }
 
@@ -464,6 +479,7 @@ impl<'a> Importer<'a> {
             ..ImportedElement::new(*hash, ElementKind::of_node(env, &node)?, node.height)
         };
         self.imported.push(object);
+
         Ok(())
     }
 
@@ -493,12 +509,14 @@ impl<'a> Importer<'a> {
         if rules.commit_hash(&info) != *hash {
             return Err(Refusal::Hash);
         }
-        let (expected, found) = (self.header.commit, *hash);
+        let expected = self.header.commit;
+        let found = *hash;
         if found != expected {
             return Err(Error::RootMismatch { expected, found }.into());
         }
         let commit = Commit { hash: *hash, root: root_hash, parents, date, author, message };
         self.commit = Some((commit, root));
+
         Ok(())
     }
 
@@ -527,6 +545,7 @@ impl<'a> Importer<'a> {
         if store.options.indexing == Indexing::Always {
             writer.index(written.into_iter());
         }
+
         Ok(())
     }
 
@@ -606,6 +625,7 @@ impl<'a> Importer<'a> {
         };
         self.store.sync()?;
         self.store.inner.call_watches(end);
+
         Ok(count + 1)
     }
 }
@@ -709,6 +729,7 @@ fn new_store(
     let dir = dir.as_path();
     let guard = take_lock(&*disk, dir)?;
     let marker = dir.join(IMPORTING);
+
     if disk.kind(&marker)?.is_some() {
         clear(&*disk, dir, options)?;
     } else if disk.kind(&dir.join(CONTROL))?.is_some() {
@@ -717,10 +738,12 @@ fn new_store(
         disk.open(&marker, OpenMode::CreateNew, Access::Buffered)?.sync()?;
         disk.sync_dir(dir)?;
     }
+
     let store = Store::create_locked(disk, (dir, &anchor), options, guard)?;
     let snapshot = fill(&store)?;
     store.inner.disk.remove(&marker)?;
     store.inner.disk.sync_dir(dir)?;
+
     Ok((store, snapshot))
 }
 

@@ -173,6 +173,7 @@ impl Header {
         bytes.extend_from_slice(&self.base.map_or([0; HASH_BYTES], |base| base.0));
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
+
         bytes
     }
 
@@ -185,10 +186,12 @@ impl Header {
             return Err(Error::NotASnapshot);
         }
         let crc = crc32c(&bytes[..SNAPSHOT_HEAD_BYTES - 4]);
+
         if crc != word(SNAPSHOT_HEAD_BYTES - 4) {
             let found = u64::from(word(SNAPSHOT_HEAD_BYTES - 4));
             return Err(damaged(Corrupt::rule("checksum of the head", u64::from(crc), found)));
         }
+
         if word(8) != SNAPSHOT_VERSION {
             return Err(Error::SnapshotVersion { found: word(8), newest: SNAPSHOT_VERSION });
         }
@@ -202,6 +205,7 @@ impl Header {
         let mut hashes = &bytes[24..];
         let commit = take_hash(&mut hashes).map_err(damaged)?;
         let base = take_hash(&mut hashes).map_err(damaged)?;
+
         match (bytes[13], [bytes[14], bytes[15]]) {
             (1, [0, 0]) if base.0 == [0; HASH_BYTES] => Ok(Self { rules, commit, base: None }),
             (2, [0, 0]) => Ok(Self { rules, commit, base: Some(base) }),
@@ -321,6 +325,7 @@ impl Element {
             COMMIT => Self::Commit(take_commit(own, bytes)?),
             other => return Err(Corrupt::rule("kind of an element", 1, u64::from(other))),
         };
+
         match rest.len() {
             0 => Ok(element),
             more => Err(Corrupt::rule("nothing follows in an element", 0, more as u64)),
@@ -337,6 +342,7 @@ fn put_entry(own: usize, step: &[u8], bound: &Bound, out: &mut Vec<u8>) {
     });
     out.push(step.len() as u8);
     out.extend_from_slice(step);
+
     match bound {
         Bound::Inline(value) => put_text(out, value),
         Bound::Value(number) | Bound::Dir(number) => put_back(own, *number, out),
@@ -351,7 +357,8 @@ fn take_entry(own: usize, bytes: &mut &[u8]) -> std::result::Result<(Box<[u8]>, 
         ENTRY_INLINE => {
             let value = take_text(bytes)?;
             if value.len() > INLINE_BYTES_MAX {
-                let (most, found) = (INLINE_BYTES_MAX as u64, value.len() as u64);
+                let most = INLINE_BYTES_MAX as u64;
+                let found = value.len() as u64;
                 return Err(Corrupt::rule("length of a value in its directory", most, found));
             }
             Bound::Inline(value)
@@ -368,7 +375,8 @@ fn take_inner(own: usize, bytes: &mut &[u8]) -> std::result::Result<InnerElement
     let base = take_optional(own, bytes)?;
     let depth = take_u8(bytes)?;
     let count = take_leb(bytes)?;
-    let (mask, kept) = (take_word(bytes)?, take_word(bytes)?);
+    let mask = take_word(bytes)?;
+    let kept = take_word(bytes)?;
     if kept & !mask != 0 {
         return Err(Corrupt::rule("kept buckets are there", u64::from(mask), u64::from(kept)));
     }
@@ -387,7 +395,8 @@ fn take_commit(own: usize, bytes: &mut &[u8]) -> std::result::Result<CommitEleme
     let (date, rest) = bytes.split_first_chunk::<8>().ok_or(Corrupt::short("a date"))?;
     *bytes = rest;
     let date = i64::from_le_bytes(*date);
-    let (author, message) = (take_text(bytes)?, take_text(bytes)?);
+    let author = take_text(bytes)?;
+    let message = take_text(bytes)?;
     Ok(CommitElement { root, parents, date, author, message })
 }
 
@@ -500,11 +509,13 @@ impl<'a> StreamReader<'a> {
                 length,
             )));
         }
+
         self.fill(length)?;
         let mut body = self.body.as_slice();
         let hash = take_hash(&mut body).map_err(unexpected)?;
         let element = Element::take(self.elements, body).map_err(unexpected)?;
         self.elements += 1;
+
         Ok(Some((hash, element)))
     }
 

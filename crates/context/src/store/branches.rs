@@ -91,6 +91,7 @@ impl Store {
     ) -> Result<Option<Hash>> {
         for _ in 0..=write.retries {
             let (head, mut context) = self.head_of(branch)?;
+
             let before = context.hash();
             context.update_tree(path, &mut change)?;
             if !write.allow_empty && context.hash() == before {
@@ -99,13 +100,18 @@ impl Store {
             if let Some(parents) = &write.parents {
                 context.set_parents(parents.clone());
             }
+
+            // Without a test: the branch takes the commit wherever it is.
             if let Strategy::Set = write.strategy {
                 return self.commit_to(branch, &context, &write.meta).map(Some);
             }
+
+            // The test and the commit are one call under the writer's lock.
             let commit = self.test_and_commit_to(branch, head.as_ref(), &context, &write.meta)?;
             if commit.is_some() {
                 return Ok(commit);
             }
+
             if let Strategy::Merge(merge) = write.strategy {
                 // A collection must keep the commit, which is no head until it is merged.
                 let _held = self.hold(self.hash(&context, &write.meta));
@@ -113,6 +119,7 @@ impl Store {
                 return self.merge_commit(branch, &commit, write, Reach::ALL, merge).map(Some);
             }
         }
+
         Err(Error::TooManyRetries { count: write.retries })
     }
 
@@ -135,6 +142,8 @@ impl Store {
                 return Err(Error::Rejected { name: name() });
             }
         }
+
+        // Set only if the head is still the one that was tested.
         if self.test_and_set_branch(branch, head.as_ref(), Some(commit))? {
             Ok(())
         } else {
@@ -186,6 +195,8 @@ impl Store {
         for _ in 0..=write.retries {
             let head = self.branch(branch);
             let _ours = head.map(|ours| self.hold(ours));
+
+            // The head may have moved, and been collected, before it was held.
             if self.branch(branch) != head {
                 continue;
             }
@@ -197,11 +208,14 @@ impl Store {
                 },
                 None => *theirs,
             };
+
+            // No branch names the merge yet.
             let _merged = self.hold(merged);
             if self.test_and_set_branch(branch, head.as_ref(), Some(&merged))? {
                 return Ok(merged);
             }
         }
+
         Err(Error::TooManyRetries { count: write.retries })
     }
 
@@ -215,6 +229,8 @@ impl Store {
         merge: MergeValues<'_>,
     ) -> Result<Hash> {
         let common = self.lcas(ours, theirs, reach)?;
+
+        // One side contains the other: no new commit.
         if common == [*theirs] {
             return Ok(*ours);
         }
@@ -226,6 +242,7 @@ impl Store {
         let other = self.context_of(Some(*theirs))?;
         *context.tree_mut() = context.merge(&base, other.tree(), merge)?;
         context.set_parents(vec![*ours, *theirs]);
+
         self.commit(&context, meta)
     }
 
@@ -241,6 +258,8 @@ impl Store {
         if nesting > NESTING_MAX {
             return Err(Error::MaxDepthReached { depth: NESTING_MAX });
         }
+
+        // Ancestors merge one after the other, each over the common ancestors of those before.
         let mut tree = self.context_of(common.first().copied())?.tree().clone();
         for (count, next) in common.iter().enumerate().skip(1) {
             let below =
@@ -282,7 +301,8 @@ macro_rules! watches {
                 call: impl Fn(&HeadChange) + Send + Sync + 'static,
             ) -> WatchId {
                 let path = Steps::new(path).as_slice().iter().map(|step| (*step).into()).collect();
-                let (branch, path) = (Some(branch.to_vec()), Some(path));
+                let branch = Some(branch.to_vec());
+                let path = Some(path);
                 self.inner.watches.add(Watch { branch, path, call: Box::new(call) })
             }
 
@@ -299,4 +319,7 @@ watches!(
     "in the thread that makes the change, or in a thread that is already making such calls; after the change is as durable \
      as a commit, and in the order of the changes."
 );
-watches!(StoreReader, "in the thread whose [`sync`](Self::sync) found the change: one call for each sync.");
+watches!(
+    StoreReader,
+    "in the thread whose [`sync`](Self::sync) found the change: one call for each sync."
+);

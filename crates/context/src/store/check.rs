@@ -143,10 +143,12 @@ impl CheckReport {
                 && known.address == address
                 && (address.is_some() || known.what == what)
         };
+
         if let Some(known) = self.problems.iter_mut().find(|known| is_known(known)) {
             known.tree_path = known.tree_path.take().or(tree_path);
             return;
         }
+
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(Problem { path, address, tree_path, what });
@@ -188,6 +190,7 @@ impl CheckReport {
             }
             other => return Err(other),
         }
+
         Ok(())
     }
 }
@@ -226,8 +229,10 @@ pub fn check(
     for error in errors {
         report.note_error(dir, None, error)?;
     }
+
     let pack = Arc::new(Pack::new(Arc::clone(disk), Arc::clone(&locations), false, CACHE_BYTES));
     let mut durable = None;
+
     match read_control(&**disk, dir) {
         Ok(file) => {
             if let Err(error) = pack.set_store(file.newest().store) {
@@ -241,6 +246,8 @@ pub fn check(
         Err(error @ Error::NotFound { .. }) => return Err(error),
         Err(error) => report.note_error(dir, None, error)?,
     }
+
+    // All bytes first, whether or not the store can be opened.
     check_chunks(&**disk, dir, &pack, durable, &mut report, progress)?;
     let inner = match open(disk, &locations) {
         Ok(found) => found.inner,
@@ -249,6 +256,8 @@ pub fn check(
             return Ok(report);
         }
     };
+
+    // Then all that the commits reach.
     let mut checker = Checker {
         inner: &inner,
         dir,
@@ -264,6 +273,7 @@ pub fn check(
     if let Some(engine) = options.index {
         checker.index(engine)?;
     }
+
     Ok(checker.report)
 }
 
@@ -307,6 +317,7 @@ pub(crate) fn open_as(
     let mut view = View::new(*control);
     view.first_known = first;
     let tail = recover(&pack, &mut view, limit)?;
+
     let source: Arc<dyn Source> = Arc::clone(&pack) as _;
     let env = Env { rules: control.rules, source: Some(source), proof: false };
     let inner = StoreInner {
@@ -321,6 +332,7 @@ pub(crate) fn open_as(
         watches: crate::store::watch::Watches::default(),
         tables: std::sync::Mutex::default(),
     };
+
     Ok(OpenedStore { inner, end: tail.end, fell_back: false })
 }
 
@@ -353,6 +365,7 @@ fn check_chunks(
                 continue;
             }
         };
+
         let path = chunk.file.path().to_owned();
         let end = if part.is_none() { durable_end(disk, dir, pack, &chunk, durable)? } else { 0 };
         let runs = match chunk.whole_runs() {
@@ -362,6 +375,7 @@ fn check_chunks(
                 continue;
             }
         };
+
         if chunk.runs.is_none() {
             // A gap between two frames, or before the durable end of the chunk, is a damaged frame.
             let ends = runs.iter().map(|run| run.unit + run.units);
@@ -373,6 +387,8 @@ fn check_chunks(
                 report.note(path.clone(), Some(at), None, what.to_string());
             }
         }
+
+        // Each record by its checksum and format, reached by a commit or not.
         for run in runs {
             let looked = chunk.each_record(run, &mut |extent, body| {
                 let checked = body.and_then(|body| {
@@ -392,11 +408,13 @@ fn check_chunks(
                 report.note_error(dir, None, error)?;
             }
         }
+
         let bytes = chunk.file.len()?;
         report.chunks += 1;
         report.bytes += bytes;
         progress(bytes);
     }
+
     Ok(())
 }
 
@@ -408,7 +426,10 @@ fn durable_end(
     chunk: &Chunk,
     durable: Option<Address>,
 ) -> Result<u32> {
-    let (number, store) = (chunk.head.number, chunk.head.store);
+    let number = chunk.head.number;
+    let store = chunk.head.store;
+
+    // The successor was begun after a sync of this chunk.
     if let Some(next) = number.checked_add(1)
         && disk.kind(&chunk_path(dir, next))?.is_some()
         && let Ok(next) = pack.chunk(next)
@@ -461,14 +482,20 @@ impl Checker<'_> {
             self.kept.insert(record.commit.hash, extent);
             let info = record.commit.info();
             if inner.env.rules.commit_hash(&info) != record.commit.hash {
-                self.wrong(extent.at, None, "the content of the commit has another hash".to_owned());
+                self.wrong(
+                    extent.at,
+                    None,
+                    "the content of the commit has another hash".to_owned(),
+                );
             }
             if let Some(root) = record.root {
                 let path = Arc::from("");
                 self.walk(Task { link: root, is_value: false, depth: None, path })?;
             }
+
             progress(0);
         }
+
         Ok(())
     }
 
@@ -481,6 +508,7 @@ impl Checker<'_> {
     fn walk(&mut self, task: Task) -> Result<()> {
         let mut tasks = vec![task];
         while let Some(task) = tasks.pop() {
+            // An object is checked once; all its references must state one hash.
             let known = self.seen.insert(task.link.extent.at, short(&task.link.hash));
             match known {
                 Some(hash) if hash == short(&task.link.hash) => continue,
@@ -491,12 +519,14 @@ impl Checker<'_> {
                 }
                 None => self.report.objects += 1,
             }
+
             let looked =
                 if task.is_value { self.value(&task) } else { self.node(&task, &mut tasks) };
             if let Err(error) = looked {
                 self.report.note_error(self.dir, Some(&task.path), error)?;
             }
         }
+
         Ok(())
     }
 
@@ -518,9 +548,13 @@ impl Checker<'_> {
                 "WrongHash of a directory".to_owned(),
             );
         }
+
         if let Err(what) = node.check_shape(&env.rules, task.depth.unwrap_or(0)) {
             self.wrong(task.link.extent.at, Some(&task.path), what.to_string());
         }
+
+        // Children are tasks, not recursion: a path may have more nodes than a thread has stack
+        // for.
         match node.shape() {
             Shape::Entries(entries) => {
                 for item in 0..entries.len() {
@@ -547,6 +581,7 @@ impl Checker<'_> {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -591,8 +626,9 @@ impl Checker<'_> {
     fn index(&mut self, engine: &Arc<dyn IndexEngine>) -> Result<()> {
         let inner = self.inner;
         let path = inner.pack.locations().index();
-        let lost =
-            |reason: &str| format!("{reason}; `terrane verify --repair` rebuilds the index");
+        let lost = |reason: &str| format!("{reason}; `terrane verify --repair` rebuilds the index");
+
+        // A lost index can be rebuilt, so it is one problem and ends this part of the check.
         let index = match engine.read(Arc::clone(&inner.disk), &path) {
             Ok(Some(index)) => index,
             Ok(None) => {
@@ -608,17 +644,22 @@ impl Checker<'_> {
             let view = inner.view();
             (view.indexed, view.control)
         };
+
         if !is_current(&*index, &control)? {
             self.report.note(path, None, None, lost("the index is stale or empty"));
             return index.close().map_err(Error::index);
         }
+
         for (hash, at) in self.kept.iter().filter(|(_, at)| at.at < indexed) {
             let found = index.find(&key(Object::Commit, hash)).map_err(Error::index)?.map(extent);
             if found != Some(*at) {
-                let what = format!("AbsentValue: commit {hash} is missing in the index, or has another address there");
+                let what = format!(
+                    "AbsentValue: commit {hash} is missing in the index, or has another address there"
+                );
                 self.report.note(path.clone(), Some(at.at), None, what);
             }
         }
+
         index.close().map_err(Error::index)
     }
 }

@@ -238,14 +238,17 @@ impl Store {
             // The catalog may date from a time at which a volume was away.
             self.inner.pack.look_into(last, store)?;
         }
+
         // Writes of a collection that free no space yet must not fail on a full disk.
         self.give_reserve_up()?;
         // Frames written from here on are in newer chunks than those of the collection.
+
         let report =
             self.end_chunk().and_then(|(first, end)| self.collect_before(retain, first, end, pace));
         self.try_to_hold_reserve();
         lock(&self.held).again = None;
         *self.marks.write().unwrap_or_else(PoisonError::into_inner) = None;
+
         report
     }
 
@@ -257,6 +260,7 @@ impl Store {
         end: u32,
         pace: &mut dyn FnMut(&GcProgress) -> GcPace,
     ) -> Result<GcReport> {
+        assert!(first <= end, "a range of chunks");
         let mut plan = self.plan(retain, end)?;
         let total_bytes = self.chunk_bytes(first, end)?;
         let progress = GcProgress { phase: GcPhase::Mark, bytes: 0, total_bytes };
@@ -297,23 +301,31 @@ impl Store {
         let _none_runs = self.no_collection()?;
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
-        let (disk, locations) = (&*self.inner.disk, self.inner.pack.locations());
+        let disk = &*self.inner.disk;
+        let locations = self.inner.pack.locations();
         let archive = locations.archive();
         let control = self.inner.view().control;
+
+        // An unfinished collection may have removed what an archive must keep.
         if control.collecting != 0 {
             return Err(Error::GcUnfinished);
         }
+
+        // An empty volume is one that the user has not mounted yet, or does not need another
+        // beside.
         if let Some(last) = control.volumes.checked_sub(1) {
             check_marker(disk, &archive, last, control.store)?;
             if is_empty(disk, &archive, last)? {
                 return Err(Error::EmptyVolume { path: volume_dir(&archive, last) });
             }
         }
+
         let Some(volumes) = control.volumes.checked_add(1) else {
             let value = (u64::from(control.volumes) + 1).to_string();
             return Err(Error::InvalidConfig { option: "volumes", value, allowed: "up to 65,535" });
         };
         let path = volume_dir(&archive, control.volumes);
+
         // A directory elsewhere exists already, with its marker.
         let inside = locations.has_archive_inside().then_some((locations.dir(), &archive));
         for (parent, made) in inside.into_iter().chain([(archive.as_path(), &path)]) {
@@ -323,6 +335,8 @@ impl Store {
             }
             self.or_poison(disk.sync_dir(parent))?;
         }
+
+        // The marker is durable before the control record counts the volume.
         let (marker, staged) = stage_marker(disk, &archive, control.volumes, control.store)?;
         self.or_poison(marker.sync())?;
         disk.rename(&staged, &marker_path(&archive, control.volumes))?;
@@ -330,6 +344,7 @@ impl Store {
         let change = ControlChange { volumes: Some(volumes), ..Default::default() };
         self.checkpoint(&mut writer, &change)?;
         self.inner.pack.set_volumes(volumes);
+
         Ok(path)
     }
 
@@ -352,6 +367,8 @@ impl Store {
     fn plan(&self, retain: &Retain, end: u32) -> Result<Plan> {
         let old = self.inner.view().control.retained;
         let archives = self.inner.view().control.volumes > 0;
+
+        // Named commits must exist: they leave `missing` as the walk meets them.
         let mut heads: BTreeSet<Hash> = self.branches().into_iter().map(|(_, head)| head).collect();
         let mut missing: BTreeSet<Hash> = retain.commits.iter().copied().collect();
         let wanted = missing.clone();
@@ -364,22 +381,28 @@ impl Store {
         };
         let mut left = retain.newest.unwrap_or(0);
         let mut commits = self.inner.newest();
+
         loop {
             let is_counting = left > 0 || since.is_some() || retain.everything;
             // With an archive, older commits are as many as were ever made, and stay as they are.
             if archives && !is_counting {
                 break;
             }
+
             let Some(commit) = commits.next() else { break };
             let (extent, CommitRecord { commit: Commit { hash, .. }, root, .. }) = commit?;
+
+            // Commits made since the collection began are kept, and no number counts them.
             let is_recent = extent.at.chunk >= end;
             let is_counted = !is_recent && is_counting;
+
             if is_counted {
                 left = left.saturating_sub(1);
                 // The oldest counted commit may be an exception of an earlier collection, which
                 // removed commits behind it.
                 plan.retained = extent.at.max(old);
             }
+
             missing.remove(&hash);
             if since == Some(hash) {
                 since = None;
@@ -388,17 +411,21 @@ impl Store {
             if is_head {
                 plan.heads.insert(hash);
             }
+
             if is_recent || is_counted || is_head || wanted.contains(&hash) {
                 plan.kept.push(Kept { hash, extent, root: root.map(|root| root.extent.at) });
             } else {
                 plan.collected += 1;
             }
         }
+
+        // The walk over an archive ended early: the index finds the rest.
         if archives {
             self.plan_archived(&heads, &mut missing, &mut plan)?;
         } else if plan.collected == 0 {
             plan.retained = old;
         }
+
         match since.or(missing.pop_first()) {
             Some(hash) => Err(Error::UnknownCommit { hash }),
             None => Ok(plan),
@@ -448,25 +475,33 @@ impl Store {
         pacer: &mut Pacer<'_>,
     ) -> Result<Arc<Marks>> {
         let pack = &self.inner.pack;
+
+        // The roots: kept commits, live trees, and the tables in which readers find commits.
         for commit in &plan.kept {
             marks.mark(commit.extent.at);
             if let Some(root) = commit.root {
                 marks.mark(root);
             }
         }
+
         for root in self.inner.pinned.roots() {
             marks.mark(root.at);
         }
         self.mark_tables(&mut marks, plan.retained)?;
+
+        // One pass over the old chunks marks all that these reach.
         marks.sweep(pack, &mut |bytes| pacer.add(bytes))?;
 
+        // Commits went on during the sweep, and may refer to old objects.
         let start = Address { chunk: end, unit: 0 };
         let mut tail = lock(&self.writer).tail.end;
         self.mark_written(&mut marks, start, tail, &mut |bytes| pacer.add(bytes))?;
+
         // A paced collection may fall behind the committing threads: these rounds run unpaced, to
         // catch up.
         for _ in 0..ROUNDS_MAX {
-            let (from, now) = (tail, lock(&self.writer).tail.end);
+            let from = tail;
+            let now = lock(&self.writer).tail.end;
             self.mark_written(&mut marks, from, now, &mut |_| pacer.add(0))?;
             self.keep_more(plan, &mut marks, end)?;
             tail = now;
@@ -475,22 +510,33 @@ impl Store {
                 break;
             }
         }
+
         // Little is left to mark, so commits wait shortly, and `pace` is not called.
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
         let end_now = writer.tail.end;
         self.mark_written(&mut marks, tail, end_now, &mut |_| Ok(()))?;
+
+        // With an archive no commit is hidden, so there is nothing to switch.
         if self.inner.view().control.volumes > 0 {
             return Ok(Arc::new(marks));
         }
         self.keep_more(plan, &mut marks, end)?;
         let before = self.hide(plan, &mut marks)?;
+        debug_assert!(
+            plan.kept.iter().all(|kept| !marks.lacks(kept.extent.at)),
+            "kept commits are marked"
+        );
+        debug_assert!(plan.kept.iter().filter_map(|kept| kept.root).all(|root| !marks.lacks(root)));
         let marks = Arc::new(marks);
         let switched = self.switch(plan, &mut writer, end, &marks);
+
+        // The record was not written: the commits stay visible.
         if switched.is_err() {
             let mut view = self.inner.view_mut();
             (view.control.retained, view.kept) = before;
         }
+
         switched.map(|()| marks)
     }
 
@@ -509,10 +555,13 @@ impl Store {
             wanted.extend(held.counts.keys());
             wanted.extend(held.again.iter_mut().flat_map(std::mem::take));
         }
+
         for hash in wanted.difference(&plan.heads.clone()) {
             let Some((extent, CommitRecord { root, .. })) = self.inner.find_commit(hash)? else {
                 continue;
             };
+
+            // Recent commits are never collected, and planned ones are marked.
             if extent.at.chunk >= end || plan.keeps(extent) {
                 continue;
             }
@@ -522,6 +571,7 @@ impl Store {
             plan.kept.push(Kept { hash: *hash, extent, root: root.map(|root| root.at) });
             plan.collected = plan.collected.saturating_sub(1);
         }
+
         Ok(())
     }
 
@@ -552,6 +602,8 @@ impl Store {
         if let Some(kept) = kept.filter(|_| volumes > 0) {
             marks.mark(kept.at);
         }
+
+        // From the newest table down to the one with the oldest kept commit.
         while let Some(at) = next {
             marks.mark(at.at);
             let table = table_at(&self.inner.pack, at)?;
@@ -559,6 +611,7 @@ impl Store {
             let is_archived = |at: &Extent| volumes > 0 && at.at < retained;
             next = table.before.filter(|before| !is_last && !is_archived(before));
         }
+
         Ok(())
     }
 
@@ -574,14 +627,20 @@ impl Store {
         let empty = self.rules().empty_hash();
         for number in from.chunk..=to.chunk {
             let chunk = pack.chunk(number)?;
+
+            // A chunk with a successor ends where the successor says.
             let end = if number == to.chunk { to.unit } else { self.end_of(number)? };
             let (runs, damaged) = chunk.all_runs(end)?;
+
             if let Some(unit) = damaged {
                 let what = Corrupt::rule("a frame is whole", u64::from(end), u64::from(unit));
                 return Err(pack.corrupt(Address { chunk: number, unit }, what));
             }
+
             for run in runs {
                 let at = Address { chunk: number, unit: run.unit };
+
+                // Frames before `from` were marked in an earlier round.
                 if at < from || at >= to {
                     continue;
                 }
@@ -601,6 +660,7 @@ impl Store {
                 pace(unit_bytes(u64::from(run.units)))?;
             }
         }
+
         Ok(())
     }
 
@@ -642,23 +702,30 @@ impl Store {
             self.check_writable(&writer)?;
             self.checkpoint(&mut writer, &ControlChange::default())?;
         }
+
+        // Names of parts are durable before a chunk loses its records.
         let pack = &self.inner.pack;
         if volume.is_some() {
             self.or_poison(pack.sync_volumes())?;
         }
+
+        // Chunks go from the oldest up, so that whole ones can be cut off at the front.
         let mut new_first = first;
         let mut put_off = Vec::new();
         for number in first..end {
             self.reclaim_chunk(number, &mut new_first, marks, &mut report, pacer, &mut put_off)?;
         }
+        assert!(first <= new_first && new_first <= end, "the first chunk moves within the range");
         report.freed_bytes += self.chunk_bytes(first, new_first)?;
         report.removed = u64::from(new_first - first);
+
         if !put_off.is_empty() {
             // Removing whole chunks may make room for the others.
             self.move_first(first, new_first, None)?;
             self.reclaim_on_full_disk(&mut put_off, &mut new_first, marks, &mut report, pacer)?;
         }
 
+        // The index loses its entries before the collection counts as finished.
         let is_cleaned = match volume {
             Some(_) => Ok(()),
             None => self.clean_index(marks, end, pacer),
@@ -670,6 +737,7 @@ impl Store {
             }
             cleaned => cleaned.map(|()| true)?,
         };
+
         // Garbage that was put off is harmless: the index no longer has it, and nothing else finds
         // it.
         self.move_first(first, new_first, is_through.then_some(0))?;
@@ -691,6 +759,7 @@ impl Store {
         self.give_reserve_up()?;
         let before = *new_first;
         loop {
+            // Fewest live bytes first: the copy is short, and frees most.
             put_off.sort_unstable_by_key(|chunk| (chunk.live, chunk.number));
             let mut left = Vec::new();
             for chunk in &*put_off {
@@ -702,10 +771,12 @@ impl Store {
                 break;
             }
         }
+
         report.freed_bytes += self.chunk_bytes(before, *new_first)?;
         report.removed += u64::from(*new_first - before);
         report.put_off = put_off.len() as u64;
         report.live_bytes += put_off.iter().map(|chunk| chunk.live).sum::<u64>();
+
         match put_off.pop() {
             Some(chunk) if report.freed_bytes == 0 && report.removed == 0 => Err(chunk.error),
             _ => Ok(()),
@@ -728,7 +799,10 @@ impl Store {
         let chunk = self.inner.pack.chunk_aside(number)?;
         let found = self.look_through(&chunk, marks, volume.is_some(), pacer)?;
         let Use { live, garbage, .. } = found;
+
+        // A chunk without live records at the front goes as a whole; others must be worth a copy.
         let is_first = live == 0 && *new_first == number;
+
         if is_first || garbage > 0 && garbage * GARBAGE_PARTS >= live + garbage {
             match self.rewrite_chunk(&chunk, &found, volume, is_first, report, pacer) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
@@ -741,6 +815,7 @@ impl Store {
                 *new_first = number + 1;
             }
         }
+
         report.live_bytes += live;
         Ok(())
     }
@@ -757,10 +832,13 @@ impl Store {
         pacer: &mut Pacer<'_>,
     ) -> Result<()> {
         let pack = &self.inner.pack;
+
+        // The part is durable when `archive` returns.
         if let Some(volume) = volume {
             report.archived_bytes +=
                 pack.archive(chunk, &found.archived, volume, &mut |bytes| pacer.add(bytes))?;
         }
+
         if !is_first {
             let before = chunk.file.len()?;
             pack.compact(chunk, &found.kept, &mut |bytes| pacer.add(bytes))?;
@@ -768,16 +846,20 @@ impl Store {
             report.compacted += 1;
             report.freed_bytes += before.saturating_sub(after);
         }
+
         Ok(())
     }
 
     /// Writes the first chunk and the state of the collection to the control record, and removes
     /// the chunks before.
     fn move_first(&self, first: u32, new_first: u32, collecting: Option<u32>) -> Result<()> {
+        assert!(first <= new_first, "the first chunk never moves back");
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
         let change = ControlChange { collecting, first: Some(new_first), ..Default::default() };
         self.checkpoint(&mut writer, &change)?;
+
+        // The record hides the chunks before they are removed.
         drop(writer);
         self.inner.pack.remove_before(first, new_first)
     }
@@ -796,6 +878,7 @@ impl Store {
             if archives { self.inner.pack.parts_of(chunk.head.number)? } else { Vec::new() };
         let end = self.end_of(chunk.head.number)?;
         let (mut runs, damaged) = chunk.all_runs(end)?;
+
         // Records behind damage cannot be told apart, so they stay.
         runs.extend(damaged.map(|unit| Run { unit, stored: unit, units: end - unit }));
         for run in runs {
@@ -807,6 +890,7 @@ impl Store {
                 // Behind a damaged record, the ends of records are unknown: the rest of the run
                 // stays.
                 is_damaged = body.is_err();
+
                 let skipped = extent.at.unit - run.unit;
                 let units = if is_damaged {
                     run.units - skipped
@@ -827,6 +911,7 @@ impl Store {
             })?;
             pacer.add(unit_bytes(u64::from(run.units)))?;
         }
+
         Ok(found)
     }
 
@@ -837,6 +922,8 @@ impl Store {
             let at = extent(*value).at;
             *key != STATE_KEY && at.chunk < end && !marks.is_live(at)
         };
+
+        // Batches, so that commits wait for few lookups at a time.
         let mut from = STATE_KEY;
         loop {
             let mut gone: Vec<IndexKey> = Vec::with_capacity(REMOVALS);
@@ -846,9 +933,11 @@ impl Store {
                 }
                 gone.len() < REMOVALS
             };
+
             index.each_from(&from, &mut visit).map_err(Error::index)?;
             let Some(last) = gone.last() else { return Ok(()) };
             from = *last;
+
             // Under this lock, objects written again since are indexed at their new address, and
             // stay.
             let writer = lock(&self.writer);
@@ -859,6 +948,7 @@ impl Store {
                     removed.push(*key);
                 }
             }
+
             index.remove(&removed).map_err(Error::index)?;
             drop(writer);
             pacer.add(0)?;
@@ -868,6 +958,8 @@ impl Store {
 
 /// Appends a run to ascending runs, and merges it with an adjacent last run.
 fn extend(runs: &mut Vec<Run>, run: Run) {
+    debug_assert!(run.units > 0, "a record takes a unit");
+    debug_assert!(runs.last().is_none_or(|last| last.unit + last.units <= run.unit), "runs ascend");
     match runs.last_mut() {
         Some(last)
             if (last.unit + last.units, last.stored + last.units) == (run.unit, run.stored) =>

@@ -103,9 +103,11 @@ impl<'a> Search<'a> {
         if seen.flags & flags == flags {
             return Ok(());
         }
+
         let was_below = seen.flags & BELOW != 0;
         seen.flags |= flags;
         let is_below = seen.flags & BELOW != 0;
+
         if !seen.is_queued {
             seen.is_queued = true;
             self.queue.push((at, hash));
@@ -113,11 +115,14 @@ impl<'a> Search<'a> {
         } else if is_below && !was_below {
             self.open -= 1;
         }
+
+        // An ancestor of a common ancestor is no lowest one.
         if is_below {
             self.common.remove(&(at, hash));
         } else if seen.flags == BOTH {
             self.common.insert((at, hash));
         }
+
         Ok(())
     }
 
@@ -135,6 +140,8 @@ impl<'a> Search<'a> {
             let Some(seen) = self.seen.get_mut(&hash) else { continue };
             seen.is_queued = false;
             self.open -= usize::from(seen.flags & BELOW == 0);
+
+            // Parents of a common ancestor are ancestors of it on both sides.
             let below = if seen.flags & BOTH == BOTH { BOTH | BELOW } else { seen.flags };
             let depth = seen.depth.saturating_add(1);
             let parents = seen.found.as_ref().map(|(_, parents)| parents.clone());
@@ -142,6 +149,7 @@ impl<'a> Search<'a> {
                 self.mark_ancestor(parent, below, depth)?;
             }
         }
+
         Ok(self.common.into_iter().rev().map(|(_, hash)| hash).collect())
     }
 }
@@ -157,7 +165,8 @@ struct Ancestors<'a> {
 
 impl<'a> Ancestors<'a> {
     fn new(inner: &'a StoreInner) -> Self {
-        let (queue, met) = (BinaryHeap::new(), FastMap::default());
+        let queue = BinaryHeap::new();
+        let met = FastMap::default();
         Self { inner, queue, met, missing: Vec::new() }
     }
 
@@ -186,9 +195,11 @@ impl<'a> Ancestors<'a> {
 impl StoreInner {
     pub(crate) fn history(&self, head: &Hash, depth: usize) -> Result<History> {
         self.commit_of(head)?;
+
         let mut ancestors = Ancestors::new(self);
         ancestors.add(*head, 0)?;
         let mut commits = Vec::new();
+
         while let Some((generation, commit)) = ancestors.next() {
             if generation < depth {
                 for parent in &commit.parents {
@@ -197,6 +208,7 @@ impl StoreInner {
             }
             commits.push(commit);
         }
+
         Ok(History { commits, missing: ancestors.missing })
     }
 
@@ -211,10 +223,15 @@ impl StoreInner {
         let mut ancestors = Ancestors::new(self);
         ancestors.add(*head, 0)?;
         let mut modified = Vec::new();
+
         while modified.len() < count {
             let Some((generation, commit)) = ancestors.next() else { break };
+
+            // Equal to one parent: the change came with that parent.
             let here = self.at_path(&commit.hash, path)?;
-            let (mut parents, mut is_same) = (0, false);
+            let mut parents = 0;
+            let mut is_same = false;
+
             for parent in &commit.parents {
                 if self.find_commit(parent)?.is_some() {
                     parents += 1;
@@ -222,10 +239,12 @@ impl StoreInner {
                 }
                 ancestors.add(*parent, generation + 1)?;
             }
+
             if if parents == 0 { here.is_some() } else { !is_same } {
                 modified.push(commit.hash);
             }
         }
+
         Ok(modified)
     }
 
@@ -240,6 +259,7 @@ impl StoreInner {
                 }
             }
         }
+
         let common = search.run()?;
         if common.len() > reach.ancestors {
             return Err(Error::TooManyLcas { limit: reach.ancestors });

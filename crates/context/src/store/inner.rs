@@ -67,6 +67,10 @@ impl View {
     }
 
     pub(crate) fn add_commit(&mut self, hash: Hash, extent: Extent) {
+        debug_assert!(
+            self.last.is_none_or(|last| last.at < extent.at),
+            "commits are in order of the pack"
+        );
         self.recent.insert(hash, extent);
         self.last = Some(extent);
         self.commits += 1;
@@ -109,22 +113,29 @@ pub(crate) fn recover(pack: &Pack, view: &mut View, limit: FollowLimit) -> Resul
     pack.set_store(control.store)?;
     pack.set_first(control.first);
     pack.set_volumes(control.volumes);
+
+    // The tables as of the control record; the frames behind it change them.
     if let Some(table) = control.branches {
         let body = pack.body(table)?;
         apply_branches(&body, &mut view.branches).map_err(|what| pack.corrupt(table.at, what))?;
     }
+
     if let Some(kept) = control.kept {
         view.kept.extend(table_at(pack, kept)?.commits);
     }
 
     let tail = follow(pack, view, control.tail, control.chain, limit)?;
     pack.set_first(control.first.max(view.first_known));
+
+    // Without a frame behind the tail nothing vouches for its position but the bytes before it.
     let is_shifted =
         tail.end == control.tail && tail.chunk.file.len()? > tail.end.offset() && !starts_at(&tail);
+
     if is_shifted && !limit.stops_at_damage {
         let what = Corrupt::rule("the pack is where the control record says", 1, 0);
         return Err(pack.corrupt(tail.end, what));
     }
+
     Ok(tail)
 }
 
@@ -153,7 +164,9 @@ pub(crate) fn follow(
         match kind {
             FrameKind::Objects => {}
             FrameKind::Commit | FrameKind::CommitTo => {
-                let (mut commit, mut last) = (None, None);
+                // The last record is the commit, or the branch behind the commit.
+                let mut commit = None;
+                let mut last = None;
                 for record in records(at, payload) {
                     commit = last.replace(record);
                 }
@@ -217,6 +230,8 @@ impl StoreInner {
     fn find_in_tables(&self, hash: &Hash) -> Result<Option<Extent>> {
         let Control { table: newest, retained, .. } = self.view().control;
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+
+        // A new control record, or a collection, begins a new chain of tables.
         if tables.newest != newest {
             *tables = Tables { newest, next: newest, ..Tables::default() };
         }
@@ -242,6 +257,8 @@ impl StoreInner {
             let view = self.view();
             view.recent.get(hash).or_else(|| view.kept.get(hash)).copied()
         };
+
+        // Recent commits are not indexed yet.
         let extent = match recent {
             Some(extent) => Some(extent),
             None => self.indexed(Object::Commit, hash)?,
@@ -249,12 +266,14 @@ impl StoreInner {
         let Some(extent) = extent.filter(|extent| self.view().is_kept(hash, *extent)) else {
             return Ok(None);
         };
+
         let record = match self.commit_at(extent) {
             Ok(record) => record,
             // A collection removed the commit meanwhile.
             Err(_) if !self.view().is_kept(hash, extent) => return Ok(None),
             Err(error) => return Err(error),
         };
+
         Ok((record.commit.hash == *hash).then_some((extent, record)))
     }
 
@@ -309,6 +328,8 @@ impl StoreInner {
             kept.sort_unstable_by_key(|extent| extent.at);
             (view.control.retained, view.last, kept)
         };
+
+        // Each commit names the one before, down to the first kept; exceptions follow.
         std::iter::from_fn(move || {
             if let Some(extent) = next.take().filter(|extent| extent.at >= retained) {
                 return Some(self.commit_at(extent).map(|record| {
@@ -361,6 +382,7 @@ impl StoreInner {
             if !seen.mark(link.extent.at) {
                 continue;
             }
+
             let record = match self.pack.record_at(link.extent) {
                 Ok(record) => record,
                 Err(error) => {
@@ -369,7 +391,9 @@ impl StoreInner {
                 }
             };
             visit(Object::Dir, &link)?;
+
             let node = Node::of_record(record, &link);
+
             match node.shape() {
                 Shape::Inner(inner) => {
                     let buckets = 0..BRANCHING_MAX as usize;
@@ -388,6 +412,7 @@ impl StoreInner {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -400,13 +425,17 @@ impl StoreInner {
             let view = self.view();
             (view.control.tail, view.last, view.recent.values().copied().collect::<Vec<Extent>>())
         };
+
+        // Marks cover the chunks of the recent frames only: older objects are indexed.
         let end = last.map_or(tail.chunk, |last| last.at.chunk);
         let mut seen = Marks::new(tail.chunk, end + 1);
+
         // The reader of the object reports the damage.
         let mut skip = |error| match error {
             Error::Corrupt { .. } | Error::Collected { .. } | Error::VolumeMissing { .. } => Ok(()),
             error => Err(error),
         };
+
         for commit in commits {
             let root = self.commit_at(commit)?.root;
             let Some(root) = root.filter(|root| root.extent.at >= tail) else { continue };
@@ -417,6 +446,7 @@ impl StoreInner {
                 Ok(())
             })?;
         }
+
         Ok(())
     }
 }

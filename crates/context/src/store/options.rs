@@ -83,7 +83,8 @@ impl Options {
 
     /// Returns the locations that the options name.
     pub(crate) fn wanted(&self) -> Wanted<'_> {
-        let (archive, index) = (self.archive_dir.as_deref(), self.index_dir.as_deref());
+        let archive = self.archive_dir.as_deref();
+        let index = self.index_dir.as_deref();
         Wanted { archive, index, engine: &self.index }
     }
 

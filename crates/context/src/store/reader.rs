@@ -42,6 +42,8 @@ fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail, Recover
     let mut known = None;
     for _ in 0..RETRIES {
         let file = read_control(disk, dir)?;
+
+        // The newest record that leads to intact frames counts.
         for (number, control) in file.whole.iter().enumerate() {
             let mut view = View::new(*control);
             view.first_known = file.newest().first;
@@ -61,12 +63,15 @@ fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail, Recover
                 Err(_) => {}
             }
         }
+
         // A collection removed files between two reads, or the files are damaged.
         if known.replace(file.newest().sequence) == Some(file.newest().sequence) {
             break;
         }
+
         pack.reopen();
     }
+
     Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
 }
 
@@ -102,6 +107,7 @@ impl StoreReader {
         let locations = Locations::enter_to_read(&*disk, (dir, &anchor))?;
         let pack = Arc::new(Pack::new(Arc::clone(&disk), locations, false, cache_bytes));
         let (view, tail, recovery) = read(&*disk, dir, &pack)?;
+
         let source: Arc<dyn Source> = Arc::clone(&pack) as _;
         let env = Arc::new(Env { rules: view.control.rules, source: Some(source), proof: false });
         let inner = StoreInner {
@@ -116,6 +122,7 @@ impl StoreReader {
             closed: AtomicBool::new(false),
             watches: Watches::default(),
         };
+
         Ok(Self { inner, tail: Mutex::new(tail), recovery })
     }
 
@@ -135,10 +142,17 @@ impl StoreReader {
         let StoreInner { disk, dir, pack, .. } = &self.inner;
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.inner.view().control;
+
+        // Read before the frames: the record bounds what was durable then.
         let file = read_control(&**disk, dir)?;
         let newest = file.newest();
-        let (end, before) = (tail.end, self.inner.view().branches.clone());
+        let end = tail.end;
+        let before = self.inner.view().branches.clone();
+
         let mut is_followed = false;
+
+        // The same record: follow the frames. Another one: recover anew, and reopen replaced
+        // chunks.
         if newest.sequence == known.sequence {
             let mut view = self.inner.view().clone();
             let limit = FollowLimit::to(file.durable());
@@ -152,18 +166,23 @@ impl StoreReader {
         } else if newest.collection() != known.collection() {
             pack.reopen();
         }
+
         if !is_followed {
             let (view, new_tail, _) = read(&**disk, dir, pack)?;
             *self.inner.view_mut() = view;
             *tail = new_tail;
         }
+
         let is_new = tail.end != end;
         let end = tail.end;
         for change in changes(&before, &self.inner.view().branches) {
             self.inner.watches.push(end, change);
         }
+
+        // Watches are called without a lock, so that they may read the store.
         drop(tail);
         self.inner.call_watches(end);
+
         Ok(is_new)
     }
 

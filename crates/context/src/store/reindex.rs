@@ -38,7 +38,9 @@ pub(crate) fn open_current(
     let open =
         |inner: &StoreInner| engine.open(Arc::clone(&inner.disk), &dir).map_err(Error::index);
     let control = inner.view().control;
+
     let index = open(inner)?;
+
     if is_current(&*index, &control)? {
         inner.index = Some(index);
         return Ok(None);
@@ -48,6 +50,7 @@ pub(crate) fn open_current(
     drop(index);
     let (_, entries) = make(inner, engine, &mut |_| {})?;
     inner.index = Some(open(inner)?);
+
     Ok(Some(entries))
 }
 
@@ -62,8 +65,10 @@ pub(crate) fn make(
     let dir = inner.pack.locations().index();
     engine.remove(&*inner.disk, &dir).map_err(Error::index)?;
     let index = engine.open(Arc::clone(&inner.disk), &dir).map_err(Error::index)?;
+
     let mut batch: Vec<(IndexKey, IndexValue)> = Vec::new();
     let mut entries = 0;
+
     let mut add = |entry: Option<(IndexKey, IndexValue)>| -> Result<()> {
         let is_last = entry.is_none();
         batch.extend(entry);
@@ -77,14 +82,19 @@ pub(crate) fn make(
     };
 
     let control = inner.view().control;
-    let (all, tail) = (control.indexing == Indexing::Always, control.tail);
+    let all = control.indexing == Indexing::Always;
+    let tail = control.tail;
+
     // With volumes, earlier chunks have objects as well.
     let first = if control.volumes > 0 { 0 } else { control.first };
     let mut seen = Marks::new(first, tail.chunk + 1);
     let mut commits = 0;
+
     for commit in inner.newest() {
         let (extent, record) = commit?;
         commits += 1;
+
+        // Commits behind the tail are in the view, and are indexed by the next control record.
         if extent.at < tail {
             add(Some((key(Object::Commit, &record.commit.hash), value(extent))))?;
         }
@@ -94,6 +104,7 @@ pub(crate) fn make(
             })?;
         }
     }
+
     add(None)?;
 
     // The state is the last entry, so that an interrupted rebuild is repeated.
@@ -102,5 +113,6 @@ pub(crate) fn make(
     index.insert(&[state]).map_err(Error::index)?;
     index.flush().map_err(Error::index)?;
     index.close().map_err(Error::index)?;
+
     Ok((commits, entries))
 }

@@ -105,6 +105,7 @@ pub fn repair(
     let read = read_control(&**disk, dir);
     let sequence = read.as_ref().map_or(0, |file| file.newest().sequence);
 
+    // A record that leads to intact frames needs no change, or only its second copy.
     let found = match open(disk, locations) {
         Ok(found) => {
             let is_whole = read.is_ok_and(|file| file.damaged.is_empty());
@@ -112,12 +113,15 @@ pub fn repair(
             found
         }
         Err(error) if is_damage(&error) => {
+            // The end that must be reached: what the file `control` still says of it.
             let durable = match &read {
                 Ok(file) => Some(file.durable()),
                 Err(_) => ControlFile::mark_of(&**disk, &path).map(|mark| mark.end),
             };
             let mut controls = read.map(|file| file.whole).unwrap_or_default();
             controls.extend(control_of_pack(disk, locations)?);
+
+            // A copy in the pack may lead where the file does not.
             let whole = controls.iter().find_map(|control| {
                 let limit = FollowLimit::to(durable.unwrap_or(control.tail).max(control.tail));
                 open_as(disk, locations, control, control.first, limit).ok()
@@ -144,6 +148,7 @@ pub fn repair(
         }
         Err(error) => return Err(error),
     };
+
     let inner = found.inner;
     if report.control {
         let mut control = inner.view().control;
@@ -153,10 +158,12 @@ pub fn repair(
         inner.view_mut().control = control;
     }
 
+    // Derived files come last, from the repaired record.
     let control = inner.view().control;
     report.markers = heal_markers(&**disk, &locations.archive(), control.volumes, control.store)?;
     report.branches = inner.view().branches.len() as u64;
     (report.commits, report.indexed) = make(&inner, index, progress)?;
+
     Ok(report)
 }
 
@@ -188,6 +195,7 @@ fn longest(
         let limit = FollowLimit { durable, stops_at_damage: true };
         open_as(disk, locations, control, control.first, limit).ok()
     };
+
     controls.iter().filter_map(open).max_by_key(|found| found.end)
 }
 
@@ -202,6 +210,7 @@ fn name_lost(
     let inner = &found.inner;
     let empty = inner.env.rules.empty_hash();
     let mut commits = BTreeSet::new();
+
     // Frames behind the damage.
     for number in chunk_numbers(disk, dir)?.into_iter().filter(|number| *number >= found.end.chunk)
     {
@@ -219,6 +228,7 @@ fn name_lost(
             looked.ok();
         }
     }
+
     // The tables and branches of the newest control record, as far as they are intact.
     let mut branches = Vec::new();
     let newest = controls.iter().max_by_key(|control| control.commits);
@@ -228,6 +238,7 @@ fn name_lost(
                 table.commits.iter().filter(|(_, at)| at.at >= found.end).map(|(hash, _)| *hash),
             );
         }
+
         let mut heads = crate::pack::commit::Branches::new();
         if let Some(Ok(body)) = newest.branches.map(|at| inner.pack.body(at))
             && crate::pack::commit::apply_branches(&body, &mut heads).is_ok()
@@ -240,6 +251,7 @@ fn name_lost(
             }
         }
     }
+
     // The index may have commits whose bytes are gone.
     if let Ok(Some(index)) = index.read(Arc::clone(&inner.disk), &inner.pack.locations().index()) {
         let mut visit = |found_key: &IndexKey, value: &IndexValue| {
@@ -254,6 +266,7 @@ fn name_lost(
         index.close().ok();
     }
 
+    // The control record counts commits whose bytes are gone.
     let counted = newest.map_or(0, |newest| newest.commits.saturating_sub(inner.view().commits));
     let commit_count = counted.max(commits.len() as u64);
     let commits = commits.into_iter().take(NAMED_MAX).collect();
@@ -267,6 +280,7 @@ fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
         disk.create_dir(&lost)?;
         disk.sync_dir(dir)?;
     }
+
     // A chunk moved by an earlier repair stays.
     let target = |name: &str| -> Result<std::path::PathBuf> {
         let mut path = lost.join(name);
@@ -277,10 +291,13 @@ fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
         }
         Ok(path)
     };
+
+    // Copies are durable before the pack loses the bytes.
     let mut moved = 0;
     let path = chunk_path(dir, end.chunk);
     let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?;
     let len = file.len()?;
+
     if len > end.offset() {
         let mut bytes = vec![0; (len - end.offset()) as usize];
         // Unreadable bytes cannot be copied.
@@ -292,18 +309,22 @@ fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
         }
         moved += bytes.len() as u64;
     }
+
     for number in chunk_numbers(disk, dir)?.into_iter().filter(|number| *number > end.chunk) {
         let path = chunk_path(dir, number);
         moved += disk.allocated_bytes(&path).unwrap_or(0);
         disk.rename(&path, &target(&format!("chunk-{number:08x}"))?)?;
     }
+
     disk.sync_dir(&lost)?;
     disk.sync_dir(dir)?;
 
+    // Last, so that a crash before leaves the bytes in the pack.
     if len > end.offset() {
         file.set_len(end.offset())?;
         file.sync()?;
     }
+
     Ok(moved)
 }
 
@@ -311,6 +332,8 @@ fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
 fn control_of_pack(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<Option<Control>> {
     let dir = locations.dir();
     let pack = Pack::new(Arc::clone(disk), Arc::clone(locations), false, 0);
+
+    // From the last chunk back: the newest copy counts.
     for number in chunk_numbers(&**disk, dir)?.into_iter().rev() {
         let Ok(chunk) = pack.chunk(number) else { continue };
         let control = control_of_chunk(&dir.join(CONTROL), &chunk)?;
@@ -335,5 +358,6 @@ fn control_of_chunk(path: &Path, chunk: &Chunk) -> Result<Option<Control>> {
             Ok(())
         })?;
     }
+
     Ok(last.map(|(control, tail, chain)| Control { tail, chain, ..control }))
 }

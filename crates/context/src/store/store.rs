@@ -119,6 +119,7 @@ impl Recovery {
                 self.cut_bytes
             ));
         }
+
         if self.fell_back {
             notes.push(
                 "the newest control record leads to damage; the older one was used, and no commit was lost; \
@@ -126,17 +127,18 @@ impl Recovery {
                     .to_owned(),
             );
         }
+
         if self.damaged_copies > 0 {
             notes.push(format!(
                 "{} of the copies in the file `control` cannot be read; the others were used",
                 self.damaged_copies
             ));
         }
+
         if let Some(entries) = self.indexed {
-            notes.push(format!(
-                "the index was lost or stale, and was rebuilt: {entries} entries"
-            ));
+            notes.push(format!("the index was lost or stale, and was rebuilt: {entries} entries"));
         }
+
         notes
     }
 }
@@ -215,6 +217,7 @@ pub(crate) struct HeldCommit<'a> {
 impl Drop for HeldCommit<'_> {
     fn drop(&mut self) {
         let mut held = lock(&self.store.held);
+        debug_assert!(held.counts.contains_key(&self.hash), "each guard counts once");
         let count = held.counts.get_mut(&self.hash).map_or(0, |count| {
             *count -= 1;
             *count
@@ -343,6 +346,8 @@ fn has_pack(disk: &dyn Disk, dir: &Path) -> Result<bool> {
     }
     let entries = disk.list(dir)?;
     let mut numbers = entries.iter().filter_map(|entry| chunk_number(&entry.name));
+
+    // Creation writes `control` last, so one chunk without commits is no lost store.
     match (numbers.next(), numbers.next()) {
         (None, _) => Ok(false),
         (Some(0), None) => {
@@ -387,6 +392,7 @@ pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Resul
     if stored.flat_limit != given.flat_limit {
         return mismatch("flat_limit", stored.flat_limit.to_string(), given.flat_limit.to_string());
     }
+
     Ok(())
 }
 
@@ -401,11 +407,13 @@ pub fn is_store(disk: &dyn Disk, dir: &Path) -> Result<bool> {
         return Ok(false);
     }
     let (dir, _anchor) = enter(disk, dir)?;
+
     let path = dir.join(CONTROL);
     if disk.kind(&path)? != Some(EntryKind::File) {
         return Ok(false);
     }
     let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
+
     // One page is enough: the other may be truncated or unreadable.
     let mut page = vec![0; CONTROL_PAGE_BYTES];
     for number in 0..2 {
@@ -414,6 +422,7 @@ pub fn is_store(disk: &dyn Disk, dir: &Path) -> Result<bool> {
             return Ok(true);
         }
     }
+
     Ok(false)
 }
 
@@ -450,6 +459,8 @@ impl Store {
     ) -> Result<Self> {
         let now = disk.clock().wall().as_nanos() as u64;
         let store = now.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+
+        // A directory with a store, or with the rest of one, is never overwritten.
         if disk.kind(&dir.join(CONTROL))?.is_some() {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
@@ -458,12 +469,15 @@ impl Store {
         }
         let (locations, store) =
             Locations::create(&*disk, (dir, anchor), &options.wanted(), store)?;
+
+        // The chain begins with the identity, so a chunk of another store does not continue it.
         let chain = store as u32;
         let pack = new_pack(&disk, &locations, options);
         let chunk =
             pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain, map: None })?;
         chunk.file.allocate(options.chunk_bytes)?;
         let tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain };
+
         let mut control = Control {
             rules: options.rules,
             indexing: options.indexing,
@@ -481,18 +495,22 @@ impl Store {
             retained: Address { chunk: 0, unit: 0 },
             collecting: 0,
         };
+
+        // A copy of the control record at the beginning of the pack, for a repair.
         let mut frame = FrameWriter::new(tail.end);
         frame.put(&mut |body| put_state(&control, body))?;
         let start = tail.end;
         let (tail, _) = pack.append(&tail, frame, FrameKind::Branches, start)?;
         tail.chunk.file.sync()?;
         (control.tail, control.chain) = (tail.end, tail.chain);
+
         // The file `control` makes the directory a store, so it comes last and complete.
         disk.sync_dir(dir)?;
         pack.set_store(store)?;
         write_control(&*disk, dir, &control, tail.end)?;
         control.sequence += 1;
         sync_parent(&*disk, dir)?;
+
         Self::assemble(
             disk,
             dir,
@@ -531,12 +549,15 @@ impl Store {
         options.check()?;
         let (dir, anchor) = enter(&*disk, dir)?;
         let dir = dir.as_path();
+
+        // Before the lock, which would create a file in a directory that holds no store.
         if disk.kind(&dir.join(CONTROL))?.is_none() {
             return Err(absent(&*disk, dir)?);
         }
         let guard = take_lock(&*disk, dir)?;
         check_whole(&*disk, dir)?;
         let file = read_control(&*disk, dir)?;
+
         let newest = *file.newest();
         for control in &file.whole {
             check_rules(dir, &options.rules, control)?;
@@ -544,7 +565,10 @@ impl Store {
         let of_store = (newest.store, newest.volumes);
         let locations =
             Locations::enter_to_write(&*disk, (dir, &anchor), &options.wanted(), of_store)?;
+
+        // The newest record that leads to intact frames counts; the older one is the fallback.
         let mut failed = None;
+
         for mut control in file.whole.iter().copied() {
             control.indexing = options.indexing;
             control.volumes = control.volumes.max(newest.volumes);
@@ -561,20 +585,25 @@ impl Store {
                 Err(error) => return Err(error),
             };
 
+            // Only behind the durable end that `recover` reached is anything truncated.
             let cut_bytes = pack.cut(&tail)?;
             Pack::write_again(&tail, file.durable())?;
             pack.remove_strays(control.first)?;
             view.control.first = pack.first_present(control.first, view.first_known)?;
             pack.set_first(view.control.first);
+
             // A killed process may have left unsynced names and an unsynced chunk.
             pack.sync_new(&tail.chunk)?;
             sync_parent(&*disk, dir)?;
             let fell_back = failed.is_some();
+
+            // Both pages are rewritten: the damaged one must not be the only other copy.
             if fell_back || !file.damaged.is_empty() {
                 view.control.sequence = newest.sequence + 1;
                 write_control(&*disk, dir, &view.control, tail.end)?;
                 view.control.sequence += 1;
             }
+
             let recovery = Recovery {
                 commits: view.commits - control.commits,
                 cut_bytes,
@@ -584,6 +613,7 @@ impl Store {
             };
             return Self::assemble(disk, dir, options, pack, view, tail, recovery, guard);
         }
+
         Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
     }
 
@@ -605,6 +635,7 @@ impl Store {
         // A killed process may not have synced the record that was read: commits that it hides must
         // not come back.
         control_file.sync()?;
+
         let source: Arc<dyn crate::tree::node::Source> = Arc::clone(&pack) as _;
         let env = Arc::new(Env { rules: options.rules, source: Some(source), proof: false });
         let mut inner = StoreInner {
@@ -620,6 +651,7 @@ impl Store {
             watches: Watches::default(),
         };
         recovery.indexed = open_current(&mut inner, &options.index)?;
+
         // The index lacks the objects behind the control record.
         let mut unindexed = FastMap::default();
         if options.indexing == Indexing::Always {
@@ -627,6 +659,7 @@ impl Store {
                 unindexed.insert(key(object, &link.hash), value(link.extent));
             })?;
         }
+
         let store = Self {
             inner,
             options: options.clone(),
@@ -684,7 +717,8 @@ impl Store {
     pub fn options_of(disk: &dyn Disk, dir: &Path, index: Arc<dyn IndexEngine>) -> Result<Options> {
         let (dir, _anchor) = enter(disk, dir)?;
         let control = *read_control(disk, &dir)?.newest();
-        let (rules, indexing) = (control.rules, control.indexing);
+        let rules = control.rules;
+        let indexing = control.indexing;
         Ok(Options { rules, indexing, ..Options::new(index) })
     }
 
@@ -764,6 +798,8 @@ impl Store {
             pins.add(self.inner.pinned.pin(extent));
             Link { extent, hash: *hash }
         };
+
+        // An index may have an entry of a hash that the record does not have: check the content.
         let env = &self.inner.env;
         let root = if kind == Kind::Value {
             let value = env.load_value(&link)?;
@@ -774,6 +810,7 @@ impl Store {
             let is_dir = node.check_shape(&env.rules, 0).is_ok();
             (is_dir && digest::hash_of(env, &node) == *hash).then_some(Child::Dir(node))
         };
+
         Ok(root.map(|root| Tree::at(Arc::clone(env), root, pins)))
     }
 
@@ -877,6 +914,8 @@ impl Store {
         if let Some((name, _)) = to {
             check_branch_name(name)?;
         }
+
+        // Hashing and encoding need no lock, so commits of several threads overlap here.
         let tree = &*self.own_tree(context.tree())?;
         let hashed = self.hash_tree(tree)?;
         let hash = self.commit_hash(&hashed, context.parents(), meta);
@@ -909,11 +948,13 @@ impl Store {
             (writer.tail.end, written)
         };
 
+        // Outside the writer's lock: other commits append while this one waits for the fsync.
         if self.options.durability == Durability::Relaxed {
             self.keep(written);
         } else {
             self.sync_and_keep(end, written)?;
         }
+
         if to.is_some() {
             self.inner.call_watches(end);
         }
@@ -938,6 +979,7 @@ impl Store {
             self.keep(written);
             self.sync_to(end)?;
         }
+
         lock(&self.counters).sync_time += self.now().saturating_sub(start);
         Ok(())
     }
@@ -993,6 +1035,7 @@ impl Store {
         counters.hashed += hashed.count;
         counters.hashed_bytes += hashed.bytes;
         counters.hashed_again += hashed.again;
+
         Ok(hash)
     }
 
@@ -1025,6 +1068,7 @@ impl Store {
     ) -> Result<Written<'a>> {
         let hash = commit.as_ref().map(|(commit, _)| commit.hash);
         let branch = commit.as_ref().and_then(|(_, branch)| *branch);
+
         let start = self.now();
         let written_before = lock(&self.counters).write_time;
         let mut written = Written::default();
@@ -1035,12 +1079,15 @@ impl Store {
                 None => Err(Error::NotADirectory),
             },
         })?;
+
+        // The tree may read the new records, also after its commit was collected.
         if let Some(root) = root {
             tree.pins.add(self.inner.pinned.pin(root.extent));
         }
         if self.options.indexing == Indexing::Always {
             writer.index(written.objects());
         }
+
         let mut counters = lock(&self.counters);
         let (nodes, values) = written.counts();
         let writing = counters.write_time.saturating_sub(written_before);
@@ -1048,9 +1095,12 @@ impl Store {
         counters.nodes += nodes;
         counters.values += values;
         drop(counters);
+
+        // Last: from here on other threads see the commit.
         if let (Some(hash), Some(extent)) = (hash, extent) {
             self.show_commit(writer, hash, extent, branch);
         }
+
         Ok(written)
     }
 
@@ -1063,6 +1113,7 @@ impl Store {
         branch: Option<&[u8]>,
     ) {
         let before = branch.and_then(|name| self.branch(name));
+        debug_assert!(extent.at < writer.tail.end, "the frame of the commit was appended");
         let mut view = self.inner.view_mut();
         view.add_commit(hash, extent);
         if let Some(name) = branch.filter(|_| before != Some(hash)) {
@@ -1085,11 +1136,14 @@ impl Store {
         fill: &mut dyn FnMut(&mut dyn Sink) -> Result<Option<Link>>,
     ) -> Result<(Option<Link>, Option<Extent>)> {
         self.hold_reserve()?;
+
         self.roll_if_full(writer)?;
         let frame = FrameWriter::reusing(writer.tail.end, std::mem::take(&mut writer.spare));
         let mut sink = StoreSink { store: self, writer, frame };
         let root = fill(&mut sink)?;
-        let (mut kind, mut extent) = (FrameKind::Objects, None);
+        let mut kind = FrameKind::Objects;
+        let mut extent = None;
+
         // The sink may end its frame, and the commit and the branch must be in the last frame
         // together: write both without the sink.
         let mut frame = sink.frame;
@@ -1105,18 +1159,24 @@ impl Store {
                 frame.put(&mut |body| record.put(body))?;
             }
         }
+
         self.append(writer, frame, kind)?;
         Ok((root, extent))
     }
 
     fn append(&self, writer: &mut Writer, frame: FrameWriter, kind: FrameKind) -> Result<()> {
+        // The durable end as of now: it tells corruption from a torn write when the pack is
+        // recovered.
         let synced = lock(&self.synced).end;
+        debug_assert!(synced <= writer.tail.end, "only appended frames are durable");
         let start = self.now();
         (writer.tail, writer.spare) = self.inner.pack.append(&writer.tail, frame, kind, synced)?;
         if writer.spare.capacity() > SPARE_BYTES_MAX {
             writer.spare = Vec::new();
         }
         lock(&self.counters).write_time += self.now().saturating_sub(start);
+
+        // For a thread that syncs: `sync_to` does not take the writer's lock.
         *lock(&self.written) = writer.tail.clone();
         Ok(())
     }
@@ -1139,14 +1199,19 @@ impl Store {
                 synced = self.sync_ended.wait(synced).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
+
             synced.syncing = true;
             drop(synced);
+
             // Earlier chunks were synced when this one was begun.
             let written = lock(&self.written).clone();
+            debug_assert!(end <= written.end, "callers sync appended frames only");
             let result = written.chunk.file.sync();
             self.inner.pack.counters.syncs.fetch_add(1, Ordering::Relaxed);
+
             synced = lock(&self.synced);
             synced.syncing = false;
+
             match result {
                 Ok(()) => {
                     synced.end = synced.end.max(written.end);
@@ -1154,9 +1219,11 @@ impl Store {
                 }
                 Err(_) => self.poisoned.store(true, Ordering::Release),
             }
+
             self.sync_ended.notify_all();
             result?;
         }
+
         Ok(())
     }
 
@@ -1210,14 +1277,18 @@ impl Store {
     ) -> Result<()> {
         let (commits, mut control) = self.write_tables(writer, change)?;
         self.sync_to(writer.tail.end)?;
+
+        // The index follows the pack: it never has an object that a crash could take.
         let entry = |(hash, extent): (Hash, Extent)| (key(Object::Commit, &hash), value(extent));
         let mut entries: Vec<(IndexKey, IndexValue)> = commits.into_iter().map(entry).collect();
         entries.extend(writer.unindexed.iter().map(|(key, value)| (*key, *value)));
         entries.sort_unstable_by_key(|entry| entry.0);
         self.index_entries(&entries)?;
+
         // The state comes last: an index with it has all commits that the control record counts.
         self.index_entries(&[(STATE_KEY, state_value(control.commits, control.store))])?;
         writer.unindexed.clear();
+
         if rolls {
             // From here on frames go to the new chunk, even if the control record fails: recovery
             // by the former record follows the chunks as well.
@@ -1226,10 +1297,14 @@ impl Store {
             *lock(&self.written) = tail.clone();
             writer.tail = tail;
         }
+
+        // The record refers to synced frames only.
         control.sequence += 1;
         control.tail = writer.tail.end;
         control.chain = writer.tail.chain;
+        debug_assert!(control.first <= control.tail.chunk, "the last chunk is kept");
         let written = self.control_file.write_at(&control.encode(), control.offset());
+
         // If this write fails, the record that hides commits may be on disk all the same: no later
         // commit may build on either state.
         if change.retained.is_some() {
@@ -1237,14 +1312,22 @@ impl Store {
         } else {
             written?;
         }
+
         self.or_poison(self.control_file.sync())?;
+
         let mut view = self.inner.view_mut();
+        debug_assert!(
+            view.recent.values().all(|commit| commit.at < control.tail),
+            "all are indexed"
+        );
+        debug_assert!(view.control.sequence < control.sequence, "records are numbered upwards");
         view.recent.clear();
         view.indexed = control.tail;
         if let Some((_, kept)) = &change.retained {
             view.kept = kept.iter().copied().collect();
         }
         view.control = control;
+
         Ok(())
     }
 
@@ -1270,18 +1353,25 @@ impl Store {
         if !view.branches.is_empty() {
             control.branches = Some(frame.put(&mut |body| put_branches(&view.branches, body))?);
         }
+
+        // A reader has no index: it finds these commits in the table.
         let mut commits: Vec<_> =
             view.recent.iter().map(|(hash, extent)| (*hash, *extent)).collect();
         commits.sort_unstable_by_key(|commit| commit.1.at);
+
         if !commits.is_empty() {
             let table = CommitTable { before: control.table, commits: commits.clone() };
             let at = frame.next();
             control.table = Some(frame.put(&mut |body| table.put(at, body))?);
         }
+
         drop(view);
+
+        // The changes of a collection come on top of the view.
         control.collecting = change.collecting.unwrap_or(control.collecting);
         control.first = change.first.unwrap_or(control.first);
         control.volumes = change.volumes.unwrap_or(control.volumes);
+
         if let Some((retained, kept)) = &change.retained {
             let table = CommitTable { before: None, commits: kept.clone() };
             let at = frame.next();
@@ -1290,6 +1380,8 @@ impl Store {
                 control.kept = Some(frame.put(&mut |body| table.put(at, body))?);
             }
         }
+
+        // The copy of the record comes last, so that the tail can be checked against it.
         frame.put(&mut |body| put_state(&control, body))?;
         self.append(writer, frame, FrameKind::Branches)?;
         Ok((commits, control))
@@ -1374,6 +1466,8 @@ impl Store {
             if matches!(test, BranchTest::Is(test) if test != current) {
                 return Ok(BranchChange { before: current, is_set: false });
             }
+
+            // A branch names only commits that exist, so that no collection drops a head.
             if let Some(hash) = head
                 && self.inner.find_commit(&hash)?.is_none()
             {
@@ -1388,6 +1482,7 @@ impl Store {
             self.sync_to(end)?;
         }
         self.inner.call_watches(end);
+
         Ok(BranchChange { before, is_set: true })
     }
 
@@ -1403,14 +1498,18 @@ impl Store {
         if head == before {
             return Ok(());
         }
+
         self.roll_if_full(writer)?;
         let record = BranchRecord { name: name.to_vec(), head };
         let mut frame = FrameWriter::new(writer.tail.end);
         frame.put(&mut |body| record.put(body))?;
         self.append(writer, frame, FrameKind::Branches)?;
+
+        // After the append: the view never shows a branch that recovery would not find.
         record.apply(&mut self.inner.view_mut().branches);
         let change = HeadChange { branch: name.to_vec(), before, after: head };
         self.inner.watches.push(writer.tail.end, change);
+
         Ok(())
     }
 
@@ -1468,17 +1567,22 @@ impl Store {
     /// Errors of [`commit`](Self::commit).
     pub fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
+
+        // Waits for a running collection, which `closing` ends soon.
         let _ended = lock(&self.collection);
         let mut writer = lock(&self.writer);
         if writer.closed {
             return Ok(());
         }
+
+        // A poisoned store writes nothing: the next opening recovers from the frames.
         if !self.poisoned.load(Ordering::Acquire) {
             self.checkpoint(&mut writer, &ControlChange::default())?;
         }
         writer.closed = true;
         self.inner.closed.store(true, Ordering::Release);
         writer.lock = None;
+
         self.inner.index.as_ref().map_or(Ok(()), |index| index.close().map_err(Error::index))
     }
 }
@@ -1499,6 +1603,8 @@ impl Sink for StoreSink<'_> {
     fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent> {
         let extent = self.frame.put(write)?;
         let full = (self.store.options.chunk_bytes / 2).min(FRAME_FULL_BYTES as u64);
+
+        // A full frame is appended without a commit: its objects are garbage until the last frame.
         if self.frame.len() as u64 >= full {
             let blank = FrameWriter::new(extent.at);
             let full = std::mem::replace(&mut self.frame, blank);

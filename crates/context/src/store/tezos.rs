@@ -103,6 +103,8 @@ impl TestChain {
             },
             _ => return None,
         };
+
+        // Trailing bytes are no status: an encoding is unique.
         rest.is_empty().then_some(status)
     }
 }
@@ -357,6 +359,8 @@ impl Store {
         patch: impl FnOnce(&mut TezosContext) -> Result<()>,
     ) -> Result<Hash> {
         let mut context = TezosContext { context: self.empty() };
+
+        // The protocol is set after `patch`, which cannot replace it.
         patch(&mut context)?;
         context.set_protocol(protocol)?;
         context.set_test_chain(TestChain::NotRunning)?;

@@ -93,11 +93,14 @@ pub(crate) fn changes(before: &Branches, after: &Branches) -> Vec<HeadChange> {
             changes.push(HeadChange { branch: branch.clone(), before: Some(*head), after });
         }
     }
+
+    // Branches that exist on one side only were added or removed.
     for (branch, head) in after {
         if !before.contains_key(branch) {
             changes.push(HeadChange { branch: branch.clone(), before: None, after: Some(*head) });
         }
     }
+
     changes
 }
 
@@ -126,12 +129,17 @@ impl Watches {
     pub(crate) fn call(&self, end: Address, differs: &Differs<'_>) {
         let mut queue = lock(&self.queue);
         queue.durable = queue.durable.max(Some(end));
+
+        // The calling thread makes these calls too, so that calls keep the order of the pack.
         if queue.is_calling {
             return;
         }
         queue.is_calling = true;
         drop(queue);
+
+        // No lock is held during the calls.
         let calling = Calling(self);
+
         while let Some(change) = self.next() {
             let watches = lock(&self.list).watches.clone();
             for (_, watch) in watches {
@@ -142,6 +150,7 @@ impl Watches {
                 }
             }
         }
+
         // `next` reset the flag under the lock under which it found no change.
         std::mem::forget(calling);
     }

@@ -50,6 +50,7 @@ impl Tree {
         let mut room = Room { left: bytes_max, bytes_max };
         let mut way: Vec<Directory> = Vec::new();
         let mut next = open(env, Spot::Own(self.root()), &mut room)?;
+
         loop {
             // Descend to the next entry of an open directory.
             let mut whole = match next {
@@ -179,6 +180,7 @@ fn open(env: &Env, spot: Spot<'_>, room: &mut Room) -> Result<Opened> {
     room.take(usize::try_from(node.count()).unwrap_or(usize::MAX).saturating_mul(BINDING_BYTES))?;
     let entries = sorted(env, &node)?;
     room.take(entries.iter().map(|entry| entry.step().len()).sum())?;
-    let (rest, step) = (entries.into_iter(), Box::default());
+    let rest = entries.into_iter();
+    let step = Box::default();
     Ok(Opened::Directory(Directory { rest, step, children: BTreeMap::new() }))
 }

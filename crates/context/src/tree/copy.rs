@@ -75,6 +75,7 @@ impl Copier<'_> {
         };
         let mut way = vec![Copying::new(root)];
         let mut done = None;
+
         while let Some(copying) = way.last_mut() {
             if let Some(copy) = done.take() {
                 copying.put(copy);
@@ -87,6 +88,7 @@ impl Copier<'_> {
                 None => done = way.pop().map(|copied| self.end(copied)),
             }
         }
+
         Ok(Child::Dir(done.expect("the root was copied last")))
     }
 
@@ -138,6 +140,7 @@ impl Copier<'_> {
                 }
             }
         }
+
         Ok(None)
     }
 
@@ -154,6 +157,7 @@ impl Copier<'_> {
         copy.hash = OnceLock::from(key.0);
         let copy = Arc::new(copy);
         self.nodes.insert(key, Arc::clone(&copy));
+
         copy
     }
 }

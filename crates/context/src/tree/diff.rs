@@ -70,6 +70,7 @@ impl Tree {
         let mut parts = PartCounter::new(PARTS_MAX);
         let mut way: Vec<vec::IntoIter<Pair>> =
             diff_spots(envs, &path, roots, &mut visit)?.into_iter().collect();
+
         while let Some(rest) = way.last_mut() {
             let Some(pair) = rest.next() else {
                 way.pop();
@@ -84,6 +85,7 @@ impl Tree {
                 None => drop(path.pop()),
             }
         }
+
         Ok(())
     }
 }
@@ -103,12 +105,14 @@ fn diff_spots<E: From<Error>>(
     {
         return Ok(None);
     }
+
     match (left.is_some_and(Spot::is_value), right.is_some_and(Spot::is_value)) {
         (true, true) => visit(path, Change::Changed)?,
         (true, false) => visit(path, Change::Removed)?,
         (false, true) => visit(path, Change::Added)?,
         (false, false) => {}
     }
+
     let left = left.map_or(Ok(None), |spot| dir(envs.left, spot))?;
     let right = right.map_or(Ok(None), |spot| dir(envs.right, spot))?;
     if left.is_none() && right.is_none() {
@@ -147,6 +151,7 @@ fn differing_inodes(
         }
         return Ok(());
     }
+
     let entries = |env, node: Option<&Arc<Node>>| node.map_or(Ok(Vec::new()), |n| sorted(env, n));
     join(envs, entries(envs.left, left)?, entries(envs.right, right)?, out);
     Ok(())
@@ -154,7 +159,8 @@ fn differing_inodes(
 
 /// Merges two ascending lists into pairs, without equal ones.
 fn join(envs: Envs<'_>, left: Vec<Entry>, right: Vec<Entry>, out: &mut Vec<Pair>) {
-    let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
+    let mut left = left.into_iter().peekable();
+    let mut right = right.into_iter().peekable();
     loop {
         let order = match (left.peek(), right.peek()) {
             (None, None) => return,

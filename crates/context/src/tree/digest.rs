@@ -55,6 +55,7 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
     let mut levels = HashLevels::default();
     levels.add(root);
     let mut hashed = Hashed::default();
+
     for jobs in &levels.jobs {
         let bytes: usize = jobs.iter().map(preimage_bytes).sum();
         let threads = threads.min(bytes / THREAD_BYTES + 1);
@@ -71,6 +72,7 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
             }
         });
     }
+
     (*root.hash.get().expect("the root is in the last level"), hashed)
 }
 
@@ -181,8 +183,10 @@ fn preimage_bytes(job: &Job<'_>) -> usize {
 
 fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
     let mut hashed = Hashed::default();
-    let (mut preimages, mut inline) = (Preimages::new(env.rules), Preimages::new(env.rules));
+    let mut preimages = Preimages::new(env.rules);
+    let mut inline = Preimages::new(env.rules);
     let mut rest = jobs;
+
     while !rest.is_empty() {
         let mut bytes = 0;
         let batch = rest.iter().take_while(|job| {
@@ -194,6 +198,7 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
         hash_batch(env, batch, (&mut preimages, &mut inline), &mut hashed);
         rest = after;
     }
+
     hashed
 }
 
@@ -211,9 +216,11 @@ fn hash_batch(
             Job::Node(node) => preimage(env, node, inline, preimages),
         }
     }
+
     hashed.again += inline.lengths().count() as u64;
     preimages.fill_in(&inline.finish());
     preimages.lengths().for_each(|length| hashed.add(length));
+
     for (job, hash) in batch.iter().zip(preimages.finish()) {
         match job {
             Job::Value(value) => value.hash.get_or_init(|| hash),
@@ -226,7 +233,8 @@ fn hash_batch(
 pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
     let mut unknown = node.clone();
     unknown.hash = OnceLock::new();
-    let (mut preimages, mut inline) = (Preimages::new(env.rules), Preimages::new(env.rules));
+    let mut preimages = Preimages::new(env.rules);
+    let mut inline = Preimages::new(env.rules);
     let mut hashed = Hashed::default();
     hash_batch(env, &[Job::Node(&unknown)], (&mut preimages, &mut inline), &mut hashed);
     *unknown.hash.get().expect("it was hashed")

@@ -94,6 +94,7 @@ impl<'a> Written<'a> {
         }
         let mut way = Vec::new();
         let mut writing = Writing::new(node);
+
         loop {
             if let Some(below) = self.next_below(env, &mut writing, sink)? {
                 match self.known(env, below, sink)? {
@@ -102,11 +103,13 @@ impl<'a> Written<'a> {
                 }
                 continue;
             }
+
             let written = self.write(writing, sink)?;
             match way.pop() {
                 Some(above) => writing = above,
                 None => return Ok(written),
             }
+
             writing.put(written);
         }
     }
@@ -134,6 +137,7 @@ impl<'a> Written<'a> {
         if let Some(node) = shared {
             self.shared.insert(node, written);
         }
+
         Ok(Some(written))
     }
 
@@ -177,6 +181,7 @@ impl<'a> Written<'a> {
                 }
             }
         }
+
         Ok(None)
     }
 
@@ -194,6 +199,7 @@ impl<'a> Written<'a> {
         if Arc::strong_count(node) > 1 {
             self.shared.insert(Arc::as_ptr(node), written);
         }
+
         Ok(written)
     }
 
@@ -211,19 +217,23 @@ impl<'a> Written<'a> {
         }
         let mut links = links.into_iter();
         let based_on = entries.record();
+
         let in_full = |item: usize| match &based_on?.body {
             RecordBody::Entries(base) => base.ordinal_in_full(entries.kept(item)?),
             RecordBody::Inner(_) => None,
         };
+
         let kept = (0..count).filter(|&item| in_full(item).is_some()).count();
         let base = delta_base(based_on, kept, count);
         let buffers = std::mem::take(&mut self.buffers);
         let mut out = EntriesWriter::new(entries.leaf, sink.next(), base, buffers);
+
         for item in 0..count {
             if let Some(ordinal) = in_full(item).filter(|_| base.is_some()) {
                 out.keep(ordinal);
                 continue;
             }
+
             let stored = match entries.spot(item).stored() {
                 Ok(stored) => stored,
                 Err(Child::Value(value)) if value.bytes.len() <= INLINE_BYTES_MAX => {
@@ -236,10 +246,12 @@ impl<'a> Written<'a> {
             };
             out.put(entries.step(item), stored);
         }
+
         out.end();
         let extent = sink.put(&mut |body| out.body(height, body))?;
         let (record, buffers) = out.record(height, extent);
         self.buffers = buffers;
+
         Ok((extent, record))
     }
 
@@ -290,6 +302,7 @@ impl<'a> Written<'a> {
         if let Some(value) = shared {
             self.shared_values.insert(value, extent);
         }
+
         Ok(Link { extent, hash })
     }
 }
@@ -333,6 +346,7 @@ fn inner_written(
     assert_eq!(links.len(), mask.count_ones() as usize, "each bucket that is not empty has a link");
     let buckets = (0..BRANCHING_MAX as usize).filter(|bucket| mask >> bucket & 1 == 1);
     let mut changed = 0;
+
     for (bucket, link) in buckets.zip(&links) {
         if inner.record().is_none_or(|base| base.link(bucket) != Some(link)) {
             changed |= 1 << bucket;
@@ -354,6 +368,7 @@ fn inner_written(
             (written.full, written.changed) = (base.full, changed);
         }
     }
+
     let extent = sink.put(&mut |body| inner_body(at, height, &written, body))?;
     if written.changed == 0 {
         written.full = extent;

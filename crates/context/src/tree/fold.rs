@@ -189,6 +189,7 @@ impl Tree {
         };
         let mut below: Vec<Box<[u8]>> = Vec::new();
         let mut stack: Vec<Rest> = open(Spot::Own(root.root()), &below)?.1.into_iter().collect();
+
         while let Some(rest) = stack.last_mut() {
             let next = rest.next(env).map_err(|error| under(error, steps.as_slice(), &below))?;
             let Some(entry) = next else {
@@ -206,11 +207,13 @@ impl Tree {
             if depth.accepts(below.len()) {
                 sum = visit(&below, self.with_root(child), sum)?;
             }
+
             match rest {
                 Some(rest) => stack.push(rest),
                 None => drop(below.pop()),
             }
         }
+
         Ok(sum)
     }
 

@@ -99,12 +99,14 @@ impl Tree {
         })?;
         let changes = merger.changes;
         let mut merged = self.clone();
+
         for (path, child) in changes {
             match child {
                 Some(child) => merged.add_tree(&path, &theirs.with_root(child))?,
                 None => merged.remove(&path)?,
             };
         }
+
         Ok(merged)
     }
 }
@@ -138,11 +140,13 @@ impl Merger<'_> {
                 theirs: pair.right.as_ref().map(Entry::spot),
             };
             self.path.push(pair.step().into());
+
             match self.spots(three)? {
                 Some(below) => way.push(below),
                 None => drop(self.path.pop()),
             }
         }
+
         Ok(())
     }
 
@@ -154,10 +158,12 @@ impl Merger<'_> {
         {
             return Ok(None);
         }
+
         if agree((self.base, base), (self.ours, ours)) {
             self.changes.push((self.path.clone(), theirs.map(Spot::to_child)));
             return Ok(None);
         }
+
         let was_value = base.is_some_and(Spot::is_value);
         match (ours.map(Spot::is_value), theirs.map(Spot::is_value)) {
             (Some(true), Some(true)) => self.values(three).map(|()| None),
@@ -176,10 +182,12 @@ impl Merger<'_> {
             Some(spot) => spot.value(env),
             None => Ok(None),
         };
+
         let base = value(self.base, three.base)?;
         let ours = value(self.ours, three.ours)?.unwrap_or_default();
         let theirs = value(self.theirs, three.theirs)?.unwrap_or_default();
         let versions = Versions { base: base.as_deref(), ours: &ours, theirs: &theirs };
+
         match (self.merge)(&self.path, versions) {
             Ok(merged) => {
                 let child = merged.map(|bytes| Child::Value(Arc::new(Value::new(bytes.into()))));

@@ -51,12 +51,14 @@ impl Tree {
         let Some(source) = &self.env.source else { return };
         let root = of_spot(Spot::Own(self.base()));
         let mut paths: Vec<&[S]> = paths.iter().map(AsRef::as_ref).collect();
+
         // A block may name one path many times. Users choose paths, so the hash has a key.
         let mut seen: HashSet<Vec<&[u8]>, RandomState> = HashSet::default();
         paths.retain(|path| seen.insert(path.iter().map(AsRef::as_ref).collect()));
         drop(seen);
         let mut ways: Vec<(PathPosition, &[S])> =
             paths.iter().map(|path| (root.clone(), *path)).collect();
+
         loop {
             let mut waiting: Vec<(Link, &[S])> = Vec::new();
             let mut values: Vec<Extent> = Vec::new();
@@ -71,6 +73,7 @@ impl Tree {
                     _ => {}
                 }
             }
+
             if waiting.is_empty() && values.is_empty() {
                 return;
             }
@@ -84,11 +87,13 @@ impl Tree {
             let nodes: Vec<Option<Arc<Node>>> = records
                 .map(|(record, link)| Some(Arc::new(Node::of_record(record?, link))))
                 .collect();
+
             let loaded = |(link, rest): (Link, _)| {
                 let found =
                     links.binary_search_by_key(&link.extent.at, |link| link.extent.at).ok()?;
                 Some((PathPosition::Node(Arc::clone(nodes[found].as_ref()?)), rest))
             };
+
             ways = waiting.into_iter().filter_map(loaded).collect();
         }
     }

@@ -248,6 +248,7 @@ impl Tree {
                 None => return Ok(Standing::Missing(depth + 1)),
             }
         }
+
         Ok(if spot.is_value() { Standing::Value(spot, count) } else { Standing::Taken })
     }
 
@@ -391,6 +392,7 @@ impl Tree {
                 false
             }
         };
+
         if waits {
             if self.buffer.len() == WRITE_BUFFER_MAX {
                 self.apply_buffer()?;
@@ -400,6 +402,7 @@ impl Tree {
             let child = Child::Value(Arc::new(Value::new(bytes)));
             bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
         }
+
         Ok(changes)
     }
 
@@ -426,6 +429,7 @@ impl Tree {
         };
         let changed = self.bind(Steps::new(path).as_slice(), child)?;
         self.pins.join(&tree.pins);
+
         Ok(changed)
     }
 
@@ -439,11 +443,13 @@ impl Tree {
         };
         check_height(path, child.height())?;
         self.apply_buffer()?;
+
         if let Some(old) = self.locate(path)?
             && is_same(&self.env, old, &child)
         {
             return Ok(false);
         }
+
         bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
         Ok(true)
     }
@@ -457,12 +463,14 @@ impl Tree {
         let steps = Steps::new(path);
         let path = steps.as_slice();
         self.adopt();
+
         if path.is_empty() {
             let changed = !self.is_empty();
             self.base = empty_dir();
             self.buffer.clear();
             return Ok(changed);
         }
+
         let gone = match self.standing(path)? {
             Standing::Free | Standing::Missing(_) => return Ok(self.buffer.remove(path)),
             // The directory stays, so buffered values may wait on.
@@ -477,6 +485,7 @@ impl Tree {
         }
         unbind(&self.env, &mut self.base, &path[..gone]).map_err(|error| at_path(error, path))?;
         self.buffer.remove(path);
+
         Ok(true)
     }
 
@@ -496,6 +505,7 @@ impl Tree {
                 None => return Ok(0),
             }
         }
+
         Ok(gone)
     }
 
@@ -629,6 +639,7 @@ fn list_page<'a>(
         *offset -= node.count();
         return Ok(true);
     }
+
     match node.shape() {
         Shape::Entries(entries) => {
             for item in *offset as usize..entries.len() {
@@ -648,6 +659,7 @@ fn list_page<'a>(
             }
         }
     }
+
     Ok(true)
 }
 

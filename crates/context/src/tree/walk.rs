@@ -86,6 +86,7 @@ impl Walk {
                 Shape::Entries(_) | Shape::Inner(_) => drop(self.stack.pop()),
             }
         }
+
         Ok(None)
     }
 }

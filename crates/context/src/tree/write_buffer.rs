@@ -45,7 +45,8 @@ impl BufferedValue {
 
     /// Steps of the path.
     fn steps(&self) -> Vec<&[u8]> {
-        let (mut rest, mut steps) = (&*self.path, Vec::new());
+        let mut rest = &*self.path;
+        let mut steps = Vec::new();
         while let Some((&len, after)) = rest.split_first() {
             let (step, after) = after.split_at(usize::from(len));
             steps.push(step);
@@ -107,6 +108,7 @@ impl WriteBuffer {
             }
             None => bound.value = Arc::new(Value::new(bytes)),
         }
+
         Ok(true)
     }
 
