@@ -172,6 +172,8 @@ impl Engine {
 
 fn hash_many_by(engine: Engine, messages: &[&[u8]], hashes: &mut [[u8; HASH_BYTES]]) {
     assert_eq!(messages.len(), hashes.len(), "as many hashes as messages");
+
+    // Few messages leave half of eight lanes idle: four lanes are faster then.
     match (engine, messages.len()) {
         #[cfg(target_arch = "x86_64")]
         (Engine::Avx512(simd), 5..) => simd.vectorize(
@@ -203,12 +205,14 @@ fn hash_chain_steps_by(engine: Engine, jobs: &mut [ChainJob<'_>]) -> Vec<[u8; HA
         starts.push(count);
         count += job.tokens.len();
     }
+
     let mut hashes = vec![[0; HASH_BYTES]; count];
     hash_chains_by(engine, jobs, Some(Steps { starts: &starts, hashes: &mut hashes }));
     hashes
 }
 
 fn hash_chains_by(engine: Engine, jobs: &mut [ChainJob<'_>], mut steps: Option<Steps<'_>>) {
+    // Few chains leave half of eight lanes idle: four lanes are faster then.
     match (engine, jobs.len()) {
         #[cfg(target_arch = "x86_64")]
         (Engine::Avx512(simd), 5..) => simd.vectorize(
@@ -243,6 +247,7 @@ struct Steps<'a> {
 
 impl Steps<'_> {
     fn set(&mut self, job: usize, step: usize, state: Half) {
+        debug_assert!(self.starts[job] + step < self.hashes.len(), "each step has a hash");
         self.hashes[self.starts[job] + step] = to_bytes(state);
     }
 }
@@ -313,6 +318,8 @@ fn chains_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
         }
 
         let Some((count, shortest)) = active(&lanes, |lane| lane.tokens.len()) else { return };
+
+        // The last chain: one message at a time is faster than one lane of many.
         if count == 1 {
             for (at, lane) in lanes.iter_mut().enumerate() {
                 if let Some(lane) = lane.take() {
@@ -323,6 +330,7 @@ fn chains_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
             return;
         }
 
+        // All lanes go on together as long as the shortest lasts.
         let mut child: [V; 4] = load(simd, &words);
         for _ in 0..shortest {
             let mut tokens = [0; LANES];
@@ -368,6 +376,7 @@ impl<'a> MessageLane<'a> {
 
     #[inline(always)]
     fn next_block(&mut self) -> &[u8; BLOCK_BYTES] {
+        debug_assert!(self.done < self.whole.len() + self.tail_blocks, "a block is left");
         let at = self.done;
         self.done += 1;
         self.whole.get(at).unwrap_or_else(|| &self.tail[at - self.whole.len()])
@@ -399,6 +408,8 @@ fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
         }
 
         let Some((count, shortest)) = active(&lanes, MessageLane::blocks_left) else { return };
+
+        // The last message: one message at a time is faster than one lane of many.
         if count == 1 {
             for (at, lane) in lanes.iter_mut().enumerate() {
                 if let Some(lane) = lane {
@@ -412,6 +423,7 @@ fn many_in_lanes<S: Simd, V: SimdInt<S, Element = u64>, const LANES: usize>(
             return;
         }
 
+        // All lanes go on together as long as the shortest lasts.
         let mut state: [V; 8] = load(simd, &words);
         for _ in 0..shortest {
             let mut block = [[0; LANES]; 16];
@@ -480,10 +492,12 @@ fn store<S: Simd, V: SimdInt<S, Element = u64>, const WORDS: usize, const LANES:
 fn padded_tail(message: &[u8]) -> ([[u8; BLOCK_BYTES]; 2], usize) {
     let (_, rest) = message.as_chunks::<BLOCK_BYTES>();
     let blocks = (rest.len() + PADDING_BYTES).div_ceil(BLOCK_BYTES);
+    debug_assert!(blocks <= 2, "the rest is shorter than a block");
     let mut tail = [[0; BLOCK_BYTES]; 2];
     let flat = &mut tail.as_flattened_mut()[..blocks * BLOCK_BYTES];
     flat[..rest.len()].copy_from_slice(rest);
     flat[rest.len()] = 0x80;
+
     let length = flat.last_chunk_mut().expect("a block is longer than the length");
     *length = (message.len() as u128 * 8).to_be_bytes();
     (tail, blocks)

@@ -714,7 +714,6 @@ pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<
 
     // A delta stores the links of changed buckets only.
     let stored = if delta { inner.changed } else { inner.mask };
-
     for bucket in (0..32).filter(|bucket| stored >> bucket & 1 == 1) {
         if let Some(link) = inner.link(bucket) {
             link.put(at, out);

@@ -477,6 +477,52 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
     Ok(runs.into())
 }
 
+/// Writer of the records of a copy: writes 1 MiB at a time, and syncs every 2 MiB.
+struct CopyWriter<'a> {
+    file: &'a dyn DiskFile,
+    /// Bytes to be written, and their offset.
+    ready: Vec<u8>,
+    at: u64,
+    unsynced: usize,
+    pace: &'a mut dyn FnMut(u64) -> Result<()>,
+}
+
+impl<'a> CopyWriter<'a> {
+    fn new(file: &'a dyn DiskFile, at: u64, pace: &'a mut dyn FnMut(u64) -> Result<()>) -> Self {
+        Self { file, ready: Vec::new(), at, unsynced: 0, pace }
+    }
+
+    /// Takes bytes up to the end of the window; returns their number.
+    fn put(&mut self, bytes: &[u8]) -> Result<usize> {
+        let some = bytes.len().min(WINDOW_BYTES - self.ready.len());
+        self.ready.extend_from_slice(&bytes[..some]);
+        if self.ready.len() == WINDOW_BYTES {
+            self.write()?;
+        }
+        Ok(some)
+    }
+
+    /// Writes the bytes that are ready.
+    fn write(&mut self) -> Result<()> {
+        debug_assert!(self.ready.len() <= WINDOW_BYTES, "a window is written when it is full");
+        if self.ready.is_empty() {
+            return Ok(());
+        }
+        self.file.write_at(&self.ready, self.at)?;
+        self.at += self.ready.len() as u64;
+        self.unsynced += self.ready.len();
+
+        // The sync of a commit may have to wait for these bytes: keep them few.
+        if self.unsynced >= UNSYNCED_BYTES_MAX {
+            self.file.sync()?;
+            self.unsynced = 0;
+        }
+        (self.pace)(self.ready.len() as u64)?;
+        self.ready.clear();
+        Ok(())
+    }
+}
+
 /// Writes a copy of a chunk with only `runs`, ascending runs of `source`, to a new synced file.
 ///
 /// Cost: reads and writes the runs, 1 MiB at a time, with what is between them if it is little;
@@ -494,27 +540,10 @@ pub(crate) fn write_compacted(
     let mut map = Vec::with_capacity(runs.len() * RUN_BYTES + CRC_BYTES);
     let end = runs.last().map_or(0, |run| u64::from(run.stored + run.units) * UNIT_BYTES);
 
-    // Bytes read of the source from an offset on, and bytes ready to be written.
+    // Small runs share reads and writes of 1 MiB, with the garbage between them.
     let mut read = Vec::new();
     let mut read_at = 0;
-    let mut ready = Vec::new();
-    let mut ready_at = u64::from(next) * UNIT_BYTES;
-    let mut unsynced = 0;
-
-    let mut write = |ready: &mut Vec<u8>| -> Result<()> {
-        file.write_at(ready, ready_at)?;
-        ready_at += ready.len() as u64;
-        unsynced += ready.len();
-        if unsynced >= UNSYNCED_BYTES_MAX {
-            file.sync()?;
-            unsynced = 0;
-        }
-        pace(ready.len() as u64)?;
-        ready.clear();
-        Ok(())
-    };
-
-    // Small runs share reads and writes of 1 MiB, with the garbage between them.
+    let mut copy = CopyWriter::new(&*file, u64::from(next) * UNIT_BYTES, pace);
     for run in runs {
         for word in [run.unit, next, run.units] {
             map.extend_from_slice(&word.to_le_bytes());
@@ -529,22 +558,13 @@ pub(crate) fn write_compacted(
                 source.file.read_at(&mut read, from)?;
                 read_at = from;
             }
-
             let there = &read[(from - read_at) as usize..];
-            let some = there.len().min(left).min(WINDOW_BYTES - ready.len());
-            ready.extend_from_slice(&there[..some]);
+            let some = copy.put(&there[..there.len().min(left)])?;
             from += some as u64;
             left -= some;
-
-            if ready.len() == WINDOW_BYTES {
-                write(&mut ready)?;
-            }
         }
     }
-
-    if !ready.is_empty() {
-        write(&mut ready)?;
-    }
+    copy.write()?;
 
     // The map and the head come last: a copy without them is no chunk.
     debug_assert_eq!(map.len(), runs.len() * RUN_BYTES);

@@ -75,6 +75,19 @@ pub(crate) fn is_control(pages: &[u8]) -> bool {
     pages.chunks(CONTROL_PAGE_BYTES).any(|page| page.starts_with(&CONTROL_MAGIC))
 }
 
+/// Refuses a page of another length, or with a wrong checksum.
+fn check_page(page: &[u8]) -> std::result::Result<(), Corrupt> {
+    if page.len() != CONTROL_PAGE_BYTES {
+        let found = page.len() as u64;
+        return Err(Corrupt::rule("length of a control page", CONTROL_PAGE_BYTES as u64, found));
+    }
+    let (content, stored) = page.split_at(CRC_AT);
+    if stored != crc32c(content).to_le_bytes() {
+        return Err(Corrupt::rule("checksum of a control page", 0, 1));
+    }
+    Ok(())
+}
+
 impl Control {
     /// Fields that a collection changes: if they differ, chunks have other files.
     pub(crate) fn collection(&self) -> (u32, Address, u32, u16) {
@@ -153,36 +166,24 @@ impl Control {
             what: Corrupt::rule(rule, expected, found),
         };
 
+        check_page(page).map_err(|what| Error::Corrupt {
+            path: path.to_owned(),
+            address: None,
+            what,
+        })?;
         let mut reader = terrane_io::bytes::Reader::new(page);
         let short =
             |_| corrupt("length of a control page", CONTROL_PAGE_BYTES as u64, page.len() as u64);
-        if page.len() != CONTROL_PAGE_BYTES {
-            return Err(corrupt(
-                "length of a control page",
-                CONTROL_PAGE_BYTES as u64,
-                page.len() as u64,
-            ));
-        }
-
-        let (content, stored) = page.split_at(CRC_AT);
-        let computed = crc32c(content).to_le_bytes();
-        if stored != computed {
-            return Err(corrupt("checksum of a control page", 0, 1));
-        }
         if reader.take(8).map_err(short)? != CONTROL_MAGIC {
             return Err(Error::NotAContextStore { path: path.to_owned() });
         }
 
         // Only after the checksum: a damaged version must not look like a newer program's file.
-        let version = reader.u32().map_err(short)?;
-
-        if version != CONTROL_VERSION {
+        let found = reader.u32().map_err(short)?;
+        if found != CONTROL_VERSION {
+            let path = path.to_owned();
             let newest = CONTROL_VERSION;
-            return Err(Error::UnsupportedVersion {
-                path: path.to_owned(),
-                found: version,
-                newest,
-            });
+            return Err(Error::UnsupportedVersion { path, found, newest });
         }
 
         let scheme = match reader.u8().map_err(short)? {

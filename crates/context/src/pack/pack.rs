@@ -307,7 +307,6 @@ impl Pack {
 
         // Chunks below the first are gone, or about to be: their records are in volumes only.
         let mut is_lost = false;
-
         if extent.at.chunk >= self.first.load(Ordering::Acquire) {
             match self.chunk(extent.at.chunk) {
                 Ok(chunk) => {

@@ -25,6 +25,21 @@ struct Pages {
     records: Range<usize>,
 }
 
+impl Pages {
+    /// Read of the pages; reuses a buffer of their length.
+    fn request(&self, tag: usize, spare: Option<AlignedBuf>) -> Request {
+        let len = (self.end - self.start) as usize;
+        let buffer = spare.filter(|buffer| buffer.len() == len);
+        Request {
+            tag: tag as u64,
+            file: Arc::clone(&self.chunk.file),
+            offset: self.start,
+            buffer: buffer.unwrap_or_else(|| AlignedBuf::zeroed(len)),
+            direction: Direction::Read,
+        }
+    }
+}
+
 /// Wanted record: its chunk, its extent, and its offset in the file.
 type Wanted = (Arc<Chunk>, Extent, u64);
 
@@ -68,33 +83,20 @@ pub(crate) fn read_bodies(
         done.buffer
     };
 
-    let request = |(tag, pages): (usize, &Pages), spare: Option<AlignedBuf>| {
-        let len = (pages.end - pages.start) as usize;
-        let buffer = spare.filter(|buffer| buffer.len() == len);
-        Request {
-            tag: tag as u64,
-            file: Arc::clone(&pages.chunk.file),
-            offset: pages.start,
-            buffer: buffer.unwrap_or_else(|| AlignedBuf::zeroed(len)),
-            direction: Direction::Read,
-        }
-    };
-
     let mut left = pages.iter().enumerate();
     // A single read needs no queue, and the system may refuse a queue.
     let queue = if pages.len() > 1 { disk.queue(QUEUE_DEPTH).ok() } else { None };
     let Some(mut queue) = queue else {
-        left.for_each(|pages| drop(take(request(pages, None).carry_out())));
+        left.for_each(|(tag, pages)| drop(take(pages.request(tag, None).carry_out())));
         return;
     };
 
     // The queue is kept full, and finished buffers are reused.
     let mut spare = Vec::new();
-
     loop {
         while queue.outstanding() < QUEUE_DEPTH {
-            let Some(pages) = left.next() else { break };
-            queue.push(request(pages, spare.pop()));
+            let Some((tag, pages)) = left.next() else { break };
+            queue.push(pages.request(tag, spare.pop()));
         }
         queue.submit();
         match queue.pop() {

@@ -66,9 +66,12 @@ impl Proof {
         if version != VERSION {
             return Err(ProofError::UnsupportedVersion { found: version });
         }
+
         let before = reader.kinded()?;
         let after = reader.kinded()?;
         let state = reader.tree(0)?;
+
+        // One proof has one encoding.
         reader.rule(reader.is_done(), "nothing follows a proof", 0)?;
         Ok(Self { before, after, state })
     }
@@ -88,6 +91,8 @@ fn put_list(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> Coded<()>) -> C
     let start = out.len();
     put_number(out, 0, 4);
     put(out)?;
+
+    // The length was unknown before the bytes: fill it in.
     let length = out.len() - start - 4;
     let length = u32::try_from(length).map_err(|_| ProofError::TooLarge)?;
     for (byte, slot) in (0..4).rev().zip(out.iter_mut().skip(start)) {
@@ -170,6 +175,7 @@ fn put_inode(out: &mut Vec<u8>, inode: &InodeProof, nesting: usize) -> Coded<()>
     }
     put_length(out, inode.length)?;
 
+    // Few buckets are a list, many are 32 slots, as in the encoding of irmin.
     if proofs.len() < DENSE_MIN {
         out.push(0);
         return put_list(out, |out| {
@@ -226,6 +232,8 @@ fn put_extender(out: &mut Vec<u8>, chain: &ExtenderProof, nesting: usize) -> Cod
     if chain.segment.iter().any(|&index| usize::from(index) >= DENSE_SLOTS) {
         return shape("the indices of buckets are below 32");
     }
+
+    // Indices of 5 bits, then a bit that marks the end within the last byte.
     let mut bytes = vec![0u8; (INDEX_BITS * count + 8) / 8];
     out.push(bytes.len() as u8);
     let bits = chain
@@ -332,6 +340,8 @@ impl<'a> Reader<'a> {
 
     fn entries(&mut self, nesting: usize) -> Coded<Vec<ProofEntry>> {
         check_nesting(nesting)?;
+
+        // No capacity from the length: memory grows with the bytes that are there.
         let mut list = self.list()?;
         let mut entries = Vec::new();
         let mut last: &[u8] = &[];
@@ -373,6 +383,7 @@ impl<'a> Reader<'a> {
             let Some(tree) = list.inode_tree(nesting)? else {
                 return Err(list.malformed(Corrupt::rule("a bucket of a list is there", 1, 0)));
             };
+
             proofs.push((index, tree));
             let count = proofs.len();
             list.rule(count < DENSE_MIN, "16 buckets and more are dense", count as u64)?;
@@ -431,6 +442,7 @@ impl<'a> Reader<'a> {
             "a chain has 1 to 406 indices",
             count as u64,
         )?;
+
         let bit = |at: usize| bytes[at / 8] >> (7 - at % 8) & 1;
         let index = |number| {
             (0..INDEX_BITS).fold(0, |index, at| index << 1 | bit(number * INDEX_BITS + at))

@@ -54,6 +54,8 @@ pub fn produce_tree_proof<R>(
 ) -> std::result::Result<(Proof, R), ProofError> {
     let before = kinded(tree);
     let hash = before.hash;
+
+    // The view loads every node through the recorder, also nodes that are in memory.
     let recorder = Arc::new(Recorder {
         env: Arc::clone(&tree.env),
         root: tree.root().clone(),
@@ -69,6 +71,8 @@ pub fn produce_tree_proof<R>(
     let source: Arc<dyn Source> = Arc::clone(&recorder) as Arc<dyn Source>;
     let env = Env { rules: *tree.rules(), source: Some(source), proof: false };
     let view = Tree::at(Arc::new(env), root, tree.pins.clone());
+
+    // Only what `f` loads is recorded.
     let (changed, result) = f(view)?;
     let state = if empty { ProofTree::Node(Vec::new()) } else { recorder.state()? };
 
@@ -91,6 +95,8 @@ pub fn merkle_tree<S: AsRef<[u8]>>(
 ) -> std::result::Result<Proof, ProofError> {
     let (proof, ()) = produce_tree_proof(tree, |tree| {
         let found = tree.find_tree(path)?;
+
+        // Reading the whole target records all of it.
         if let (Some(found), Target::Raw) = (found, target) {
             found.to_value()?;
             let root: [&str; 0] = [];
@@ -140,6 +146,8 @@ impl Source for Recorder {
         if let Seen::Node { record, .. } = &spots[number].seen {
             return Ok(Arc::clone(record));
         }
+
+        // The children get numbers now, so that each is a link to follow.
         let node = self.load_node(&spots[number])?;
         let first = spots.len();
         let item = |item| Noted { parent: Some(Arc::clone(&node)), item, seen: Seen::Nothing };
@@ -165,6 +173,7 @@ impl Source for Recorder {
         if let Seen::Value(bytes) = &spots[number].seen {
             return Ok(Arc::clone(bytes));
         }
+
         let bytes = self.spot(&spots[number]).value(&self.env)?;
         let bytes: Arc<[u8]> = bytes.expect("the link is of a value").into();
         spots[number].seen = Seen::Value(Arc::clone(&bytes));
@@ -334,6 +343,7 @@ impl Recorder {
             proofs.push((bucket as u8, below));
         }
 
+        // One bucket: the inode is a link of an extender, merged with the extender below it.
         let length = inner.count();
         if proofs.len() != 1 {
             return Ok(Inodes::Tree(InodeProof { length, proofs }));

@@ -50,7 +50,10 @@ impl Proof {
         builder.check(is_shown, "a value that is the whole tree is shown")?;
         let state = builder.tree(&self.state, 0)?;
 
+        debug_assert!(builder.path.is_empty() && builder.buckets.is_empty(), "the root was left");
         let tree = Tree::at(Arc::new(env), state, Pins::default());
+
+        // The hash of the built state is computed, never taken from the proof.
         let found = kinded(&tree);
         if found != root {
             return Err(ProofError::BeforeMismatch { expected: root, found });
@@ -87,6 +90,7 @@ impl Verified<'_> {
         f: impl FnOnce(Tree) -> Result<(Tree, R)>,
     ) -> std::result::Result<(KindedHash, R), ProofError> {
         let (changed, result) = f(self.tree.clone())?;
+
         let found = kinded(&changed);
         if found != self.proof.after {
             return Err(ProofError::AfterMismatch { expected: self.proof.after, found });
@@ -172,12 +176,15 @@ impl<'a> Builder<'a> {
             self.path.push(step);
             self.check(step.len() <= STEP_BYTES_MAX, "a step has at most 255 bytes")?;
             self.check(last < &**step, "steps ascend, and none is empty")?;
+
+            // A step in a foreign bucket would be invisible to lookups, and so seem absent.
             let placed = (0..).zip(&self.buckets);
             let placed = placed.fold(true, |so_far, (depth, &bucket)| {
                 so_far && self.rules.bucket(depth, step) == bucket
             });
             self.check(placed, "a step is in its bucket")?;
             let child = self.tree(tree, nesting + 1)?;
+
             if let Child::Dir(node) = &child {
                 height = height.max(node.height + 1);
             }
@@ -244,6 +251,7 @@ impl<'a> Builder<'a> {
             slots.push((usize::from(index), slot));
         }
 
+        // Blinded buckets have at least one step each.
         let whole =
             if blinded == 0 { below == length } else { below.saturating_add(blinded) <= length };
         self.check(whole, "the length is that of what is below")?;
@@ -263,6 +271,7 @@ impl<'a> Builder<'a> {
             self.buckets.push(bucket);
         }
 
+        // From the bottom up: each index makes an inode around the one below.
         let mut slot = self.bucket(&chain.proof, nesting + chain.segment.len())?;
         let whole = match &slot {
             Slot::Node(node) => node.count() == length,
@@ -278,6 +287,7 @@ impl<'a> Builder<'a> {
             slot = Slot::Node(Arc::new(Node::new(Body::Inner(inner), height)));
         }
 
+        debug_assert_eq!(self.buckets.len(), outer, "the extender was left");
         match slot {
             Slot::Node(node) => Ok(Arc::unwrap_or_clone(node)),
             Slot::Blinded(_) => Err(self.shape("a chain has an index")),
@@ -291,6 +301,8 @@ impl<'a> Builder<'a> {
         }
         let depth = u8::try_from(self.buckets.len()).unwrap_or(u8::MAX);
         self.check(depth < INODE_DEPTH_MAX, "inodes nest at most 64 deep")?;
+
+        // A small inode with buckets would have another hash than the canonical one.
         self.check(!self.rules.is_leaf(depth, length), "a small inode lists its steps")?;
         self.check(i64::try_from(length).is_ok(), "a length has 63 bits")?;
         Ok(depth)

@@ -48,6 +48,7 @@ impl ExportSource {
         let env = &*self.context.tree().env;
         let mut exporter =
             Exporter { env, out, count: 0, written: FastMap::default(), stack: Vec::new() };
+
         let base = match &self.base {
             Some(base) => root(base)?.map(|node| BaseSpot::new(node, None)),
             None => None,
@@ -56,6 +57,7 @@ impl ExportSource {
             Some(node) => Some(exporter.tree(node, base)?),
             None => None,
         };
+
         let Commit { parents, date, author, message, hash, .. } = self.commit.clone();
         let commit = CommitElement { root, parents, date, author, message };
         exporter.put(&hash, Element::Commit(commit))?;
@@ -111,6 +113,7 @@ impl BaseSpot {
         if inner.depth() != depth {
             return Ok(None);
         }
+
         let above = || Some((Rc::clone(self), BaseStep::Bucket(bucket as u8)));
         Ok(inner.fetch(env, bucket)?.map(|node| Self::new(node, above())))
     }
@@ -198,6 +201,8 @@ impl Exporter<'_> {
         if let Some(base) = base.as_ref().filter(|base| hash_of(&base.node) == hash_of(&node)) {
             return self.base(base);
         }
+
+        // Post-order with a list: a path may have more nodes than a thread has stack for.
         self.stack.push(OpenNode::new(node, base.clone(), base));
         loop {
             let mut open = self.stack.pop().expect("the root is the last to go");
@@ -275,6 +280,7 @@ impl Exporter<'_> {
         while open.next < BRANCHING_MAX as usize {
             let bucket = open.next;
             if let Some(hash) = inner.bucket_hash(bucket) {
+                // Kept from the base, written before, or to be exported first.
                 let base = open.inode.as_ref();
                 if base.and_then(|base| base.bucket_hash(inner.depth(), bucket)) == Some(hash) {
                     open.mask |= 1 << bucket;
@@ -318,6 +324,7 @@ impl Exporter<'_> {
                 })
             }
         };
+
         let number = self.put(&hash, element)?;
         self.written.insert((false, hash), number);
 
@@ -339,6 +346,7 @@ impl Exporter<'_> {
             path.push(above);
         }
 
+        // From the root of the base down: an element refers to its parent's.
         let mut number = 0;
         for spot in path.into_iter().rev() {
             number = match (spot.number.get(), &spot.above) {

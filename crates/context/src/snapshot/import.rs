@@ -210,6 +210,7 @@ impl<'a> Importer<'a> {
             });
         }
 
+        // Held until the commit is written: its objects are garbage before.
         let no_collection = match store.collection.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
@@ -262,9 +263,12 @@ impl<'a> Importer<'a> {
                 u64::from(object.height),
             );
         }
+        debug_assert_eq!(own, self.imported.len(), "elements are numbered in their order");
         self.imported.push(object);
         self.batch.push((own, ready));
         self.batch_bytes += bytes;
+
+        // Frames of about 1 MiB bound the memory of an import.
         if self.batch_bytes >= BATCH_BYTES { Ok(self.write()?) } else { Ok(()) }
     }
 
@@ -272,6 +276,8 @@ impl<'a> Importer<'a> {
         if bytes.len() <= INLINE_BYTES_MAX || bytes.len() > VALUE_BYTES_MAX {
             return refuse("length of a value of its own", 49, bytes.len() as u64);
         }
+
+        // The hash is checked before the bytes can reach the store.
         if self.env().rules.value_hash(&bytes) != *hash {
             return Err(Refusal::Hash);
         }
@@ -316,11 +322,15 @@ impl<'a> Importer<'a> {
         if base.is_some_and(|base| !self.imported[base].kind.is_dir(&env.rules)) {
             return refuse("the base of steps is a directory", 1, 0);
         }
+
+        // Buckets of the steps, for the check of the inode above.
         let shared = if leaf { shared_depth(&env.rules, &entries) } else { 0 };
         let base = self.base_node(base)?;
 
         // Kept children are no higher than the node of the base.
         let mut height = base.as_ref().map_or(1, |base| base.height);
+
+        // The hash is computed from the references, whose hashes were checked before.
         let mut preimage = Preimages::new(env.rules);
         if leaf {
             preimage.leaf(count);
@@ -342,6 +352,7 @@ impl<'a> Importer<'a> {
         if preimage.finish().first() != Some(hash) {
             return Err(Refusal::Hash);
         }
+
         let step = targets.first().map(|(step, _)| step.clone()).unwrap_or_default();
         let kind = if leaf { ElementKind::Leaf { count, shared, step } } else { ElementKind::Flat };
         let ready = Ready::Entries { leaf, entries: targets };
@@ -393,23 +404,19 @@ impl<'a> Importer<'a> {
         if rules.is_leaf(depth, count) {
             return refuse("entries of an inode with buckets", u64::from(rules.branching), count);
         }
+
         let base = self.base_node(base)?;
         let mut buckets = BucketCheck { rules, depth, step: None, count: 0 };
         let mut targets = Vec::new();
         let mut height = 1;
         let mut preimage = Preimages::new(*rules);
         preimage.inner(depth, count, mask.count_ones());
-        let mut below = below.into_iter();
 
+        // Each bucket is one of the base, or an earlier element.
+        let mut below = below.into_iter();
         for bucket in (0..32usize).filter(|bucket| mask >> bucket & 1 == 1) {
             let target = if kept >> bucket & 1 == 1 {
-                let node = match base.as_deref().map(Node::shape) {
-                    Some(Shape::Inner(inner)) if inner.depth() == depth => {
-                        inner.fetch(env, bucket)?
-                    }
-                    _ => None,
-                };
-                let Some(node) = node else { return refuse("a kept bucket is in the base", 1, 0) };
+                let node = kept_bucket(env, base.as_deref(), depth, bucket)?;
                 let kind = ElementKind::of_node(env, &node)?;
                 buckets.add(bucket, &kind)?;
                 height = height.max(node.height);
@@ -468,10 +475,12 @@ impl<'a> Importer<'a> {
                 }
             }
         };
+
         let Some(link) = link else { return refuse("an object is in the base", 1, 0) };
         if link.hash != *hash {
             return Err(Refusal::Hash);
         }
+
         let node = env.load(&link)?;
         let object = ImportedElement {
             extent: Some(link.extent),
@@ -496,9 +505,12 @@ impl<'a> Importer<'a> {
             }
             None => rules.empty_hash(),
         };
+
+        // An unused element would be garbage that the stream's sender chose.
         if let Some(unused) = self.imported.iter().position(|object| !object.is_used) {
             return refuse("elements that are not used", 0, unused as u64);
         }
+
         let info = CommitInfo {
             root: &root_hash,
             parents: &parents,
@@ -509,6 +521,8 @@ impl<'a> Importer<'a> {
         if rules.commit_hash(&info) != *hash {
             return Err(Refusal::Hash);
         }
+
+        // The hash fits the content; it must also be the commit that the head promised.
         let expected = self.header.commit;
         let found = *hash;
         if found != expected {
@@ -530,6 +544,7 @@ impl<'a> Importer<'a> {
         let store = self.store;
         let mut writer = lock(&store.writer);
         store.check_writable(&writer)?;
+
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
         let mut written = Vec::new();
@@ -542,6 +557,7 @@ impl<'a> Importer<'a> {
             }
             Ok(None)
         })?;
+
         if store.options.indexing == Indexing::Always {
             writer.index(written.into_iter());
         }
@@ -607,11 +623,14 @@ impl<'a> Importer<'a> {
         if !self.batch.is_empty() {
             self.write()?;
         }
+
         let root = root.map(|number| self.link(number));
         let end = {
             let mut writer = lock(&self.store.writer);
             self.store.check_writable(&writer)?;
             let hash = commit.hash;
+
+            // The commit may exist already: then only the branch moves.
             if self.store.inner.find_commit(&hash)?.is_none() {
                 let commit = Some((commit, branch));
                 let (_, extent) = self.store.write_frame(&mut writer, commit, &mut |_| Ok(root))?;
@@ -623,6 +642,8 @@ impl<'a> Importer<'a> {
             }
             writer.tail.end
         };
+
+        // One sync for all frames of the import.
         self.store.sync()?;
         self.store.inner.call_watches(end);
 
@@ -654,12 +675,25 @@ fn kept(env: &Env, base: Option<&Node>, step: &[u8]) -> Checked<(Reference, Hash
         Some(base) => base.locate(env, step)?.map(Spot::stored),
         None => None,
     };
+
     let (is_value, link) = match found {
         Some(Ok(Stored::Value(link))) => (true, link),
         Some(Ok(Stored::Dir(link))) => (false, link),
         _ => return refuse("what is kept is in the base", 1, 0),
     };
     Ok((Reference::Stored { is_value, link }, link.hash, 0))
+}
+
+/// Returns the inode of a bucket of the base at the same depth.
+fn kept_bucket(env: &Env, base: Option<&Node>, depth: u8, bucket: usize) -> Checked<Arc<Node>> {
+    let node = match base.map(Node::shape) {
+        Some(Shape::Inner(inner)) if inner.depth() == depth => inner.fetch(env, bucket)?,
+        _ => None,
+    };
+    match node {
+        Some(node) => Ok(node),
+        None => refuse("a kept bucket is in the base", 1, 0),
+    }
 }
 
 /// Check of the buckets of an inode: their steps belong there, and their number.
@@ -677,6 +711,8 @@ impl BucketCheck<'_> {
             return refuse("an inode is at its depth", u64::from(self.depth) + 1, 0);
         };
         let first: &[u8] = self.step.get_or_insert_with(|| step.into());
+
+        // All steps of an inode share the buckets above it.
         let is_beside = (0..self.depth)
             .all(|depth| self.rules.bucket(depth, step) == self.rules.bucket(depth, first));
         if !is_beside || self.rules.bucket(self.depth, step) != bucket {
@@ -739,6 +775,7 @@ fn new_store(
         disk.sync_dir(dir)?;
     }
 
+    // The marker exists until the store is complete, and keeps every opener out.
     let store = Store::create_locked(disk, (dir, &anchor), options, guard)?;
     let snapshot = fill(&store)?;
     store.inner.disk.remove(&marker)?;
@@ -755,6 +792,8 @@ fn clear(disk: &dyn Disk, dir: &Path, options: &Options) -> Result<()> {
             disk.remove(&dir.join(&entry.name))?;
         }
     }
+
+    // The index may be of the interrupted import.
     options.index.remove(disk, &dir.join(INDEX)).map_err(Error::index)?;
     Ok(disk.sync_dir(dir)?)
 }

@@ -171,6 +171,7 @@ impl Header {
         bytes.extend_from_slice(&self.rules.flat_limit.to_le_bytes());
         bytes.extend_from_slice(&self.commit.0);
         bytes.extend_from_slice(&self.base.map_or([0; HASH_BYTES], |base| base.0));
+        debug_assert_eq!(bytes.len(), SNAPSHOT_HEAD_BYTES - 4, "the layout of the head");
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
 
@@ -195,6 +196,7 @@ impl Header {
         if word(8) != SNAPSHOT_VERSION {
             return Err(Error::SnapshotVersion { found: word(8), newest: SNAPSHOT_VERSION });
         }
+
         let scheme = match bytes[12] {
             1 => Scheme::Tezos,
             2 => Scheme::Blake3,
@@ -206,6 +208,7 @@ impl Header {
         let commit = take_hash(&mut hashes).map_err(damaged)?;
         let base = take_hash(&mut hashes).map_err(damaged)?;
 
+        // An increment must name its base, and a whole commit none.
         match (bytes[13], [bytes[14], bytes[15]]) {
             (1, [0, 0]) if base.0 == [0; HASH_BYTES] => Ok(Self { rules, commit, base: None }),
             (2, [0, 0]) => Ok(Self { rules, commit, base: Some(base) }),
@@ -439,6 +442,7 @@ impl Elements for StreamWriter<'_> {
         body.clear();
         body.extend_from_slice(&hash.0);
         element.put(self.elements, &mut body);
+
         let mut length = Vec::with_capacity(5);
         put_leb(&mut length, body.len() as u64);
         self.put(&length)?;
@@ -471,6 +475,7 @@ impl<'a> StreamReader<'a> {
         (&mut *self.input).take(len).read_to_end(&mut self.body).map_err(stream_error)?;
         self.crc = crc32c_append(self.crc, &self.body);
         self.bytes += self.body.len() as u64;
+
         if (self.body.len() as u64) < len {
             return Err(Error::TruncatedStream { offset: self.bytes });
         }
@@ -487,6 +492,8 @@ impl<'a> StreamReader<'a> {
         loop {
             let [byte] = self.take()?;
             bytes.push(byte);
+
+            // At most ten bytes: a longer number has no shortest form.
             if byte & 0x80 == 0 || bytes.len() == 10 {
                 let damaged = |what| Error::DamagedStream { offset: self.bytes, what };
                 return take_leb(&mut bytes.as_slice()).map_err(damaged);
@@ -502,6 +509,8 @@ impl<'a> StreamReader<'a> {
         if length == 0 {
             return self.end().map(|()| None);
         }
+
+        // The length sizes a buffer.
         if length > ELEMENT_BYTES_MAX {
             return Err(unexpected(Corrupt::rule(
                 "length of an element",
@@ -523,6 +532,7 @@ impl<'a> StreamReader<'a> {
         let count = u64::from_le_bytes(self.take()?);
         let crc = self.crc;
         let stored = u32::from_le_bytes(self.take()?);
+
         let (rule, expected, found) = if count != self.elements as u64 {
             ("number of elements", self.elements as u64, count)
         } else if stored != crc {

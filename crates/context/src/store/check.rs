@@ -25,7 +25,7 @@ use crate::base::path::step_text;
 use crate::object::pins::Pinned;
 use crate::object::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
 use crate::pack::archive::check_marker;
-use crate::pack::chunk::{Chunk, FIRST_UNIT, chunk_number, chunk_path};
+use crate::pack::chunk::{Chunk, FIRST_UNIT, Run, chunk_number, chunk_path};
 use crate::pack::control::Control;
 use crate::pack::frame::FRAME_HEAD_BYTES;
 use crate::pack::index::{IndexEngine, Object, extent, key};
@@ -366,7 +366,6 @@ fn check_chunks(
             }
         };
 
-        let path = chunk.file.path().to_owned();
         let end = if part.is_none() { durable_end(disk, dir, pack, &chunk, durable)? } else { 0 };
         let runs = match chunk.whole_runs() {
             Ok(runs) => runs,
@@ -375,39 +374,10 @@ fn check_chunks(
                 continue;
             }
         };
-
         if chunk.runs.is_none() {
-            // A gap between two frames, or before the durable end of the chunk, is a damaged frame.
-            let ends = runs.iter().map(|run| run.unit + run.units);
-            let starts = runs.iter().map(|run| run.unit - FRAME_HEAD_UNITS);
-            let gaps = std::iter::once(FIRST_UNIT).chain(ends).zip(starts.chain([end]));
-            for (unit, next) in gaps.filter(|(unit, next)| unit < next) {
-                let at = Address { chunk: number, unit };
-                let what = Corrupt::rule("a frame is whole", u64::from(next), u64::from(unit));
-                report.note(path.clone(), Some(at), None, what.to_string());
-            }
+            note_gaps(&chunk, &runs, end, report);
         }
-
-        // Each record by its checksum and format, reached by a commit or not.
-        for run in runs {
-            let looked = chunk.each_record(run, &mut |extent, body| {
-                let checked = body.and_then(|body| {
-                    let kind = body.first().copied().unwrap_or(0);
-                    report.kinds.add(kind, u64::from(extent.bytes));
-                    match kind {
-                        FLAT..=ENTRIES_DELTA => Record::decode(extent, body).map(drop),
-                        _ => Ok(()),
-                    }
-                });
-                if let Err(what) = checked {
-                    report.note(path.clone(), Some(extent.at), None, what.to_string());
-                }
-                Ok(())
-            });
-            if let Err(error) = looked {
-                report.note_error(dir, None, error)?;
-            }
-        }
+        check_records(dir, &chunk, runs, report)?;
 
         let bytes = chunk.file.len()?;
         report.chunks += 1;
@@ -415,6 +385,48 @@ fn check_chunks(
         progress(bytes);
     }
 
+    Ok(())
+}
+
+/// Notes gaps between two frames, or before the durable end of a chunk: each is a damaged frame.
+fn note_gaps(chunk: &Chunk, runs: &[Run], end: u32, report: &mut CheckReport) {
+    let ends = runs.iter().map(|run| run.unit + run.units);
+    let starts = runs.iter().map(|run| run.unit - FRAME_HEAD_UNITS);
+    let gaps = std::iter::once(FIRST_UNIT).chain(ends).zip(starts.chain([end]));
+    for (unit, next) in gaps.filter(|(unit, next)| unit < next) {
+        let at = Address { chunk: chunk.head.number, unit };
+        let what = Corrupt::rule("a frame is whole", u64::from(next), u64::from(unit));
+        report.note(chunk.file.path().to_owned(), Some(at), None, what.to_string());
+    }
+}
+
+/// Checks each record of a chunk by its checksum and format, whether a commit reaches it or not.
+fn check_records(
+    dir: &Path,
+    chunk: &Chunk,
+    runs: Vec<Run>,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let path = chunk.file.path();
+    for run in runs {
+        let looked = chunk.each_record(run, &mut |extent, body| {
+            let checked = body.and_then(|body| {
+                let kind = body.first().copied().unwrap_or(0);
+                report.kinds.add(kind, u64::from(extent.bytes));
+                match kind {
+                    FLAT..=ENTRIES_DELTA => Record::decode(extent, body).map(drop),
+                    _ => Ok(()),
+                }
+            });
+            if let Err(what) = checked {
+                report.note(path.to_owned(), Some(extent.at), None, what.to_string());
+            }
+            Ok(())
+        });
+        if let Err(error) = looked {
+            report.note_error(dir, None, error)?;
+        }
+    }
     Ok(())
 }
 

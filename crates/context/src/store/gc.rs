@@ -311,8 +311,7 @@ impl Store {
             return Err(Error::GcUnfinished);
         }
 
-        // An empty volume is one that the user has not mounted yet, or does not need another
-        // beside.
+        // A second empty volume is a mistake: collections fill the newest one only.
         if let Some(last) = control.volumes.checked_sub(1) {
             check_marker(disk, &archive, last, control.store)?;
             if is_empty(disk, &archive, last)? {
@@ -474,42 +473,11 @@ impl Store {
         end: u32,
         pacer: &mut Pacer<'_>,
     ) -> Result<Arc<Marks>> {
-        let pack = &self.inner.pack;
+        self.mark_roots(&mut marks, plan)?;
 
-        // The roots: kept commits, live trees, and the tables in which readers find commits.
-        for commit in &plan.kept {
-            marks.mark(commit.extent.at);
-            if let Some(root) = commit.root {
-                marks.mark(root);
-            }
-        }
-
-        for root in self.inner.pinned.roots() {
-            marks.mark(root.at);
-        }
-        self.mark_tables(&mut marks, plan.retained)?;
-
-        // One pass over the old chunks marks all that these reach.
-        marks.sweep(pack, &mut |bytes| pacer.add(bytes))?;
-
-        // Commits went on during the sweep, and may refer to old objects.
-        let start = Address { chunk: end, unit: 0 };
-        let mut tail = lock(&self.writer).tail.end;
-        self.mark_written(&mut marks, start, tail, &mut |bytes| pacer.add(bytes))?;
-
-        // A paced collection may fall behind the committing threads: these rounds run unpaced, to
-        // catch up.
-        for _ in 0..ROUNDS_MAX {
-            let from = tail;
-            let now = lock(&self.writer).tail.end;
-            self.mark_written(&mut marks, from, now, &mut |_| pacer.add(0))?;
-            self.keep_more(plan, &mut marks, end)?;
-            tail = now;
-            if from.chunk == now.chunk && unit_bytes(u64::from(now.unit - from.unit)) < LOCKED_BYTES
-            {
-                break;
-            }
-        }
+        // One pass over the old chunks marks all that the roots reach.
+        marks.sweep(&self.inner.pack, &mut |bytes| pacer.add(bytes))?;
+        let tail = self.catch_up(plan, &mut marks, end, pacer)?;
 
         // Little is left to mark, so commits wait shortly, and `pace` is not called.
         let mut writer = lock(&self.writer);
@@ -538,6 +506,50 @@ impl Store {
         }
 
         switched.map(|()| marks)
+    }
+
+    /// Marks the roots: kept commits, live trees, and the tables in which readers find commits.
+    fn mark_roots(&self, marks: &mut Marks, plan: &Plan) -> Result<()> {
+        for commit in &plan.kept {
+            marks.mark(commit.extent.at);
+            if let Some(root) = commit.root {
+                marks.mark(root);
+            }
+        }
+        for root in self.inner.pinned.roots() {
+            marks.mark(root.at);
+        }
+        self.mark_tables(marks, plan.retained)
+    }
+
+    /// Marks the frames written since the chunk `end` was begun, which may refer to old objects, up
+    /// to less than [`LOCKED_BYTES`]. Returns the address of the first unmarked frame.
+    fn catch_up(
+        &self,
+        plan: &mut Plan,
+        marks: &mut Marks,
+        end: u32,
+        pacer: &mut Pacer<'_>,
+    ) -> Result<Address> {
+        let start = Address { chunk: end, unit: 0 };
+        let mut tail = lock(&self.writer).tail.end;
+        self.mark_written(marks, start, tail, &mut |bytes| pacer.add(bytes))?;
+
+        // A paced collection may fall behind the committing threads: these rounds run unpaced.
+        for _ in 0..ROUNDS_MAX {
+            let from = tail;
+            let now = lock(&self.writer).tail.end;
+            debug_assert!(from <= now, "the pack grows");
+            self.mark_written(marks, from, now, &mut |_| pacer.add(0))?;
+            self.keep_more(plan, marks, end)?;
+            tail = now;
+            let is_little =
+                unit_bytes(u64::from(now.unit.saturating_sub(from.unit))) < LOCKED_BYTES;
+            if from.chunk == now.chunk && is_little {
+                break;
+            }
+        }
+        Ok(tail)
     }
 
     /// Adds to the plan the commits that became needed since: heads of branches, commits made
@@ -802,7 +814,6 @@ impl Store {
 
         // A chunk without live records at the front goes as a whole; others must be worth a copy.
         let is_first = live == 0 && *new_first == number;
-
         if is_first || garbage > 0 && garbage * GARBAGE_PARTS >= live + garbage {
             match self.rewrite_chunk(&chunk, &found, volume, is_first, report, pacer) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {

@@ -18,14 +18,14 @@ use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::pack::archive::heal_markers;
 use crate::pack::chunk::{Chunk, chunk_path};
-use crate::pack::commit::{COMMIT, CommitRecord, STATE};
+use crate::pack::commit::{Branches, COMMIT, CommitRecord, STATE, apply_branches};
 use crate::pack::control::{CONTROL, Control, ControlFile};
 use crate::pack::frame::FrameKind;
 use crate::pack::index::{IndexEngine, IndexKey, IndexValue, Object, extent, key};
 use crate::pack::locations::Locations;
 use crate::pack::pack::{FollowLimit, Pack};
 use crate::store::check::{OpenedStore, chunk_numbers, open, open_as};
-use crate::store::inner::table_at;
+use crate::store::inner::{StoreInner, table_at};
 use crate::store::reindex::make;
 use crate::store::store::{enter, read_control, take_lock, write_control};
 
@@ -120,28 +120,15 @@ pub fn repair(
             };
             let mut controls = read.map(|file| file.whole).unwrap_or_default();
             controls.extend(control_of_pack(disk, locations)?);
+            report.control = true;
 
             // A copy in the pack may lead where the file does not.
-            let whole = controls.iter().find_map(|control| {
-                let limit = FollowLimit::to(durable.unwrap_or(control.tail).max(control.tail));
-                open_as(disk, locations, control, control.first, limit).ok()
-            });
-            report.control = true;
-            match whole {
+            match controls.iter().find_map(|control| open_to(disk, locations, control, durable)) {
                 Some(found) => found,
                 None => {
                     let found = longest(disk, locations, &controls, durable).ok_or(error)?;
                     let lost = name_lost(&**disk, dir, index, &controls, &found)?;
-                    if loss == Loss::Refused {
-                        let path = dir.to_owned();
-                        return Err(Error::WouldLose {
-                            path,
-                            commits: lost.commit_count,
-                            at: found.end,
-                        });
-                    }
-                    report.lost =
-                        Some(Lost { moved_bytes: move_off(&**disk, dir, found.end)?, ..lost });
+                    report.lost = Some(drop_lost(&**disk, dir, loss, found.end, lost)?);
                     found
                 }
             }
@@ -183,6 +170,27 @@ fn is_damage(error: &Error) -> bool {
     )
 }
 
+/// Opens the store by a control record, if intact frames lead to the durable end.
+fn open_to(
+    disk: &Arc<dyn Disk>,
+    locations: &Arc<Locations>,
+    control: &Control,
+    durable: Option<Address>,
+) -> Option<OpenedStore> {
+    let limit = FollowLimit::to(durable.unwrap_or(control.tail).max(control.tail));
+    open_as(disk, locations, control, control.first, limit).ok()
+}
+
+/// Drops lost commits with the consent of the caller: moves the bytes behind `end` away.
+fn drop_lost(disk: &dyn Disk, dir: &Path, loss: Loss, end: Address, lost: Lost) -> Result<Lost> {
+    match loss {
+        Loss::Refused => {
+            Err(Error::WouldLose { path: dir.to_owned(), commits: lost.commit_count, at: end })
+        }
+        Loss::Accepted => Ok(Lost { moved_bytes: move_off(disk, dir, end)?, ..lost }),
+    }
+}
+
 /// Opens the store by the control record that leads furthest, up to the first damage.
 fn longest(
     disk: &Arc<dyn Disk>,
@@ -208,10 +216,38 @@ fn name_lost(
     found: &OpenedStore,
 ) -> Result<Lost> {
     let inner = &found.inner;
-    let empty = inner.env.rules.empty_hash();
     let mut commits = BTreeSet::new();
+    add_framed(disk, dir, found, &mut commits)?;
 
-    // Frames behind the damage.
+    // The tables and branches of the newest control record, as far as they are intact.
+    let mut branches = Vec::new();
+    let newest = controls.iter().max_by_key(|control| control.commits);
+    if let Some(newest) = newest {
+        if let Some(Ok(table)) = newest.table.map(|at| table_at(&inner.pack, at)) {
+            commits.extend(
+                table.commits.iter().filter(|(_, at)| at.at >= found.end).map(|(hash, _)| *hash),
+            );
+        }
+        branches = moved_branches(inner, newest);
+    }
+    add_indexed(index, found, &mut commits);
+
+    // The control record counts commits whose bytes are gone.
+    let counted = newest.map_or(0, |newest| newest.commits.saturating_sub(inner.view().commits));
+    let commit_count = counted.max(commits.len() as u64);
+    let commits = commits.into_iter().take(NAMED_MAX).collect();
+    Ok(Lost { commit_count, commits, branches, moved_bytes: 0 })
+}
+
+/// Adds the commits in intact frames behind the damage.
+fn add_framed(
+    disk: &dyn Disk,
+    dir: &Path,
+    found: &OpenedStore,
+    commits: &mut BTreeSet<Hash>,
+) -> Result<()> {
+    let inner = &found.inner;
+    let empty = inner.env.rules.empty_hash();
     for number in chunk_numbers(disk, dir)?.into_iter().filter(|number| *number >= found.end.chunk)
     {
         let Ok(chunk) = inner.pack.chunk(number) else { continue };
@@ -228,49 +264,35 @@ fn name_lost(
             looked.ok();
         }
     }
+    Ok(())
+}
 
-    // The tables and branches of the newest control record, as far as they are intact.
-    let mut branches = Vec::new();
-    let newest = controls.iter().max_by_key(|control| control.commits);
-    if let Some(newest) = newest {
-        if let Some(Ok(table)) = newest.table.map(|at| table_at(&inner.pack, at)) {
-            commits.extend(
-                table.commits.iter().filter(|(_, at)| at.at >= found.end).map(|(hash, _)| *hash),
-            );
-        }
-
-        let mut heads = crate::pack::commit::Branches::new();
-        if let Some(Ok(body)) = newest.branches.map(|at| inner.pack.body(at))
-            && crate::pack::commit::apply_branches(&body, &mut heads).is_ok()
-        {
-            for (name, head) in heads {
-                let now = inner.branch(&name);
-                if now != Some(head) {
-                    branches.push((name, now));
-                }
-            }
-        }
+/// Returns the branches of a control record whose heads differ now, with their heads now.
+fn moved_branches(inner: &StoreInner, control: &Control) -> Vec<(Vec<u8>, Option<Hash>)> {
+    let mut heads = Branches::new();
+    let Some(Ok(body)) = control.branches.map(|at| inner.pack.body(at)) else { return Vec::new() };
+    if apply_branches(&body, &mut heads).is_err() {
+        return Vec::new();
     }
+    let now = heads.into_iter().map(|(name, head)| (inner.branch(&name), name, head));
+    now.filter(|(now, _, head)| *now != Some(*head)).map(|(now, name, _)| (name, now)).collect()
+}
 
-    // The index may have commits whose bytes are gone.
-    if let Ok(Some(index)) = index.read(Arc::clone(&inner.disk), &inner.pack.locations().index()) {
-        let mut visit = |found_key: &IndexKey, value: &IndexValue| {
-            let hash = Hash(found_key.last_chunk().copied().unwrap_or_default());
-            let is_commit = *found_key == key(Object::Commit, &hash);
-            if is_commit && extent(*value).at >= found.end {
-                commits.insert(hash);
-            }
-            is_commit
-        };
-        index.each_from(&key(Object::Commit, &Hash([0; 32])), &mut visit).ok();
-        index.close().ok();
-    }
-
-    // The control record counts commits whose bytes are gone.
-    let counted = newest.map_or(0, |newest| newest.commits.saturating_sub(inner.view().commits));
-    let commit_count = counted.max(commits.len() as u64);
-    let commits = commits.into_iter().take(NAMED_MAX).collect();
-    Ok(Lost { commit_count, commits, branches, moved_bytes: 0 })
+/// Adds the commits behind the damage that the index has: their bytes may be gone.
+fn add_indexed(index: &Arc<dyn IndexEngine>, found: &OpenedStore, commits: &mut BTreeSet<Hash>) {
+    let inner = &found.inner;
+    let dir = inner.pack.locations().index();
+    let Ok(Some(index)) = index.read(Arc::clone(&inner.disk), &dir) else { return };
+    let mut visit = |found_key: &IndexKey, value: &IndexValue| {
+        let hash = Hash(found_key.last_chunk().copied().unwrap_or_default());
+        let is_commit = *found_key == key(Object::Commit, &hash);
+        if is_commit && extent(*value).at >= found.end {
+            commits.insert(hash);
+        }
+        is_commit
+    };
+    index.each_from(&key(Object::Commit, &Hash([0; 32])), &mut visit).ok();
+    index.close().ok();
 }
 
 /// Moves the bytes behind the end of the pack to `lost+found`; returns their number.

@@ -338,6 +338,27 @@ fn absent(disk: &dyn Disk, dir: &Path) -> Result<Error> {
     Ok(if has_pack(disk, dir)? { Error::LostControl { path } } else { Error::NotFound { path } })
 }
 
+/// Control record of a new store.
+fn first_control(options: &Options, store: u64, tail: &Tail) -> Control {
+    Control {
+        rules: options.rules,
+        indexing: options.indexing,
+        volumes: 0,
+        store,
+        sequence: 0,
+        tail: tail.end,
+        chain: tail.chain,
+        first: 0,
+        last: None,
+        branches: None,
+        table: None,
+        kept: None,
+        commits: 0,
+        retained: Address { chunk: 0, unit: 0 },
+        collecting: 0,
+    }
+}
+
 /// Returns whether a directory has more of a pack than an interrupted creation leaves: the first
 /// chunk with at most a copy of the control record.
 fn has_pack(disk: &dyn Disk, dir: &Path) -> Result<bool> {
@@ -478,23 +499,7 @@ impl Store {
         chunk.file.allocate(options.chunk_bytes)?;
         let tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain };
 
-        let mut control = Control {
-            rules: options.rules,
-            indexing: options.indexing,
-            volumes: 0,
-            store,
-            sequence: 0,
-            tail: tail.end,
-            chain,
-            first: 0,
-            last: None,
-            branches: None,
-            table: None,
-            kept: None,
-            commits: 0,
-            retained: Address { chunk: 0, unit: 0 },
-            collecting: 0,
-        };
+        let mut control = first_control(options, store, &tail);
 
         // A copy of the control record at the beginning of the pack, for a repair.
         let mut frame = FrameWriter::new(tail.end);
@@ -568,7 +573,6 @@ impl Store {
 
         // The newest record that leads to intact frames counts; the older one is the fallback.
         let mut failed = None;
-
         for mut control in file.whole.iter().copied() {
             control.indexing = options.indexing;
             control.volumes = control.volumes.max(newest.volumes);
@@ -585,15 +589,7 @@ impl Store {
                 Err(error) => return Err(error),
             };
 
-            // Only behind the durable end that `recover` reached is anything truncated.
-            let cut_bytes = pack.cut(&tail)?;
-            Pack::write_again(&tail, file.durable())?;
-            pack.remove_strays(control.first)?;
-            view.control.first = pack.first_present(control.first, view.first_known)?;
-            pack.set_first(view.control.first);
-
-            // A killed process may have left unsynced names and an unsynced chunk.
-            pack.sync_new(&tail.chunk)?;
+            let cut_bytes = Self::finish_recovery(&pack, &mut view, &tail, file.durable())?;
             sync_parent(&*disk, dir)?;
             let fell_back = failed.is_some();
 
@@ -615,6 +611,21 @@ impl Store {
         }
 
         Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
+    }
+
+    /// Truncates a torn write behind the recovered tail, removes leftovers, and makes the rest
+    /// durable. Returns the number of truncated bytes.
+    fn finish_recovery(pack: &Pack, view: &mut View, tail: &Tail, durable: Address) -> Result<u64> {
+        // Only behind the durable end that recovery reached is anything truncated.
+        let cut_bytes = pack.cut(tail)?;
+        Pack::write_again(tail, durable)?;
+        pack.remove_strays(view.control.first)?;
+        view.control.first = pack.first_present(view.control.first, view.first_known)?;
+        pack.set_first(view.control.first);
+
+        // A killed process may have left unsynced names and an unsynced chunk.
+        pack.sync_new(&tail.chunk)?;
+        Ok(cut_bytes)
     }
 
     #[expect(

@@ -139,7 +139,6 @@ impl Watches {
 
         // No lock is held during the calls.
         let calling = Calling(self);
-
         while let Some(change) = self.next() {
             let watches = lock(&self.list).watches.clone();
             for (_, watch) in watches {

@@ -66,6 +66,8 @@ impl Tree {
                     }
                 }
             };
+
+            // Ascend while directories end, up to one with another child.
             next = loop {
                 let Some(above) = way.last_mut() else { return Ok(whole) };
                 above.put(whole);
@@ -82,6 +84,7 @@ impl Tree {
     /// # Errors
     /// Errors of [`add`](Self::add).
     pub fn of_concrete(&self, concrete: &Concrete) -> Result<Self> {
+        // A list on the heap: plain data of the caller may nest deeper than a thread has stack for.
         let mut way = match concrete {
             Concrete::Value(bytes) => return Ok(self.of_value(bytes.as_slice())),
             Concrete::Directory(children) => vec![(self.empty(), [].as_slice(), children.iter())],
@@ -119,6 +122,8 @@ impl Tree {
     /// Errors of [`mem`](Self::mem).
     pub fn to_memory(&self) -> Result<Self> {
         self.hash();
+
+        // Hashed first, so that equal parts are copied once and stay shared.
         let env = Env { rules: self.env.rules, source: None, proof: false };
         let root = copy(&self.env, Spot::Own(self.root()), Blinded::Refuse)?;
         Ok(Self::at(Arc::new(env), root, Pins::default()))
@@ -178,6 +183,8 @@ fn open(env: &Env, spot: Spot<'_>, room: &mut Room) -> Result<Opened> {
         return Ok(Opened::Value(bytes));
     };
     room.take(usize::try_from(node.count()).unwrap_or(usize::MAX).saturating_mul(BINDING_BYTES))?;
+
+    // The bindings are charged before they are loaded: the count may be forged or huge.
     let entries = sorted(env, &node)?;
     room.take(entries.iter().map(|entry| entry.step().len()).sum())?;
     let rest = entries.into_iter();

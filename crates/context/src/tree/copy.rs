@@ -54,6 +54,7 @@ impl Copying {
 
     /// Takes the copy of the node that the last call of [`Copier::go_on`] returned.
     fn put(&mut self, copy: Arc<Node>) {
+        debug_assert!(self.next > 0, "a child was asked for");
         let last = self.next - 1;
         match self.node.shape() {
             Shape::Entries(entries) => {
@@ -73,6 +74,8 @@ impl Copier<'_> {
             Copied::Whole(child) => return Ok(child),
             Copied::Below(node) => node,
         };
+
+        // Post-order: a copy of a node needs the copies below it.
         let mut way = vec![Copying::new(root)];
         let mut done = None;
 
@@ -93,6 +96,7 @@ impl Copier<'_> {
     }
 
     fn key(&self, node: &Arc<Node>) -> (Hash, *const Node) {
+        // Of partial trees, nodes of one hash may differ in their blinded parts.
         let met = match self.blinded {
             Blinded::Keep => Arc::as_ptr(node),
             Blinded::Refuse => std::ptr::null(),
@@ -152,6 +156,8 @@ impl Copier<'_> {
                 Body::Inner(InnerNode::new(inner.depth(), inner.count(), slots.into_iter()))
             }
         };
+
+        // The copy keeps the hash, so that it is not hashed again.
         let key = self.key(&node);
         let mut copy = Node::new(body, node.height);
         copy.hash = OnceLock::from(key.0);

@@ -64,6 +64,8 @@ impl Tree {
         }
         self.hash();
         other.hash();
+
+        // The walk compares hashes and loads only what differs.
         let envs = Envs { left: &self.env, right: &other.env };
         let roots = (Some(Spot::Own(self.root())), Some(Spot::Own(other.root())));
         let mut path = Vec::new();
@@ -84,6 +86,7 @@ impl Tree {
                 Some(below) => way.push(below),
                 None => drop(path.pop()),
             }
+            debug_assert_eq!(path.len() + 1, way.len(), "a step for each directory below the root");
         }
 
         Ok(())
@@ -113,6 +116,7 @@ fn diff_spots<E: From<Error>>(
         (false, false) => {}
     }
 
+    // A value against a directory also visits the values of the directory.
     let left = left.map_or(Ok(None), |spot| dir(envs.left, spot))?;
     let right = right.map_or(Ok(None), |spot| dir(envs.right, spot))?;
     if left.is_none() && right.is_none() {
@@ -152,6 +156,7 @@ fn differing_inodes(
         return Ok(());
     }
 
+    // One side is a leaf, or missing: compare the steps themselves.
     let entries = |env, node: Option<&Arc<Node>>| node.map_or(Ok(Vec::new()), |n| sorted(env, n));
     join(envs, entries(envs.left, left)?, entries(envs.right, right)?, out);
     Ok(())
@@ -170,6 +175,7 @@ fn join(envs: Envs<'_>, left: Vec<Entry>, right: Vec<Entry>, out: &mut Vec<Pair>
         };
         let left = if order.is_le() { left.next() } else { None };
         let right = if order.is_ge() { right.next() } else { None };
+
         let equal = match (&left, &right) {
             (Some(l), Some(r)) => same((envs.left, l.spot()), (envs.right, r.spot())),
             _ => false,

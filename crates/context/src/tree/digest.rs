@@ -56,9 +56,12 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
     levels.add(root);
     let mut hashed = Hashed::default();
 
+    // A level needs the hashes of the levels below, so levels are hashed one after the other.
     for jobs in &levels.jobs {
         let bytes: usize = jobs.iter().map(preimage_bytes).sum();
         let threads = threads.min(bytes / THREAD_BYTES + 1);
+
+        // The caller hashes a share itself, so a small level starts no thread.
         let share = jobs.len().div_ceil(threads);
         thread::scope(|scope| {
             let mut shares = jobs.chunks(share.max(1));
@@ -185,8 +188,9 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
     let mut hashed = Hashed::default();
     let mut preimages = Preimages::new(env.rules);
     let mut inline = Preimages::new(env.rules);
-    let mut rest = jobs;
 
+    // Batches bound the memory of preimages, and still fill the lanes of the processor.
+    let mut rest = jobs;
     while !rest.is_empty() {
         let mut bytes = 0;
         let batch = rest.iter().take_while(|job| {
@@ -217,10 +221,12 @@ fn hash_batch(
         }
     }
 
+    // Inline values have no hash of their own: their hashes go into the preimages only.
     hashed.again += inline.lengths().count() as u64;
     preimages.fill_in(&inline.finish());
     preimages.lengths().for_each(|length| hashed.add(length));
 
+    // `get_or_init`: another thread may have hashed a shared node meanwhile, to the same hash.
     for (job, hash) in batch.iter().zip(preimages.finish()) {
         match job {
             Job::Value(value) => value.hash.get_or_init(|| hash),
@@ -231,6 +237,7 @@ fn hash_batch(
 
 /// Hashes the content of a node, and ignores the hash that the node has.
 pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
+    // A check must not trust the stored hash.
     let mut unknown = node.clone();
     unknown.hash = OnceLock::new();
     let mut preimages = Preimages::new(env.rules);

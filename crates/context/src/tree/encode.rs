@@ -49,6 +49,7 @@ impl<'a> Written<'a> {
     /// that a later commit looks at it again.
     pub(crate) fn keep(self, mut cache: impl FnMut(Option<Extent>, Extent, Arc<Record>)) {
         for (node, extent, record) in self.nodes {
+            // The extent would make later commits trust a height that is too low.
             if record.as_ref().is_none_or(|record| record.height <= node.height) {
                 node.extent.get_or_init(|| extent);
             }
@@ -92,6 +93,8 @@ impl<'a> Written<'a> {
         if let Some(known) = self.known(env, node, sink)? {
             return Ok(known);
         }
+
+        // Post-order: a record refers to the records of its children.
         let mut way = Vec::new();
         let mut writing = Writing::new(node);
 
@@ -124,12 +127,18 @@ impl<'a> Written<'a> {
         if let Some(link) = node.link() {
             return Ok(Some((link, node.height)));
         }
+
+        // A node with one owner is met once, so only shared ones are looked up.
         let shared = (Arc::strong_count(node) > 1).then_some(Arc::as_ptr(node));
         if let Some(written) = shared.and_then(|node| self.shared.get(&node)) {
             return Ok(Some(*written));
         }
+
+        // An index of all objects may have the node, from any commit.
         let hash = *node.hash.get().expect(HASHED);
         let Some((extent, stored)) = known_dir(env, &hash, sink)? else { return Ok(None) };
+
+        // A lower node would hide levels below a blinded part from the height limit.
         if stored.height <= node.height {
             self.nodes.push((node, extent, None));
         }
@@ -188,6 +197,7 @@ impl<'a> Written<'a> {
     /// Writes a node whose children are written.
     fn write(&mut self, writing: Writing<'a>, sink: &mut dyn Sink) -> Result<(Link, u16)> {
         let Writing { node, links, height, .. } = writing;
+        debug_assert!(writing.height >= writing.node.height, "children only add to the height");
         let hash = *node.hash.get().expect(HASHED);
         let (extent, record) = match &node.body {
             Body::Stored(_) => unreachable!("what is stored has a place"),
@@ -216,6 +226,8 @@ impl<'a> Written<'a> {
             return Err(Error::TooDeep { levels: height.into() });
         }
         let mut links = links.into_iter();
+
+        // A delta refers to the full record, through the record that the node comes from.
         let based_on = entries.record();
 
         let in_full = |item: usize| match &based_on?.body {
@@ -225,6 +237,8 @@ impl<'a> Written<'a> {
 
         let kept = (0..count).filter(|&item| in_full(item).is_some()).count();
         let base = delta_base(based_on, kept, count);
+
+        // Buffers are reused: a commit encodes thousands of nodes.
         let buffers = std::mem::take(&mut self.buffers);
         let mut out = EntriesWriter::new(entries.leaf, sink.next(), base, buffers);
 
@@ -246,6 +260,8 @@ impl<'a> Written<'a> {
             };
             out.put(entries.step(item), stored);
         }
+
+        debug_assert!(links.next().is_none(), "each link belongs to a child");
 
         out.end();
         let extent = sink.put(&mut |body| out.body(height, body))?;
@@ -291,6 +307,8 @@ impl<'a> Written<'a> {
         if let Some(&extent) = value.extent.get().or_else(written) {
             return Ok(Link { extent, hash });
         }
+
+        // An index of all objects may have the value.
         let extent = match sink.known(true, &hash)? {
             Some(extent) => extent,
             None => sink.put(&mut |body| {
@@ -362,6 +380,8 @@ fn inner_written(
         full: Extent { at, bytes: 0 },
         changed: 0,
     };
+
+    // The base may itself be a delta: changes count against its full record.
     if let Some(base) = inner.record() {
         let changed = (changed | base.changed) & mask;
         if is_delta_worth(changed.count_ones() as usize, mask.count_ones() as usize) {

@@ -176,12 +176,16 @@ impl Tree {
         let root = self.find_tree(path)?.filter(|root| root.kind() == Kind::Directory);
         let Some(root) = root else { return Ok(init) };
         let mut sum = init;
+
+        // The root has no entry, so it is visited here.
         if depth.accepts(0) {
             sum = visit(&[], root.clone(), sum)?;
         }
         if !depth.descends(0) {
             return Ok(sum);
         }
+
+        // Below the root: a list of open directories, each with its remaining children.
         let env = &*self.env;
         let mut parts = PartCounter::new(fold.parts_max);
         let open = |spot: Spot<'_>, below: &[Box<[u8]>]| {
@@ -199,6 +203,8 @@ impl Tree {
             };
             parts.count()?;
             below.push(entry.step().into());
+
+            // A directory below which no depth is accepted is not loaded.
             let (child, rest) = if depth.descends(below.len()) {
                 open(entry.spot(), &below)?
             } else {
@@ -212,6 +218,11 @@ impl Tree {
                 Some(rest) => stack.push(rest),
                 None => drop(below.pop()),
             }
+            debug_assert_eq!(
+                below.len() + 1,
+                stack.len(),
+                "a step for each directory below the root"
+            );
         }
 
         Ok(sum)
@@ -244,6 +255,8 @@ impl Tree {
         if self.kind() == Kind::Value {
             return Ok(TreeStats { leaves: 1, ..TreeStats::default() });
         }
+
+        // The order does not matter, so no directory is held in memory.
         let fold = Fold { order: Order::Undefined, ..Fold::default() };
         self.fold(&root, fold, TreeStats::default(), |path, tree, mut stats| {
             stats.depth = stats.depth.max(path.len());

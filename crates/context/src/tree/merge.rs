@@ -84,6 +84,7 @@ impl Tree {
         for tree in [base, self, theirs] {
             tree.hash();
         }
+
         let mut merger = Merger {
             base: &base.env,
             ours: &self.env,
@@ -98,8 +99,9 @@ impl Tree {
             theirs: Some(Spot::Own(theirs.root())),
         })?;
         let changes = merger.changes;
-        let mut merged = self.clone();
 
+        // Changes are applied last, so that a conflict leaves nothing half merged.
+        let mut merged = self.clone();
         for (path, child) in changes {
             match child {
                 Some(child) => merged.add_tree(&path, &theirs.with_root(child))?,
@@ -130,6 +132,7 @@ impl Merger<'_> {
                 self.path.pop();
                 continue;
             };
+
             let base = match &directories.base {
                 Some(node) => node.locate(self.base, pair.step())?,
                 None => None,
@@ -145,6 +148,11 @@ impl Merger<'_> {
                 Some(below) => way.push(below),
                 None => drop(self.path.pop()),
             }
+            debug_assert_eq!(
+                self.path.len() + 1,
+                way.len(),
+                "a step for each directory below the roots"
+            );
         }
 
         Ok(())
@@ -153,17 +161,21 @@ impl Merger<'_> {
     /// Merges the children at one path; returns the directories to be merged child by child.
     fn spots(&mut self, three: ThreeWay<'_>) -> Result<Option<Directories>> {
         let ThreeWay { base, ours, theirs } = three;
+
+        // Equal changes, or no change of theirs: ours stands.
         if agree((self.ours, ours), (self.theirs, theirs))
             || agree((self.base, base), (self.theirs, theirs))
         {
             return Ok(None);
         }
 
+        // Only theirs changed: take it whole.
         if agree((self.base, base), (self.ours, ours)) {
             self.changes.push((self.path.clone(), theirs.map(Spot::to_child)));
             return Ok(None);
         }
 
+        // Both changed: values by the function, directories child by child, and the rest conflicts.
         let was_value = base.is_some_and(Spot::is_value);
         match (ours.map(Spot::is_value), theirs.map(Spot::is_value)) {
             (Some(true), Some(true)) => self.values(three).map(|()| None),

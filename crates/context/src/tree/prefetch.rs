@@ -56,6 +56,8 @@ impl Tree {
         let mut seen: HashSet<Vec<&[u8]>, RandomState> = HashSet::default();
         paths.retain(|path| seen.insert(path.iter().map(AsRef::as_ref).collect()));
         drop(seen);
+
+        // Each round descends all paths as far as memory leads, then reads one level in a batch.
         let mut ways: Vec<(PathPosition, &[S])> =
             paths.iter().map(|path| (root.clone(), *path)).collect();
 
@@ -77,6 +79,8 @@ impl Tree {
             if waiting.is_empty() && values.is_empty() {
                 return;
             }
+
+            // Paths share their upper nodes: one read for each record, in the order of the pack.
             let mut links: Vec<Link> = waiting.iter().map(|(link, _)| *link).collect();
             links.sort_unstable_by_key(|link| link.extent.at);
             links.dedup_by_key(|link| link.extent.at);
@@ -84,10 +88,12 @@ impl Tree {
             values.dedup_by_key(|extent| extent.at);
             let extents: Vec<Extent> = links.iter().map(|link| link.extent).collect();
             let records = source.fetch(&extents, &values).into_iter().zip(&links);
+
             let nodes: Vec<Option<Arc<Node>>> = records
                 .map(|(record, link)| Some(Arc::new(Node::of_record(record?, link))))
                 .collect();
 
+            // A path whose node cannot be read ends here.
             let loaded = |(link, rest): (Link, _)| {
                 let found =
                     links.binary_search_by_key(&link.extent.at, |link| link.extent.at).ok()?;

@@ -115,6 +115,8 @@ impl Tree {
         if self.buffer.is_empty() {
             return &self.base;
         }
+
+        // Several threads may share the tree: the first one applies the buffer.
         self.applied.get_or_init(|| {
             let mut root = self.base.clone();
             apply_all(&self.env, &mut root, &self.buffer).expect("all on the way was looked at");
@@ -138,6 +140,7 @@ impl Tree {
     /// Applies the buffered values to the nodes.
     fn apply_buffer(&mut self) -> Result<()> {
         self.adopt();
+
         if !self.buffer.is_empty() {
             apply_all(&self.env, &mut self.base, &self.buffer)?;
             self.buffer.clear();
@@ -235,6 +238,7 @@ impl Tree {
     /// Returns the state of a path in the nodes, without the buffered values.
     fn standing(&self, path: &[&[u8]]) -> Result<Standing<'_>> {
         let mut spot = Spot::Own(&self.base);
+
         let mut count = 0;
         for (depth, step) in path.iter().enumerate() {
             let here = |error| at_path(error, &path[..depth]);
@@ -287,6 +291,8 @@ impl Tree {
     pub fn find<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Vec<u8>>> {
         let steps = Steps::new(path);
         let path = steps.as_slice();
+
+        // The buffer is newer than the nodes.
         if let Some(value) = self.buffer.get(path) {
             return Ok(Some(value.bytes.to_vec()));
         }
@@ -362,11 +368,15 @@ impl Tree {
         let steps = Steps::new(path);
         let path = steps.as_slice();
         check_steps(path)?;
+
+        // The common case first: the path is in the buffer already.
         self.adopt();
         let bytes = match self.buffer.replace(path, bytes) {
             Ok(changed) => return Ok(changed),
             Err(bytes) => bytes,
         };
+
+        // The state of the path in the nodes decides whether the value may wait in the buffer.
         check_height(path, 0)?;
         let mut changes = true;
         let waits = match self.standing(path)? {
@@ -394,6 +404,7 @@ impl Tree {
         };
 
         if waits {
+            // The bound keeps clones and hashes, which apply the buffer, short.
             if self.buffer.len() == WRITE_BUFFER_MAX {
                 self.apply_buffer()?;
             }
@@ -419,6 +430,8 @@ impl Tree {
         if let Child::Value(value) = tree.root() {
             check_value(&value.bytes)?;
         }
+
+        // Nodes of another store have extents that mean nothing here.
         let child = if Arc::ptr_eq(&self.env, &tree.env) {
             tree.root().clone()
         } else if tree.env.source.is_some() || tree.env.rules != self.env.rules {
@@ -428,6 +441,8 @@ impl Tree {
             copy(&tree.env, Spot::Own(tree.root()), Blinded::Keep)?
         };
         let changed = self.bind(Steps::new(path).as_slice(), child)?;
+
+        // From here on either tree may read what commits write for the other.
         self.pins.join(&tree.pins);
 
         Ok(changed)
@@ -444,6 +459,7 @@ impl Tree {
         check_height(path, child.height())?;
         self.apply_buffer()?;
 
+        // An equal binding must not make the tree differ from its record.
         if let Some(old) = self.locate(path)?
             && is_same(&self.env, old, &child)
         {
@@ -471,6 +487,7 @@ impl Tree {
             return Ok(changed);
         }
 
+        // Directories that would be left empty go too: the path is cut at the highest one.
         let gone = match self.standing(path)? {
             Standing::Free | Standing::Missing(_) => return Ok(self.buffer.remove(path)),
             // The directory stays, so buffered values may wait on.
@@ -575,6 +592,8 @@ impl Tree {
     /// they may refer to records that were since replaced.
     pub(crate) fn unpin_older(&mut self) {
         self.clear();
+
+        // Only a stored root has a pin that covers all that the tree may read.
         if let Child::DirAt(far) = &self.base
             && let Some(pins) = self.pins.only(far.0.extent)
         {
@@ -587,6 +606,7 @@ impl Tree {
     /// Cost: none; later reads load again.
     pub fn clear(&mut self) {
         self.adopt();
+
         if self.buffer.is_empty()
             && let Child::Dir(node) = &self.base
             && let Some(link) = node.link()
@@ -674,6 +694,8 @@ fn is_same(env: &Env, old: Spot<'_>, new: &Child) -> bool {
         Ok(Stored::Value(link) | Stored::Dir(link)) => Some(link.hash),
         Err(child) => known_hash(child),
     };
+
+    // Hashing a large new directory only to compare it would cost more than binding it.
     if let (Some(old), Some(new)) = (old_hash, known_hash(new)) {
         return old == new;
     }

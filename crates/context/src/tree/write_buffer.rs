@@ -67,6 +67,8 @@ impl WriteBuffer {
 
     fn hash(&self, path: &[&[u8]]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
+
+        // The lengths keep `a/bc` and `ab/c` apart.
         for step in path {
             hasher.write(step);
             hasher.write_u8(step.len() as u8);
@@ -100,6 +102,8 @@ impl WriteBuffer {
         if bound.value.bytes == bytes {
             return Ok(false);
         }
+
+        // In place if no clone shares the value: a counter then allocates once.
         match Arc::get_mut(&mut bound.value) {
             Some(value) => {
                 value.bytes = bytes;
@@ -114,6 +118,8 @@ impl WriteBuffer {
 
     /// Adds a value at `path`, where none is buffered.
     pub(crate) fn insert(&mut self, path: &[&[u8]], bytes: Box<[u8]>) {
+        debug_assert!(self.get(path).is_none(), "the path is not buffered");
+        debug_assert!(self.len() < WRITE_BUFFER_MAX, "the buffer has a bound");
         let hash = self.hash(path);
         let mut encoded = Vec::with_capacity(path.iter().map(|step| step.len() + 1).sum());
         for step in path {
