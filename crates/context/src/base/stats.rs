@@ -9,6 +9,7 @@ pub const HASH_BLOCK_BYTES: usize = 128;
 const BLOCKS_MAX: usize = 1024;
 
 /// Contents of a store, and its work since it was opened.
+#[doc(alias = "Statistics")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Commits ever made.

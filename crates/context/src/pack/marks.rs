@@ -147,7 +147,6 @@ pub(crate) struct Marks {
 
 impl Marks {
     pub(crate) fn new(first: u32, end: u32) -> Self {
-        debug_assert!(first <= end, "a range of chunks");
         let none = || (first..end).map(|_| Units::default()).collect();
         Self { first, end, live: none(), bases: none(), records: Cache::new(RECORDS_BYTES) }
     }

@@ -79,6 +79,8 @@ const ENTRY_DIR: u8 = 3;
 const ENTRY_KEPT: u8 = 4;
 
 /// Result of an export or import.
+#[doc(alias = "dump")]
+#[doc(alias = "backup")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot {
     /// Hash of the commit.

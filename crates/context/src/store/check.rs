@@ -11,7 +11,6 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use terrane_io::Disk;
 
@@ -22,7 +21,6 @@ use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
 use crate::base::path::step_text;
-use crate::object::pins::Pinned;
 use crate::object::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
 use crate::pack::archive::check_marker;
 use crate::pack::chunk::{Chunk, FIRST_UNIT, Run, chunk_number, chunk_path};
@@ -35,7 +33,7 @@ use crate::store::inner::{StoreInner, View, recover};
 use crate::store::reindex::is_current;
 use crate::store::store::{enter, read_control};
 use crate::tree::digest;
-use crate::tree::node::{Env, Node, Shape, Source};
+use crate::tree::node::{Node, Shape, Source};
 
 /// Upper bound of listed problems; further ones are only counted.
 const PROBLEMS_MAX: usize = 1000;
@@ -216,6 +214,7 @@ pub struct CheckOptions<'a> {
 /// # Errors
 /// [`NotFound`](Error::NotFound), [`Disk`](Error::Disk), [`Index`](Error::Index). What is wrong in
 /// the store is in the report.
+#[doc(alias = "integrity_check")]
 pub fn check(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -318,21 +317,7 @@ pub(crate) fn open_as(
     view.first_known = first;
     let tail = recover(&pack, &mut view, limit)?;
 
-    let source: Arc<dyn Source> = Arc::clone(&pack) as _;
-    let env = Env { rules: control.rules, source: Some(source), proof: false };
-    let inner = StoreInner {
-        disk: Arc::clone(disk),
-        dir: locations.dir().to_owned(),
-        pack,
-        env: Arc::new(env),
-        index: None,
-        view: std::sync::RwLock::new(view),
-        pinned: Pinned::default(),
-        closed: AtomicBool::new(false),
-        watches: crate::store::watch::Watches::default(),
-        tables: std::sync::Mutex::default(),
-    };
-
+    let inner = StoreInner::new(Arc::clone(disk), pack, control.rules, view);
     Ok(OpenedStore { inner, end: tail.end, fell_back: false })
 }
 

@@ -10,6 +10,7 @@ use crate::tree::tree::Tree;
 ///
 /// Committing a context keeps its parents: two commits of one context are siblings. For a chain of
 /// commits, check out the new commit, or [`advance`](Self::advance).
+#[doc(alias = "WriteBatch")]
 #[derive(Debug, Clone)]
 pub struct Context {
     tree: Tree,

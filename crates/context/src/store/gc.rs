@@ -227,6 +227,7 @@ impl Store {
     /// last volume is not there, [`PartExists`](Error::PartExists), [`Corrupt`](Error::Corrupt) if
     /// something that is in use is damaged: nothing is taken away then; and those of
     /// [`commit`](Self::commit).
+    #[doc(alias = "vacuum")]
     pub fn collect(
         &self,
         retain: &Retain,

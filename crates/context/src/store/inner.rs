@@ -12,7 +12,7 @@ use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
-use crate::base::hashing::BRANCHING_MAX;
+use crate::base::hashing::{BRANCHING_MAX, Rules};
 use crate::object::pins::{Pinned, Pins};
 use crate::object::record::Stored;
 use crate::pack::archive::volume_dir;
@@ -25,7 +25,7 @@ use crate::pack::marks::Marks;
 use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
 use crate::store::watch::{HeadChange, Watches};
-use crate::tree::node::{Child, Env, Node, Shape};
+use crate::tree::node::{Child, Env, Node, Shape, Source};
 use crate::tree::tree::{Tree, empty_dir};
 
 /// View: the state of a store beside its pack.
@@ -197,6 +197,23 @@ pub(crate) fn follow(
 }
 
 impl StoreInner {
+    /// State of a store that was just recovered, without an index.
+    pub(crate) fn new(disk: Arc<dyn Disk>, pack: Arc<Pack>, rules: Rules, view: View) -> Self {
+        let source: Arc<dyn Source> = Arc::clone(&pack) as _;
+        Self {
+            disk,
+            dir: pack.dir().to_owned(),
+            pack,
+            env: Arc::new(Env { rules, source: Some(source), proof: false }),
+            index: None,
+            tables: Mutex::default(),
+            view: RwLock::new(view),
+            pinned: Pinned::default(),
+            closed: AtomicBool::new(false),
+            watches: Watches::default(),
+        }
+    }
+
     pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {
         self.view.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,6 +12,8 @@ use crate::pack::index::IndexEngine;
 use crate::pack::locations::Wanted;
 
 /// Durability of a commit.
+#[doc(alias = "WriteOptions")]
+#[doc(alias = "synchronous")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// The commit is durable when the call returns.

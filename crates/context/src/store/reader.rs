@@ -6,15 +6,13 @@
 //! pack, not in the index, so it needs neither a lease nor the right to write.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use terrane_io::Disk;
 
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::base::hashing::Rules;
-use crate::object::pins::Pinned;
 use crate::pack::commit::Commit;
 use crate::pack::control::Indexing;
 use crate::pack::locations::Locations;
@@ -22,13 +20,13 @@ use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
 use crate::store::inner::{StoreInner, View, follow, recover};
 use crate::store::store::{Recovery, Store, check_whole, enter, read_control};
-use crate::store::watch::{Watches, changes};
-use crate::tree::node::{Env, Source};
+use crate::store::watch::changes;
 
 /// Retries of reading a store that changes meanwhile.
 const RETRIES: usize = 10;
 
 /// Store open for reading, in the process of its writer or another.
+#[doc(alias = "OpenForReadOnly")]
 #[derive(Debug)]
 pub struct StoreReader {
     pub(crate) inner: StoreInner,
@@ -108,21 +106,7 @@ impl StoreReader {
         let pack = Arc::new(Pack::new(Arc::clone(&disk), locations, false, cache_bytes));
         let (view, tail, recovery) = read(&*disk, dir, &pack)?;
 
-        let source: Arc<dyn Source> = Arc::clone(&pack) as _;
-        let env = Arc::new(Env { rules: view.control.rules, source: Some(source), proof: false });
-        let inner = StoreInner {
-            disk,
-            dir: dir.to_owned(),
-            pack,
-            env,
-            index: None,
-            tables: Mutex::default(),
-            view: RwLock::new(view),
-            pinned: Pinned::default(),
-            closed: AtomicBool::new(false),
-            watches: Watches::default(),
-        };
-
+        let inner = StoreInner::new(disk, pack, view.control.rules, view);
         Ok(Self { inner, tail: Mutex::new(tail), recovery })
     }
 

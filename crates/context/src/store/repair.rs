@@ -89,6 +89,7 @@ pub struct RepairReport {
 /// [`WouldLose`](Error::WouldLose) if commits are lost and `loss` refuses that: nothing was changed
 /// then; [`Corrupt`](Error::Corrupt) if there is no copy of the control record or what it refers to
 /// is damaged, [`Disk`](Error::Disk), [`Index`](Error::Index).
+#[doc(alias = "RepairDB")]
 pub fn repair(
     disk: &Arc<dyn Disk>,
     dir: &Path,

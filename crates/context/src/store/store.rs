@@ -25,7 +25,7 @@ use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::{CommitInfo, Rules};
 use crate::base::stats::{CommitStats, PreimageSizes, Stats};
-use crate::object::pins::{Pinned, Pins};
+use crate::object::pins::Pins;
 use crate::pack::chunk::{CHUNK_HEAD_BYTES, ChunkHead, FIRST_UNIT, chunk_number, chunk_path};
 use crate::pack::commit::{BranchRecord, Commit, CommitRecord, CommitTable, STATE, put_branches};
 use crate::pack::control::{
@@ -43,10 +43,10 @@ use crate::store::context::Context;
 use crate::store::inner::{StoreInner, View, recover};
 use crate::store::options::{Durability, Options};
 use crate::store::reindex::open_current;
-use crate::store::watch::{HeadChange, Watches};
+use crate::store::watch::HeadChange;
 use crate::tree::digest;
 use crate::tree::encode::{Sink, Written};
-use crate::tree::node::{Child, Env};
+use crate::tree::node::Child;
 use crate::tree::tree::{Kind, Tree};
 
 /// Name of the file that the writer locks.
@@ -243,6 +243,7 @@ struct Synced {
 }
 
 /// Store open for writing. All calls take `&self`, and several threads may call at once.
+#[doc(alias = "DB")]
 #[derive(Debug)]
 pub struct Store {
     pub(crate) inner: StoreInner,
@@ -647,20 +648,7 @@ impl Store {
         // not come back.
         control_file.sync()?;
 
-        let source: Arc<dyn crate::tree::node::Source> = Arc::clone(&pack) as _;
-        let env = Arc::new(Env { rules: options.rules, source: Some(source), proof: false });
-        let mut inner = StoreInner {
-            disk,
-            dir: dir.to_owned(),
-            pack,
-            env,
-            index: None,
-            tables: Mutex::default(),
-            view: RwLock::new(view),
-            pinned: Pinned::default(),
-            closed: AtomicBool::new(false),
-            watches: Watches::default(),
-        };
+        let mut inner = StoreInner::new(disk, pack, options.rules, view);
         recovery.indexed = open_current(&mut inner, &options.index)?;
 
         // The index lacks the objects behind the control record.
@@ -1268,6 +1256,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Disk`](Error::Disk), after which the store is poisoned; [`Poisoned`](Error::Poisoned).
+    #[doc(alias = "SyncWAL")]
     pub fn sync(&self) -> Result<()> {
         let end = lock(&self.written).end;
         self.sync_to(end)

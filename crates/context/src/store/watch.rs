@@ -15,6 +15,8 @@ use crate::base::hash::Hash;
 use crate::pack::commit::Branches;
 
 /// Change of the head of a branch.
+#[doc(alias = "EventListener")]
+#[doc(alias = "update_hook")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeadChange {
     /// The branch.

@@ -29,6 +29,7 @@ pub enum Kind {
 }
 
 /// Value or directory: a version of a map from paths to values.
+#[doc(alias = "view")]
 pub struct Tree {
     pub(crate) env: Arc<Env>,
     /// The tree without what waits to be put into it.

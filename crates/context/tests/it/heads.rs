@@ -356,8 +356,8 @@ fn watches_are_called_in_order_and_may_change_branches() {
     assert_eq!(taken(&copies).len(), changes.len());
 }
 
-/// A commit and the branch that it becomes the head of were two writes with a sync each, between which a collection could take the
-/// commit.
+/// A commit and the branch that it becomes the head of were two writes with a sync each, between
+/// which a collection could take the commit.
 #[test]
 fn a_commit_to_a_branch_is_one_write_and_one_sync() {
     let (disk, store) = new_store();
@@ -390,8 +390,8 @@ fn a_commit_to_a_branch_is_one_write_and_one_sync() {
     assert_eq!((store.branches(), store.newest().count()), (branches.to_vec(), 2));
 }
 
-/// Beside collections that kept the newest commit only, one write in a thousand failed: its commit was collected before its
-/// branch was set.
+/// Beside collections that kept the newest commit only, one write in a thousand failed: its commit
+/// was collected before its branch was set.
 #[test]
 fn writes_to_branches_never_fail_beside_collections() {
     let (_, store) = new_store();

@@ -1,7 +1,8 @@
-//! Snapshots: what is exported is imported with the same hash, whole or as an increment, and nothing else is.
+//! Snapshots: what is exported is imported with the same hash, whole or as an increment, and
+//! nothing else is.
 //!
-//! Method: histories of random changes over wide and deep directories under several rules; streams are also taken apart here,
-//! cut at every byte, and changed in every bit.
+//! Method: histories of random changes over wide and deep directories under several rules; streams
+//! are also taken apart here, cut at every byte, and changed in every bit.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -405,7 +406,8 @@ fn blake2b(preimage: &[u8]) -> Hash {
     Hash(digest.as_bytes().try_into().unwrap())
 }
 
-/// A leaf that binds the steps to `x`, and an inode of two leaves that are so far back, with their hashes.
+/// A leaf that binds the steps to `x`, and an inode of two leaves that are so far back, with their
+/// hashes.
 fn leaf(steps: [&str; 2]) -> (Hash, Vec<u8>) {
     let value = SMALL.value_hash(b"x");
     let (mut preimage, mut body) = (vec![0, 2], vec![3, 0, 2]);
@@ -428,8 +430,8 @@ fn inode(depth: u8, count: u8, below: [(Hash, u8); 2]) -> (Hash, Vec<u8>) {
     (blake2b(&preimage), body)
 }
 
-/// An attacker who knows the rules makes a tree whose hashes are right, with steps in buckets where no lookup would find them; or
-/// inodes at the wrong depth, or with a wrong count.
+/// An attacker who knows the rules makes a tree whose hashes are right, with steps in buckets where
+/// no lookup would find them; or inodes at the wrong depth, or with a wrong count.
 #[test]
 fn inodes_that_no_set_of_steps_has_are_refused() {
     let bucket = |step: &str| ocaml_hash(0, step.as_bytes()) % 2;
@@ -536,7 +538,8 @@ fn a_store_that_indexes_everything_imports_no_object_twice() {
     assert!(export(&target, &commits[1]) == stream);
 }
 
-/// A loss of power at every call of an import into a new directory: the store is whole, or it is refused and an import begins anew.
+/// A loss of power at every call of an import into a new directory: the store is whole, or it is
+/// refused and an import begins anew.
 #[test]
 fn an_import_that_loses_power_is_whole_or_begins_anew() {
     let (bench, base, whole, _) = small_streams();

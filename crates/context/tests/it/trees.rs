@@ -4,7 +4,7 @@ use terrane_context::{Error, Hash, Kind, Rules, Tree, ocaml_hash};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
-/// What the published vectors bind to their names.
+/// Value of all bindings of the published vectors.
 const VALUE: [u8; 6] = [1, 2, 3, 4, 5, 6];
 
 fn new() -> Tree {
@@ -159,8 +159,8 @@ fn steps_of_any_bytes_and_lengths() {
     assert!(matches!(error, Error::StepSize { bytes: 0 }), "{error}");
 }
 
-/// Names of one length that share their bucket at every depth: `MurmurHash3` has differences of two words that cancel
-/// whatever the seed is, so that n pairs of words give 2^n names of equal hash.
+/// Names of one length that share their bucket at every depth: `MurmurHash3` has differences of two
+/// words that cancel whatever the seed is, so that n pairs of words give 2^n names of equal hash.
 fn names_of_equal_hash(pairs: u32) -> Vec<Vec<u8>> {
     let inverse =
         |odd: u32| (0..5).fold(odd, |x, _| x.wrapping_mul(2u32.wrapping_sub(odd.wrapping_mul(x))));

@@ -98,7 +98,8 @@ fn a_text_that_was_mistyped_says_how() {
     let good = "CoVdWnWTqvYLikKj8koW6zpxCvK6FzZiD31YWEpD1UNAjWn7vhch";
     let parse = |text: &str| text.parse::<Hash>();
     assert_eq!(parse(good).unwrap().to_string(), good);
-    // Every character flipped in turn: most break the checksum, the first ones the prefix or the length.
+    // Every character flipped in turn: most break the checksum, the first ones the prefix or the
+    // length.
     let mut checksums = 0;
     for position in 0..good.len() {
         let mut text = good.as_bytes().to_vec();
