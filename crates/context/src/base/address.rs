@@ -35,7 +35,10 @@ impl Address {
 
     /// Address `bytes` further in the same chunk.
     pub(crate) fn plus(self, bytes: usize) -> Self {
-        debug_assert!(bytes as u64 % UNIT_BYTES == 0, "records and frames take whole units");
+        debug_assert!(
+            (bytes as u64).is_multiple_of(UNIT_BYTES),
+            "records and frames take whole units"
+        );
         Self { chunk: self.chunk, unit: self.unit + (bytes as u64 / UNIT_BYTES) as u32 }
     }
 

@@ -195,7 +195,10 @@ impl FrameWriter {
 
     /// Returns the bytes of the frame and its checksum. The pack is durable up to `synced`.
     pub(crate) fn finish(mut self, kind: FrameKind, chain: u32, synced: Address) -> (Vec<u8>, u32) {
-        debug_assert!(self.bytes.len() % UNIT_BYTES as usize == 0, "frames take whole units");
+        debug_assert!(
+            self.bytes.len().is_multiple_of(UNIT_BYTES as usize),
+            "frames take whole units"
+        );
         let payload = &self.bytes[FRAME_HEAD_BYTES..];
         let bytes = payload.len() as u32;
         let content = crc32c(payload);
@@ -234,7 +237,10 @@ impl Sink for FrameWriter {
         if self.bytes.len() + self.body.len() > FRAME_BYTES_MAX {
             return Err(Error::CommitTooLarge { limit: FRAME_BYTES_MAX });
         }
-        debug_assert!(self.bytes.len() % UNIT_BYTES as usize == 0, "records begin at units");
+        debug_assert!(
+            self.bytes.len().is_multiple_of(UNIT_BYTES as usize),
+            "records begin at units"
+        );
         let start = self.bytes.len();
         put_leb(&mut self.bytes, self.body.len() as u64);
         self.bytes.extend_from_slice(&self.body);

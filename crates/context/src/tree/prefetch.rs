@@ -70,7 +70,7 @@ impl Tree {
                 match next {
                     PathPosition::NodeAt(link) if is_wanted => waiting.push((link, rest)),
                     PathPosition::ValueAt(link) if is_wanted && rest.is_empty() => {
-                        values.push(link.extent)
+                        values.push(link.extent);
                     }
                     _ => {}
                 }
