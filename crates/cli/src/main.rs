@@ -2,61 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-mod args;
-
-mod back_ends;
-
-mod exit;
-
-mod text;
-
-mod literal;
-
-mod output;
-
-mod progress;
-
-mod stream;
-
-mod bench;
-
-mod shape;
-
-mod btree;
-
-mod context;
-
-mod replay;
-
-mod radix;
-
-mod check_radix;
-
-mod inspect;
-
-mod check_context;
-
+// Bottom-up: a module imports only from modules above it.
+mod ui;
+mod commands;
 mod verify;
-
-mod store;
-
-mod snapshot;
-
-mod versions;
-
-mod source;
-
-mod copy;
-
-mod index;
-
-mod entries;
-
-mod tables;
-
-mod backup;
-
-mod compact;
+mod inspect;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -65,20 +15,24 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use mimalloc::MiMalloc;
 
-use crate::backup::Backup;
-use crate::bench::Bench;
-use crate::compact::Compact;
-use crate::context::ContextCommand;
-use crate::entries::{Count, Del, Get, Put, Scan};
-use crate::exit::Failure;
-use crate::index::Indexes;
-use crate::inspect::Inspect;
-use crate::radix::RadixCommand;
-use crate::replay::Replay;
-use crate::snapshot::Snapshot;
-use crate::tables::Tables;
-use crate::verify::Verify;
-use crate::versions::Versions;
+use crate::commands::backup::Backup;
+use crate::commands::bench::Bench;
+use crate::commands::compact::Compact;
+use crate::commands::context::ContextCommand;
+use crate::commands::index::Indexes;
+use crate::commands::kv::{Count, Del, Get, Put, Scan};
+use crate::commands::radix::RadixCommand;
+use crate::commands::replay::Replay;
+use crate::commands::snapshot::Snapshot;
+use crate::commands::table::Tables;
+use crate::commands::version::Versions;
+use crate::commands::{
+    backup, bench, compact, context, index, kv, radix, snapshot, table, version,
+};
+use crate::inspect::inspect::Inspect;
+use crate::ui::exit::Failure;
+use crate::ui::{output, progress};
+use crate::verify::verify::Verify;
 
 /// Trees of many small nodes are made and freed for each block.
 #[global_allocator]
@@ -118,28 +72,28 @@ enum Command {
     #[command(subcommand, after_help = bench::EXAMPLES)]
     Bench(Bench),
     /// Say what a file or directory of Terrane is, and what is in it
-    #[command(after_help = inspect::EXAMPLES)]
+    #[command(after_help = inspect::inspect::EXAMPLES)]
     Inspect(Inspect),
     /// Re-read and check everything of a store; repair what can be repaired without loss
-    #[command(after_help = verify::EXAMPLES)]
+    #[command(after_help = verify::verify::EXAMPLES)]
     Verify(Verify),
     /// Write the values of some keys of a table
-    #[command(after_help = entries::GET_EXAMPLES)]
+    #[command(after_help = kv::GET_EXAMPLES)]
     Get(Get),
     /// Set the values of some keys of a table, all or none, durably
-    #[command(after_help = entries::PUT_EXAMPLES)]
+    #[command(after_help = kv::PUT_EXAMPLES)]
     Put(Put),
     /// Delete some keys of a table, all or none, durably
-    #[command(after_help = entries::DEL_EXAMPLES)]
+    #[command(after_help = kv::DEL_EXAMPLES)]
     Del(Del),
     /// Write the entries of a table in the order of their keys
-    #[command(after_help = entries::SCAN_EXAMPLES)]
+    #[command(after_help = kv::SCAN_EXAMPLES)]
     Scan(Scan),
     /// Count the entries of a table
-    #[command(after_help = entries::COUNT_EXAMPLES)]
+    #[command(after_help = kv::COUNT_EXAMPLES)]
     Count(Count),
     /// List, create, fill, rename and drop the named tables of a store
-    #[command(subcommand, after_help = tables::EXAMPLES)]
+    #[command(subcommand, after_help = table::EXAMPLES)]
     Table(Tables),
     /// Make B+trees of what is elsewhere
     #[command(subcommand, after_help = index::EXAMPLES)]
@@ -148,7 +102,7 @@ enum Command {
     #[command(subcommand, after_help = snapshot::EXAMPLES)]
     Snapshot(Snapshot),
     /// List, retain and release versions of all tables of a store, and go back to one
-    #[command(subcommand, after_help = versions::EXAMPLES)]
+    #[command(subcommand, after_help = version::EXAMPLES)]
     Version(Versions),
     /// Read, compare, prove, export, import and collect the commits of a context store
     #[command(subcommand, after_help = context::EXAMPLES)]

@@ -1,0 +1,313 @@
+//! `terrane context export` and `import`: one commit as a file, which is that of
+//! [`terrane::context`]'s snapshots, or as a store of its own.
+
+use std::io::{BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Args;
+use serde::Serialize;
+use terrane::backends::BtreeIndexes;
+use terrane::context::{Error, Options, Snapshot, Store, StoreReader};
+use terrane::io::{Disk, RealDisk};
+
+use super::{
+    CACHE_BYTES, CommonArgs, LocationArgs, checkout, open, open_to_write, options, store_bytes,
+};
+use crate::ui::args;
+use crate::ui::exit::Failure;
+use crate::ui::output::{self, bytes};
+use crate::ui::progress::ByteBar;
+use crate::ui::stream::{Input, ModeArgs, Output};
+use crate::ui::text::grouped;
+
+pub(super) const EXPORT_EXAMPLES: &str = "\
+Examples:
+  The newest commit as a file:
+    terrane context export tip.snapshot --store /data/context
+  What a commit has and an older one does not have, for who has the older one:
+    terrane context export day-2.snapshot --at main --from CoV8SQ --store /data/context
+  To another machine, without a file:
+    terrane context export - --store /data/context |
+      ssh host terrane context import - --store /data/context
+  As a store of its own:
+    terrane context export --to /data/copy --store /data/context
+
+All of this works beside a process that has the store open. What is exported of one commit is
+always the same bytes. After Ctrl-C nothing is left of a file; a directory that was being made
+is begun anew by the next call.";
+
+pub(super) const IMPORT_EXAMPLES: &str = "\
+Examples:
+  Make a store of a snapshot:
+    terrane context import tip.snapshot --store /data/new
+  Add what is new since then, and call it `main`:
+    terrane context import day-2.snapshot --store /data/new --branch main
+
+The store is made if it is missing. The hash of every object is computed; the commit is there
+when all of them are right, and durable. What was read before an error or Ctrl-C is no commit:
+in a store that was there it is garbage, which `terrane context gc` takes away; a store that was
+being made cannot be opened, and the next import begins it anew.";
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The file; `-` is standard output
+    #[arg(value_name = "FILE", required_unless_present = "to")]
+    file: Option<PathBuf>,
+    /// Make a store in this directory instead, which has that one commit
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["file", "from", "force"])]
+    to: Option<PathBuf>,
+    #[command(flatten)]
+    locations: LocationArgs,
+    /// Commit or branch; the newest commit if it is left out
+    #[arg(long, value_name = "COMMIT")]
+    at: Option<String>,
+    /// Leave out what this older commit has at the same path; an import then needs that commit
+    #[arg(long, value_name = "COMMIT")]
+    from: Option<String>,
+    /// Replace the file if it is there
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    mode: ModeArgs,
+    /// Show no progress bar
+    #[arg(long)]
+    quiet: bool,
+    #[command(flatten)]
+    pub(super) common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The file; `-` is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Set this branch to the commit
+    #[arg(long, value_name = "NAME")]
+    branch: Option<String>,
+    #[command(flatten)]
+    locations: LocationArgs,
+    /// Take so many elements at most, each of which takes 128 bytes of memory and more
+    #[arg(long, value_name = "N", value_parser = args::count, default_value = "33_554_432")]
+    elements_max: u64,
+    /// Show no progress bar
+    #[arg(long)]
+    quiet: bool,
+    #[command(flatten)]
+    pub(super) common: CommonArgs,
+}
+
+#[derive(Serialize)]
+struct Exported {
+    commit: String,
+    from: Option<String>,
+    file: String,
+    elements: u64,
+    bytes: u64,
+    wall_s: f64,
+}
+
+#[derive(Serialize)]
+struct Copied {
+    commit: String,
+    to: String,
+    elements: u64,
+    store_bytes: u64,
+    wall_s: f64,
+}
+
+#[derive(Serialize)]
+struct Imported {
+    commit: String,
+    file: String,
+    elements: u64,
+    bytes: u64,
+    created: bool,
+    branch: Option<String>,
+    store_bytes: u64,
+    wall_s: f64,
+}
+
+/// What a failed transfer says; of what is wrong with a stream, also which file it is.
+fn failure(error: Error, file: &Path) -> Failure {
+    let is_about_file = matches!(
+        error,
+        Error::Stream { .. }
+            | Error::NotASnapshot
+            | Error::SnapshotVersion { .. }
+            | Error::TruncatedStream { .. }
+            | Error::DamagedStream { .. }
+            | Error::WrongHash { .. }
+            | Error::UnexpectedElement { .. }
+            | Error::RootMismatch { .. }
+    );
+    let failure = Failure::from(error);
+    if is_about_file { failure.about(&file.display().to_string()) } else { failure }
+}
+
+/// Refuses a directory that holds something else.
+fn check_vacant(disk: &dyn Disk, dir: &Path) -> Result<(), Failure> {
+    if disk.kind(dir).map_err(Error::from)?.is_some() {
+        let entries = disk.list(dir).map_err(Error::from)?;
+        // An import that was cut short right at its start leaves its lock.
+        if let Some(entry) = entries.iter().find(|entry| entry.name != "lock") {
+            let (dir, name) = (dir.display(), &entry.name);
+            let message = format!("{dir} is no context store of Terrane: it has {name:?}");
+            return Err(Failure::usage(message));
+        }
+    }
+    Ok(())
+}
+
+/// The store in a directory; none if there is none, or one that an import has not finished.
+fn existing(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Option<StoreReader>, Failure> {
+    match StoreReader::open(Arc::clone(disk), dir, CACHE_BYTES) {
+        Ok(reader) => Ok(Some(reader)),
+        Err(Error::IncompleteImport { .. }) => Ok(None),
+        Err(Error::NotFound { .. }) => check_vacant(disk.as_ref(), dir).map(|()| None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// How a store is made.
+fn new_options() -> Options {
+    Options { cache_bytes: CACHE_BYTES, ..Options::new(Arc::new(BtreeIndexes::default())) }
+}
+
+impl ExportArgs {
+    pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
+        match (&self.file, &self.to) {
+            (Some(_), _) if self.locations.is_some() => {
+                Err(Failure::usage("a file has no archive and no index; give --to DIR"))
+            }
+            (Some(file), _) => self.write_file(file, command),
+            (None, Some(dir)) => self.make_store(dir, command),
+            (None, None) => Err(Failure::usage("give FILE or --to DIR")),
+        }
+    }
+
+    fn make_store(&self, dir: &Path, command: &str) -> Result<(), Failure> {
+        let started = Instant::now();
+        let reader = open(&self.common.store)?;
+        let (commit, _) = checkout(&reader, self.at.as_deref())?;
+        let disk = self.mode.disk()?;
+        if existing(&disk, dir)?.is_some() {
+            let message =
+                format!("{} holds a store already; choose another directory", dir.display());
+            return Err(Failure::usage(message));
+        }
+        let done = reader.export_store(&commit, disk, dir, &self.locations.over(new_options()))?;
+        let report = Copied {
+            commit: commit.to_base58(),
+            to: dir.display().to_string(),
+            elements: done.elements,
+            store_bytes: store_bytes(dir)?,
+            wall_s: started.elapsed().as_secs_f64(),
+        };
+        let lines = [
+            ("exported", format!("{} to {}", report.commit, report.to)),
+            ("elements", grouped(report.elements)),
+            ("store", bytes(report.store_bytes)),
+            ("time", format!("{:.3} s", report.wall_s)),
+        ];
+        output::report(command, self.common.json, &report, &lines)
+    }
+
+    fn write_file(&self, path: &Path, command: &str) -> Result<(), Failure> {
+        let output = Output::new(path, self.force, self.common.json)?.with_mode(self.mode);
+        let started = Instant::now();
+        let signals = output.interrupts();
+        let reader = open(&self.common.store)?;
+        let (commit, _) = checkout(&reader, self.at.as_deref())?;
+        let from = self.from.as_ref().map(|_| checkout(&reader, self.from.as_deref()));
+        let from = from.transpose()?.map(|(from, _)| from);
+        let bar = ByteBar::new("exporting", self.quiet);
+        let export = |out: &mut dyn Write| match &from {
+            Some(from) => reader.export_since(from, &commit, out),
+            None => reader.export(&commit, out),
+        };
+        let done = output.export((bar, None), signals, export, |error| failure(error, path))?;
+        let Some(Snapshot { elements, bytes: size, .. }) = done else { return Ok(()) };
+        let report = Exported {
+            commit: commit.to_base58(),
+            from: from.map(|from| from.to_base58()),
+            file: path.display().to_string(),
+            elements,
+            bytes: size,
+            wall_s: started.elapsed().as_secs_f64(),
+        };
+        let mut lines = vec![("exported", format!("{} to {}", report.commit, report.file))];
+        lines.extend(report.from.iter().map(|from| ("without what is in", from.clone())));
+        lines.extend([
+            ("elements", grouped(elements)),
+            ("bytes", bytes(size)),
+            ("time", format!("{:.3} s", report.wall_s)),
+        ]);
+        output.report(command, &report, &output::aligned(&lines))
+    }
+}
+
+impl ImportArgs {
+    pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
+        let started = Instant::now();
+        let (path, dir) = (self.file.as_path(), self.common.store.as_path());
+        // Before a store is made for what is not there.
+        let mut input = BufReader::new(Input::open(path, ByteBar::new("importing", self.quiet))?);
+        let disk: Arc<dyn Disk> = RealDisk::auto();
+        let reader = existing(&disk, dir)?;
+        let created = reader.is_none();
+        let failed = |error| failure(error, path);
+        let branch = self.branch.as_ref().map(String::as_bytes);
+        let (store, snapshot) = match reader {
+            Some(reader) => {
+                let options =
+                    Options { import_elements_max: self.elements_max, ..options(&reader) };
+                let options = self.locations.over(options);
+                drop(reader);
+                let store = open_to_write(disk, dir, &options)?;
+                let imported = match branch {
+                    Some(branch) => store.import_to(branch, &mut input),
+                    None => store.import(&mut input),
+                };
+                let imported = imported.or_else(|error| {
+                    store.close()?;
+                    Err(error)
+                });
+                (store, imported.map_err(failed)?)
+            }
+            None => {
+                let options = Options { import_elements_max: self.elements_max, ..new_options() };
+                let options = self.locations.over(options);
+                let imported = match branch {
+                    Some(branch) => Store::import_new_to(disk, dir, &options, branch, &mut input),
+                    None => Store::import_new(disk, dir, &options, &mut input),
+                };
+                imported.map_err(failed)?
+            }
+        };
+        drop(input);
+        store.close()?;
+        let report = Imported {
+            commit: snapshot.commit.to_base58(),
+            file: path.display().to_string(),
+            elements: snapshot.elements,
+            bytes: snapshot.bytes,
+            created,
+            branch: self.branch.clone(),
+            store_bytes: store_bytes(dir)?,
+            wall_s: started.elapsed().as_secs_f64(),
+        };
+        let made = if created { "a new store" } else { "the store" };
+        let mut lines =
+            vec![("imported", format!("{} into {made} {}", report.commit, dir.display()))];
+        lines.extend(report.branch.iter().map(|branch| ("branch", branch.clone())));
+        lines.extend([
+            ("elements", grouped(report.elements)),
+            ("bytes", bytes(report.bytes)),
+            ("store", bytes(report.store_bytes)),
+            ("time", format!("{:.3} s", report.wall_s)),
+        ]);
+        output::report(command, self.common.json, &report, &lines)
+    }
+}

@@ -1,0 +1,158 @@
+//! `terrane index`: B+trees made of what is elsewhere; and their entries, as `terrane put` and `del` change them.
+//!
+//! # JSON
+//!
+//! | command | fields                                                                                      |
+//! |---------|---------------------------------------------------------------------------------------------|
+//! | `build` | `entries`, `digest` (of the state, as everywhere), `file_bytes`, `wall_s`, `entries_per_s` |
+
+use std::ops::RangeBounds;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use terrane::btree::{Config, Index, Update};
+use terrane::io::{Disk, RealDisk};
+use terrane::lsm::TableName;
+
+use crate::commands::btree::{Place, config_of};
+use crate::commands::copy::{self, Copied, FromArgs};
+use crate::commands::source::{MAIN_TABLE, Range};
+use crate::ui::args;
+use crate::ui::exit::Failure;
+use crate::ui::output::bytes;
+
+/// Keys of a range that are removed as one batch: with keys of 512 bytes a quarter of what a batch may have.
+const BATCH_KEYS_MAX: usize = 4_000;
+
+/// What can be done with B+trees.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Indexes {
+    /// Make a B+tree of all entries of a table, or of another B+tree
+    #[command(after_help = EXAMPLES)]
+    Build(BuildArgs),
+}
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  terrane index build --store /data/index --from /data/ledger
+  One of its tables, with keys of 32 bytes and values of 13, which take less room then:
+    terrane index build --store /data/index --from /data/ledger --from-table commits \\
+      --key-bytes 32 --value-bytes 13
+  And back again:
+    terrane table build commits --store /data/copy --from /data/index --create
+
+The directory of the B+tree must be missing, empty, or have a B+tree without entries. It has all
+entries, durably, when the command ends with exit code 0, and none otherwise. Keys of more than
+512 bytes, values of more than 768, and blobs are refused with exit code 2. `terrane get`,
+`put`, `del`, `scan` and `count` take the directory of a B+tree as --store.";
+
+/// Opens what is in a directory for changing it, if that is a B+tree.
+///
+/// # Errors
+/// [`Failure`], also if a table of it is named.
+pub(crate) fn open_if_index(dir: &Path, table: &TableName) -> Result<Option<Index>, Failure> {
+    let disk: Arc<dyn Disk> = RealDisk::auto();
+    if Place::of(&disk, dir)? != Some(Place::Dir) {
+        return Ok(None);
+    }
+    if table.as_str() != MAIN_TABLE {
+        return Err(Failure::usage(format!("{} is a B+tree: no tables", dir.display())));
+    }
+    let config = config_of(&disk, dir)?;
+    Ok(Some(Index::open(disk, dir, &config)?))
+}
+
+/// Removes the keys of a range, all or none; says how many there were.
+///
+/// # Errors
+/// [`Failure`].
+pub(crate) fn delete_range(index: &Index, range: Range) -> Result<u64, Failure> {
+    let (from, to) = range.bounds();
+    let mut cursor = index.range::<Vec<u8>>((from.clone(), to.clone()))?;
+    let mut keys = Vec::new();
+    while let Some((key, _)) = cursor.next()? {
+        if keys.len() == BATCH_KEYS_MAX {
+            // Too many for one batch: the leaves are gone through instead.
+            let before = index.len()?;
+            index.filter(|key, _| {
+                !RangeBounds::<Vec<u8>>::contains::<Vec<u8>>(
+                    &(from.as_ref(), to.as_ref()),
+                    &key.to_vec(),
+                )
+            })?;
+            return Ok(before.saturating_sub(index.len()?));
+        }
+        keys.push(key.to_vec());
+    }
+    let updates: Vec<Update<'_>> = keys.iter().map(|key| Update::Remove(key)).collect();
+    Ok(index.apply(&updates)? as u64)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BuildArgs {
+    /// Directory of the B+tree
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    #[command(flatten)]
+    from: FromArgs,
+    /// Bytes of each key, if all have as many
+    #[arg(long, value_name = "N")]
+    key_bytes: Option<usize>,
+    /// Bytes of each value, if all have as many
+    #[arg(long, value_name = "N")]
+    value_bytes: Option<usize>,
+    /// How full pages are made: 100 for what is not changed later
+    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u32).range(50..=100))]
+    fill: u32,
+    /// Memory of the B+tree while it is built
+    #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "64MiB")]
+    memory_budget: u64,
+    /// Write one JSON object to standard output at the end
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Built<'a> {
+    file_bytes: u64,
+    #[serde(flatten)]
+    copied: &'a Copied,
+}
+
+impl Indexes {
+    pub(crate) fn json(&self) -> bool {
+        let Self::Build(args) = self;
+        args.json
+    }
+
+    pub(crate) fn command(&self) -> &'static str {
+        match self {
+            Self::Build(_) => "index build",
+        }
+    }
+
+    /// Runs it and writes its report.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let Self::Build(args) = self;
+        args.run()
+    }
+}
+
+impl BuildArgs {
+    fn run(&self) -> Result<(), Failure> {
+        let mut config = Config::variable();
+        (config.key_bytes, config.value_bytes) = (self.key_bytes, self.value_bytes);
+        let config = config.with_memory(usize::try_from(self.memory_budget).unwrap_or(usize::MAX));
+        let copied = copy::to_index(&self.from, &self.store, &config, self.fill)?;
+        let file = std::fs::metadata(self.store.join("tree"));
+        let file_bytes = file.map_or(0, |file| file.len());
+        let built = Built { file_bytes, copied: &copied };
+        let made = format!("B+tree {}, {}", self.store.display(), bytes(file_bytes));
+        copy::report("index build", self.json, &built, &copied, made)
+    }
+}

@@ -1,0 +1,707 @@
+//! `terrane get`, `put`, `del`, `scan` and `count`: the entries of a named table, or of a B+tree, whose directory takes the
+//! place of the store's, by hand.
+//!
+//! Keys and values are written and shown as the module `literal` says; so what `scan` writes, `put --input` reads.
+//!
+//! # JSON
+//!
+//! Keys, values and blobs are texts of the same kind: printable text as it is, other bytes as `hex:` and digits. `table` and
+//! `commit` are null for a B+tree.
+//!
+//! | command | fields                                                                                     |
+//! |---------|--------------------------------------------------------------------------------------------|
+//! | `get`   | `table`, `entries`: list, in the order asked for, of `key`, `found`, and `value` and `blob`, which are null if there is none; `ok` is false, with exit code 1 and the kind `not_found`, if any key is absent |
+//! | `put`   | `table`, `created` (whether the table was made), `entries` (how many were given), `commit` |
+//! | `del`   | `table`, `deleted` and `absent` (of the keys given, each counted once; 0 for a range), `commit` (null if nothing was there to delete) |
+//! | `scan`  | `table`, `count`, `entries`: list of `key`, `value`, `blob`                                |
+//! | `count` | `table`, `count`                                                                           |
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Read};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+use terrane::btree::{self, Index};
+use terrane::lsm::{
+    BLOB_BYTES_MAX, KEY_BYTES_MAX, NamedTable, Store, TableConfig, TableName, Update,
+    VALUE_BYTES_MAX,
+};
+
+use crate::commands::index::{delete_range, open_if_index};
+use crate::commands::source::{MAIN_TABLE, Range, Source};
+use crate::commands::store::{check_table, open_tables, open_tables_with};
+use crate::commands::version::{Which, which};
+use crate::ui::args;
+use crate::ui::exit::Failure;
+use crate::ui::literal;
+use crate::ui::output;
+use crate::ui::text::{count_of, grouped};
+
+/// Entries that a scan takes at once.
+const CHUNK: usize = 256;
+
+pub(crate) const GET_EXAMPLES: &str = "\
+Examples:
+  terrane get alice --store /data/ledger
+  terrane get alice hex:00ff --store /data/ledger --table accounts
+  Bytes as they are:
+    terrane get picture --store /data/ledger --raw > picture.png
+  An entry of a B+tree:
+    terrane get hex:00ff --store /data/index
+
+One key: its value is written. Several: a line for each, key and value with a tab between them.
+A blob is one more field. Text is written as it is if all of it is printable, other bytes as
+`hex:` and digits. If a key is absent, standard error says so and the exit code is 1; the others
+are written.";
+
+pub(crate) const PUT_EXAMPLES: &str = "\
+Examples:
+  The first entry of a new store:
+    terrane put alice 100 --store /data/ledger --create
+  Several at once, all or none of them:
+    terrane put alice 90 bob 10 --store /data/ledger
+    terrane put hex:00ff @picture.png --store /data/ledger --table pictures
+  What another table holds:
+    terrane scan --store /data/ledger | terrane put --input - --store /data/copy --create
+  A store that keeps 256 MiB of the disk in reserve:
+    terrane put alice 100 --store /data/ledger --create --reserve 256MiB
+  An entry of a B+tree:
+    terrane put hex:00ff 7 --store /data/index
+  A key or a value that begins with `-`:
+    terrane put --store /data/ledger -- balance -5
+
+The entries are durable when the command ends with exit code 0. A missing table, or store, is an
+error, so that a misspelt name makes nothing; with --create it is made, with the default
+options. `terrane table create` has others. When the disk is full and the store's reserve is in
+use, put is refused with exit code 3, and `terrane del`, `terrane table drop` and `terrane
+snapshot delete` make room; the store remembers its reserve, which `terrane inspect` shows.";
+
+pub(crate) const DEL_EXAMPLES: &str = "\
+Examples:
+  terrane del alice --store /data/ledger
+  Several at once, all or none of them:
+    terrane del alice bob hex:00ff --store /data/ledger --table accounts
+  All keys that begin with something, or from one key to before another:
+    terrane del --prefix account/ --store /data/ledger
+    terrane del --from hex:00 --to hex:80 --store /data/ledger
+
+The deletions are durable when the command ends with exit code 0. Deleting what is absent is no
+error; how many keys were there is told. A range is deleted whole or not at all. To remove all
+entries of a table, drop it: `terrane table drop`.";
+
+pub(crate) const SCAN_EXAMPLES: &str = "\
+Examples:
+  terrane scan --store /data/ledger
+  terrane scan --store /data/ledger --prefix account/ --limit 10
+  The newest of some numbered keys:
+    terrane scan --store /data/ledger --from hex:00 --to hex:80 --reverse --limit 1
+
+One line for each entry, in the order of the bytes of their keys: key and value with a tab
+between them, and the blob as a third field if there is one. Text is written as it is if all of
+it is printable, other bytes as `hex:` and digits; `terrane put --input` reads these lines. With
+--json all entries are kept in memory first. Where another process has the store open, the
+entries are those of its last commit.";
+
+pub(crate) const COUNT_EXAMPLES: &str = "\
+Examples:
+  terrane count --store /data/ledger
+  terrane count --store /data/ledger --prefix account/
+
+Every entry in the range is read; nothing is estimated. Where another process has the store
+open, the entries are those of its last commit.";
+
+/// The table of a command.
+#[derive(Debug, Args)]
+pub(crate) struct TableArgs {
+    /// Directory of the store, or of a B+tree
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    /// Name of the table
+    #[arg(long, value_name = "NAME", default_value = MAIN_TABLE, value_parser = args::table_name)]
+    table: TableName,
+    /// Write one JSON object to standard output at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What a store keeps of the disk.
+#[derive(Debug, Args)]
+pub(crate) struct ReserveArgs {
+    /// Keep so much of the disk in reserve for the store, from now on: when the disk is full, entries can still be
+    /// deleted; 0 for none. A new store has 1 MiB, or less on a small disk
+    #[arg(long, value_name = "SIZE", value_parser = args::reserve)]
+    reserve: Option<u64>,
+}
+
+impl ReserveArgs {
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        self.reserve
+    }
+}
+
+/// Part of a table.
+#[derive(Debug, Args)]
+struct RangeArgs {
+    /// Begin with this key
+    #[arg(long, value_name = "KEY")]
+    from: Option<OsString>,
+    /// End before this key
+    #[arg(long, value_name = "KEY")]
+    to: Option<OsString>,
+    /// Only keys that begin with this
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
+    prefix: Option<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Get {
+    /// Keys: text, `hex:…` or `@file`
+    #[arg(value_name = "KEY", required = true)]
+    keys: Vec<OsString>,
+    /// Write the bytes of the value as they are, and nothing else
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+    /// Read a retained version, by its number or its name
+    #[arg(long, value_name = "VERSION", value_parser = which)]
+    at: Option<Which>,
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Put {
+    /// Keys and values: text, `hex:…` or `@file`
+    #[arg(value_name = "KEY VALUE", required_unless_present = "input")]
+    pairs: Vec<OsString>,
+    /// Read lines as `terrane scan` writes them from this file instead, all as one commit; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "pairs")]
+    input: Option<PathBuf>,
+    /// Refuse a longer line: it is a file of another kind
+    #[arg(long, value_name = "SIZE", value_parser = args::positive_size, default_value = "64MiB")]
+    line_max: u64,
+    /// Combine with the value that is there, by the resolve function of the table
+    #[arg(long)]
+    upsert: bool,
+    /// Make the table, and the store, if it is missing
+    #[arg(long)]
+    create: bool,
+    #[command(flatten)]
+    reserve: ReserveArgs,
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Del {
+    /// Keys: text, `hex:…` or `@file`
+    #[arg(
+        value_name = "KEY",
+        required_unless_present_any = ["from", "to", "prefix"],
+        conflicts_with_all = ["from", "to", "prefix"]
+    )]
+    keys: Vec<OsString>,
+    #[command(flatten)]
+    range: RangeArgs,
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Scan {
+    #[command(flatten)]
+    range: RangeArgs,
+    /// Begin at the end
+    #[arg(long)]
+    reverse: bool,
+    /// Stop after so many entries
+    #[arg(long, value_name = "N", value_parser = args::count)]
+    limit: Option<u64>,
+    /// Read a retained version, by its number or its name
+    #[arg(long, value_name = "VERSION", value_parser = which)]
+    at: Option<Which>,
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Count {
+    #[command(flatten)]
+    range: RangeArgs,
+    /// Read a retained version, by its number or its name
+    #[arg(long, value_name = "VERSION", value_parser = which)]
+    at: Option<Which>,
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+}
+
+#[derive(Serialize)]
+struct Answered {
+    key: String,
+    found: bool,
+    value: Option<String>,
+    blob: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Got<'a> {
+    table: Option<&'a str>,
+    entries: Vec<Answered>,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    table: Option<&'a str>,
+    created: bool,
+    entries: u64,
+    commit: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Removed<'a> {
+    table: Option<&'a str>,
+    deleted: u64,
+    absent: u64,
+    commit: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    key: String,
+    value: String,
+    blob: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Scanned<'a> {
+    table: Option<&'a str>,
+    count: u64,
+    entries: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Counted<'a> {
+    table: Option<&'a str>,
+    count: u64,
+}
+
+fn arguments(texts: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
+    texts.iter().map(|text| literal::argument(text)).collect()
+}
+
+impl TableArgs {
+    /// Opens the store for reading, which must have the table, or a B+tree; another process may have it open.
+    fn read(&self, at: Option<&Which>) -> Result<Source, Failure> {
+        Source::open(&self.store, &self.table, at)
+    }
+
+    /// Opens the store, which must have the table.
+    fn open(&self) -> Result<(Store, NamedTable), Failure> {
+        check_table(&self.store, &self.table)?;
+        let store = open_tables(&self.store, false)?;
+        let table = store.table(&self.table)?;
+        Ok((store, table))
+    }
+
+    fn name(&self) -> &str {
+        self.table.as_str()
+    }
+}
+
+/// Closes a store to which something was committed.
+fn close(store: &Store) -> Result<(), Failure> {
+    let failed =
+        |error| Failure::from(error).about("committed and durable, but closing the store failed");
+    store.close().map_err(failed)
+}
+
+impl Get {
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        if self.raw && self.keys.len() > 1 {
+            return Err(Failure::usage("--raw writes the value of one key"));
+        }
+        let keys = arguments(&self.keys)?;
+        let source = self.common.read(self.at.as_ref())?;
+        let found = source.get_many(&keys)?;
+        let name = source.name(&self.common.table);
+        let absent: Vec<String> = keys
+            .iter()
+            .zip(&found)
+            .filter(|(_, found)| found.is_none())
+            .map(|(key, _)| format!("`{}`", literal::shown(key)))
+            .collect();
+        let place = name.map_or("the B+tree".to_owned(), |name| format!("table `{name}`"));
+        let failure = (!absent.is_empty())
+            .then(|| Failure::not_found(format!("not in {place}: {}", absent.join(", "))));
+        if self.raw {
+            if let Some(failure) = failure {
+                return Err(failure);
+            }
+            let mut out = io::stdout().lock();
+            if let Some(Some(found)) = found.first() {
+                output::write(&mut out, &found.value)?;
+            }
+            return Ok(0);
+        }
+        let is_single = keys.len() == 1;
+        let mut lines = Vec::new();
+        let mut entries = Vec::new();
+        for (key, found) in keys.iter().zip(&found) {
+            if let Some(found) = found {
+                let key = (!is_single).then_some(key.as_slice());
+                lines.push(literal::line(key.into_iter().chain(found.fields())));
+            }
+            let blob = found.as_ref().and_then(|found| found.blob.as_deref());
+            entries.push(Answered {
+                key: literal::shown(key),
+                found: found.is_some(),
+                value: found.as_ref().map(|found| literal::shown(&found.value)),
+                blob: blob.map(literal::shown),
+            });
+        }
+        if lines.is_empty() && !self.common.json {
+            // Not even an empty line: that would be an empty value.
+            return failure.map_or(Ok(0), Err);
+        }
+        let got = Got { table: name, entries };
+        output::checked("get", self.common.json, &got, &lines.join("\n"), failure.as_ref())
+    }
+}
+
+/// What is to be written: key, value, and perhaps a blob.
+struct Given {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    blob: Option<Vec<u8>>,
+}
+
+impl Given {
+    /// Refuses what no table takes, before a store is made for it.
+    fn check(&self) -> Result<(), Failure> {
+        let blob_len = self.blob.as_ref().map_or(0, Vec::len);
+        for (part, bytes, limit) in [
+            ("key", self.key.len(), KEY_BYTES_MAX),
+            ("value", self.value.len(), VALUE_BYTES_MAX),
+            ("blob", blob_len, BLOB_BYTES_MAX),
+        ] {
+            if bytes > limit {
+                return Err(Failure::usage(format!(
+                    "a {part} of {bytes} bytes; the limit is {limit}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that the entries of one commit may have together.
+const COMMIT_BYTES_MAX: u64 = 1 << 30;
+
+/// The entries that the lines of a file stand for. In memory is what will be one commit, and a line.
+fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Given>, Failure> {
+    let unreadable = |error: io::Error| {
+        let message = format!("{}: {error}", path.display());
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::IsADirectory => Failure::usage(message),
+            _ => Failure::environment(message),
+        }
+    };
+    let mut input: Box<dyn BufRead> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(BufReader::new(File::open(path).map_err(unreadable)?))
+    };
+
+    let mut entries = Vec::new();
+    let mut bytes = 0;
+    let mut line = Vec::new();
+    for number in 1_u64.. {
+        line.clear();
+        let more = line_max.saturating_add(1);
+        let read = (&mut input).take(more).read_until(b'\n', &mut line).map_err(unreadable)?;
+        if read == 0 {
+            break;
+        }
+        let failed = |why: &str| {
+            let at = format!("{}: line {number}", path.display());
+            Failure::usage(format!("{at}: {why}"))
+        };
+        if line.pop_if(|last| *last == b'\n').is_none() && read as u64 > line_max {
+            return Err(failed(&format!("longer than {line_max} bytes; --line-max allows more")));
+        }
+
+        let mut fields = literal::fields(&line).map_err(|why| failed(&why))?.into_iter();
+        let (Some(key), Some(value), blob, None) =
+            (fields.next(), fields.next(), fields.next(), fields.next())
+        else {
+            return Err(failed("not key, tab and value, and perhaps one more tab and a blob"));
+        };
+        bytes += [&key, &value].into_iter().chain(&blob).map(|part| part.len() as u64).sum::<u64>();
+        if bytes > COMMIT_BYTES_MAX {
+            return Err(failed(
+                "the lines are one commit, which has 1 GiB at most; split the file",
+            ));
+        }
+        entries.push(Given { key, value, blob });
+    }
+    Ok(entries)
+}
+
+impl Put {
+    fn entries(&self) -> Result<Vec<Given>, Failure> {
+        if let Some(path) = &self.input {
+            return entries_of(path, self.line_max);
+        }
+        let mut entries = Vec::new();
+        let mut fields = arguments(&self.pairs)?.into_iter();
+        while let Some(key) = fields.next() {
+            let Some(value) = fields.next() else {
+                let key = literal::shown(&key);
+                return Err(Failure::usage(format!("the last key, `{key}`, has no value")));
+            };
+            entries.push(Given { key, value, blob: None });
+        }
+        Ok(entries)
+    }
+
+    fn update<'a>(&self, given: &'a Given) -> Result<(&'a [u8], Update<'a>), Failure> {
+        let update = match (&given.blob, self.upsert) {
+            (None, false) => Update::Insert(&given.value),
+            (None, true) => Update::Upsert(&given.value),
+            (Some(blob), false) => Update::InsertWithBlob(&given.value, blob),
+            (Some(_), true) => {
+                let key = literal::shown(&given.key);
+                return Err(Failure::usage(format!("`{key}` has a blob: --upsert takes none")));
+            }
+        };
+        Ok((&given.key, update))
+    }
+
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let entries = self.entries()?;
+        entries.iter().try_for_each(Given::check)?;
+        let updates: Vec<_> =
+            entries.iter().map(|given| self.update(given)).collect::<Result<_, _>>()?;
+        let TableArgs { store, table: name, json } = &self.common;
+        if !self.create && !store.exists() {
+            let shown = store.display();
+            return Err(Failure::usage(format!("{shown} does not exist; --create makes it")));
+        }
+        if let Some(index) = open_if_index(store, name)? {
+            return self.put_into(&index, &entries);
+        }
+        if !self.create {
+            check_table(store, name).map_err(|failure| match failure.kind() {
+                "bad_input" => failure.with_note("--create makes it"),
+                _ => failure,
+            })?;
+        }
+        let store = open_tables_with(store, self.create, self.reserve.bytes())?;
+        let (table, created) = match store.table(name) {
+            Ok(table) => (table, false),
+            Err(terrane::lsm::Error::TableDoesNotExist { .. }) if self.create => {
+                (store.create_table(name, &TableConfig::default())?, true)
+            }
+            Err(error @ terrane::lsm::Error::TableDoesNotExist { .. }) => {
+                return Err(Failure::usage(format!("{error}; --create makes it")));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let commit = table.write_batch(&updates)?.commit();
+        close(&store)?;
+        let (table, commit) = (Some(name.as_str()), Some(commit));
+        let written = Written { table, created, entries: entries.len() as u64, commit };
+        let put = count_of(written.entries, "entry", "entries");
+        let made = if created { ", which is new" } else { "" };
+        let mut lines = vec![("put", format!("{put} in table {name}{made}"))];
+        lines.extend(commit.map(|commit| ("commit", commit.to_string())));
+        output::report("put", *json, &written, &lines).map(|()| 0)
+    }
+
+    fn put_into(&self, index: &Index, entries: &[Given]) -> Result<u8, Failure> {
+        if self.upsert || self.reserve.bytes().is_some() {
+            return Err(Failure::usage("a B+tree has no resolve function and no reserve"));
+        }
+        if let Some(given) = entries.iter().find(|given| given.blob.is_some()) {
+            let key = literal::shown(&given.key);
+            return Err(Failure::usage(format!("`{key}` has a blob; a B+tree has none")));
+        }
+        let pairs: Vec<(&[u8], &[u8])> =
+            entries.iter().map(|given| (&given.key[..], &given.value[..])).collect();
+        index.replace_many(&pairs)?;
+        index.close()?;
+        let entries = entries.len() as u64;
+        let written = Written { table: None, created: false, entries, commit: None };
+        let put = format!("{} in the B+tree", count_of(entries, "entry", "entries"));
+        output::report("put", self.common.json, &written, &[("put", put)]).map(|()| 0)
+    }
+}
+
+/// Deletes those of some keys that are there, and says how many and with which commit.
+fn delete(table: &NamedTable, keys: &[Vec<u8>]) -> Result<(u64, Option<u64>), Failure> {
+    let found = table.get_many(keys)?;
+    let present = keys.iter().zip(&found).filter(|(_, found)| found.is_found());
+    let updates: Vec<_> = present.map(|(key, _)| (key, Update::Delete)).collect();
+    match updates.as_slice() {
+        [] => Ok((0, None)),
+        updates => Ok((updates.len() as u64, Some(table.write_batch(updates)?.commit()))),
+    }
+}
+
+impl Del {
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let keys: BTreeSet<Vec<u8>> = arguments(&self.keys)?.into_iter().collect();
+        let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+        let range = self.range.keys()?;
+        let (name, (deleted, commit)) = match open_if_index(&self.common.store, &self.common.table)?
+        {
+            Some(index) => (None, (delete_from(&index, &keys, range)?, None)),
+            None => {
+                let (store, table) = self.common.open()?;
+                let done =
+                    if keys.is_empty() { range.delete(&table)? } else { delete(&table, &keys)? };
+                close(&store)?;
+                (Some(self.common.name()), done)
+            }
+        };
+        let absent = (keys.len() as u64).saturating_sub(deleted);
+        let report = Removed { table: name, deleted, absent, commit };
+        let entries = count_of(deleted, "entry", "entries");
+        let place = name.map_or("the B+tree".to_owned(), |name| format!("table {name}"));
+        let mut lines = vec![("deleted", format!("{entries} of {place}"))];
+        if report.absent > 0 {
+            lines.push(("absent", grouped(report.absent)));
+        }
+        output::report("del", self.common.json, &report, &lines).map(|()| 0)
+    }
+}
+
+/// Deletes keys of a B+tree, or a range if there are none; says how many were there.
+fn delete_from(index: &Index, keys: &[Vec<u8>], range: Range) -> Result<u64, Failure> {
+    let deleted = if keys.is_empty() {
+        delete_range(index, range)?
+    } else {
+        let updates: Vec<_> = keys.iter().map(|key| btree::Update::Remove(key)).collect();
+        index.apply(&updates)? as u64
+    };
+    index.close()?;
+    Ok(deleted)
+}
+
+impl RangeArgs {
+    fn keys(&self) -> Result<Range, Failure> {
+        let key = |text: &Option<OsString>| text.as_deref().map(literal::argument).transpose();
+        if let Some(prefix) = key(&self.prefix)? {
+            return Ok(Range::Prefix(prefix));
+        }
+        let from = key(&self.from)?.map_or(Bound::Unbounded, Bound::Included);
+        let to = key(&self.to)?.map_or(Bound::Unbounded, Bound::Excluded);
+        Ok(Range::Between(from, to))
+    }
+}
+
+impl Range {
+    /// Deletes its keys, and says how many there were just before, and with which commit.
+    fn delete(self, table: &NamedTable) -> Result<(u64, Option<u64>), Failure> {
+        let view = table.view()?;
+        let mut cursor = match &self {
+            Self::Prefix(prefix) => view.prefix(prefix)?,
+            Self::Between(from, to) => view.range::<Vec<u8>, _>((from.clone(), to.clone()))?,
+        };
+        let mut count = 0;
+        while cursor.next_ref()?.is_some() {
+            count += 1;
+        }
+        if count == 0 {
+            return Ok((0, None));
+        }
+
+        let ticket = match self {
+            Self::Prefix(prefix) => table.delete_prefix(&prefix)?,
+            Self::Between(from, to) => table.delete_range::<Vec<u8>, _>((from, to))?,
+        };
+        Ok((count, Some(ticket.commit())))
+    }
+}
+
+impl Scan {
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let source = self.common.read(self.at.as_ref())?;
+        let entries = self.scan(&source)?;
+        if !self.common.json {
+            return Ok(0);
+        }
+        let table = source.name(&self.common.table);
+        let report = Scanned { table, count: entries.len() as u64, entries };
+        output::report("scan", true, &report, &[]).map(|()| 0)
+    }
+
+    /// Writes the entries, or returns them for JSON.
+    fn scan(&self, source: &Source) -> Result<Vec<Entry>, Failure> {
+        let mut stored = source.entries(self.range.keys()?, self.reverse)?;
+        let mut out = BufWriter::new(io::stdout().lock());
+        let mut entries = Vec::new();
+        let mut left = self.limit.unwrap_or(u64::MAX);
+        loop {
+            let wanted = left.min(CHUNK as u64) as usize;
+            let taken = stored.take(wanted)?;
+            for (key, found) in &taken {
+                let fields = [key.as_slice()].into_iter().chain(found.fields());
+                if self.common.json {
+                    let (key, value) = (literal::shown(key), literal::shown(&found.value));
+                    entries.push(Entry {
+                        key,
+                        value,
+                        blob: found.blob.as_deref().map(literal::shown),
+                    });
+                } else if !output::write(
+                    &mut out,
+                    format!("{}\n", literal::line(fields)).as_bytes(),
+                )? {
+                    return Ok(entries);
+                }
+            }
+            left -= taken.len() as u64;
+            if taken.len() < wanted || left == 0 {
+                break;
+            }
+        }
+        output::flush(&mut out)?;
+        Ok(entries)
+    }
+}
+
+impl Count {
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let source = self.common.read(self.at.as_ref())?;
+        let count = source.count(self.range.keys()?)?;
+        let report = Counted { table: source.name(&self.common.table), count };
+        if self.common.json {
+            return output::report("count", true, &report, &[]).map(|()| 0);
+        }
+        output::print(&count.to_string()).map(|()| 0)
+    }
+}

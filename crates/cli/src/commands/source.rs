@@ -1,0 +1,229 @@
+//! What `terrane get`, `scan` and `count` read: a named table of a store, or a B+tree, whose entries have no blobs.
+
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane::btree::{self, IndexReader};
+use terrane::io::{Disk, RealDisk};
+use terrane::lsm::{BlobRef, Cursor, Lookup, Record, Session, StoreReader, Table, TableName};
+
+use crate::commands::btree::{Place, config_of};
+use crate::commands::store::open_to_read;
+use crate::commands::version::Which;
+use crate::ui::exit::Failure;
+
+/// The table that is meant if none is named.
+pub(crate) const MAIN_TABLE: &str = "main";
+
+/// A place with entries, opened for reading; another process may be writing to it.
+pub(crate) enum Source {
+    Table(StoreReader, Arc<Table>),
+    Index(IndexReader),
+}
+
+/// What belongs to a key.
+pub(crate) struct Found {
+    pub(crate) value: Vec<u8>,
+    pub(crate) blob: Option<Vec<u8>>,
+}
+
+/// Keys from one bound to another, or all that begin alike.
+pub(crate) enum Range {
+    Prefix(Vec<u8>),
+    Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
+}
+
+/// The entries of a range, in the order asked for.
+pub(crate) enum Entries<'a> {
+    Table { session: &'a Session, cursor: Cursor, reverse: bool },
+    Index(btree::Cursor),
+}
+
+impl Found {
+    /// As they stand in a line, after the key.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = &[u8]> {
+        [self.value.as_slice()].into_iter().chain(self.blob.as_deref())
+    }
+}
+
+impl Source {
+    /// Opens what is in a directory, of a store the table with this name, as it is now or was `at` a version.
+    ///
+    /// # Errors
+    /// [`Failure`], also if a B+tree is asked for what only stores have.
+    pub(crate) fn open(dir: &Path, table: &TableName, at: Option<&Which>) -> Result<Self, Failure> {
+        Self::open_watched(dir, table, at)
+    }
+
+    /// The same, for work that listens to signals itself.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn open_watched(
+        dir: &Path,
+        table: &TableName,
+        at: Option<&Which>,
+    ) -> Result<Self, Failure> {
+        let disk: Arc<dyn Disk> = RealDisk::auto();
+        if Place::of(&disk, dir)? == Some(Place::Dir) {
+            if table.as_str() != MAIN_TABLE || at.is_some() {
+                let dir = dir.display();
+                return Err(Failure::usage(format!("{dir} is a B+tree: no tables, no versions")));
+            }
+            let config = config_of(&disk, dir)?;
+            return Ok(Self::Index(IndexReader::open(disk, dir, &config)?));
+        }
+        let reader = open_to_read(dir)?;
+        let table = match at {
+            Some(version) => version.open(&reader)?.table(table)?,
+            None => reader.table(table)?,
+        };
+        Ok(Self::Table(reader, table))
+    }
+
+    /// What belongs to each of some keys, in their order.
+    pub(crate) fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Found>>, Failure> {
+        match self {
+            Self::Table(reader, table) => {
+                let found = table.get_many(keys)?;
+                let blobs = blobs(reader.session(), found.iter().map(Lookup::blob))?;
+                let entry = |(found, blob): (&Lookup, _)| {
+                    found.value().map(|value| Found { value: value.to_vec(), blob })
+                };
+                Ok(found.iter().zip(blobs).map(entry).collect())
+            }
+            Self::Index(reader) => {
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                let found = reader.find_many(&keys)?.into_iter();
+                Ok(found.map(|value| value.map(|value| Found { value, blob: None })).collect())
+            }
+        }
+    }
+
+    /// The entries of a range, from its end if `reverse`.
+    pub(crate) fn entries(&self, range: Range, reverse: bool) -> Result<Entries<'_>, Failure> {
+        Ok(match self {
+            Self::Table(reader, table) => {
+                let mut cursor = range.cursor(table)?;
+                if reverse {
+                    cursor.seek_to_end();
+                }
+                Entries::Table { session: reader.session(), cursor, reverse }
+            }
+            Self::Index(reader) => {
+                let bounds = range.bounds();
+                Entries::Index(if reverse {
+                    reader.range_back::<Vec<u8>>(bounds)?
+                } else {
+                    reader.range::<Vec<u8>>(bounds)?
+                })
+            }
+        })
+    }
+
+    /// How many entries a range has. Reads them all.
+    pub(crate) fn count(&self, range: Range) -> Result<u64, Failure> {
+        let mut count = 0;
+        match self {
+            Self::Table(_, table) => {
+                let mut cursor = range.cursor(table)?;
+                while cursor.next_ref()?.is_some() {
+                    count += 1;
+                }
+            }
+            Self::Index(reader) => {
+                let mut cursor = reader.range::<Vec<u8>>(range.bounds())?;
+                while cursor.next()?.is_some() {
+                    count += 1;
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    /// The name, for programs: an index has none.
+    pub(crate) fn name<'a>(&self, table: &'a TableName) -> Option<&'a str> {
+        matches!(self, Self::Table(..)).then(|| table.as_str())
+    }
+}
+
+impl Range {
+    fn cursor(self, table: &Table) -> Result<Cursor, Failure> {
+        Ok(match self {
+            Self::Prefix(prefix) => table.prefix(&prefix)?,
+            Self::Between(from, to) => table.range::<Vec<u8>, _>((from, to))?,
+        })
+    }
+
+    /// From one key to before another.
+    pub(crate) fn bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        match self {
+            Self::Between(from, to) => (from, to),
+            Self::Prefix(prefix) => {
+                // The next prefix of its kind: all 255s at the end go, and what is before them is one more.
+                let kept = prefix.iter().rposition(|byte| *byte < 0xFF).map_or(0, |at| at + 1);
+                let mut next = prefix[..kept].to_vec();
+                let to = match next.last_mut() {
+                    Some(last) => {
+                        *last += 1;
+                        Bound::Excluded(next)
+                    }
+                    None => Bound::Unbounded,
+                };
+                (Bound::Included(prefix), to)
+            }
+        }
+    }
+}
+
+impl Entries<'_> {
+    /// The next entries, so many unless the end comes first.
+    pub(crate) fn take(&mut self, count: usize) -> Result<Vec<(Vec<u8>, Found)>, Failure> {
+        match self {
+            Self::Table { session, cursor, reverse } => {
+                let records =
+                    if *reverse { cursor.take_back(count)? } else { cursor.take(count)? };
+                let blobs = blobs(session, records.iter().map(|record| record.blob.as_ref()))?;
+                let entry = |(Record { key, value, .. }, blob): (Record, _)| {
+                    (key.as_slice().to_vec(), Found { value: value.to_vec(), blob })
+                };
+                Ok(records.into_iter().zip(blobs).map(entry).collect())
+            }
+            Self::Index(cursor) => {
+                let mut entries = Vec::new();
+                while entries.len() < count
+                    && let Some((key, value)) = cursor.next()?
+                {
+                    entries.push((key.to_vec(), Found { value: value.to_vec(), blob: None }));
+                }
+                Ok(entries)
+            }
+        }
+    }
+}
+
+/// The blobs of entries, in their order.
+fn blobs<'a>(
+    session: &Session,
+    refs: impl Iterator<Item = Option<&'a BlobRef>>,
+) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+    let refs: Vec<Option<&BlobRef>> = refs.collect();
+    let present: Vec<BlobRef> = refs.iter().flatten().copied().cloned().collect();
+    let mut read = session.retrieve_blobs(&present)?.into_iter();
+    Ok(refs.into_iter().map(|blob| blob.and_then(|_| read.next())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_one_of_its_kind() {
+        let end = |prefix: &[u8]| Range::Prefix(prefix.to_vec()).bounds().1;
+        assert_eq!(end(b"ab"), Bound::Excluded(b"ac".to_vec()));
+        assert_eq!(end(b"a\xFF\xFF"), Bound::Excluded(b"b".to_vec()));
+        assert_eq!(end(b"\xFF"), Bound::Unbounded);
+        assert_eq!(end(b""), Bound::Unbounded);
+    }
+}

@@ -1,0 +1,269 @@
+//! `terrane version`: the retained versions of a store.
+//!
+//! # JSON
+//!
+//! | command    | fields                                                                        |
+//! |------------|-------------------------------------------------------------------------------|
+//! | `list`     | `versions`: list of `number`, `name` (null for none), `tables`: list of names |
+//! | `retain`   | `number`, `name` (null for none)                                              |
+//! | `release`  | `number`                                                                      |
+//! | `rollback` | `number`, `commit` (the one that going back is)                               |
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use terrane::lsm::{SnapshotName, StoreReader, Version, VersionInfo};
+
+use crate::commands::shape::ListedVersion;
+use crate::commands::store::{open_tables, open_to_read};
+use crate::ui::exit::Failure;
+use crate::ui::output;
+
+/// What can be done with retained versions.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Versions {
+    /// List the retained versions; works beside a process that has the store open
+    #[command(after_help = LIST_EXAMPLES)]
+    List(CommonArgs),
+    /// Retain all tables as the last commit has left them
+    #[command(after_help = RETAIN_EXAMPLES)]
+    Retain(RetainArgs),
+    /// Retain a version no longer, and remove what only it needs
+    #[command(after_help = RELEASE_EXAMPLES)]
+    Release(WhichArgs),
+    /// Make all tables what they were in a version
+    #[command(after_help = ROLLBACK_EXAMPLES)]
+    Rollback(WhichArgs),
+}
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  terrane version retain --name before-upgrade --store /data/ledger
+  terrane version list --store /data/ledger
+  terrane get alice --at before-upgrade --store /data/ledger
+  terrane version rollback before-upgrade --store /data/ledger
+
+A version is all named tables after one commit. It has the number of that commit, and perhaps a
+name; it copies nothing, and keeps the files that the tables were made of.";
+
+const LIST_EXAMPLES: &str = "\
+Example:
+  terrane version list --store /data/ledger --json";
+
+const RETAIN_EXAMPLES: &str = "\
+Examples:
+  terrane version retain --store /data/ledger
+  terrane version retain --name before-upgrade --store /data/ledger";
+
+const RELEASE_EXAMPLES: &str = "\
+Examples:
+  terrane version release 1024 --store /data/ledger
+  terrane version release before-upgrade --store /data/ledger";
+
+const ROLLBACK_EXAMPLES: &str = "\
+Examples:
+  terrane version rollback 1024 --store /data/ledger
+  terrane version rollback before-upgrade --store /data/ledger
+
+Going back is one step, whatever has been committed since; tables made since are gone, those
+dropped since are there again. The version stays, and so do later ones: to keep a way forward,
+retain the present first.";
+
+/// What every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct CommonArgs {
+    /// Directory of the store
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    /// Write one JSON object to standard output at the end
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RetainArgs {
+    /// A name for it
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    name: Option<SnapshotName>,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WhichArgs {
+    /// Number or name of the version
+    #[arg(value_name = "VERSION", value_parser = which)]
+    version: Which,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// A version by its number or its name.
+#[derive(Debug, Clone)]
+pub(crate) enum Which {
+    Number(u64),
+    Name(SnapshotName),
+}
+
+fn name(text: &str) -> Result<SnapshotName, String> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("digits only would be a number".to_owned());
+    }
+    SnapshotName::new(text).map_err(|error| error.to_string())
+}
+
+/// The version that a text stands for: digits only are a number.
+pub(crate) fn which(text: &str) -> Result<Which, String> {
+    match text.parse() {
+        Ok(number) => Ok(Which::Number(number)),
+        Err(_) => name(text).map(Which::Name),
+    }
+}
+
+impl Which {
+    /// Opens it.
+    pub(crate) fn open(&self, reader: &StoreReader) -> Result<Version, Failure> {
+        Ok(match self {
+            Self::Number(number) => reader.version(*number)?,
+            Self::Name(name) => reader.version_named(name)?,
+        })
+    }
+
+    /// Its number. A version that is not there is refused before the store is opened for writing.
+    fn number(&self, dir: &Path) -> Result<u64, Failure> {
+        let versions = open_to_read(dir)?.versions()?;
+        let is_it = |version: &&VersionInfo| match self {
+            Self::Number(number) => version.number == *number,
+            Self::Name(name) => version.name.as_ref() == Some(name),
+        };
+        let missing = || match self {
+            Self::Number(number) => number.to_string(),
+            Self::Name(name) => format!("`{name}`"),
+        };
+        match versions.iter().find(is_it) {
+            Some(version) => Ok(version.number),
+            None => Err(terrane::lsm::Error::VersionDoesNotExist { version: missing() }.into()),
+        }
+    }
+}
+
+impl Versions {
+    fn common(&self) -> &CommonArgs {
+        match self {
+            Self::List(args) => args,
+            Self::Retain(args) => &args.common,
+            Self::Release(args) | Self::Rollback(args) => &args.common,
+        }
+    }
+
+    pub(crate) fn json(&self) -> bool {
+        self.common().json
+    }
+
+    pub(crate) fn command(&self) -> &'static str {
+        match self {
+            Self::List(_) => "version list",
+            Self::Retain(_) => "version retain",
+            Self::Release(_) => "version release",
+            Self::Rollback(_) => "version rollback",
+        }
+    }
+
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        match self {
+            Self::List(args) => list(args),
+            Self::Retain(args) => args.run(),
+            Self::Release(args) => args.release(),
+            Self::Rollback(args) => args.roll_back(),
+        }
+        .map(|()| 0)
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    versions: Vec<ListedVersion>,
+}
+
+fn list(args: &CommonArgs) -> Result<(), Failure> {
+    let versions = open_to_read(&args.store)?.versions()?;
+    let listed = Listed { versions: versions.iter().map(ListedVersion::new).collect() };
+    if args.json {
+        return output::report("version list", true, &listed, &[]);
+    }
+    if listed.versions.is_empty() {
+        return output::print("no versions");
+    }
+    output::print(&ListedVersion::text(&listed.versions))
+}
+
+#[derive(Serialize)]
+struct Retained<'a> {
+    number: u64,
+    name: Option<&'a str>,
+}
+
+impl RetainArgs {
+    /// Refuses the name of a version that is there, before the store is opened for writing.
+    fn check_is_new(&self) -> Result<(), Failure> {
+        let Some(name) = &self.name else { return Ok(()) };
+        let reader = open_to_read(&self.common.store)?;
+        let versions = reader.versions()?;
+        match versions.iter().find(|version| version.name.as_ref() == Some(name)) {
+            // The version of the last commit may be retained again.
+            Some(version) if version.number != reader.last_commit() => {
+                let (name, number) = (name.to_string(), version.number);
+                Err(terrane::lsm::Error::VersionExists { name, number }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn run(&self) -> Result<(), Failure> {
+        self.check_is_new()?;
+        let store = open_tables(&self.common.store, false)?;
+        let number = store.retain(self.name.as_ref())?;
+        store.close()?;
+        let name = self.name.as_ref().map(SnapshotName::as_str);
+        let shown = name.map_or_else(|| number.to_string(), |name| format!("{number}, {name}"));
+        let lines = [("retained", shown)];
+        output::report("version retain", self.common.json, &Retained { number, name }, &lines)
+    }
+}
+
+#[derive(Serialize)]
+struct Released {
+    number: u64,
+}
+
+#[derive(Serialize)]
+struct RolledBack {
+    number: u64,
+    commit: u64,
+}
+
+impl WhichArgs {
+    fn release(&self) -> Result<(), Failure> {
+        let number = self.version.number(&self.common.store)?;
+        let store = open_tables(&self.common.store, false)?;
+        store.release(number)?;
+        store.close()?;
+        let lines = [("released", number.to_string())];
+        output::report("version release", self.common.json, &Released { number }, &lines)
+    }
+
+    fn roll_back(&self) -> Result<(), Failure> {
+        let number = self.version.number(&self.common.store)?;
+        let store = open_tables(&self.common.store, false)?;
+        let commit = store.roll_back(number)?;
+        store.close()?;
+        let lines = [("back to", number.to_string()), ("commit", commit.to_string())];
+        let done = RolledBack { number, commit };
+        output::report("version rollback", self.common.json, &done, &lines)
+    }
+}
