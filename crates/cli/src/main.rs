@@ -4,9 +4,10 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod ui;
+mod stores;
 mod commands;
-mod verify;
 mod inspect;
+mod verify;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use terrane::io::files::create_dirs;
 use terrane::lsm::{BackupPlace, BackupReport, Error};
 
-use crate::commands::store::{is_within, open_to_read};
+use crate::stores::open::{is_within, open_to_read};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
@@ -54,7 +54,7 @@ pub(crate) struct Backup {
 }
 
 #[derive(Serialize)]
-struct Made {
+struct Created {
     to: String,
     commit: u64,
     tables: u64,
@@ -87,10 +87,10 @@ impl Backup {
         let mut progress = |done, total| bar.set(done, total);
         let report = reader.back_up(&BackupPlace::new(&self.to).on_disk(disk), &mut progress)?;
         drop(bar);
-        self.tell(&report, started.elapsed().as_secs_f64())
+        self.report(&report, started.elapsed().as_secs_f64())
     }
 
-    fn tell(&self, report: &BackupReport, wall_s: f64) -> Result<u8, Failure> {
+    fn report(&self, report: &BackupReport, wall_s: f64) -> Result<u8, Failure> {
         let to = self.to.display().to_string();
         let size = |files, size| format!("{}, {}", count_of(files, "file", "files"), bytes(size));
         let parts = [
@@ -104,7 +104,7 @@ impl Backup {
             ("copied", size(report.files_copied, report.bytes_copied)),
             ("there already", size(report.files_shared, report.bytes_shared)),
         ];
-        let made = Made {
+        let created = Created {
             to,
             commit: report.commit,
             tables: report.tables,
@@ -116,6 +116,6 @@ impl Backup {
             bytes_shared: report.bytes_shared,
             wall_s,
         };
-        output::report("backup", self.json, &made, &lines).map(|()| 0)
+        output::report("backup", self.json, &created, &lines).map(|()| 0)
     }
 }

@@ -13,7 +13,7 @@ use terrane::io::RealDisk;
 use terrane::io::files::allocated_below;
 use terrane::lsm::Error;
 
-use crate::commands::store::open_tables;
+use crate::stores::open::open_tables;
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;

@@ -16,10 +16,10 @@ use terrane::io::{Disk, RealDisk};
 use terrane::lsm::{NamedTable, StateDigest, Store, TableConfig, TableName, Update};
 use terrane_replay::monitor::{Monitor as _, Phase};
 
-use crate::commands::btree::Place;
-use crate::commands::source::{Entries, Found, MAIN_TABLE, Range, Source};
-use crate::commands::store::open_tables;
-use crate::commands::version::{Which, which};
+use crate::stores::index_path::IndexPath;
+use crate::stores::open::open_tables;
+use crate::stores::source::{Entries, KeyRange, MAIN_TABLE, Source, StoredValue};
+use crate::stores::version_ref::{VersionRef, which};
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::literal;
@@ -47,7 +47,7 @@ pub(crate) struct FromArgs {
     from_table: TableName,
     /// Copy a retained version, by its number or its name
     #[arg(long, value_name = "VERSION", value_parser = which)]
-    at: Option<Which>,
+    at: Option<VersionRef>,
     /// Show no progress
     #[arg(long)]
     quiet: bool,
@@ -77,8 +77,8 @@ impl Copied {
 /// Entries on their way.
 struct Stream<'a> {
     entries: Entries<'a>,
-    chunk: vec::IntoIter<(Vec<u8>, Found)>,
-    current: (Vec<u8>, Found),
+    chunk: vec::IntoIter<(Vec<u8>, StoredValue)>,
+    current: (Vec<u8>, StoredValue),
     digest: StateDigest,
     progress: Progress,
     started: Instant,
@@ -99,9 +99,9 @@ impl FromArgs {
         let started = Instant::now();
         let source = Source::open_watched(&self.from, &self.from_table, self.at.as_ref())?;
         let mut stream = Stream {
-            entries: source.entries(Range::Prefix(Vec::new()), false)?,
+            entries: source.entries(KeyRange::Prefix(Vec::new()), false)?,
             chunk: Vec::new().into_iter(),
-            current: (Vec::new(), Found { value: Vec::new(), blob: None }),
+            current: (Vec::new(), StoredValue { value: Vec::new(), blob: None }),
             digest: StateDigest::default(),
             progress,
             started,
@@ -174,9 +174,9 @@ pub(crate) fn to_index(
 ) -> Result<Copied, Failure> {
     let disk: Arc<dyn Disk> = RealDisk::auto();
     let shown = dir.display();
-    let is_new = match Place::of(&disk, dir)? {
-        Some(Place::Dir) => false,
-        Some(Place::File) => {
+    let is_new = match IndexPath::of(&disk, dir)? {
+        Some(IndexPath::Dir) => false,
+        Some(IndexPath::File) => {
             return Err(Failure::usage(format!("{shown} is a file; name its directory")));
         }
         None => match fs::read_dir(dir).map(|mut entries| entries.next().is_none()) {
@@ -241,7 +241,7 @@ fn name_it(store: &Store, from: &TableName, to: &TableName) -> Result<(), Failur
 }
 
 fn fill(table: &NamedTable, stream: &mut Stream<'_>) -> Result<(), Failure> {
-    let mut batch: Vec<(Vec<u8>, Found)> = Vec::new();
+    let mut batch: Vec<(Vec<u8>, StoredValue)> = Vec::new();
     let mut bytes = 0;
     loop {
         let is_there = stream.advance()?;
@@ -250,7 +250,7 @@ fn fill(table: &NamedTable, stream: &mut Stream<'_>) -> Result<(), Failure> {
             let blob = found.blob.take();
             bytes += key.len() + found.value.len() + blob.as_ref().map_or(0, Vec::len);
             let value = std::mem::take(&mut found.value);
-            batch.push((std::mem::take(key), Found { value, blob }));
+            batch.push((std::mem::take(key), StoredValue { value, blob }));
         }
         if !batch.is_empty() && (!is_there || bytes >= BATCH_BYTES) {
             let updates: Vec<(&[u8], Update<'_>)> = batch.iter().map(update).collect();
@@ -264,7 +264,7 @@ fn fill(table: &NamedTable, stream: &mut Stream<'_>) -> Result<(), Failure> {
     }
 }
 
-fn update((key, found): &(Vec<u8>, Found)) -> (&[u8], Update<'_>) {
+fn update((key, found): &(Vec<u8>, StoredValue)) -> (&[u8], Update<'_>) {
     let update = match &found.blob {
         None => Update::Insert(&found.value),
         Some(blob) => Update::InsertWithBlob(&found.value, blob),

@@ -16,9 +16,9 @@ use terrane::btree::{Config, Index, Update};
 use terrane::io::{Disk, RealDisk};
 use terrane::lsm::TableName;
 
-use crate::commands::btree::{Place, config_of};
 use crate::commands::copy::{self, Copied, FromArgs};
-use crate::commands::source::{MAIN_TABLE, Range};
+use crate::stores::index_path::{IndexPath, config_of};
+use crate::stores::source::{KeyRange, MAIN_TABLE};
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output::bytes;
@@ -54,7 +54,7 @@ entries, durably, when the command ends with exit code 0, and none otherwise. Ke
 /// [`Failure`], also if a table of it is named.
 pub(crate) fn open_if_index(dir: &Path, table: &TableName) -> Result<Option<Index>, Failure> {
     let disk: Arc<dyn Disk> = RealDisk::auto();
-    if Place::of(&disk, dir)? != Some(Place::Dir) {
+    if IndexPath::of(&disk, dir)? != Some(IndexPath::Dir) {
         return Ok(None);
     }
     if table.as_str() != MAIN_TABLE {
@@ -68,7 +68,7 @@ pub(crate) fn open_if_index(dir: &Path, table: &TableName) -> Result<Option<Inde
 ///
 /// # Errors
 /// [`Failure`].
-pub(crate) fn delete_range(index: &Index, range: Range) -> Result<u64, Failure> {
+pub(crate) fn delete_range(index: &Index, range: KeyRange) -> Result<u64, Failure> {
     let (from, to) = range.bounds();
     let mut cursor = index.range::<Vec<u8>>((from.clone(), to.clone()))?;
     let mut keys = Vec::new();

@@ -32,9 +32,9 @@ use terrane::lsm::{
 };
 
 use crate::commands::index::{delete_range, open_if_index};
-use crate::commands::source::{MAIN_TABLE, Range, Source};
-use crate::commands::store::{check_table, open_tables, open_tables_with};
-use crate::commands::version::{Which, which};
+use crate::stores::open::{check_table, open_tables, open_tables_with};
+use crate::stores::source::{KeyRange, MAIN_TABLE, Source};
+use crate::stores::version_ref::{VersionRef, which};
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::literal;
@@ -167,7 +167,7 @@ pub(crate) struct Get {
     raw: bool,
     /// Read a retained version, by its number or its name
     #[arg(long, value_name = "VERSION", value_parser = which)]
-    at: Option<Which>,
+    at: Option<VersionRef>,
     #[command(flatten)]
     pub(crate) common: TableArgs,
 }
@@ -222,7 +222,7 @@ pub(crate) struct Scan {
     limit: Option<u64>,
     /// Read a retained version, by its number or its name
     #[arg(long, value_name = "VERSION", value_parser = which)]
-    at: Option<Which>,
+    at: Option<VersionRef>,
     #[command(flatten)]
     pub(crate) common: TableArgs,
 }
@@ -233,13 +233,13 @@ pub(crate) struct Count {
     range: RangeArgs,
     /// Read a retained version, by its number or its name
     #[arg(long, value_name = "VERSION", value_parser = which)]
-    at: Option<Which>,
+    at: Option<VersionRef>,
     #[command(flatten)]
     pub(crate) common: TableArgs,
 }
 
 #[derive(Serialize)]
-struct Answered {
+struct Lookup {
     key: String,
     found: bool,
     value: Option<String>,
@@ -247,9 +247,9 @@ struct Answered {
 }
 
 #[derive(Serialize)]
-struct Got<'a> {
+struct Lookups<'a> {
     table: Option<&'a str>,
-    entries: Vec<Answered>,
+    entries: Vec<Lookup>,
 }
 
 #[derive(Serialize)]
@@ -294,7 +294,7 @@ fn arguments(texts: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
 
 impl TableArgs {
     /// Opens the store for reading, which must have the table, or a B+tree; another process may have it open.
-    fn read(&self, at: Option<&Which>) -> Result<Source, Failure> {
+    fn read(&self, at: Option<&VersionRef>) -> Result<Source, Failure> {
         Source::open(&self.store, &self.table, at)
     }
 
@@ -359,7 +359,7 @@ impl Get {
                 lines.push(literal::line(key.into_iter().chain(found.fields())));
             }
             let blob = found.as_ref().and_then(|found| found.blob.as_deref());
-            entries.push(Answered {
+            entries.push(Lookup {
                 key: literal::shown(key),
                 found: found.is_some(),
                 value: found.as_ref().map(|found| literal::shown(&found.value)),
@@ -370,19 +370,19 @@ impl Get {
             // Not even an empty line: that would be an empty value.
             return failure.map_or(Ok(0), Err);
         }
-        let got = Got { table: name, entries };
+        let got = Lookups { table: name, entries };
         output::checked("get", self.common.json, &got, &lines.join("\n"), failure.as_ref())
     }
 }
 
 /// What is to be written: key, value, and perhaps a blob.
-struct Given {
+struct Record {
     key: Vec<u8>,
     value: Vec<u8>,
     blob: Option<Vec<u8>>,
 }
 
-impl Given {
+impl Record {
     /// Refuses what no table takes, before a store is made for it.
     fn check(&self) -> Result<(), Failure> {
         let blob_len = self.blob.as_ref().map_or(0, Vec::len);
@@ -405,7 +405,7 @@ impl Given {
 const COMMIT_BYTES_MAX: u64 = 1 << 30;
 
 /// The entries that the lines of a file stand for. In memory is what will be one commit, and a line.
-fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Given>, Failure> {
+fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Record>, Failure> {
     let unreadable = |error: io::Error| {
         let message = format!("{}: {error}", path.display());
         match error.kind() {
@@ -449,13 +449,13 @@ fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Given>, Failure> {
                 "the lines are one commit, which has 1 GiB at most; split the file",
             ));
         }
-        entries.push(Given { key, value, blob });
+        entries.push(Record { key, value, blob });
     }
     Ok(entries)
 }
 
 impl Put {
-    fn entries(&self) -> Result<Vec<Given>, Failure> {
+    fn entries(&self) -> Result<Vec<Record>, Failure> {
         if let Some(path) = &self.input {
             return entries_of(path, self.line_max);
         }
@@ -466,22 +466,22 @@ impl Put {
                 let key = literal::shown(&key);
                 return Err(Failure::usage(format!("the last key, `{key}`, has no value")));
             };
-            entries.push(Given { key, value, blob: None });
+            entries.push(Record { key, value, blob: None });
         }
         Ok(entries)
     }
 
-    fn update<'a>(&self, given: &'a Given) -> Result<(&'a [u8], Update<'a>), Failure> {
-        let update = match (&given.blob, self.upsert) {
-            (None, false) => Update::Insert(&given.value),
-            (None, true) => Update::Upsert(&given.value),
-            (Some(blob), false) => Update::InsertWithBlob(&given.value, blob),
+    fn update<'a>(&self, record: &'a Record) -> Result<(&'a [u8], Update<'a>), Failure> {
+        let update = match (&record.blob, self.upsert) {
+            (None, false) => Update::Insert(&record.value),
+            (None, true) => Update::Upsert(&record.value),
+            (Some(blob), false) => Update::InsertWithBlob(&record.value, blob),
             (Some(_), true) => {
-                let key = literal::shown(&given.key);
+                let key = literal::shown(&record.key);
                 return Err(Failure::usage(format!("`{key}` has a blob: --upsert takes none")));
             }
         };
-        Ok((&given.key, update))
+        Ok((&record.key, update))
     }
 
     /// Runs it, writes its report and returns the exit code.
@@ -490,9 +490,9 @@ impl Put {
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let entries = self.entries()?;
-        entries.iter().try_for_each(Given::check)?;
+        entries.iter().try_for_each(Record::check)?;
         let updates: Vec<_> =
-            entries.iter().map(|given| self.update(given)).collect::<Result<_, _>>()?;
+            entries.iter().map(|record| self.update(record)).collect::<Result<_, _>>()?;
         let TableArgs { store, table: name, json } = &self.common;
         if !self.create && !store.exists() {
             let shown = store.display();
@@ -529,16 +529,16 @@ impl Put {
         output::report("put", *json, &written, &lines).map(|()| 0)
     }
 
-    fn put_into(&self, index: &Index, entries: &[Given]) -> Result<u8, Failure> {
+    fn put_into(&self, index: &Index, entries: &[Record]) -> Result<u8, Failure> {
         if self.upsert || self.reserve.bytes().is_some() {
             return Err(Failure::usage("a B+tree has no resolve function and no reserve"));
         }
-        if let Some(given) = entries.iter().find(|given| given.blob.is_some()) {
-            let key = literal::shown(&given.key);
+        if let Some(record) = entries.iter().find(|record| record.blob.is_some()) {
+            let key = literal::shown(&record.key);
             return Err(Failure::usage(format!("`{key}` has a blob; a B+tree has none")));
         }
         let pairs: Vec<(&[u8], &[u8])> =
-            entries.iter().map(|given| (&given.key[..], &given.value[..])).collect();
+            entries.iter().map(|record| (&record.key[..], &record.value[..])).collect();
         index.replace_many(&pairs)?;
         index.close()?;
         let entries = entries.len() as u64;
@@ -592,7 +592,7 @@ impl Del {
 }
 
 /// Deletes keys of a B+tree, or a range if there are none; says how many were there.
-fn delete_from(index: &Index, keys: &[Vec<u8>], range: Range) -> Result<u64, Failure> {
+fn delete_from(index: &Index, keys: &[Vec<u8>], range: KeyRange) -> Result<u64, Failure> {
     let deleted = if keys.is_empty() {
         delete_range(index, range)?
     } else {
@@ -604,18 +604,18 @@ fn delete_from(index: &Index, keys: &[Vec<u8>], range: Range) -> Result<u64, Fai
 }
 
 impl RangeArgs {
-    fn keys(&self) -> Result<Range, Failure> {
+    fn keys(&self) -> Result<KeyRange, Failure> {
         let key = |text: &Option<OsString>| text.as_deref().map(literal::argument).transpose();
         if let Some(prefix) = key(&self.prefix)? {
-            return Ok(Range::Prefix(prefix));
+            return Ok(KeyRange::Prefix(prefix));
         }
         let from = key(&self.from)?.map_or(Bound::Unbounded, Bound::Included);
         let to = key(&self.to)?.map_or(Bound::Unbounded, Bound::Excluded);
-        Ok(Range::Between(from, to))
+        Ok(KeyRange::Between(from, to))
     }
 }
 
-impl Range {
+impl KeyRange {
     /// Deletes its keys, and says how many there were just before, and with which commit.
     fn delete(self, table: &NamedTable) -> Result<(u64, Option<u64>), Failure> {
         let view = table.view()?;

@@ -28,7 +28,7 @@ use terrane::state_dir::{Opened, Opening};
 
 use self::proofs::{ProveArgs, VerifyProofArgs};
 use self::transfer::{ExportArgs, ImportArgs};
-use crate::commands::back_ends::{DurabilityArg, RedisArgs};
+use crate::stores::back_ends::{DurabilityArg, RedisArgs};
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::literal;

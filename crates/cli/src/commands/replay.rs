@@ -19,8 +19,8 @@ use terrane_replay::ledger::radix_ledger::RadixLedger;
 use terrane_replay::monitor::Monitor;
 use terrane_replay::{bitcoin, changes};
 
-use crate::commands::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
 use crate::commands::context;
+use crate::stores::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output;
@@ -181,7 +181,7 @@ pub(crate) struct ChangesArgs {
 
 /// A report and what the process used for it.
 #[derive(Serialize)]
-struct Measured<T> {
+struct Measurement<T> {
     engine: &'static str,
     #[serde(flatten)]
     report: T,
@@ -398,7 +398,7 @@ impl StoreArgs {
         }
     }
 
-    fn measure<T>(&self, engine: &'static str, report: T) -> Result<Measured<T>, Failure> {
+    fn measure<T>(&self, engine: &'static str, report: T) -> Result<Measurement<T>, Failure> {
         let store_bytes = match (self.engine, &self.store) {
             // Back-end memory does not write to it.
             (EngineName::Radix, Some(dir)) if !state_dir::is_store(dir)? => 0,
@@ -406,11 +406,11 @@ impl StoreArgs {
             (_, Some(dir)) => meter::store_bytes(dir)
                 .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?,
         };
-        Ok(Measured { engine, report, rss_bytes: meter::rss_bytes(), store_bytes })
+        Ok(Measurement { engine, report, rss_bytes: meter::rss_bytes(), store_bytes })
     }
 }
 
-impl<T> Measured<T> {
+impl<T> Measurement<T> {
     fn lines(&self) -> [(&'static str, String); 2] {
         let rss = self.rss_bytes.map_or_else(|| "unknown".to_owned(), output::bytes);
         [("memory", rss), ("store", output::bytes(self.store_bytes))]

@@ -27,8 +27,8 @@ use terrane::io::{Disk, RealDisk};
 use terrane::lsm::inspect::{self, Inspection, SessionInfo};
 use terrane::lsm::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig, TableName};
 
-use crate::commands::shape::Sums;
-use crate::commands::store::{
+use crate::stores::listed::Sums;
+use crate::stores::open::{
     check_snapshot, check_snapshot_is_new, check_table, has_snapshot, is_same, open, open_or_make,
     open_tables, open_to_read,
 };
@@ -519,8 +519,8 @@ impl ExportArgs {
         let info = session.snapshot_info(&self.name)?;
         let bar = ByteBar::new("exporting", self.quiet);
         let export = |out: &mut dyn Write| session.export_canonical(&self.name, out);
-        let told = |error| Failure::with_file(error, path);
-        let summary = output.export((bar, Some(info.data_bytes)), signals, export, told)?;
+        let to_failure = |error| Failure::with_file(error, path);
+        let summary = output.export((bar, Some(info.data_bytes)), signals, export, to_failure)?;
         let Some(summary) = summary else { return Ok(()) };
         let file = path.display().to_string();
         let (name, wall_s) = (self.name.as_str(), started.elapsed().as_secs_f64());

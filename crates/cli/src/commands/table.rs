@@ -21,8 +21,8 @@ use terrane::lsm::{Resolve, TableConfig, TableName, WriteBuffer};
 
 use crate::commands::copy::{self, Copied, FromArgs};
 use crate::commands::kv::ReserveArgs;
-use crate::commands::shape::ListedTable;
-use crate::commands::store::{check_table, open_tables, open_tables_with};
+use crate::stores::listed::ListedTable;
+use crate::stores::open::{check_table, open_tables, open_tables_with};
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output;

@@ -9,14 +9,15 @@
 //! | `release`  | `number`                                                                      |
 //! | `rollback` | `number`, `commit` (the one that going back is)                               |
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::lsm::{SnapshotName, StoreReader, Version, VersionInfo};
+use terrane::lsm::SnapshotName;
 
-use crate::commands::shape::ListedVersion;
-use crate::commands::store::{open_tables, open_to_read};
+use crate::stores::listed::ListedVersion;
+use crate::stores::open::{open_tables, open_to_read};
+use crate::stores::version_ref::{VersionRef, name, which};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 
@@ -94,58 +95,9 @@ pub(crate) struct RetainArgs {
 pub(crate) struct WhichArgs {
     /// Number or name of the version
     #[arg(value_name = "VERSION", value_parser = which)]
-    version: Which,
+    version: VersionRef,
     #[command(flatten)]
     common: CommonArgs,
-}
-
-/// A version by its number or its name.
-#[derive(Debug, Clone)]
-pub(crate) enum Which {
-    Number(u64),
-    Name(SnapshotName),
-}
-
-fn name(text: &str) -> Result<SnapshotName, String> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err("digits only would be a number".to_owned());
-    }
-    SnapshotName::new(text).map_err(|error| error.to_string())
-}
-
-/// The version that a text stands for: digits only are a number.
-pub(crate) fn which(text: &str) -> Result<Which, String> {
-    match text.parse() {
-        Ok(number) => Ok(Which::Number(number)),
-        Err(_) => name(text).map(Which::Name),
-    }
-}
-
-impl Which {
-    /// Opens it.
-    pub(crate) fn open(&self, reader: &StoreReader) -> Result<Version, Failure> {
-        Ok(match self {
-            Self::Number(number) => reader.version(*number)?,
-            Self::Name(name) => reader.version_named(name)?,
-        })
-    }
-
-    /// Its number. A version that is not there is refused before the store is opened for writing.
-    fn number(&self, dir: &Path) -> Result<u64, Failure> {
-        let versions = open_to_read(dir)?.versions()?;
-        let is_it = |version: &&VersionInfo| match self {
-            Self::Number(number) => version.number == *number,
-            Self::Name(name) => version.name.as_ref() == Some(name),
-        };
-        let missing = || match self {
-            Self::Number(number) => number.to_string(),
-            Self::Name(name) => format!("`{name}`"),
-        };
-        match versions.iter().find(is_it) {
-            Some(version) => Ok(version.number),
-            None => Err(terrane::lsm::Error::VersionDoesNotExist { version: missing() }.into()),
-        }
-    }
 }
 
 impl Versions {

@@ -52,14 +52,13 @@ use terrane::lsm::{
 };
 use terrane::state_dir;
 
-use crate::commands::back_ends::RedisArgs;
-use crate::commands::btree;
-use crate::commands::context;
-use crate::commands::shape::{ListedTable, ListedVersion, Sums};
+use crate::inspect::{btree, context, radix};
+use crate::stores::back_ends::RedisArgs;
+use crate::stores::index_path::IndexPath;
+use crate::stores::listed::{ListedTable, ListedVersion, Sums};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
-use crate::ui::text::{count_of, dump, grouped, hex, shown, table, time};
-use crate::verify::check_radix;
+use crate::ui::text::{count_of, dump, grouped, hex, lines, shown, table, time};
 
 /// What `--help` shows at its end.
 pub(crate) const EXAMPLES: &str = "\
@@ -128,10 +127,10 @@ enum Shown {
     Manifest(Manifest),
     Log(Segment),
     Canonical(Canonical),
-    Btree(btree::Described),
-    BtreePage(btree::DescribedPage),
-    Context(Box<context::Described>),
-    RadixStore(check_radix::Described),
+    Btree(btree::BtreeInfo),
+    BtreePage(btree::BtreePageInfo),
+    Context(Box<context::ContextStoreInfo>),
+    RadixStore(radix::RadixStoreInfo),
     Constants { constants: BTreeMap<&'static str, String> },
 }
 
@@ -150,7 +149,7 @@ struct Store {
     run_files: u64,
     run_files_unreferenced: u64,
     run_bytes: u64,
-    reserve: Option<Held>,
+    reserve: Option<ReserveState>,
     named_tables: Option<NamedTables>,
     snapshots: Vec<StoredSnapshot>,
 }
@@ -209,12 +208,12 @@ struct Reserve {
     path: String,
     format_version: u32,
     #[serde(flatten)]
-    held: Held,
+    held: ReserveState,
 }
 
 /// What a store keeps of the disk.
 #[derive(Serialize)]
-struct Held {
+struct ReserveState {
     bytes: u64,
     is_held: bool,
 }
@@ -334,7 +333,7 @@ struct Entry {
 }
 
 /// Reads what the library tells, and keeps what it says of damage.
-struct Looker {
+struct Inspector {
     disk: Arc<dyn Disk>,
     damage: Vec<String>,
 }
@@ -345,7 +344,7 @@ impl Inspect {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let mut looker = Looker { disk: RealDisk::auto(), damage: Vec::new() };
+        let mut inspector = Inspector { disk: RealDisk::auto(), damage: Vec::new() };
         let (shown, text) = if self.path == Path::new(CONSTANTS) {
             self.refuse_page("the constants")?;
             let mut constants = inspect::constants();
@@ -369,11 +368,11 @@ impl Inspect {
                 }
             })?;
             // Kept while all of the store is looked at: no link in it leads anywhere, and nobody can exchange a directory.
-            let anchored = path.is_dir().then(|| looker.disk.anchor(&path)).transpose();
+            let anchored = path.is_dir().then(|| inspector.disk.anchor(&path)).transpose();
             let _anchor = anchored.map_err(terrane::lsm::Error::from)?;
-            self.look(&mut looker, &path)?
+            self.inspect_path(&mut inspector, &path)?
         };
-        let damage = looker.damage;
+        let damage = inspector.damage;
         let failure = damage.first().map(|first| {
             let more = damage.len() - 1;
             let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
@@ -383,42 +382,46 @@ impl Inspect {
         output::checked("inspect", self.json, &report, &text, failure.as_ref())
     }
 
-    fn look_at_merkle_store(
+    fn inspect_merkle_store(
         &self,
-        looker: &Looker,
+        inspector: &Inspector,
         path: &Path,
     ) -> Result<Option<(Shown, String)>, Failure> {
         if state_dir::is_store(path)? {
             self.refuse_page("a radix store")?;
-            let described = check_radix::Described::read(path, &self.redis)?;
+            let described = radix::RadixStoreInfo::read(path, &self.redis)?;
             let text = described.text();
             return Ok(Some((Shown::RadixStore(described), text)));
         }
-        if context::is_store(looker.disk.as_ref(), path)? {
+        if terrane::context::is_store(inspector.disk.as_ref(), path)? {
             self.refuse_page("a context store")?;
-            let described = context::Described::read(path, self.at.as_deref())?;
+            let described = context::ContextStoreInfo::read(path, self.at.as_deref())?;
             let text = described.text();
             return Ok(Some((Shown::Context(Box::new(described)), text)));
         }
         Ok(None)
     }
 
-    fn look(&self, looker: &mut Looker, path: &Path) -> Result<(Shown, String), Failure> {
-        if let Some(place) = btree::Place::of(&looker.disk, path)? {
-            return self.look_at_btree(looker, path, place);
+    fn inspect_path(
+        &self,
+        inspector: &mut Inspector,
+        path: &Path,
+    ) -> Result<(Shown, String), Failure> {
+        if let Some(place) = IndexPath::of(&inspector.disk, path)? {
+            return self.inspect_btree(inspector, path, place);
         }
-        if let Some(found) = self.look_at_merkle_store(looker, path)? {
+        if let Some(found) = self.inspect_merkle_store(inspector, path)? {
             return Ok(found);
         }
         if self.at.is_some() {
             let path = path.display();
             return Err(Failure::usage(format!("{path} is no context store: --at does not apply")));
         }
-        let inspection = inspect::inspect(&looker.disk, path);
+        let inspection = inspect::inspect(&inspector.disk, path);
         match inspection.map_err(|error| Failure::with_file(error, path))? {
             Inspection::Session(info) => {
                 self.refuse_page("a store")?;
-                let (store, text) = looker.store(path, info);
+                let (store, text) = inspector.store(path, info);
                 Ok((Shown::Store(store), text))
             }
             Inspection::Metadata(info) => {
@@ -433,7 +436,7 @@ impl Inspect {
             }
             Inspection::Reserve(info) => {
                 self.refuse_page("the reserve of a store")?;
-                let (path, held) = (path.display().to_string(), Held::new(info));
+                let (path, held) = (path.display().to_string(), ReserveState::new(info));
                 let text = lines(&[
                     ("reserve", path.clone()),
                     ("format version", info.version.to_string()),
@@ -443,13 +446,13 @@ impl Inspect {
             }
             Inspection::Snapshot(info) => {
                 self.refuse_page("a snapshot")?;
-                let snapshot = looker.snapshot(path, &info)?;
+                let snapshot = inspector.snapshot(path, &info)?;
                 let text = snapshot.text();
                 Ok((Shown::Snapshot(Box::new(snapshot)), text))
             }
             Inspection::Run(info) => match self.page {
                 None => {
-                    let run = looker.run(&info)?;
+                    let run = inspector.run(&info)?;
                     let text = run.text();
                     Ok((Shown::Run(run), text))
                 }
@@ -461,13 +464,13 @@ impl Inspect {
                             format!("{path} has no page {page}: its pages are 0 to {last}");
                         return Err(Failure::usage(message));
                     }
-                    let info = inspect::inspect_page(&looker.disk, path, page)?;
+                    let info = inspect::inspect_page(&inspector.disk, path, page)?;
                     Ok(self::page(path, &info))
                 }
             },
             Inspection::Manifest(info) => {
                 self.refuse_page("a manifest")?;
-                let content = looker.manifest(&info);
+                let content = inspector.manifest(&info);
                 let manifest = Manifest { path: path.display().to_string(), content };
                 let head = lines(&[
                     ("manifest", manifest.path.clone()),
@@ -478,7 +481,7 @@ impl Inspect {
             }
             Inspection::Segment(info, damage) => {
                 self.refuse_page("the log")?;
-                looker.damage.extend(damage);
+                inspector.damage.extend(damage);
                 let segment = Segment::new(&info);
                 let text = segment.text();
                 Ok((Shown::Log(segment), text))
@@ -499,24 +502,24 @@ impl Inspect {
         }
     }
 
-    fn look_at_btree(
+    fn inspect_btree(
         &self,
-        looker: &Looker,
+        inspector: &Inspector,
         path: &Path,
-        place: btree::Place,
+        place: IndexPath,
     ) -> Result<(Shown, String), Failure> {
         match (self.page, place) {
-            (Some(number), btree::Place::File) => {
-                let page = btree::DescribedPage::read(&looker.disk, path, number)?;
+            (Some(number), IndexPath::File) => {
+                let page = btree::BtreePageInfo::read(&inspector.disk, path, number)?;
                 let text = page.text();
                 Ok((Shown::BtreePage(page), text))
             }
-            (Some(_), btree::Place::Dir) => {
+            (Some(_), IndexPath::Dir) => {
                 let path = path.display();
                 Err(Failure::usage(format!("--page shows a page of a file: {path}/tree")))
             }
             (None, place) => {
-                let described = btree::Described::read(&looker.disk, place.dir(path))?;
+                let described = btree::BtreeInfo::read(&inspector.disk, place.dir(path))?;
                 let text = described.text();
                 Ok((Shown::Btree(described), text))
             }
@@ -531,7 +534,7 @@ impl Inspect {
     }
 }
 
-impl Looker {
+impl Inspector {
     fn store(&mut self, path: &Path, info: SessionInfo) -> (Store, String) {
         let mut snapshots = Vec::new();
         for (name, snapshot) in info.snapshots {
@@ -557,7 +560,7 @@ impl Looker {
             run_files: info.run_files,
             run_files_unreferenced: info.run_files_unreferenced,
             run_bytes: info.run_bytes,
-            reserve: info.reserve.map(Held::new),
+            reserve: info.reserve.map(ReserveState::new),
             named_tables,
             snapshots,
         };
@@ -756,12 +759,6 @@ fn page(path: &Path, info: &PageInfo) -> (Shown, String) {
     (Shown::Page(page), text)
 }
 
-/// Names and values, one below the other.
-fn lines(lines: &[(&str, String)]) -> String {
-    let row = |(name, value): &(&str, String)| vec![(*name).to_owned(), value.clone()];
-    table(2, &lines.iter().map(row).collect::<Vec<_>>())
-}
-
 impl StoredSnapshot {
     fn new(name: String, info: &SnapshotInfo) -> Self {
         let sums = Sums::of(info);
@@ -878,7 +875,7 @@ impl NamedTables {
     }
 }
 
-impl Held {
+impl ReserveState {
     fn new(info: ReserveInfo) -> Self {
         Self { bytes: info.bytes, is_held: info.is_held }
     }
@@ -901,7 +898,10 @@ impl Store {
             ("format version", self.format_version.to_string()),
             ("created", self.created.clone()),
             ("run files", format!("{files}, {}{unreferenced}", bytes(self.run_bytes))),
-            ("reserve", self.reserve.as_ref().map_or_else(|| "none".to_owned(), Held::text)),
+            (
+                "reserve",
+                self.reserve.as_ref().map_or_else(|| "none".to_owned(), ReserveState::text),
+            ),
             ("snapshots", self.snapshots.len().to_string()),
         ]);
         let head = match &self.named_tables {

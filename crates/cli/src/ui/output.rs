@@ -54,7 +54,7 @@ pub(crate) fn report<T: Serialize>(
 
 /// A report that may tell of a failed check.
 #[derive(Serialize)]
-struct Checked<'a, T> {
+struct CheckedReport<'a, T> {
     terrane: &'static str,
     command: &'a str,
     ok: bool,
@@ -98,7 +98,7 @@ pub(crate) fn object<T: Serialize>(
 ) -> Result<String, Failure> {
     let error =
         failure.map(|failure| FailedBy { kind: failure.kind(), message: failure.message() });
-    let checked = Checked { terrane: VERSION, command, ok: error.is_none(), error, report };
+    let checked = CheckedReport { terrane: VERSION, command, ok: error.is_none(), error, report };
     serde_json::to_string(&checked).map_err(|error| Failure::environment(error.to_string()))
 }
 

@@ -124,12 +124,12 @@ impl<'a> Output<'a> {
         (bar, total): (ByteBar, Option<u64>),
         signals: Option<Progress>,
         export: impl FnOnce(&mut dyn Write) -> Result<T, E>,
-        told: impl FnOnce(E) -> Failure,
+        to_failure: impl FnOnce(E) -> Failure,
     ) -> Result<Option<T>, Failure> {
         let write = |stream: &mut dyn Write| {
             let watched = Watched { stream, bar, done: 0, total, signals, is_unread: false };
             let mut out = BufWriter::with_capacity(BUFFER_BYTES, watched);
-            let exported = export(&mut out).map_err(told);
+            let exported = export(&mut out).map_err(to_failure);
             let exported = exported.and_then(|exported| {
                 out.flush().map_err(|error| self.failed(&error)).map(|()| Some(exported))
             });

@@ -81,6 +81,12 @@ pub(crate) fn table(left: usize, rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// Names and values, one below the other.
+pub(crate) fn lines(lines: &[(&str, String)]) -> String {
+    let row = |(name, value): &(&str, String)| vec![(*name).to_owned(), value.clone()];
+    table(2, &lines.iter().map(row).collect::<Vec<_>>())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

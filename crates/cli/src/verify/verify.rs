@@ -58,18 +58,19 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use terrane::btree::Loss;
-use terrane::io::{Disk, RealDisk};
+use terrane::context;
+use terrane::io::{Disk, EntryKind, RealDisk};
 use terrane::lsm::verify::{self, KeyGap, LostWhat, Report};
 use terrane::radix;
 use terrane::state_dir;
 
-use crate::commands::back_ends::RedisArgs;
-use crate::commands::btree;
-use crate::commands::context;
+use crate::stores::back_ends::RedisArgs;
+use crate::stores::index_path::IndexPath;
 use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::ByteBar;
 use crate::ui::text::{self, count_of};
+use crate::verify::check_btree;
 use crate::verify::check_context;
 use crate::verify::check_radix;
 
@@ -221,22 +222,19 @@ impl Verify {
             return Err(Failure::usage(format!("{} does not exist", self.dir.display())));
         }
         let disk: Arc<dyn Disk> = RealDisk::auto();
-        if btree::Place::of(&disk, &self.dir)? == Some(btree::Place::Dir) {
+        if IndexPath::of(&disk, &self.dir)? == Some(IndexPath::Dir) {
             let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };
             let repair = self.repair.then_some(loss);
-            return btree::verify(&disk, &self.dir, repair, (self.json, self.quiet));
+            return check_btree::verify(&disk, &self.dir, repair, (self.json, self.quiet));
         }
         if state_dir::is_store(&self.dir)? {
             let loss = if self.accept_loss { radix::Loss::Accepted } else { radix::Loss::Refused };
             let repair = self.repair.then_some(loss);
             return check_radix::verify(&self.dir, &self.redis, repair, (self.json, self.quiet));
         }
-        if context::is_damaged_store(disk.as_ref(), &self.dir)? {
-            let loss = if self.accept_loss {
-                terrane::context::Loss::Accepted
-            } else {
-                terrane::context::Loss::Refused
-            };
+        if is_context_store(disk.as_ref(), &self.dir)? {
+            let loss =
+                if self.accept_loss { context::Loss::Accepted } else { context::Loss::Refused };
             let repair = self.repair.then_some(loss);
             return check_context::verify(&disk, &self.dir, repair, (self.json, self.quiet));
         }
@@ -262,6 +260,16 @@ impl Verify {
     }
 }
 
+/// Returns whether `path` is a context store, also if its control record is lost: it has chunks then.
+fn is_context_store(disk: &dyn Disk, path: &Path) -> Result<bool, Failure> {
+    if disk.kind(path).map_err(context::Error::from)? != Some(EntryKind::Directory) {
+        return Ok(false);
+    }
+    let entries = disk.list(path).map_err(context::Error::from)?;
+    let has_chunk = entries.iter().any(|entry| entry.name.starts_with("chunk-"));
+    Ok(has_chunk || context::is_store(disk, path)?)
+}
+
 impl Gap {
     fn new(keys: &KeyGap) -> Self {
         Self { after_hex: hex(keys.after.as_ref()), before_hex: hex(keys.before.as_ref()) }
@@ -279,7 +287,7 @@ impl Gap {
 
 impl Lost {
     fn new(lost: &verify::Lost) -> Self {
-        let mut told = Self {
+        let mut report = Self {
             file: lost.path.display().to_string(),
             what: "",
             keys: None,
@@ -294,24 +302,24 @@ impl Lost {
             tables: lost.tables.clone(),
         };
         let gaps = |keys: &[KeyGap]| Some(keys.iter().map(Gap::new).collect());
-        told.what = match &lost.what {
+        report.what = match &lost.what {
             LostWhat::Entries { keys, entries, pages, shows_older } => {
-                told.pages = Some(*pages);
-                (told.keys, told.entries) = (gaps(keys), *entries);
-                told.older = Some(*shows_older);
+                report.pages = Some(*pages);
+                (report.keys, report.entries) = (gaps(keys), *entries);
+                report.older = Some(*shows_older);
                 "entries"
             }
             LostWhat::Blobs { keys, blobs } => {
-                (told.keys, told.entries) = (gaps(keys), Some(*blobs));
+                (report.keys, report.entries) = (gaps(keys), Some(*blobs));
                 "blobs"
             }
             LostWhat::Commits { after, until } => {
-                (told.after_commit, told.until_commit) = (Some(*after), *until);
+                (report.after_commit, report.until_commit) = (Some(*after), *until);
                 "commits"
             }
             LostWhat::Version { number, name } => {
-                told.version = Some(*number);
-                told.name = Some(name.clone()).filter(|name| !name.is_empty());
+                report.version = Some(*number);
+                report.name = Some(name.clone()).filter(|name| !name.is_empty());
                 "version"
             }
             LostWhat::Snapshot => "snapshot",
@@ -319,7 +327,7 @@ impl Lost {
             LostWhat::Directory => "directory",
             _ => "other",
         };
-        told
+        report
     }
 
     fn keys_text(&self) -> String {

@@ -106,7 +106,7 @@ const GC_EVERY: u64 = 100;
 
 /// A report with its head.
 #[derive(Serialize)]
-struct Told {
+struct ContextReport {
     #[serde(flatten)]
     head: Head,
     #[serde(flatten)]
@@ -152,15 +152,15 @@ impl ContextArgs {
         drop(progress);
         let interrupted = report.is_interrupted.then(|| Failure::interrupted("interrupted"));
         let head = if report.is_interrupted { started.head_interrupted() } else { started.head() };
-        let told = Told {
+        let whole = ContextReport {
             head,
             memory_enforced: limit.is_some(),
             page_cache_peak_bytes: limit.as_ref().and_then(MemoryLimit::page_cache_peak_bytes),
             host: Host::of(&self.store),
             report,
         };
-        let text = output::aligned(&lines(&told.report));
-        output::checked(command, self.json, &told, &text, interrupted.as_ref())
+        let text = output::aligned(&lines(&whole.report));
+        output::checked(command, self.json, &whole, &text, interrupted.as_ref())
     }
 }
 

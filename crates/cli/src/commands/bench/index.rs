@@ -264,7 +264,7 @@ impl CommonArgs {
     }
 
     /// Writes a report with its head.
-    fn tell<T: Serialize>(
+    fn report<T: Serialize>(
         &self,
         command: &str,
         started: &Started,
@@ -273,7 +273,7 @@ impl CommonArgs {
     ) -> Result<u8, Failure> {
         let interrupted = is_interrupted.then(|| Failure::interrupted("interrupted"));
         let head = if is_interrupted { started.head_interrupted() } else { started.head() };
-        let told = Told { head, report, host: Host::of(&self.store) };
+        let told = Report { head, report, host: Host::of(&self.store) };
         let text = output::aligned(lines);
         output::checked(command, self.json, &told, &text, interrupted.as_ref())
     }
@@ -281,7 +281,7 @@ impl CommonArgs {
 
 /// A report with its head.
 #[derive(Serialize)]
-struct Told<'a, T> {
+struct Report<'a, T> {
     #[serde(flatten)]
     head: Head,
     #[serde(flatten)]
@@ -299,7 +299,7 @@ impl HighInsertArgs {
         })?;
         let lines = vec![("entries", format!("{entries}, {batch} a call"))];
         let lines = lines_of(lines, &report.memory, &report.engines, &report.warnings);
-        self.common.tell(command, &started, (&report, report.is_interrupted), &lines)
+        self.common.report(command, &started, (&report, report.is_interrupted), &lines)
     }
 }
 
@@ -314,7 +314,7 @@ impl BootstrapArgs {
         })?;
         let lines = vec![("entries", format!("{entries}, {absent} % of lookups absent"))];
         let lines = lines_of(lines, &report.memory, &report.engines, &report.warnings);
-        self.common.tell(command, &started, (&report, report.is_interrupted), &lines)
+        self.common.report(command, &started, (&report, report.is_interrupted), &lines)
     }
 }
 
@@ -336,7 +336,7 @@ impl ReplayArgs {
         })?;
         let lines = vec![("dialect", report.dialect.to_owned())];
         let lines = lines_of(lines, &report.memory, &report.engines, &report.warnings);
-        self.common.tell(command, &started, (&report, report.is_interrupted), &lines)
+        self.common.report(command, &started, (&report, report.is_interrupted), &lines)
     }
 }
 

@@ -226,14 +226,14 @@ impl SetupArgs {
             ("stream", report.stream_hash.clone()),
         ];
         let (head, host) = (started.head(), Host::of(&self.store));
-        let measured = Measured { head, report: &report, host };
+        let measured = Measurement { head, report: &report, host };
         output::report(command, self.output.json, &measured, &lines)
     }
 }
 
 /// A report with its head.
 #[derive(Serialize)]
-struct Measured<'a, T> {
+struct Measurement<'a, T> {
     #[serde(flatten)]
     head: Head,
     #[serde(flatten)]
@@ -286,7 +286,7 @@ impl RunArgs {
         let interrupted = report.is_interrupted.then(|| Failure::interrupted("interrupted"));
         let head = if report.is_interrupted { started.head_interrupted() } else { started.head() };
         let dir = self.store.clone().unwrap_or_else(std::env::temp_dir);
-        let measured = Measured { head, report: &report, host: Host::of(&dir) };
+        let measured = Measurement { head, report: &report, host: Host::of(&dir) };
         let failure = interrupted.as_ref();
         files.write(output::object(command, &measured, failure)?, &report.windows)?;
         let text = output::aligned(&lines(&report));

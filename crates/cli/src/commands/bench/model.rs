@@ -112,12 +112,12 @@ struct Predicted {
     filter: FilterKind,
     predictions: Vec<Prediction>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    measured: Option<Measured>,
+    measured: Option<Measurement>,
 }
 
 /// What was measured, and how far it is from what is predicted.
 #[derive(Serialize)]
-struct Measured {
+struct Measurement {
     io_per_get: f64,
     predicted_io_per_get: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -254,7 +254,7 @@ fn beside(file: &Path) -> Result<Predicted, Failure> {
     let expected = shape
         .predict(ratio, report.engine.options.memory_goal)
         .io_per_get(report.workload.absent_ratio);
-    let measured = Measured {
+    let measured = Measurement {
         io_per_get: report.io_per_get,
         predicted_io_per_get: expected,
         model_error_ratio: (expected > 0.0)

@@ -45,7 +45,7 @@ use terrane_replay::monitor::{Monitor as _, Phase};
 use wait4::Wait4 as _;
 
 use super::head::{Head, Started};
-use crate::commands::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
+use crate::stores::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
 use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
@@ -205,7 +205,7 @@ struct FigureTimes {
 }
 
 #[derive(Serialize)]
-struct Measured {
+struct Measurement {
     backend: &'static str,
     dir: String,
     durability: &'static str,
@@ -241,7 +241,7 @@ struct Appends {
 }
 
 #[derive(Serialize)]
-struct Place {
+struct DirMeasurement {
     dir: String,
     #[serde(flatten)]
     mounted: Option<Mounted>,
@@ -262,16 +262,16 @@ struct Averages {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct Comparison {
     #[serde(flatten)]
     head: Head,
     seed: u64,
     repeats: u64,
     load_average: Averages,
     published: &'static [Published],
-    dirs: Vec<Place>,
+    dirs: Vec<DirMeasurement>,
     floors: Vec<LoadFloor>,
-    cells: Vec<Measured>,
+    cells: Vec<Measurement>,
     host: Host,
 }
 
@@ -325,7 +325,7 @@ impl RadixArgs {
             floors.extend(of_load.map(|floor| LoadFloor { load: load.name(), floor }));
         }
         let total = (orders.len() as u64) * self.repeats;
-        let (mut done, mut cells): (u64, Vec<Measured>) = (0, Vec::new());
+        let (mut done, mut cells): (u64, Vec<Measurement>) = (0, Vec::new());
         for (dir, order) in &orders {
             let mut runs = Vec::new();
             let mut refused = None;
@@ -361,7 +361,7 @@ impl RadixArgs {
         }
         compare_with_appends(&mut cells, &dirs);
         drop(progress);
-        let told = Told {
+        let comparison = Comparison {
             head: started.head(),
             seed: self.seed,
             repeats: self.repeats,
@@ -372,7 +372,7 @@ impl RadixArgs {
             cells,
             host: Host::of(&self.dir[0]),
         };
-        output::checked(command, self.json, &told, &told.text(self.per_test), None)
+        output::checked(command, self.json, &comparison, &comparison.text(self.per_test), None)
     }
 
     fn back_ends(&self) -> Vec<BackEnd> {
@@ -489,21 +489,21 @@ impl RadixArgs {
         };
         // It writes its line and its error at the very end, and less than a pipe holds of the latter.
         let found = read(child.stdout.as_mut().map(|stream| stream as &mut dyn std::io::Read));
-        let told = read(child.stderr.as_mut().map(|stream| stream as &mut dyn std::io::Read));
+        let reported = read(child.stderr.as_mut().map(|stream| stream as &mut dyn std::io::Read));
         let ended = child.wait4().map_err(|error| environment(&error))?;
         let used = Used {
             real: start.elapsed().as_secs_f64(),
             user: ended.rusage.utime.as_secs_f64(),
             system: ended.rusage.stime.as_secs_f64(),
         };
-        let (found, told) = (
+        let (found, reported) = (
             found.map_err(|error| environment(&error))?,
-            told.map_err(|error| environment(&error))?,
+            reported.map_err(|error| environment(&error))?,
         );
         if !ended.status.success() {
-            let told = told.trim().trim_start_matches("terrane: ");
+            let reported = reported.trim().trim_start_matches("terrane: ");
             let Order { backend, durability, load, .. } = order;
-            let message = format!("{load} on {backend} at {durability}: {told}");
+            let message = format!("{load} on {backend} at {durability}: {reported}");
             return Err(match ended.status.code() {
                 Some(1) => Failure::check(message),
                 Some(2) => Failure::usage(message),
@@ -515,7 +515,7 @@ impl RadixArgs {
     }
 
     /// Bytes of a commit of the tests, or else of one key, as memory has them; 4 KiB where neither was run.
-    fn append_bytes(cells: &[Measured]) -> u64 {
+    fn append_bytes(cells: &[Measurement]) -> u64 {
         let mut of_memory = cells.iter().filter(|cell| {
             let is_small = [Load::Tests, Load::Single].map(Load::name).contains(&cell.load);
             cell.backend == BackEnd::Memory.name() && is_small && cell.refused.is_none()
@@ -527,12 +527,12 @@ impl RadixArgs {
         of_memory.unwrap_or(4096)
     }
 
-    fn measure_dir(&self, dir: &Path, work: &Path, bytes: u64) -> Result<Place, Failure> {
+    fn measure_dir(&self, dir: &Path, work: &Path, bytes: u64) -> Result<DirMeasurement, Failure> {
         let times: Result<Vec<f64>, Failure> =
             (0..self.repeats).map(|_| Ok(append_synced(work, APPENDS, bytes)?)).collect();
         let Times { best, median } = times_of(times?);
         let appends = Appends { count: APPENDS, bytes, best_s: best, median_s: median };
-        Ok(Place { dir: dir.display().to_string(), mounted: Mounted::of(dir), appends })
+        Ok(DirMeasurement { dir: dir.display().to_string(), mounted: Mounted::of(dir), appends })
     }
 }
 
@@ -549,7 +549,7 @@ fn measured(
     refused: Option<String>,
     mut runs: Vec<(Used, Report)>,
     floors: &[LoadFloor],
-) -> Measured {
+) -> Measurement {
     let static_name = |name: &str, all: &[&'static str]| {
         all.iter().find(|one| **one == name).copied().unwrap_or_default()
     };
@@ -588,7 +588,7 @@ fn measured(
         }
     });
     let real_s = times(|used| used.real);
-    Measured {
+    Measurement {
         backend: static_name(&order.backend, &BackEnd::ALL.map(BackEnd::name)),
         dir,
         durability: static_name(&order.durability, &["none", "async", "each", "group"]),
@@ -617,7 +617,7 @@ fn measured(
 }
 
 /// Sets the ratios of cells to others, and refuses figures of one name with different roots.
-fn compare(cells: &mut [Measured]) -> Result<(), Failure> {
+fn compare(cells: &mut [Measurement]) -> Result<(), Failure> {
     let mut roots: BTreeMap<(&str, String), (String, String)> = BTreeMap::new();
     for cell in cells.iter() {
         for figure in &cell.figures {
@@ -631,7 +631,7 @@ fn compare(cells: &mut [Measured]) -> Result<(), Failure> {
             }
         }
     }
-    let best = |cell: &Measured| cell.real_s.as_ref().map(|times| times.best);
+    let best = |cell: &Measurement| cell.real_s.as_ref().map(|times| times.best);
     for at in 0..cells.len() {
         let cell = &cells[at];
         let Some(own) = best(cell) else { continue };
@@ -640,7 +640,7 @@ fn compare(cells: &mut [Measured]) -> Result<(), Failure> {
                 && other.load == cell.load
                 && other.real_s.is_some()
         });
-        let same = |other: &&Measured| {
+        let same = |other: &&Measurement| {
             (other.backend, other.durability, other.load)
                 == (cell.backend, cell.durability, cell.load)
         };
@@ -657,8 +657,8 @@ fn compare(cells: &mut [Measured]) -> Result<(), Failure> {
 }
 
 /// Sets the ratios of as many commits with syncs as there were appends to these and the same commits without syncs.
-fn compare_with_appends(cells: &mut [Measured], dirs: &[Place]) {
-    let single = |cell: &Measured, durability: &str| {
+fn compare_with_appends(cells: &mut [Measurement], dirs: &[DirMeasurement]) {
+    let single = |cell: &Measurement, durability: &str| {
         cell.load == Load::Single.name() && cell.durability == durability
     };
     let seconds = |figure: &FigureTimes| figure.best_us * figure.count as f64 / 1e6;
@@ -681,7 +681,7 @@ fn compare_with_appends(cells: &mut [Measured], dirs: &[Place]) {
     }
 }
 
-impl Told {
+impl Comparison {
     fn text(&self, per_test: bool) -> String {
         let mut parts = Vec::new();
         let average = |load: Option<[f64; 3]>| {
@@ -695,7 +695,7 @@ impl Told {
             average(before),
             average(after)
         ));
-        parts.push(self.dirs.iter().map(Place::line).collect::<Vec<_>>().join("\n"));
+        parts.push(self.dirs.iter().map(DirMeasurement::line).collect::<Vec<_>>().join("\n"));
         if self.cells.iter().any(|cell| cell.load == Load::Tests.name()) {
             parts.push(self.tests_table());
             parts.push(published_table());
@@ -854,7 +854,7 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-impl Place {
+impl DirMeasurement {
     fn line(&self) -> String {
         let Appends { count, bytes: size, best_s, median_s } = &self.appends;
         let mounted = self.mounted.as_ref().map_or("unknown".to_owned(), |mounted| {

@@ -267,14 +267,14 @@ impl SetupArgs {
             ("store", output::bytes(report.store_bytes)),
         ];
         let host = Host::of(&self.store);
-        let made = Made { head: started.head_without_time(), report: &report, host };
+        let made = Created { head: started.head_without_time(), report: &report, host };
         output::report(command, self.output.json, &made, &lines)
     }
 }
 
 /// A report of a table that was set up.
 #[derive(Serialize)]
-struct Made<'a> {
+struct Created<'a> {
     #[serde(flatten)]
     head: Head,
     #[serde(flatten)]
@@ -284,7 +284,7 @@ struct Made<'a> {
 
 /// A report with what was measured beside it.
 #[derive(Serialize)]
-struct Measured<'a> {
+struct Measurement<'a> {
     #[serde(flatten)]
     head: Head,
     #[serde(flatten)]
@@ -298,7 +298,7 @@ struct Measured<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     eta: Option<f64>,
     #[serde(flatten)]
-    beside_writes: Option<OfWritten>,
+    beside_writes: Option<BesideWrites>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_limit_bytes: Option<u64>,
     enforced_by: &'static str,
@@ -308,7 +308,7 @@ struct Measured<'a> {
 
 /// What the device gives to reads like the run's own beside writes of the run's own rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-struct OfWritten {
+struct BesideWrites {
     fio_beside_writes_pattern: Pattern,
     fio_beside_writes_read_iops: f64,
     fio_beside_writes_write_bytes_per_s: f64,
@@ -316,7 +316,7 @@ struct OfWritten {
     eta_beside_writes: f64,
 }
 
-impl OfWritten {
+impl BesideWrites {
     fn new(pattern: Pattern, beside: &Beside, lookups_per_s: f64) -> Self {
         Self {
             fio_beside_writes_pattern: pattern,
@@ -386,7 +386,7 @@ impl RunArgs {
         if spread.is_some_and(|spread| spread > SPREAD_MAX) {
             warnings.push("unstable_device");
         }
-        let measured = Measured {
+        let measured = Measurement {
             head: started.head_without_time(),
             report: &report,
             fio_read_iops: iops,
@@ -410,15 +410,15 @@ impl RunArgs {
         &self,
         report: &Report,
         progress: &mut Progress,
-    ) -> Result<Option<OfWritten>, Failure> {
+    ) -> Result<Option<BesideWrites>, Failure> {
         let Some(wanted) = beside(report) else { return Ok(None) };
         let store = self.store.as_ref().filter(|_| self.calibrate);
         let measured = beside_writes_of(store, wanted, progress)?.zip(report.lookups_per_s);
-        Ok(measured.map(|(beside, lookups)| OfWritten::new(wanted.0, &beside, lookups)))
+        Ok(measured.map(|(beside, lookups)| BesideWrites::new(wanted.0, &beside, lookups)))
     }
 }
 
-fn lines(measured: &Measured<'_>) -> Vec<(&'static str, String)> {
+fn lines(measured: &Measurement<'_>) -> Vec<(&'static str, String)> {
     let report = measured.report;
     let mut lines = vec![
         ("entries", report.entries.to_string()),

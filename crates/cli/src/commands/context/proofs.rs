@@ -177,14 +177,14 @@ struct Verified {
     file: String,
     bytes: u64,
     #[serde(flatten)]
-    held: Held,
+    content: ProofContent,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     answers: Vec<Answer>,
 }
 
 /// What a proof holds.
 #[derive(Default, Serialize)]
-struct Held {
+struct ProofContent {
     hidden: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     values: Option<Vec<HeldValue>>,
@@ -368,14 +368,17 @@ impl VerifyProofArgs {
             other => about(other.into()),
         })?;
 
-        let mut held = Held::default();
+        let mut content = ProofContent::default();
         if asked.is_empty() {
-            held =
-                Held { values: Some(Vec::new()), directories: Some(Vec::new()), ..Held::default() };
+            content = ProofContent {
+                values: Some(Vec::new()),
+                directories: Some(Vec::new()),
+                ..ProofContent::default()
+            };
         }
-        held.add(&mut Vec::new(), verified.state());
+        content.add(&mut Vec::new(), verified.state());
         let bytes = encoded.len() as u64;
-        let report = Verified { root_hex, file, bytes, held, answers };
+        let report = Verified { root_hex, file, bytes, content, answers };
         if self.json {
             return output::report(command, true, &report, &[]);
         }
@@ -383,7 +386,7 @@ impl VerifyProofArgs {
     }
 }
 
-impl Held {
+impl ProofContent {
     fn add<'p>(&mut self, path: &mut Vec<&'p [u8]>, tree: &'p ProofTree) {
         match tree {
             ProofTree::Value(value) => {
@@ -443,7 +446,7 @@ impl Held {
 
 impl Verified {
     fn text(&self) -> String {
-        let hidden = count_of(self.held.hidden, "part", "parts");
+        let hidden = count_of(self.content.hidden, "part", "parts");
         let lines = [
             ("root", self.root_hex.clone()),
             ("proof", format!("{} in {}, right", bytes(self.bytes), self.file)),
@@ -451,11 +454,11 @@ impl Verified {
         ];
         let mut all = vec![output::aligned(&lines)];
         all.extend(self.answers.iter().map(Answer::line));
-        let directories = self.held.directories.iter().flatten();
+        let directories = self.content.directories.iter().flatten();
         all.extend(directories.map(|HeldDirectory { path, children }| {
             format!("{path}/: {}", count_of(*children, "child", "children"))
         }));
-        let values = self.held.values.iter().flatten();
+        let values = self.content.values.iter().flatten();
         all.extend(values.map(|HeldValue { path, text, .. }| format!("{path}: {text}")));
         all.join("\n")
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use terrane::radix::{self, ExchangeError, Root};
 
 use super::{CommonArgs, RootArgs, TreeArgs, check_replay, find_root, number};
-use crate::commands::back_ends::{BackEndArg, DurabilityArg};
+use crate::stores::back_ends::{BackEndArg, DurabilityArg};
 use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::progress::ByteBar;
@@ -127,8 +127,8 @@ impl ExportArgs {
             Some(root) => tree.export(root, out).map(|done| (1, done.values, done.bytes)),
             None => tree.export_all(out).map(|done| (done.versions, done.changes, done.bytes)),
         };
-        let told = |error| failure(error, &self.file);
-        let done = output.export((bar, None), signals, export, told);
+        let to_failure = |error| failure(error, &self.file);
+        let done = output.export((bar, None), signals, export, to_failure);
         let closed = store.close();
         let done = done?;
         closed?;

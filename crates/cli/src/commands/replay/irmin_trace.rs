@@ -94,7 +94,7 @@ pub(crate) struct IrminTraceArgs {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct ReplayReport {
     engine: &'static str,
     trace: String,
     commits: u64,
@@ -172,18 +172,23 @@ impl IrminTraceArgs {
         let report = replayed.map_err(|failure| failure.about(&shown.to_string()))?;
         closed?;
         let usage = Usage::now().zip(before).map(|(now, before)| now.since(&before));
-        let told = self.told(family, &report, usage)?;
-        output::report(command, self.output.json, &told, &told.lines())
+        let summary = self.summary(family, &report, usage)?;
+        output::report(command, self.output.json, &summary, &summary.lines())
     }
 
-    fn told(&self, family: Family, report: &Report, usage: Option<Usage>) -> Result<Told, Failure> {
+    fn summary(
+        &self,
+        family: Family,
+        report: &Report,
+        usage: Option<Usage>,
+    ) -> Result<ReplayReport, Failure> {
         let store_bytes = meter::store_bytes(&self.store)
             .map_err(|error| Failure::environment(format!("{}: {error}", self.store.display())))?;
         let each_s = |count: u64| count as f64 / report.wall_s.max(f64::MIN_POSITIVE);
         let (commits, ops) = (report.counts.commits, report.counts.total());
         let assumed = commits.saturating_mul(self.transactions);
         let transactions = report.transactions.unwrap_or(assumed);
-        Ok(Told {
+        Ok(ReplayReport {
             engine: "context",
             trace: family.to_string(),
             commits,
@@ -212,7 +217,7 @@ impl IrminTraceArgs {
     }
 }
 
-impl Told {
+impl ReplayReport {
     fn lines(&self) -> Vec<(&'static str, String)> {
         let known = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), output::bytes);
         let spread = |ms: &SpreadReport| {

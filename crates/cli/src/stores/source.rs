@@ -8,9 +8,9 @@ use terrane::btree::{self, IndexReader};
 use terrane::io::{Disk, RealDisk};
 use terrane::lsm::{BlobRef, Cursor, Lookup, Record, Session, StoreReader, Table, TableName};
 
-use crate::commands::btree::{Place, config_of};
-use crate::commands::store::open_to_read;
-use crate::commands::version::Which;
+use crate::stores::index_path::{IndexPath, config_of};
+use crate::stores::open::open_to_read;
+use crate::stores::version_ref::VersionRef;
 use crate::ui::exit::Failure;
 
 /// The table that is meant if none is named.
@@ -23,13 +23,13 @@ pub(crate) enum Source {
 }
 
 /// What belongs to a key.
-pub(crate) struct Found {
+pub(crate) struct StoredValue {
     pub(crate) value: Vec<u8>,
     pub(crate) blob: Option<Vec<u8>>,
 }
 
 /// Keys from one bound to another, or all that begin alike.
-pub(crate) enum Range {
+pub(crate) enum KeyRange {
     Prefix(Vec<u8>),
     Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
 }
@@ -40,7 +40,7 @@ pub(crate) enum Entries<'a> {
     Index(btree::Cursor),
 }
 
-impl Found {
+impl StoredValue {
     /// As they stand in a line, after the key.
     pub(crate) fn fields(&self) -> impl Iterator<Item = &[u8]> {
         [self.value.as_slice()].into_iter().chain(self.blob.as_deref())
@@ -52,7 +52,11 @@ impl Source {
     ///
     /// # Errors
     /// [`Failure`], also if a B+tree is asked for what only stores have.
-    pub(crate) fn open(dir: &Path, table: &TableName, at: Option<&Which>) -> Result<Self, Failure> {
+    pub(crate) fn open(
+        dir: &Path,
+        table: &TableName,
+        at: Option<&VersionRef>,
+    ) -> Result<Self, Failure> {
         Self::open_watched(dir, table, at)
     }
 
@@ -63,10 +67,10 @@ impl Source {
     pub(crate) fn open_watched(
         dir: &Path,
         table: &TableName,
-        at: Option<&Which>,
+        at: Option<&VersionRef>,
     ) -> Result<Self, Failure> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
-        if Place::of(&disk, dir)? == Some(Place::Dir) {
+        if IndexPath::of(&disk, dir)? == Some(IndexPath::Dir) {
             if table.as_str() != MAIN_TABLE || at.is_some() {
                 let dir = dir.display();
                 return Err(Failure::usage(format!("{dir} is a B+tree: no tables, no versions")));
@@ -83,26 +87,28 @@ impl Source {
     }
 
     /// What belongs to each of some keys, in their order.
-    pub(crate) fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Found>>, Failure> {
+    pub(crate) fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<StoredValue>>, Failure> {
         match self {
             Self::Table(reader, table) => {
                 let found = table.get_many(keys)?;
                 let blobs = blobs(reader.session(), found.iter().map(Lookup::blob))?;
                 let entry = |(found, blob): (&Lookup, _)| {
-                    found.value().map(|value| Found { value: value.to_vec(), blob })
+                    found.value().map(|value| StoredValue { value: value.to_vec(), blob })
                 };
                 Ok(found.iter().zip(blobs).map(entry).collect())
             }
             Self::Index(reader) => {
                 let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
                 let found = reader.find_many(&keys)?.into_iter();
-                Ok(found.map(|value| value.map(|value| Found { value, blob: None })).collect())
+                Ok(found
+                    .map(|value| value.map(|value| StoredValue { value, blob: None }))
+                    .collect())
             }
         }
     }
 
     /// The entries of a range, from its end if `reverse`.
-    pub(crate) fn entries(&self, range: Range, reverse: bool) -> Result<Entries<'_>, Failure> {
+    pub(crate) fn entries(&self, range: KeyRange, reverse: bool) -> Result<Entries<'_>, Failure> {
         Ok(match self {
             Self::Table(reader, table) => {
                 let mut cursor = range.cursor(table)?;
@@ -123,7 +129,7 @@ impl Source {
     }
 
     /// How many entries a range has. Reads them all.
-    pub(crate) fn count(&self, range: Range) -> Result<u64, Failure> {
+    pub(crate) fn count(&self, range: KeyRange) -> Result<u64, Failure> {
         let mut count = 0;
         match self {
             Self::Table(_, table) => {
@@ -148,7 +154,7 @@ impl Source {
     }
 }
 
-impl Range {
+impl KeyRange {
     fn cursor(self, table: &Table) -> Result<Cursor, Failure> {
         Ok(match self {
             Self::Prefix(prefix) => table.prefix(&prefix)?,
@@ -179,14 +185,14 @@ impl Range {
 
 impl Entries<'_> {
     /// The next entries, so many unless the end comes first.
-    pub(crate) fn take(&mut self, count: usize) -> Result<Vec<(Vec<u8>, Found)>, Failure> {
+    pub(crate) fn take(&mut self, count: usize) -> Result<Vec<(Vec<u8>, StoredValue)>, Failure> {
         match self {
             Self::Table { session, cursor, reverse } => {
                 let records =
                     if *reverse { cursor.take_back(count)? } else { cursor.take(count)? };
                 let blobs = blobs(session, records.iter().map(|record| record.blob.as_ref()))?;
                 let entry = |(Record { key, value, .. }, blob): (Record, _)| {
-                    (key.as_slice().to_vec(), Found { value: value.to_vec(), blob })
+                    (key.as_slice().to_vec(), StoredValue { value: value.to_vec(), blob })
                 };
                 Ok(records.into_iter().zip(blobs).map(entry).collect())
             }
@@ -195,7 +201,7 @@ impl Entries<'_> {
                 while entries.len() < count
                     && let Some((key, value)) = cursor.next()?
                 {
-                    entries.push((key.to_vec(), Found { value: value.to_vec(), blob: None }));
+                    entries.push((key.to_vec(), StoredValue { value: value.to_vec(), blob: None }));
                 }
                 Ok(entries)
             }
@@ -220,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_prefix_ends_before_the_next_one_of_its_kind() {
-        let end = |prefix: &[u8]| Range::Prefix(prefix.to_vec()).bounds().1;
+        let end = |prefix: &[u8]| KeyRange::Prefix(prefix.to_vec()).bounds().1;
         assert_eq!(end(b"ab"), Bound::Excluded(b"ac".to_vec()));
         assert_eq!(end(b"a\xFF\xFF"), Bound::Excluded(b"b".to_vec()));
         assert_eq!(end(b"\xFF"), Bound::Unbounded);

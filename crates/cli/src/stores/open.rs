@@ -13,7 +13,7 @@ use terrane::lsm::{
 };
 use terrane_replay::store;
 
-use crate::commands::btree::Place;
+use crate::stores::index_path::IndexPath;
 use crate::ui::exit::Failure;
 
 /// Opens a store that must be there.
@@ -21,7 +21,7 @@ use crate::ui::exit::Failure;
 /// # Errors
 /// [`Failure`]; nothing has been made then.
 pub(crate) fn open(dir: &Path) -> Result<Session, Failure> {
-    if look(dir)? != There::Store {
+    if content_of(dir)? != DirContent::Store {
         return Err(no_store(dir));
     }
     Ok(store::open(&disk(), dir)?)
@@ -36,8 +36,8 @@ pub(crate) fn open_or_make<T>(
     dir: &Path,
     work: impl FnOnce(&Session) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let there = if dir.exists() { look(dir)? } else { There::Nothing };
-    if there == There::Other {
+    let there = if dir.exists() { content_of(dir)? } else { DirContent::Nothing };
+    if there == DirContent::Other {
         return Err(no_store(dir));
     }
     let missing: Vec<PathBuf> = dir
@@ -50,7 +50,7 @@ pub(crate) fn open_or_make<T>(
         let closed = session.close();
         done.and_then(|done| closed.map(|()| done).map_err(Failure::from))
     });
-    if done.is_err() && there == There::Nothing {
+    if done.is_err() && there == DirContent::Nothing {
         // The failure is what matters; what cannot be removed is an empty store.
         let _ = remove(dir, &missing);
     }
@@ -78,11 +78,11 @@ pub(crate) fn open_tables_with(
     made: bool,
     reserve_bytes: Option<u64>,
 ) -> Result<Store, Failure> {
-    let there = if made && !dir.exists() { There::Nothing } else { look(dir)? };
-    if there == There::Other || (there == There::Nothing && !made) {
+    let there = if made && !dir.exists() { DirContent::Nothing } else { content_of(dir)? };
+    if there == DirContent::Other || (there == DirContent::Nothing && !made) {
         return Err(no_store(dir));
     }
-    if let (There::Nothing, Some(parent)) = (there, dir.parent()) {
+    if let (DirContent::Nothing, Some(parent)) = (there, dir.parent()) {
         create_dirs(disk().as_ref(), parent).map_err(terrane::lsm::Error::from)?;
     }
     let mut session = SessionOptions::default().create_dir();
@@ -97,7 +97,7 @@ pub(crate) fn open_tables_with(
 /// [`Failure`].
 pub(crate) fn check_table(dir: &Path, name: &TableName) -> Result<(), Failure> {
     // What else is wrong with the directory its opening says.
-    if look(dir)? != There::Store {
+    if content_of(dir)? != DirContent::Store {
         return Ok(());
     }
     if terrane::lsm::inspect::table_names(disk().as_ref(), dir)?.contains(name) {
@@ -141,7 +141,7 @@ pub(crate) fn check_snapshot_is_new(dir: &Path, name: &SnapshotName) -> Result<(
 /// # Errors
 /// [`Failure`].
 pub(crate) fn open_to_read(dir: &Path) -> Result<StoreReader, Failure> {
-    if look(dir)? != There::Store {
+    if content_of(dir)? != DirContent::Store {
         return Err(no_store(dir));
     }
     Ok(StoreReader::open(disk(), dir, &ReaderOptions::default())?)
@@ -165,7 +165,7 @@ pub(crate) fn is_within(inner: &Path, outer: &Path) -> bool {
 
 /// What a directory holds.
 #[derive(PartialEq, Eq)]
-enum There {
+enum DirContent {
     Nothing,
     Store,
     Other,
@@ -177,18 +177,16 @@ fn disk() -> Arc<dyn Disk> {
 
 fn no_store(dir: &Path) -> Failure {
     let dir_shown = dir.display();
-    Failure::usage(match Place::of(&disk(), dir) {
+    Failure::usage(match IndexPath::of(&disk(), dir) {
         Ok(Some(_)) => format!("{dir_shown} is a B+tree; this command is for stores"),
-        _ if crate::commands::context::is_store(disk().as_ref(), dir)
-            .is_ok_and(|is_one| is_one) =>
-        {
+        _ if terrane::context::is_store(disk().as_ref(), dir).is_ok_and(|is_one| is_one) => {
             format!("{dir_shown} is a context store; `terrane context` looks into it")
         }
         _ => format!("{dir_shown} is no store of Terrane"),
     })
 }
 
-fn look(dir: &Path) -> Result<There, Failure> {
+fn content_of(dir: &Path) -> Result<DirContent, Failure> {
     let shown = dir.display();
     let mut entries = fs::read_dir(dir).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Failure::usage(format!("{shown} does not exist")),
@@ -196,9 +194,9 @@ fn look(dir: &Path) -> Result<There, Failure> {
         _ => Failure::environment(format!("{shown}: {error}")),
     })?;
     if store::is_store_like(disk().as_ref(), dir).map_err(terrane::lsm::Error::from)? {
-        return Ok(There::Store);
+        return Ok(DirContent::Store);
     }
-    Ok(if entries.next().is_none() { There::Nothing } else { There::Other })
+    Ok(if entries.next().is_none() { DirContent::Nothing } else { DirContent::Other })
 }
 
 /// Removes a store without snapshots, but for the directory if that is not among those `made`.
