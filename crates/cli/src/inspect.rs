@@ -4,4 +4,5 @@
 pub(crate) mod btree;
 pub(crate) mod context;
 pub(crate) mod radix;
+pub(crate) mod lsm;
 pub(crate) mod inspect;
