@@ -53,7 +53,8 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/terrane-demo
+  terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat \\
+    --store /tmp/terrane-demo
   terrane inspect /tmp/terrane-demo
   terrane verify /tmp/terrane-demo
   terrane snapshot list --store /tmp/terrane-demo
@@ -62,59 +63,61 @@ Examples:
 
 const REPLAY_EXAMPLE: &str = "\
 Example:
-  terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/terrane-demo";
+  terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat \\
+    --store /tmp/terrane-demo";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Replay a history of blocks, checking the state on the way
+    /// Replays a history of blocks and checks the state on the way
     #[command(subcommand, after_help = REPLAY_EXAMPLE)]
     Replay(Replay),
-    /// Measure the engine with fixed workloads, checking every result
+    /// Measures the engines with fixed workloads and checks every result
     #[command(subcommand, after_help = bench::EXAMPLES)]
     Bench(Bench),
-    /// Say what a file or directory of Terrane is, and what is in it
+    /// Shows what a file or directory of Terrane is, and what it contains
     #[command(after_help = inspect::inspect::EXAMPLES)]
     Inspect(Inspect),
-    /// Re-read and check everything of a store; repair what can be repaired without loss
+    /// Reads and checks everything in a store; repairs what can be repaired without loss
     #[command(after_help = verify::verify::EXAMPLES)]
     Verify(Verify),
-    /// Write the values of some keys of a table
+    /// Prints the values of keys of a table
     #[command(after_help = kv::GET_EXAMPLES)]
     Get(Get),
-    /// Set the values of some keys of a table, all or none, durably
+    /// Sets the values of keys of a table, atomically and durably
     #[command(after_help = kv::PUT_EXAMPLES)]
     Put(Put),
-    /// Delete some keys of a table, all or none, durably
+    /// Deletes keys of a table, atomically and durably
     #[command(after_help = kv::DEL_EXAMPLES)]
     Del(Del),
-    /// Write the entries of a table in the order of their keys
+    /// Prints the entries of a table in key order
     #[command(after_help = kv::SCAN_EXAMPLES)]
     Scan(Scan),
-    /// Count the entries of a table
+    /// Counts the entries of a table
     #[command(after_help = kv::COUNT_EXAMPLES)]
     Count(Count),
-    /// List, create, fill, rename and drop the named tables of a store
+    /// Lists, creates, fills, renames and drops the named tables of a store
     #[command(subcommand, after_help = table::EXAMPLES)]
     Table(Tables),
-    /// Make B+trees of what is elsewhere
+    /// Builds B+trees from tables and from other B+trees
     #[command(subcommand, after_help = index::EXAMPLES)]
     Index(Indexes),
-    /// List, save, rename, delete, export and import the snapshots of a store
+    /// Lists, saves, renames, deletes, exports and imports the snapshots of a store
     #[command(subcommand, after_help = snapshot::EXAMPLES)]
     Snapshot(Snapshot),
-    /// List, retain and release versions of all tables of a store, and go back to one
+    /// Lists, retains and releases versions of all tables of a store; rolls the store back to a
+    /// version
     #[command(subcommand, after_help = version::EXAMPLES)]
     Version(Versions),
-    /// Read, compare, prove, export, import and collect the commits of a context store
+    /// Reads, compares, proves, exports, imports and collects the commits of a context store
     #[command(subcommand, after_help = context::EXAMPLES)]
     Context(ContextCommand),
-    /// Read, prune, export, import and prove the versions of a radix store
+    /// Reads, prunes, exports, imports and proves the versions of a radix store
     #[command(subcommand, after_help = radix::EXAMPLES)]
     Radix(RadixCommand),
-    /// Copy a whole store, or what is new since an earlier copy, while it is in use
+    /// Copies a store while it is in use: all of it, or everything new since the last backup
     #[command(after_help = backup::EXAMPLES)]
     Backup(Backup),
-    /// Give back the room that deleted and replaced entries of a store take
+    /// Reclaims the space of deleted and replaced entries of a store
     #[command(after_help = compact::EXAMPLES)]
     Compact(Compact),
 }
@@ -241,23 +244,90 @@ fn named_command(arguments: &[OsString]) -> String {
 mod tests {
     use super::*;
 
-    /// Columns that help is wrapped at, whatever the terminal.
-    const COLUMNS: usize = 100;
+    /// Widths of terminals for which the tests render help.
+    const WIDTHS: [usize; 5] = [60, 80, 90, 100, 120];
 
-    fn check_help(command: &clap::Command, path: &str) {
-        let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        for line in examples.lines() {
-            let width = line.chars().count();
-            assert!(width <= COLUMNS, "{path}: {width} columns are wrapped once more: {line}");
-        }
-        for command in command.get_subcommands() {
-            check_help(command, &format!("{path} {}", command.get_name()));
+    /// Indentations of prose in long help: of paragraphs, and of the texts of options.
+    const PROSE_INDENTS: [usize; 2] = [0, 10];
+
+    /// Columns of the narrowest terminal in which an example can be copied as one line.
+    const EXAMPLE_COLUMNS: usize = 80;
+
+    /// Calls `visit` with every sub-command, and with its name as the user types it.
+    fn visit_commands(
+        command: &clap::Command,
+        path: &str,
+        visit: &mut dyn FnMut(&clap::Command, &str),
+    ) {
+        visit(command, path);
+        for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+            visit_commands(command, &format!("{path} {}", command.get_name()), visit);
         }
     }
 
-    /// Text that was wrapped by hand at more columns came out with lines of one word.
+    fn visit_all(visit: &mut dyn FnMut(&clap::Command, &str)) {
+        let mut command = Cli::command();
+        command.build();
+        visit_commands(&command, "terrane", visit);
+    }
+
+    /// The text of a line of prose; none for headings, lists, defaults and examples.
+    fn prose(line: &str) -> Option<&str> {
+        let text = line.trim_start();
+        let is_prose = PROSE_INDENTS.contains(&(line.len() - text.len()))
+            && !text.is_empty()
+            && !text.ends_with(':')
+            && !["- ", "[", "Usage:"].iter().any(|start| text.starts_with(start));
+        is_prose.then_some(text)
+    }
+
+    /// Returns the first line of `help` that ends although the next word would still fit.
+    fn early_break(help: &str, width: usize) -> Option<&str> {
+        let lines: Vec<&str> = help.lines().collect();
+        let ends_early = |pair: &&[&str]| {
+            let next_word = prose(pair[1]).and_then(|text| text.split(' ').next());
+            match (prose(pair[0]), next_word) {
+                (Some(_), Some(word)) => {
+                    pair[0].chars().count() + 1 + word.chars().count() <= width
+                }
+                _ => false,
+            }
+        };
+        lines.windows(2).find(ends_early).map(|pair| pair[0])
+    }
+
+    /// Paragraphs that were broken by hand were wrapped once more, into lines of one word.
     #[test]
-    fn no_line_of_help_is_wrapped_twice() {
-        check_help(&Cli::command(), "terrane");
+    fn no_paragraph_of_help_is_wrapped_twice() {
+        let mut count = 0;
+        visit_all(&mut |command, path| {
+            count += 1;
+            for width in WIDTHS {
+                let mut command = command.clone().term_width(width);
+                let help = command.render_long_help().to_string();
+                let early = early_break(&help, width);
+                assert_eq!(early, None, "{path} at {width} columns");
+            }
+        });
+        assert!(count > 50, "only {count} commands");
+    }
+
+    #[test]
+    fn early_breaks_are_found() {
+        assert_eq!(early_break("A line that\nwas broken by hand.", 60), Some("A line that"));
+        assert_eq!(early_break("A line that\nwas broken by hand.", 14), None);
+        assert_eq!(early_break("A paragraph.\n\nAnother one.", 60), None);
+    }
+
+    #[test]
+    fn every_command_has_examples_that_can_be_copied() {
+        visit_all(&mut |command, path| {
+            let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(examples.starts_with("Example"), "{path} has no examples");
+            for line in examples.lines().filter(|line| line.starts_with("  ")) {
+                let width = line.chars().count();
+                assert!(width <= EXAMPLE_COLUMNS, "{path}: {width} columns: {line}");
+            }
+        });
     }
 }

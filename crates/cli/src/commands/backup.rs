@@ -29,11 +29,11 @@ Examples:
     terrane verify /backup/ledger
     terrane backup --store /backup/ledger --to /data/restored
 
-A backup holds all named tables as of one commit, the retained versions and the snapshots. It
-works beside the process that has the store open, which is not disturbed. Every page is checked
-on the way. If the command is cut short, the tables of the backup are those of the one before. A
-backup is a store: read, inspect and verify it like any other. Once something is written to it,
-it is a store of its own, and no later backup replaces it.";
+A backup contains all named tables as of one commit, the retained versions and the snapshots. It \
+works beside the process that has the store open and does not disturb it. Every page is checked \
+on the way. If the command is interrupted, the tables of the backup are those of the previous \
+one. A backup is a store: read, inspect and verify it like any other. Once something is written \
+to a backup, it is an independent store, and later backups do not replace it.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
@@ -45,10 +45,10 @@ pub(crate) struct Backup {
     to: PathBuf,
     #[command(flatten)]
     mode: ModeArgs,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     pub(crate) json: bool,
 }

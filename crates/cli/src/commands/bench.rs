@@ -38,28 +38,28 @@ use self::utxo::Utxo;
 /// The workloads.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// Look up, delete and insert in a large table, as a set of unspent outputs does
+    /// Looks up, deletes and inserts in a large table, like a set of unspent outputs
     #[command(subcommand, after_help = utxo::EXAMPLES)]
     Utxo(Utxo),
-    /// Count what lookups of random keys read, by the memory that a table has
+    /// Counts the reads of random lookups in a table with a memory budget
     #[command(subcommand, after_help = kvget::EXAMPLES)]
     Kvget(Kvget),
-    /// Compare engines as an index that finds objects by their hashes
+    /// Compares engines as an index from hashes to objects
     #[command(subcommand, after_help = index::EXAMPLES)]
     Index(Index),
-    /// Build and commit blocks of operations on versioned trees over the context store
+    /// Builds and commits blocks of operations on versioned trees of the context store
     #[command(after_help = context::EXAMPLES)]
     Context(ContextArgs),
-    /// Compare the back-ends of the radix state by the ten tests of Transact and other loads
+    /// Compares the back-ends of the radix state by the ten tests of Transact and other loads
     #[command(after_help = radix::EXAMPLES)]
     Radix(RadixArgs),
-    /// Predict what lookups of random keys read, by the memory that a table has
+    /// Predicts the reads of random lookups in a table with a memory budget
     #[command(after_help = model::EXAMPLES)]
     Model(ModelArgs),
-    /// Compare upserts with inserts, and with lookups followed by inserts
+    /// Compares upserts with inserts, and with lookups followed by inserts
     #[command(after_help = UPSERT_EXAMPLES)]
     Upsert(UpsertArgs),
-    /// Look keys up in a union of tables while its debt is paid
+    /// Looks keys up in a union of tables while merges pay its debt
     #[command(after_help = UNION_EXAMPLES)]
     Union(UnionArgs),
 }
@@ -77,8 +77,8 @@ Examples:
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
 
-Benchmarks leave no data behind in the store, but for those that are set up first. Measure on a
-quiet machine.";
+Benchmarks leave no data in the store, except those with a `setup` command. Measure on a quiet \
+machine.";
 
 const UPSERT_EXAMPLES: &str = "\
 Examples:
@@ -96,16 +96,16 @@ Examples:
 
 #[derive(Debug, Args)]
 struct CommonArgs {
-    /// Directory of the store to work in; made if it is missing
+    /// Directory of the store to work in; created if it is missing
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
     /// Seed of keys and values
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     json: bool,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
 }
@@ -118,7 +118,7 @@ pub(crate) struct UpsertArgs {
     /// Operations in a batch
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "250")]
     batch: u64,
-    /// Times that everything is done; medians are told
+    /// Repetitions of the whole workload; the report has the medians
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "9")]
     rounds: u64,
     #[command(flatten)]
@@ -136,7 +136,7 @@ pub(crate) struct UnionArgs {
     /// Batches of 256 lookups in a round
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "200")]
     batches: u64,
-    /// Rounds at full debt, and as many without any
+    /// Rounds at full debt, and the same number without debt
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "50")]
     rounds: u64,
     #[command(flatten)]

@@ -26,10 +26,11 @@ Examples:
     terrane del --prefix old/ --store /data/ledger
     terrane compact --store /data/ledger --json
 
-Deleted entries take room until merges reach them, and `compact` merges each table into one file
-of entries. One table after the other is written anew before its old files go, so there must be
-room for the live entries of the largest table. Snapshots and retained versions keep the files that
-they need: delete or release them first. An interrupted `compact` loses nothing and can be repeated.";
+Deleted entries occupy space until a compaction reaches them; `compact` merges each table into \
+one run. It rewrites one table after the other and removes the old files of a table last, so \
+there must be room for the live entries of the largest table. Snapshots and retained versions \
+keep the files that they need: delete or release them first. An interrupted `compact` loses \
+nothing and can be repeated.";
 
 /// Bytes of a page, in which merges count.
 const PAGE_BYTES: u64 = 4096;
@@ -39,10 +40,10 @@ pub(crate) struct Compact {
     /// Directory of the store
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -72,46 +72,50 @@ pub(crate) const ROOT: [&[u8]; 0] = [];
 /// What can be done with a context store.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ContextCommand {
-    /// List commits, the newest first; works beside a process that has the store open
+    /// Lists commits, the newest first; works beside a process that has the store open
     #[command(after_help = LOG_EXAMPLES)]
     Log(LogArgs),
-    /// List what is in a directory of a commit; works beside a process that has the store open
+    /// Lists a directory of a commit; works beside a process that has the store open
     #[command(after_help = LS_EXAMPLES)]
     Ls(LsArgs),
-    /// Write a value of a commit; works beside a process that has the store open
+    /// Prints a value of a commit; works beside a process that has the store open
     #[command(after_help = SHOW_EXAMPLES)]
     Show(ShowArgs),
-    /// Tell which values differ between two commits; works beside a process that has the store open
+    /// Lists the values that differ between two commits; works beside a process that has the store
+    /// open
     #[command(after_help = compare::DIFF_EXAMPLES)]
     Diff(DiffArgs),
-    /// Write the paths of all values of a commit; works beside a process that has the store open
+    /// Prints the paths of all values of a commit; works beside a process that has the store open
     #[command(after_help = compare::DUMP_EXAMPLES)]
     DumpPaths(DumpArgs),
-    /// Prove what is at some paths of a commit; works beside a process that has the store open
+    /// Writes a proof of the content of paths of a commit; works beside a process that has the
+    /// store open
     #[command(after_help = proofs::PROVE_EXAMPLES)]
     Prove(ProveArgs),
-    /// Check a proof, without a store, and tell what it shows
+    /// Checks a proof without a store, and prints the facts that it proves
     #[command(after_help = proofs::VERIFY_EXAMPLES)]
     VerifyProof(VerifyProofArgs),
-    /// Write a commit to a file or into a new store; works beside a process that has the store open
+    /// Writes a commit to a file or into a new store; works beside a process that has the store
+    /// open
     #[command(after_help = transfer::EXPORT_EXAMPLES)]
     Export(ExportArgs),
-    /// Read a commit from a file, checking every hash
+    /// Reads a commit from a file and checks every hash
     #[command(after_help = transfer::IMPORT_EXAMPLES)]
     Import(ImportArgs),
-    /// Take commits away that are no longer wanted, and what only they reach
+    /// Removes old commits and all objects that only they reach
     #[command(after_help = GC_EXAMPLES)]
     Gc(GcArgs),
-    /// Move what collections take away to other directories, where it can be read as before
+    /// Adds and lists volumes: directories to which collections move old commits, which stay
+    /// readable
     #[command(subcommand, after_help = volume::EXAMPLES)]
     Volume(VolumeCommand),
-    /// Have the archive or the index in a directory elsewhere, on another disk for instance
+    /// Moves the archive or the index to another directory, for instance on another disk
     #[command(after_help = relocate::EXAMPLES)]
     Move(MoveArgs),
-    /// Write a made-up history as a trace, which `terrane replay irmin-trace` replays
+    /// Writes a generated history as a trace for `terrane replay irmin-trace`
     #[command(after_help = generate::EXAMPLES)]
     GenTrace(GenTraceArgs),
-    /// Begin a new chunk, so that a collection can take the older ones away whole
+    /// Begins a new chunk, so that a later collection can remove the older chunks whole
     #[command(after_help = SPLIT_EXAMPLES)]
     Split(SplitArgs),
 }
@@ -127,9 +131,9 @@ Examples:
   terrane context gc --newest 1000 --store /data/context
   terrane context gen-trace lima.repbt
 
-A commit is given as its hash (Co...), the beginning of it, or a branch. Steps of a path are
-separated by `/`; a step that is no text, or has a `/`, is written `hex:` and hexadecimal
-digits.";
+A commit is given by its hash (Co...), by the beginning of the hash, or by a branch. Steps of a \
+path are separated by `/`. A step that is not text, or contains a `/`, is written as `hex:` and \
+hexadecimal digits.";
 
 const LOG_EXAMPLES: &str = "\
 Example:
@@ -138,7 +142,8 @@ Example:
 const LS_EXAMPLES: &str = "\
 Examples:
   terrane context ls --store /data/context
-  terrane context ls data/contracts/index --long --limit 20 --store /data/context --at main";
+  terrane context ls data/contracts/index --long --limit 20 \\
+    --store /data/context --at main";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -149,24 +154,25 @@ const GC_EXAMPLES: &str = "\
 Examples:
   Keep the 1,000 newest commits, and one more:
     terrane context gc --newest 1000 --keep CoV8SQ --store /data/context
-  Keep a commit and all that were made after it:
+  Keep a commit and all later ones:
     terrane context gc --since CoV8SQ --store /data/context
-  Keep all commits, and take away what no commit reaches:
+  Keep all commits, and remove objects that no commit reaches:
     terrane context gc --everything --store /data/context
 
-Heads of branches are always kept. In a store with an archive (`terrane context volume add`) all
-commits stay readable, and what is not named is moved to the last volume. After Ctrl-C the store
-is as it was, or some of the garbage is left, which the next collection takes away.";
+A collection always keeps the heads of branches. In a store with an archive (`terrane context \
+volume add`) all commits stay readable: a collection moves the old ones to the last volume. After \
+Ctrl-C the store is unchanged, or part of the garbage is left for the next collection.";
 
 const SPLIT_EXAMPLES: &str = "\
 Example:
   terrane context split --store /data/context
 
-Done right after a commit that is kept, a later collection of what is older removes whole files.";
+After a split right behind a commit that is kept, a later collection of older commits removes \
+whole files.";
 
 #[derive(Debug, Args)]
 pub(crate) struct LogArgs {
-    /// List so many commits at most
+    /// Maximum number of commits to list
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
     #[command(flatten)]
@@ -175,16 +181,16 @@ pub(crate) struct LogArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
-    /// The directory; the root if it is left out
+    /// Path of the directory; the root if it is left out
     #[arg(value_name = "PATH", default_value = "")]
     path: String,
     /// Commit or branch; the newest commit if it is left out
     #[arg(long, value_name = "COMMIT")]
     at: Option<String>,
-    /// Also tell the bytes of values and the numbers of children, which reads each of them
+    /// Adds the bytes of values and the numbers of children, which reads each of them
     #[arg(long)]
     long: bool,
-    /// List so many at most
+    /// Maximum number of rows to list
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
     #[command(flatten)]
@@ -193,7 +199,7 @@ pub(crate) struct LsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// Where the value is
+    /// Path of the value
     #[arg(value_name = "PATH")]
     path: String,
     /// Commit or branch; the newest commit if it is left out
@@ -206,19 +212,19 @@ pub(crate) struct ShowArgs {
 #[derive(Debug, Args)]
 #[group(id = "what", required = true, multiple = false, args = ["newest", "since", "everything"])]
 pub(crate) struct GcArgs {
-    /// Keep so many of the commits that were made last
+    /// Keeps this number of the newest commits
     #[arg(long, value_name = "N", value_parser = args::count)]
     newest: Option<u64>,
-    /// Keep this commit and all that were made after it
+    /// Keeps this commit and all later ones
     #[arg(long, value_name = "COMMIT")]
     since: Option<String>,
-    /// Keep all commits
+    /// Keeps all commits
     #[arg(long)]
     everything: bool,
-    /// Also keep this commit; may be given several times
+    /// Keeps this commit too; may be given several times
     #[arg(long, value_name = "COMMIT")]
     keep: Vec<String>,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
     #[command(flatten)]
@@ -234,10 +240,10 @@ pub(crate) struct SplitArgs {
 /// Directories elsewhere for parts of a store.
 #[derive(Debug, Args)]
 struct LocationArgs {
-    /// Keep the volumes of the archive in this directory, which the store remembers
+    /// Directory for the volumes of the archive; the store remembers it
     #[arg(long, value_name = "DIR")]
     archive_dir: Option<PathBuf>,
-    /// Keep the index in this directory, which the store remembers
+    /// Directory for the index; the store remembers it
     #[arg(long, value_name = "DIR")]
     index_dir: Option<PathBuf>,
 }
@@ -259,7 +265,7 @@ struct CommonArgs {
     /// Directory of the store
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
-    /// Write one JSON object to standard output
+    /// Prints one JSON object to standard output
     #[arg(long)]
     json: bool,
 }

@@ -45,10 +45,10 @@ pub(crate) struct FromArgs {
     /// Name of the table to copy
     #[arg(long, value_name = "NAME", default_value = MAIN_TABLE, value_parser = args::table_name)]
     from_table: TableName,
-    /// Copy a retained version, by its number or its name
+    /// Number or name of the retained version to copy; the present state if it is left out
     #[arg(long, value_name = "VERSION", value_parser = which)]
     at: Option<VersionRef>,
-    /// Show no progress
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
 }

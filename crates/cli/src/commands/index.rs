@@ -29,7 +29,7 @@ const BATCH_KEYS_MAX: usize = 4_000;
 /// What can be done with B+trees.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Indexes {
-    /// Make a B+tree of all entries of a table, or of another B+tree
+    /// Builds a B+tree from all entries of a table, or of another B+tree
     #[command(after_help = EXAMPLES)]
     Build(BuildArgs),
 }
@@ -38,15 +38,15 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane index build --store /data/index --from /data/ledger
   One of its tables, with keys of 32 bytes and values of 13, which take less room then:
-    terrane index build --store /data/index --from /data/ledger --from-table commits \\
-      --key-bytes 32 --value-bytes 13
+    terrane index build --store /data/index --from /data/ledger \\
+      --from-table commits --key-bytes 32 --value-bytes 13
   And back again:
     terrane table build commits --store /data/copy --from /data/index --create
 
-The directory of the B+tree must be missing, empty, or have a B+tree without entries. It has all
-entries, durably, when the command ends with exit code 0, and none otherwise. Keys of more than
-512 bytes, values of more than 768, and blobs are refused with exit code 2. `terrane get`,
-`put`, `del`, `scan` and `count` take the directory of a B+tree as --store.";
+The directory of the B+tree must be missing or empty, or contain a B+tree without entries. If the \
+command ends with exit code 0, all entries are durable; otherwise the B+tree has none. Keys of \
+more than 512 bytes, values of more than 768 bytes, and blobs are refused with exit code 2. \
+`terrane get`, `put`, `del`, `scan` and `count` accept the directory of a B+tree as --store.";
 
 /// Opens what is in a directory for changing it, if that is a B+tree.
 ///
@@ -97,19 +97,19 @@ pub(crate) struct BuildArgs {
     store: PathBuf,
     #[command(flatten)]
     from: FromArgs,
-    /// Bytes of each key, if all have as many
+    /// Bytes of each key, if all keys are equally long
     #[arg(long, value_name = "N")]
     key_bytes: Option<usize>,
-    /// Bytes of each value, if all have as many
+    /// Bytes of each value, if all values are equally long
     #[arg(long, value_name = "N")]
     value_bytes: Option<usize>,
-    /// How full pages are made: 100 for what is not changed later
+    /// Fill of pages in per cent: 100 for entries that never change
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u32).range(50..=100))]
     fill: u32,
     /// Memory of the B+tree while it is built
     #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "64MiB")]
     memory_budget: u64,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     json: bool,
 }

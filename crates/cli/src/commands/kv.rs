@@ -53,10 +53,10 @@ Examples:
   An entry of a B+tree:
     terrane get hex:00ff --store /data/index
 
-One key: its value is written. Several: a line for each, key and value with a tab between them.
-A blob is one more field. Text is written as it is if all of it is printable, other bytes as
-`hex:` and digits. If a key is absent, standard error says so and the exit code is 1; the others
-are written.";
+For one key, `get` prints its value. For several keys, it prints a line for each: key and value, \
+separated by a tab. A blob is one more field. Printable text appears as it is, other bytes as \
+`hex:` and digits. If a key is absent, standard error says so and the exit code is 1; the other \
+keys are printed.";
 
 pub(crate) const PUT_EXAMPLES: &str = "\
 Examples:
@@ -65,8 +65,9 @@ Examples:
   Several at once, all or none of them:
     terrane put alice 90 bob 10 --store /data/ledger
     terrane put hex:00ff @picture.png --store /data/ledger --table pictures
-  What another table holds:
-    terrane scan --store /data/ledger | terrane put --input - --store /data/copy --create
+  The entries of another table:
+    terrane scan --store /data/ledger | terrane put --input - \\
+      --store /data/copy --create
   A store that keeps 256 MiB of the disk in reserve:
     terrane put alice 100 --store /data/ledger --create --reserve 256MiB
   An entry of a B+tree:
@@ -74,23 +75,24 @@ Examples:
   A key or a value that begins with `-`:
     terrane put --store /data/ledger -- balance -5
 
-The entries are durable when the command ends with exit code 0. A missing table, or store, is an
-error, so that a misspelt name makes nothing; with --create it is made, with the default
-options. `terrane table create` has others. When the disk is full and the store's reserve is in
-use, put is refused with exit code 3, and `terrane del`, `terrane table drop` and `terrane
-snapshot delete` make room; the store remembers its reserve, which `terrane inspect` shows.";
+The entries are durable when the command ends with exit code 0. If the table or the store is \
+missing, `put` refuses the entries, so that a misspelt name creates nothing. With --create it \
+creates them with default options; `terrane table create` has others. When the disk is full and \
+the store's reserve is in use, `put` is refused with exit code 3, and `terrane del`, `terrane \
+table drop` and `terrane snapshot delete` make room. The store remembers its reserve, which \
+`terrane inspect` shows.";
 
 pub(crate) const DEL_EXAMPLES: &str = "\
 Examples:
   terrane del alice --store /data/ledger
   Several at once, all or none of them:
     terrane del alice bob hex:00ff --store /data/ledger --table accounts
-  All keys that begin with something, or from one key to before another:
+  All keys with a prefix, or from one key to before another:
     terrane del --prefix account/ --store /data/ledger
     terrane del --from hex:00 --to hex:80 --store /data/ledger
 
-The deletions are durable when the command ends with exit code 0. Deleting what is absent is no
-error; how many keys were there is told. A range is deleted whole or not at all. To remove all
+The deletions are durable when the command ends with exit code 0. Deleting an absent key is no \
+error; the report counts the keys that were present. A range is deleted atomically. To remove all \
 entries of a table, drop it: `terrane table drop`.";
 
 pub(crate) const SCAN_EXAMPLES: &str = "\
@@ -98,20 +100,21 @@ Examples:
   terrane scan --store /data/ledger
   terrane scan --store /data/ledger --prefix account/ --limit 10
   The newest of some numbered keys:
-    terrane scan --store /data/ledger --from hex:00 --to hex:80 --reverse --limit 1
+    terrane scan --store /data/ledger --from hex:00 --to hex:80 --reverse \\
+      --limit 1
 
-One line for each entry, in the order of the bytes of their keys: key and value with a tab
-between them, and the blob as a third field if there is one. Text is written as it is if all of
-it is printable, other bytes as `hex:` and digits; `terrane put --input` reads these lines. With
---json all entries are kept in memory first. Where another process has the store open, the
-entries are those of its last commit.";
+`scan` prints one line for each entry, in the byte order of the keys: key and value, separated by \
+a tab, and the blob as a third field if there is one. Printable text appears as it is, other \
+bytes as `hex:` and digits; `terrane put --input` reads these lines. With --json, `scan` holds \
+all entries in memory first. If another process has the store open, the entries are those of its \
+last commit.";
 
 pub(crate) const COUNT_EXAMPLES: &str = "\
 Examples:
   terrane count --store /data/ledger
   terrane count --store /data/ledger --prefix account/
 
-Every entry in the range is read; nothing is estimated. Where another process has the store
+`count` reads every entry of the range; it estimates nothing. If another process has the store \
 open, the entries are those of its last commit.";
 
 /// The table of a command.
@@ -123,7 +126,7 @@ pub(crate) struct TableArgs {
     /// Name of the table
     #[arg(long, value_name = "NAME", default_value = MAIN_TABLE, value_parser = args::table_name)]
     table: TableName,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -131,8 +134,8 @@ pub(crate) struct TableArgs {
 /// What a store keeps of the disk.
 #[derive(Debug, Args)]
 pub(crate) struct ReserveArgs {
-    /// Keep so much of the disk in reserve for the store, from now on: when the disk is full, entries can still be
-    /// deleted; 0 for none. A new store has 1 MiB, or less on a small disk
+    /// Disk space that the store keeps in reserve from now on, so that entries can be deleted when
+    /// the disk is full; 0 for none. A new store has 1 MiB, or less on a small disk
     #[arg(long, value_name = "SIZE", value_parser = args::reserve)]
     reserve: Option<u64>,
 }
@@ -146,13 +149,13 @@ impl ReserveArgs {
 /// Part of a table.
 #[derive(Debug, Args)]
 struct RangeArgs {
-    /// Begin with this key
+    /// First key of the range
     #[arg(long, value_name = "KEY")]
     from: Option<OsString>,
-    /// End before this key
+    /// Key before which the range ends
     #[arg(long, value_name = "KEY")]
     to: Option<OsString>,
-    /// Only keys that begin with this
+    /// Prefix of the keys
     #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
     prefix: Option<OsString>,
 }
@@ -162,10 +165,10 @@ pub(crate) struct Get {
     /// Keys: text, `hex:…` or `@file`
     #[arg(value_name = "KEY", required = true)]
     keys: Vec<OsString>,
-    /// Write the bytes of the value as they are, and nothing else
+    /// Prints the bytes of the value as they are, and nothing else
     #[arg(long, conflicts_with = "json")]
     raw: bool,
-    /// Read a retained version, by its number or its name
+    /// Number or name of the retained version to read; the present state if it is left out
     #[arg(long, value_name = "VERSION", value_parser = which)]
     at: Option<VersionRef>,
     #[command(flatten)]
@@ -177,16 +180,17 @@ pub(crate) struct Put {
     /// Keys and values: text, `hex:…` or `@file`
     #[arg(value_name = "KEY VALUE", required_unless_present = "input")]
     pairs: Vec<OsString>,
-    /// Read lines as `terrane scan` writes them from this file instead, all as one commit; `-` is standard input
+    /// File of lines in the format of `terrane scan`, which become one commit; `-` is standard
+    /// input
     #[arg(long, value_name = "FILE", conflicts_with = "pairs")]
     input: Option<PathBuf>,
-    /// Refuse a longer line: it is a file of another kind
+    /// Longest line that is accepted; a longer one means a file of another kind
     #[arg(long, value_name = "SIZE", value_parser = args::positive_size, default_value = "64MiB")]
     line_max: u64,
-    /// Combine with the value that is there, by the resolve function of the table
+    /// Combines each value with the stored one, by the resolve function of the table
     #[arg(long)]
     upsert: bool,
-    /// Make the table, and the store, if it is missing
+    /// Creates the table, and the store, if it is missing
     #[arg(long)]
     create: bool,
     #[command(flatten)]
@@ -214,13 +218,13 @@ pub(crate) struct Del {
 pub(crate) struct Scan {
     #[command(flatten)]
     range: RangeArgs,
-    /// Begin at the end
+    /// Prints the entries in descending key order
     #[arg(long)]
     reverse: bool,
-    /// Stop after so many entries
+    /// Maximum number of entries
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
-    /// Read a retained version, by its number or its name
+    /// Number or name of the retained version to read; the present state if it is left out
     #[arg(long, value_name = "VERSION", value_parser = which)]
     at: Option<VersionRef>,
     #[command(flatten)]
@@ -231,7 +235,7 @@ pub(crate) struct Scan {
 pub(crate) struct Count {
     #[command(flatten)]
     range: RangeArgs,
-    /// Read a retained version, by its number or its name
+    /// Number or name of the retained version to read; the present state if it is left out
     #[arg(long, value_name = "VERSION", value_parser = which)]
     at: Option<VersionRef>,
     #[command(flatten)]

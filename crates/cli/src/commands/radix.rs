@@ -41,31 +41,31 @@ const REPLAY: &[u8] = b"replay changes";
 /// What can be done with a radix store.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RadixCommand {
-    /// List the trees
+    /// Lists the trees
     #[command(after_help = TREES_EXAMPLES)]
     Trees(TreesArgs),
-    /// List the retained versions of a tree, the newest first
+    /// Lists the retained versions of a tree, the newest first
     #[command(after_help = VERSIONS_EXAMPLES)]
     Versions(VersionsArgs),
-    /// Write the values of some addresses of a root
+    /// Prints the values at addresses of a root
     #[command(after_help = GET_EXAMPLES)]
     Get(GetArgs),
-    /// Write the addresses and values of a root that begin with a prefix, in their order
+    /// Prints the addresses of a root that begin with a prefix, and their values, in order
     #[command(after_help = LEAVES_EXAMPLES)]
     Leaves(LeavesArgs),
-    /// Drop versions, and the nodes that only they need
+    /// Drops versions, and the nodes that only they need
     #[command(after_help = PRUNE_EXAMPLES)]
     Prune(PruneArgs),
-    /// Write a version to a file, or all versions of a tree
+    /// Writes a version to a file, or all versions of a tree
     #[command(after_help = transfer::EXPORT_EXAMPLES)]
     Export(ExportArgs),
-    /// Read versions from a file, computing their roots anew
+    /// Reads versions from a file and computes their roots anew
     #[command(after_help = transfer::IMPORT_EXAMPLES)]
     Import(ImportArgs),
-    /// Prove the values of some addresses, or that they have none
+    /// Writes a proof of the values at addresses, or of their absence
     #[command(after_help = proofs::PROVE_EXAMPLES)]
     Prove(ProveArgs),
-    /// Check a proof, without a store, and tell what it shows
+    /// Checks a proof without a store, and prints the facts that it proves
     #[command(after_help = proofs::VERIFY_EXAMPLES)]
     VerifyProof(VerifyProofArgs),
 }
@@ -81,10 +81,10 @@ Examples:
   terrane radix import tip.radix --store /data/copy --backend sqlite
   terrane radix prove abcd.proof abcd --store /data/radix
 
-The directory says which back-end it has. A root is given as its 64 digits, or the beginning of
-them; without one the newest version counts. The tree may be left out if there is only one.
-`terrane replay changes --engine radix` makes such a store; `terrane verify` and `terrane
-inspect` know it.";
+The directory records its back-end. A root is given by its 64 digits, or by the beginning of \
+them; without a root, the newest version counts. The tree may be left out if there is only one. \
+`terrane replay changes --engine radix` creates such a store; `terrane verify` and `terrane \
+inspect` accept it.";
 
 const TREES_EXAMPLES: &str = "\
 Example:
@@ -109,13 +109,13 @@ const PRUNE_EXAMPLES: &str = "\
 Examples:
   Drop a version of a root, the oldest one:
     terrane radix prune --root 4c5116ae --store /data/radix
-  Keep the newest version, 100 of those that it was made of, and all that are not among them:
+  Keep the newest version, 100 of its ancestors, and versions that are no ancestors:
     terrane radix prune --depth 100 --store /data/radix
   Keep only these roots:
     terrane radix prune --keep 4c5116ae --keep 9bfe3bb0 --store /data/radix
 
-A store made by `terrane replay changes` needs the versions of the blocks that it keeps and is
-refused: bound them there, by --keep-versions.";
+A store of `terrane replay changes` needs the versions of the blocks that it keeps, so `prune` \
+refuses it: bound them with --keep-versions there.";
 
 #[derive(Debug, Args)]
 pub(crate) struct TreesArgs {
@@ -125,7 +125,7 @@ pub(crate) struct TreesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct VersionsArgs {
-    /// List so many at most
+    /// Maximum number of rows to list
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
     #[command(flatten)]
@@ -149,10 +149,10 @@ pub(crate) struct GetArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LeavesArgs {
-    /// What the addresses begin with, in lower-case hexadecimal; all if it is left out
+    /// Prefix of the addresses, in lower-case hexadecimal; all addresses if it is left out
     #[arg(value_name = "PREFIX", default_value = "")]
     prefix: String,
-    /// List so many at most
+    /// Maximum number of rows to list
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
     #[command(flatten)]
@@ -166,22 +166,22 @@ pub(crate) struct LeavesArgs {
 #[derive(Debug, Args)]
 #[group(id = "what", required = true, multiple = false, args = ["root", "depth", "keep"])]
 pub(crate) struct PruneArgs {
-    /// Drop the oldest version of this root
+    /// Drops the oldest version of this root
     #[arg(long, value_name = "ROOT")]
     root: Option<String>,
-    /// Drop those that the newest version was made of, but the nearest N
+    /// Drops the ancestors of the newest version, but for the nearest N
     #[arg(long, value_name = "N", value_parser = args::count)]
     depth: Option<u64>,
-    /// Drop all versions but those of this root; may be given several times
+    /// Keeps the versions of this root and drops all others; may be given several times
     #[arg(long, value_name = "ROOT")]
     keep: Vec<String>,
-    /// Leave a root alone that several versions were made of, as Transact does
+    /// Keeps a root that several versions were made of, like Transact
     #[arg(long, requires = "root")]
     keep_fork_points: bool,
-    /// Give the space back to the file system at once, as far as the back-end can
+    /// Returns the space to the file system at once, as far as the back-end can
     #[arg(long)]
     compact: bool,
-    /// How durable it is when the command ends
+    /// Durability of the result when the command ends
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = DurabilityArg::Each)]
     durability: DurabilityArg,
     #[command(flatten)]
@@ -192,14 +192,14 @@ pub(crate) struct PruneArgs {
 
 #[derive(Debug, Args)]
 struct RootArgs {
-    /// The root, or the beginning of it; that of the newest version if it is left out
+    /// Root, or the beginning of it; the root of the newest version if it is left out
     #[arg(long, value_name = "ROOT")]
     root: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct TreeArgs {
-    /// The tree; may be left out if there is only one
+    /// Name of the tree; may be left out if there is only one
     #[arg(long, value_name = "NAME")]
     tree: Option<String>,
 }
@@ -212,7 +212,7 @@ struct CommonArgs {
     store: PathBuf,
     #[command(flatten)]
     redis: RedisArgs,
-    /// Write one JSON object to standard output
+    /// Prints one JSON object to standard output
     #[arg(long)]
     json: bool,
 }

@@ -31,13 +31,14 @@ use self::irmin_trace::IrminTraceArgs;
 /// The histories that can be replayed.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Replay {
-    /// Replay Bitcoin's blocks into a table of unspent outputs
+    /// Replays Bitcoin's blocks into a table of unspent outputs
     #[command(after_help = BITCOIN_EXAMPLES)]
     Bitcoin(BitcoinArgs),
-    /// Replay a neutral history of changes with the checks that it carries
+    /// Replays an engine-independent history of changes and the checks in it
     #[command(after_help = CHANGES_EXAMPLES)]
     Changes(ChangesArgs),
-    /// Replay a trace of operations on versioned trees, as the benchmark of irmin or Octez records them
+    /// Replays a trace of operations on versioned trees, recorded by the benchmark of irmin or by
+    /// Octez
     #[command(after_help = irmin_trace::EXAMPLES)]
     IrminTrace(IrminTraceArgs),
 }
@@ -47,12 +48,13 @@ Examples:
   Replay the blocks shipped with the source, then show the set of coins:
     terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/demo
   Replay a node's blocks up to a height, for a program to read:
-    terrane replay bitcoin ~/.bitcoin/blocks --store /data/utxo --until 100_000 --json
+    terrane replay bitcoin ~/.bitcoin/blocks --store /data/utxo \\
+      --until 100_000 --json
   Go back to an earlier block, as far as blocks are kept:
     terrane replay bitcoin --store /data/utxo --rollback-to 99_000
 
-A second call on a store goes on from where the first one ended. At the end the whole table is
-read for its count, sum, digest and hash.";
+A second call on a store continues from the end of the first. At the end the replay reads the \
+whole table for its count, sum, digest and hash.";
 
 const CHANGES_EXAMPLES: &str = "\
 Examples:
@@ -61,19 +63,20 @@ Examples:
   Go on with a longer one:
     terrane replay changes history-2.txt.zst --store /tmp/demo --resume
   Check a history and its roots on a Merkle-radix state kept in SQLite:
-    terrane replay changes history.txt --store /tmp/radix --engine radix --backend sqlite
+    terrane replay changes history.txt --store /tmp/radix --engine radix \\
+      --backend sqlite
   Check a history without a store:
     generate-history | terrane replay changes - --engine memory
 
-The format: a first line `terrane-changes 1`, then one record a line: `begin H`, `put K V`,
-`del K`, `get K V`, `get K !`, `end [count=N] [digest=D] [root.SCHEME=R]`, `rollback H`,
-`expect [count=N] [digest=D] [root.SCHEME=R]`, `range K1 K2 n=N digest=D`; bytes are lower-case
+Format: a first line `terrane-changes 1`, then one record on each line: `begin H`, `put K V`, \
+`del K`, `get K V`, `get K !`, `end [count=N] [digest=D] [root.SCHEME=R]`, `rollback H`, `expect \
+[count=N] [digest=D] [root.SCHEME=R]`, `range K1 K2 n=N digest=D`. Bytes are lower-case \
 hexadecimal, `-` is the empty string, `#` starts a comment line.";
 
 /// What every replay takes.
 #[derive(Debug, Args)]
 struct StoreArgs {
-    /// Directory of the store; made if it is missing. Engine `memory` writes nothing there
+    /// Directory of the store; created if it is missing. Engine `memory` writes nothing there
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
     /// Engine that holds the state
@@ -91,18 +94,18 @@ enum EngineName {
     Context,
     /// Terrane's Merkle-radix state: versions with the roots of Transact; keys of 1 to 35 bytes
     Radix,
-    /// A sorted map in memory; it keeps nothing, a second call starts anew
+    /// Sorted map in memory; keeps nothing, so that a second call starts anew
     Memory,
 }
 
 /// What only engine `radix` takes.
 #[derive(Debug, Args)]
 struct RadixArgs {
-    /// Of engine radix: what it keeps its data in; that of the store, or lsm for a new one
+    /// Back-end of engine radix; by default the one of the store, or lsm for a new store
     #[arg(long, value_enum, value_name = "NAME")]
     backend: Option<BackEndArg>,
-    /// Of engine radix: how durable a block is when it is done. With none and async the state is made durable as
-    /// --checkpoint-every says, where the back-end can; by default each, and none in memory
+    /// Durability of a finished block with engine radix; by default each, and none in memory. With
+    /// none and async, --checkpoint-every makes the state durable, where the back-end can
     #[arg(long, value_enum, value_name = "LEVEL")]
     durability: Option<DurabilityArg>,
     #[command(flatten)]
@@ -112,10 +115,10 @@ struct RadixArgs {
 /// How results are shown.
 #[derive(Debug, Args)]
 struct OutputArgs {
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     json: bool,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
 }
@@ -127,16 +130,16 @@ pub(crate) struct BitcoinArgs {
     paths: Vec<PathBuf>,
     #[command(flatten)]
     store: StoreArgs,
-    /// Stop at this height
+    /// Height of the last block to replay
     #[arg(long, value_name = "HEIGHT", value_parser = args::height)]
     until: Option<u32>,
-    /// Go back to this height before anything is replayed
+    /// Height to roll back to before the replay
     #[arg(long, value_name = "HEIGHT", value_parser = args::height)]
     rollback_to: Option<u32>,
-    /// How many of the newest blocks can be gone back to
+    /// Number of the newest blocks that a rollback can reach
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "2160")]
     keep_versions: u64,
-    /// Make the state durable after every N blocks, and at the end
+    /// Blocks between two durable points; the end of the replay is one too
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1000")]
     checkpoint_every: u64,
     /// Network whose blocks these are
@@ -150,7 +153,7 @@ pub(crate) struct BitcoinArgs {
 enum NetworkName {
     /// Bitcoin itself
     Mainnet,
-    /// Private chains for tests, with next to no work
+    /// Private chains for tests, with minimal proof of work
     Regtest,
 }
 
@@ -163,16 +166,16 @@ pub(crate) struct ChangesArgs {
     store: StoreArgs,
     #[command(flatten)]
     radix: RadixArgs,
-    /// Go on from the store's newest block, reading over the blocks it has
+    /// Continues from the store's newest block and skips the blocks up to it
     #[arg(long)]
     resume: bool,
-    /// How many of the newest blocks can be gone back to; without it, all
+    /// Number of the newest blocks that a rollback can reach; all if it is left out
     #[arg(long, value_name = "N", value_parser = args::positive_count)]
     keep_versions: Option<u64>,
-    /// Make the state durable after every N blocks, and at the end
+    /// Blocks between two durable points; the end of the replay is one too
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1000")]
     checkpoint_every: u64,
-    /// Refuse a longer line: it is a file of another kind
+    /// Longest line that is accepted; a longer one means a file of another kind
     #[arg(long, value_name = "SIZE", value_parser = args::positive_size, default_value = "64MiB")]
     line_max: u64,
     #[command(flatten)]

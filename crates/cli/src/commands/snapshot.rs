@@ -42,22 +42,22 @@ use crate::ui::text::{count_of, grouped, hex, table, time};
 /// What can be done with snapshots.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Snapshot {
-    /// List the snapshots of a store; works beside a process that has it open
+    /// Lists the snapshots of a store; works beside a process that has it open
     #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
-    /// Save a named table as a snapshot, which stays as it is
+    /// Saves a named table as a snapshot, which never changes
     #[command(after_help = SAVE_EXAMPLES)]
     Save(SaveArgs),
-    /// Give a snapshot another name
+    /// Renames a snapshot
     #[command(after_help = RENAME_EXAMPLES)]
     Rename(RenameArgs),
-    /// Delete a snapshot, and what only it needs
+    /// Deletes a snapshot, and the files that only it needs
     #[command(after_help = DELETE_EXAMPLES)]
     Delete(DeleteArgs),
-    /// Copy a snapshot to another store, or write its content as one canonical file
+    /// Copies a snapshot to another store, or writes its content as one canonical file
     #[command(after_help = EXPORT_EXAMPLES)]
     Export(ExportArgs),
-    /// Take in a snapshot from another store, or the content of a canonical file
+    /// Imports a snapshot from another store, or the content of a canonical file
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
 }
@@ -75,18 +75,19 @@ Examples:
   terrane snapshot list --store /data/utxo
   terrane snapshot list --store /data/utxo --json
 
-STORED ENTRIES are those of all runs together, not live keys: each value of a key that is still
-stored is one, and so is each tombstone, which marks a deletion. `terrane inspect` shows the
-levels and runs of a snapshot.";
+STORED ENTRIES counts the entries of all runs, not live keys: every stored value of a key is an \
+entry, and so is every tombstone, which marks a deletion. `terrane inspect` shows the levels and \
+runs of a snapshot.";
 
 const SAVE_EXAMPLES: &str = "\
 Examples:
   terrane snapshot save monday --store /data/ledger
-  terrane snapshot save monday --store /data/ledger --table accounts --label ledger
+  terrane snapshot save monday --store /data/ledger --table accounts \\
+    --label ledger
 
-What the snapshot holds is not copied: it shares its files with the table. It is durable when
-the command ends. Its label must be given by a program that opens it; it is for programs that
-use one store together.";
+A snapshot copies nothing: it shares its files with the table. It is durable when the command \
+ends. A program that opens the snapshot must give its label; labels are for programs that share \
+one store.";
 
 const RENAME_EXAMPLES: &str = "\
 Example:
@@ -101,26 +102,29 @@ Examples:
 const EXPORT_EXAMPLES: &str = "\
 Examples:
   Make a backup; what is there already from an earlier one is not copied again:
-    terrane snapshot export tip --store /data/utxo --to /backup/utxo --as tip-monday
+    terrane snapshot export tip --store /data/utxo --to /backup/utxo \\
+      --as tip-monday
   Write the content as one file, which is the same for equal contents:
     terrane snapshot export tip --store /data/utxo --canonical tip.canonical
   Compare its digest with somebody else's, without keeping the file:
     terrane snapshot export tip --store /data/utxo --canonical - > /dev/null
 
-The directory given with --to is a store itself: inspect, verify and open it like any other. It
-is made if it is missing. Copies share nothing with their originals. All of this works beside a
-process that has the store open.";
+The directory of --to is a store: inspect, verify and open it like any other. It is created if it \
+is missing. Copies share nothing with their originals. `export` works beside a process that has \
+the store open.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
   Take a snapshot back from a backup, into a store that is made if it is missing:
-    terrane snapshot import tip-monday --store /data/utxo --from /backup/utxo --as tip
+    terrane snapshot import tip-monday --store /data/utxo --from /backup/utxo \\
+      --as tip
   Take in a canonical file:
-    terrane snapshot import --canonical tip.canonical --store /data/utxo --as tip --label utxo
+    terrane snapshot import --canonical tip.canonical --store /data/utxo \\
+      --as tip --label utxo
 
-Everything is checked on the way in: every page, every key, that filters and indexes lead to it;
-of a canonical file order, count and digest. After a failure nothing is left of the attempt;
-after Ctrl-C there may be an empty store, if one was being made.";
+`import` checks every page, every key, and that filters and indexes lead to every key; of a \
+canonical file it checks order, count and digest. After a failure nothing is left of the attempt. \
+After Ctrl-C an empty store may be left, if the command was creating one.";
 
 /// What every command takes.
 #[derive(Debug, Args)]
@@ -128,7 +132,7 @@ struct CommonArgs {
     /// Directory of the store
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     json: bool,
 }
@@ -159,7 +163,7 @@ pub(crate) struct RenameArgs {
     /// Name of the snapshot
     #[arg(value_name = "FROM", value_parser = name)]
     from: SnapshotName,
-    /// Its new name
+    /// New name
     #[arg(value_name = "TO", value_parser = name)]
     to: SnapshotName,
     #[command(flatten)]
@@ -171,7 +175,7 @@ pub(crate) struct DeleteArgs {
     /// Name of the snapshot
     #[arg(value_name = "NAME", value_parser = name)]
     name: SnapshotName,
-    /// Do nothing, successfully, if there is no such snapshot
+    /// Succeeds if there is no such snapshot
     #[arg(long)]
     if_exists: bool,
     #[command(flatten)]
@@ -183,21 +187,21 @@ pub(crate) struct ExportArgs {
     /// Name of the snapshot
     #[arg(value_name = "NAME", value_parser = name)]
     name: SnapshotName,
-    /// Directory of the store to copy it to
+    /// Directory of the store that gets the copy
     #[arg(long, value_name = "DIR", required_unless_present = "canonical")]
     to: Option<PathBuf>,
-    /// Its name there, if it is to be another
+    /// Name of the copy; the same name if it is left out
     #[arg(long = "as", value_name = "NAME", value_parser = name, requires = "to")]
     name_there: Option<SnapshotName>,
-    /// Write its content to this file instead; `-` is standard output
+    /// File for the content in canonical form, instead of a copy; `-` is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "to")]
     canonical: Option<PathBuf>,
-    /// Replace the file if it is there
+    /// Replaces the file if it exists
     #[arg(long, requires = "canonical")]
     force: bool,
     #[command(flatten)]
     mode: ModeArgs,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
     #[command(flatten)]
@@ -206,13 +210,13 @@ pub(crate) struct ExportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// Name of the snapshot there
+    /// Name of the snapshot in the other store
     #[arg(value_name = "NAME", value_parser = name, required_unless_present = "canonical")]
     name: Option<SnapshotName>,
-    /// Directory of the store to take it from, which no other process may have open
+    /// Directory of the other store, which no other process may have open
     #[arg(long, value_name = "DIR", required_unless_present = "canonical")]
     from: Option<PathBuf>,
-    /// Its name here, if it is to be another
+    /// Name of the imported snapshot; the same name if it is left out
     #[arg(
         long = "as",
         value_name = "NAME",
@@ -220,13 +224,13 @@ pub(crate) struct ImportArgs {
         required_unless_present = "from"
     )]
     name_here: Option<SnapshotName>,
-    /// Take in this canonical file instead; `-` is standard input
+    /// Canonical file to import, instead of a store; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "name"])]
     canonical: Option<PathBuf>,
     /// Label of the new snapshot
     #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "from")]
     label: String,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
     #[command(flatten)]

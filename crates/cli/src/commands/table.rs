@@ -30,19 +30,19 @@ use crate::ui::output;
 /// What can be done with named tables.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tables {
-    /// List the tables of a store; works beside a process that has it open
+    /// Lists the tables of a store; works beside a process that has it open
     #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
-    /// Make an empty table
+    /// Creates an empty table
     #[command(after_help = CREATE_EXAMPLES)]
     Create(CreateArgs),
-    /// Make a table of all entries of a B+tree, or of another table
+    /// Builds a table from all entries of a B+tree, or of another table
     #[command(after_help = BUILD_EXAMPLES)]
     Build(BuildArgs),
-    /// Give a table another name
+    /// Renames a table
     #[command(after_help = RENAME_EXAMPLES)]
     Rename(RenameArgs),
-    /// Remove a table with all its entries; its snapshots stay
+    /// Removes a table with all its entries; its snapshots stay
     #[command(after_help = DROP_EXAMPLES)]
     Drop(DropArgs),
 }
@@ -57,24 +57,24 @@ const BUILD_EXAMPLES: &str = "\
 Examples:
   terrane table build accounts --store /data/ledger --from /data/index
   A table of another store, as it was at a retained version:
-    terrane table build accounts --store /data/copy --create --from /data/ledger \\
-      --from-table accounts --at 7
+    terrane table build accounts --store /data/copy --create \\
+      --from /data/ledger --from-table accounts --at 7
 
-There must be no table of that name. It has all entries, durably, when the command ends with
-exit code 0, and does not exist otherwise; a command that was killed may leave a table whose
-name ends with `-unfinished`. `terrane index build` copies in the other direction.";
+There must be no table of that name. If the command ends with exit code 0, all entries are \
+durable; otherwise the table does not exist. A killed command may leave a table whose name ends \
+with `-unfinished`. `terrane index build` copies in the other direction.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
   terrane table list --store /data/ledger
   terrane table list --store /data/ledger --json
 
-STORED ENTRIES are those of all runs together, not live keys: each value of a key that is still
-stored is one, and so is each tombstone, which marks a deletion. Merges remove them later.
-`terrane count` reads the table and counts its live keys.
+STORED ENTRIES counts the entries of all runs, not live keys: every stored value of a key is an \
+entry, and so is every tombstone, which marks a deletion. Compactions remove them later. `terrane \
+count` reads the table and counts its live keys.
 
-Runs, entries and bytes are those of the last checkpoint: what was committed since then stands
-in the log, which `terrane inspect` shows.";
+Runs, entries and bytes are those of the last checkpoint. Later commits are in the log, which \
+`terrane inspect` shows.";
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -86,7 +86,7 @@ Examples:
   In a store that can still delete when the disk is full:
     terrane table create accounts --store /data/ledger --reserve 256MiB
 
-The store is made if it is missing. The table is durable when the command ends.";
+The store is created if it is missing. The table is durable when the command ends.";
 
 const RENAME_EXAMPLES: &str = "\
 Example:
@@ -98,7 +98,7 @@ Examples:
   In a script that may have been cut short:
     terrane table drop accounts-old --store /data/ledger --if-exists
 
-To keep what it holds, save a snapshot first: `terrane snapshot save`.";
+To keep the entries of a table, save a snapshot first: `terrane snapshot save`.";
 
 /// What every command takes.
 #[derive(Debug, Args)]
@@ -106,7 +106,7 @@ struct CommonArgs {
     /// Directory of the store
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     json: bool,
 }
@@ -122,13 +122,14 @@ pub(crate) struct CreateArgs {
     /// Name of the table
     #[arg(value_name = "NAME", value_parser = args::table_name)]
     name: TableName,
-    /// Bytes of updates that are kept in memory until they are written as a run; 4MiB unless given
+    /// Size of the write buffer, the updates in memory before they become a run; 4MiB if it is left
+    /// out
     #[arg(long, value_name = "SIZE", value_parser = args::size, conflicts_with = "memory_budget")]
     write_buffer: Option<u64>,
     /// Bytes of memory for write buffer, filters and indexes together
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
-    /// Resolve function, which upserts combine values with: newest, oldest, add-u64-wrapping,
+    /// Resolve function that combines the values of upserts: newest, oldest, add-u64-wrapping,
     /// add-u64-saturating, add-i128-wrapping, max, min or concatenate
     #[arg(long, value_name = "NAME", value_parser = resolve, default_value = "newest")]
     resolve: Resolve,
@@ -145,7 +146,7 @@ pub(crate) struct BuildArgs {
     name: TableName,
     #[command(flatten)]
     from: FromArgs,
-    /// Make the store if it is missing
+    /// Creates the store if it is missing
     #[arg(long)]
     create: bool,
     #[command(flatten)]
@@ -157,7 +158,7 @@ pub(crate) struct RenameArgs {
     /// Name of the table
     #[arg(value_name = "FROM", value_parser = args::table_name)]
     from: TableName,
-    /// Its new name
+    /// New name
     #[arg(value_name = "TO", value_parser = args::table_name)]
     to: TableName,
     #[command(flatten)]
@@ -169,7 +170,7 @@ pub(crate) struct DropArgs {
     /// Name of the table
     #[arg(value_name = "NAME", value_parser = args::table_name)]
     name: TableName,
-    /// Do nothing, successfully, if there is no such table
+    /// Succeeds if there is no such table
     #[arg(long)]
     if_exists: bool,
     #[command(flatten)]

@@ -24,16 +24,16 @@ use crate::ui::output;
 /// What can be done with retained versions.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Versions {
-    /// List the retained versions; works beside a process that has the store open
+    /// Lists the retained versions; works beside a process that has the store open
     #[command(after_help = LIST_EXAMPLES)]
     List(CommonArgs),
-    /// Retain all tables as the last commit has left them
+    /// Retains all tables as of the last commit
     #[command(after_help = RETAIN_EXAMPLES)]
     Retain(RetainArgs),
-    /// Retain a version no longer, and remove what only it needs
+    /// Releases a version, and removes the files that only it needs
     #[command(after_help = RELEASE_EXAMPLES)]
     Release(WhichArgs),
-    /// Make all tables what they were in a version
+    /// Rolls all tables back to a version
     #[command(after_help = ROLLBACK_EXAMPLES)]
     Rollback(WhichArgs),
 }
@@ -45,8 +45,8 @@ Examples:
   terrane get alice --at before-upgrade --store /data/ledger
   terrane version rollback before-upgrade --store /data/ledger
 
-A version is all named tables after one commit. It has the number of that commit, and perhaps a
-name; it copies nothing, and keeps the files that the tables were made of.";
+A version is all named tables as of one commit. It has the number of that commit, and perhaps a \
+name. It copies nothing, and keeps the files of its tables.";
 
 const LIST_EXAMPLES: &str = "\
 Example:
@@ -67,8 +67,8 @@ Examples:
   terrane version rollback 1024 --store /data/ledger
   terrane version rollback before-upgrade --store /data/ledger
 
-Going back is one step, whatever has been committed since; tables made since are gone, those
-dropped since are there again. The version stays, and so do later ones: to keep a way forward,
+A rollback is one step, whatever has been committed since. Tables created since are gone, tables \
+dropped since are back. The version stays, and so do later versions: to keep a way forward, \
 retain the present first.";
 
 /// What every command takes.
@@ -77,14 +77,14 @@ pub(crate) struct CommonArgs {
     /// Directory of the store
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RetainArgs {
-    /// A name for it
+    /// Name of the version
     #[arg(long, value_name = "NAME", value_parser = name)]
     name: Option<SnapshotName>,
     #[command(flatten)]

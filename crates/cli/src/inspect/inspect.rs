@@ -81,28 +81,28 @@ Examples:
   Every constant of the formats, for programs:
     terrane inspect constants --json
 
-A store can be inspected while another process has it open; nothing is locked or written. But a
-radix store is opened to list its trees, which takes its lock with back-end lsm or btree; while
-another process has it, what its directory says is shown.";
+`inspect` works while another process has the store open; it locks and writes nothing. One \
+exception: a radix store must be opened to list its trees, which takes its lock with back-end lsm \
+or btree. While another process has it open, `inspect` shows only the content of its directory.";
 
 /// The word that stands for the constants in the place of a path.
 const CONSTANTS: &str = "constants";
 
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
-    /// Directory of a store, a file in one, or a canonical export; `constants` (write `./constants` for a file of that
-    /// name) shows the constants of the formats
+    /// Directory of a store, a file in one, or a canonical export; `constants` shows the constants
+    /// of the formats (write `./constants` for a file of that name)
     #[arg(value_name = "DIR|FILE")]
     path: PathBuf,
-    /// Show this page of a run or of the tree file of an index, counted from 0
+    /// Page of a run, or of the tree file of an index, to show; counted from 0
     #[arg(long, value_name = "N")]
     page: Option<u32>,
-    /// Of a context store: read all of the tree of this commit or branch, and say what is in it
+    /// Commit or branch of a context store whose whole tree is read and summed up
     #[arg(long, value_name = "COMMIT")]
     at: Option<String>,
     #[command(flatten)]
     redis: RedisArgs,
-    /// Write one JSON object to standard output
+    /// Prints one JSON object to standard output
     #[arg(long)]
     pub(crate) json: bool,
 }

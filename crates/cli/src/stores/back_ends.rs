@@ -9,7 +9,7 @@ use terrane::state_dir::{BackEnd, Opening, Password};
 /// A back-end, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackEndArg {
-    /// A sorted map in memory; it keeps nothing
+    /// Sorted map in memory; keeps nothing
     Memory,
     /// Terrane's table engine
     Lsm,
@@ -17,9 +17,9 @@ pub(crate) enum BackEndArg {
     Btree,
     /// LMDB
     Lmdb,
-    /// `SQLite`
+    #[value(help = "SQLite")]
     Sqlite,
-    /// A Redis server, or a cluster
+    /// Redis server, or a cluster
     Redis,
 }
 
@@ -39,13 +39,13 @@ impl From<BackEndArg> for BackEnd {
 /// A durability, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DurabilityArg {
-    /// No sync is ever asked for
+    /// No syncs
     None,
-    /// Commits are flushed at the system's leisure
+    /// Commits reach the disk when the system writes them
     Async,
-    /// A commit that returned survives a loss of power
+    /// Each commit is synced: once it returned, it survives a loss of power
     Each,
-    /// The same; commits side by side share a sync
+    /// Group commit: like each, but concurrent commits share a sync
     Group,
 }
 
@@ -63,14 +63,15 @@ impl From<DurabilityArg> for Durability {
 /// Where Redis is.
 #[derive(Debug, Args)]
 pub(crate) struct RedisArgs {
-    /// URL of a Redis server, as `redis://host:6379`; several for a cluster. For a new store, or in place of those that
-    /// the store names, which have no passwords. `rediss://` is TLS, in builds with the feature `redis-tls`; its
-    /// authorities are those of the system, or of the file that the variable `SSL_CERT_FILE` names
+    /// URL of a Redis server, such as `redis://host:6379`; several for a cluster. Needed for a new
+    /// store; else replaces the URLs in the store, which have no passwords. `rediss://` is TLS, in
+    /// builds with the feature `redis-tls`; its certificate authorities are those of the system, or
+    /// of the file in the variable `SSL_CERT_FILE`
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub(crate) redis_url: Vec<String>,
-    /// File whose first line is the password of the Redis servers; else the variable
-    /// `TERRANE_REDIS_PASSWORD`, if it is set. A password in a URL can be seen by every user of the
-    /// machine
+    /// File whose first line is the password of the Redis servers; without it, the variable
+    /// `TERRANE_REDIS_PASSWORD` has the password. Every user of the machine can see a password in a
+    /// URL
     #[arg(long, value_name = "FILE")]
     pub(crate) redis_password_file: Option<PathBuf>,
 }

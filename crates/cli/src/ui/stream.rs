@@ -64,8 +64,8 @@ const BUFFER_BYTES: usize = 1 << 16;
 /// Permissions of what a command writes outside the store.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct ModeArgs {
-    /// Permissions of the files that are written, such as 0640, less those that the umask withholds;
-    /// directories can be entered by who can read the files
+    /// Permissions of the written files, such as 0640, less those that the umask withholds; a
+    /// reader of the files can also enter the directories
     #[arg(long, value_name = "OCTAL", value_parser = args::mode)]
     mode: Option<u32>,
 }

@@ -77,52 +77,53 @@ use crate::verify::check_radix;
 /// What `--help` shows at its end.
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  Check a store that nobody has open:
+  Check a store that no process has open:
     terrane verify /data/utxo
-  Check a radix store, whatever its back-end: its files, as far as that checks them, and every
-  node of the state:
+  Check a radix store, its files and every node of the state:
     terrane verify /data/radix
   Drop the versions of a radix store that are damaged:
     terrane verify /data/radix --repair --accept-loss
   Check a B+tree, or rebuild it from its leaves:
     terrane verify /data/index
     terrane verify /data/index --repair
-  Mend what can be mended without loss, then look at what is left:
+  Repair without loss, then look at the problems that are left:
     terrane verify /data/utxo --repair --json
-  Drop what is damaged, in a copy, and see what is lost:
-    cp -a /data/utxo /data/utxo-copy && terrane verify /data/utxo-copy --repair --accept-loss
+  Drop damaged parts, in a copy, and see the losses:
+    cp -a /data/utxo /data/utxo-copy && terrane verify /data/utxo-copy \\
+      --repair --accept-loss
 
-Checked are all checksums, the order of keys, that filters and indexes lead to every key, that
-all that snapshots and named tables refer to is there, both copies of the manifest, the log. One
-line is written for each problem: file, offset in bytes, what is wrong, who needs the file. Exit
-code 1 if any problem is left.
+`verify` checks all checksums, the order of keys, that filters and indexes lead to every key, \
+that the files of snapshots and named tables exist, both copies of the manifest, and the log. It \
+prints one line for each problem: file, offset in bytes, rule, users of the file. The exit code \
+is 1 if any problem is left.
 
---repair writes filters, indexes, footers and the store's metadata anew, from data pages that
-are whole, and a copy of the manifest from the other one, into new files that take the place of
-the damaged ones once they have passed every check. Damaged data pages, snapshots and commits
-cannot be repaired: restore a copy. Or copy the directory, and give --accept-loss: then the
-entries of damaged pages are dropped, blobs that are damaged, snapshots, and the commits of the
-log from the damaged one on with the versions that need them. Each loss is named with its file
-and range of keys, and the exit code is 1. In a range that entries were dropped from, values may
-show that had been replaced, and keys that had been deleted. All else is there, a check finds no
-problem any more, and what was damaged is in lost+found once the store has been opened.
+--repair rebuilds filters, indexes, footers and the store's metadata from intact data pages, and \
+a copy of the manifest from the other copy. It writes new files, which replace the damaged ones \
+once they have passed every check. Damaged data pages, snapshots and commits cannot be repaired: \
+restore a copy. Or copy the directory, and give --accept-loss: it drops the entries of damaged \
+pages, damaged blobs and snapshots, and the commits of the log from the damaged one on, with the \
+versions that need them. Each loss is named with its file and range of keys, and the exit code is \
+1. In a range with dropped entries, replaced values and deleted keys may reappear. Everything \
+else is intact, and a later check finds no problem. Opening the store moves the damaged files to \
+lost+found.
 
-Of a B+tree, --repair makes everything but leaves anew, from leaves and the log, in new pages; a
-superblock leads to them at the end. If a leaf is damaged nothing is done, unless --accept-loss
-is given: then its keys are taken from an older leaf, or are gone if there is none but for what
-the log has. Each such range of keys is named, and the exit code is 1. Copy the directory first.
+For a B+tree, --repair rebuilds everything but the leaves, from the leaves and the log, in new \
+pages; a superblock leads to them at the end. If a leaf is damaged, --repair does nothing, unless \
+--accept-loss is given: then it takes the keys of the leaf from an older leaf; without an older \
+leaf, only the keys in the log are left. Each such range of keys is named, and the exit code is \
+1. Copy the directory first.
 
-Of a radix store, --repair writes the bookkeeping anew: how often nodes are used, which versions
-a root has. If a node or a version is damaged nothing is done, unless --accept-loss is given:
-then the versions that are not whole are dropped, each is named, and the exit code is 1. Copy
-the directory first. Damage of the files below is for the back-end: repair the directory
-`database` of an LSM or a B+tree in the same way, restore a copy of others.
+For a radix store, --repair rebuilds the bookkeeping: reference counts of nodes, and versions of \
+roots. If a node or a version is damaged, --repair does nothing, unless --accept-loss is given: \
+then it drops and names the incomplete versions, and the exit code is 1. Copy the directory \
+first. Damage of the files below concerns the back-end: repair the directory `database` of an LSM \
+or a B+tree in the same way, and restore a copy of others.
 
-Of a context store all records are read and all objects that commits reach are hashed; --repair
-makes the index anew, and the control record and the markers of volumes if they are lost. Damaged
-records cannot be repaired. If commits are lost that were durable nothing is done, unless
---accept-loss is given: then the lost commits are named, what is left of them goes to the
-directory lost+found of the store, and the exit code is 1. Copy the directory first.";
+For a context store, `verify` reads all records and hashes all objects that commits reach. \
+--repair rebuilds the index, and the control record and the markers of volumes if they are lost. \
+Damaged records cannot be repaired. If durable commits are lost, --repair does nothing, unless \
+--accept-loss is given: then it names the lost commits, moves the rest of them to the directory \
+lost+found of the store, and the exit code is 1. Copy the directory first.";
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
@@ -130,19 +131,20 @@ pub(crate) struct Verify {
     /// Directory of the store, the B+tree or the context store; no other process may have it open
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Mend what can be mended without loss
+    /// Repairs what can be repaired without loss
     #[arg(long)]
     repair: bool,
-    /// Repair a store though entries of damaged pages are gone, a B+tree though keys of damaged leaves become old ones or are
-    /// gone, a radix store though versions are dropped, a context store though its last commits are lost
+    /// Repairs even at a loss: a store loses the entries of damaged pages, a B+tree the newest
+    /// values or all of the keys of damaged leaves, a radix store damaged versions, a context store
+    /// its last commits
     #[arg(long, requires = "repair")]
     accept_loss: bool,
     #[command(flatten)]
     redis: RedisArgs,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
 }

@@ -27,11 +27,11 @@ impl From<ShapeArg> for Shape {
 /// A goal, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum GoalArg {
-    /// Few reads for a key that is there
+    /// Few reads for a present key
     Hit,
-    /// Few reads for a key that is absent
+    /// Few reads for an absent key
     Miss,
-    /// Both
+    /// Both alike
     Balanced,
 }
 
@@ -48,9 +48,9 @@ impl From<GoalArg> for Goal {
 /// A profile, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum ProfileArg {
-    /// A block of the protocol Lima: 9,435 operations, 46 transactions
+    /// Block of the protocol Lima: 9,435 operations, 46 transactions
     Lima,
-    /// A mean block of the year 2021: 386 operations
+    /// Mean block of the year 2021: 386 operations
     #[value(name = "2021")]
     Year2021,
 }

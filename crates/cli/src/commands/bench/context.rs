@@ -30,73 +30,75 @@ Examples:
     terrane bench context --store /tmp/terrane-context --gc
   A large state, loaded once and used again, for a program to read:
     terrane bench context --store DIR --values 10M --keep --json
-    terrane bench context --store DIR --values 10M --profile 2021 --blocks 5000 --json
+    terrane bench context --store DIR --values 10M --profile 2021 \\
+      --blocks 5000 --json
 
-The store is DIR/context; it is made if it is missing, and removed at the end unless --keep is
-given or it was there. The first blocks warm it up and are not measured. Every read is compared
-with what it must find; a wrong one ends the run with exit code 1. The hashing floor is the time
-for hashing as many preimages of the same sizes as a block changes, measured beside it. After
-Ctrl-C the report is of what was measured until then.";
+The store is DIR/context. It is created if it is missing, and removed at the end unless --keep is \
+given or it existed before. The first blocks warm up and are not measured. Every read is compared \
+with its expected value; a wrong value ends the run with exit code 1. The hashing floor is the \
+time to hash as many preimages of the same sizes as a block changes. After Ctrl-C the report \
+covers the measurement until then.";
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub(crate) struct ContextArgs {
-    /// Directory to work in; made if it is missing
+    /// Directory to work in; created if it is missing
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
-    /// What a block does
+    /// Operations of a block
     #[arg(long, value_enum, default_value_t = ProfileArg::Lima)]
     profile: ProfileArg,
     /// Values of the starting state
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1M")]
     values: u64,
-    /// Blocks to measure; with collections as many again
+    /// Blocks to measure; with --gc the same number again
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1000")]
     blocks: u64,
-    /// Blocks before, which are not measured
+    /// Blocks to warm up with, which are not measured
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "100")]
     warm_up: u64,
-    /// Measure again while old commits are collected in a second thread
+    /// Measures a second time, while a second thread collects old commits
     #[arg(long)]
     gc: bool,
-    /// Begin a collection after every N blocks, by default 100, or when the one before has ended; implies --gc
+    /// Blocks between the beginnings of two collections, by default 100; a collection waits for the
+    /// end of the one before. Implies --gc
     #[arg(long, value_name = "N", value_parser = args::positive_count)]
     gc_every: Option<u64>,
-    /// How many of the newest commits a collection keeps
+    /// Number of the newest commits that a collection keeps
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "100")]
     gc_distance: u64,
-    /// Bytes that a collection reads and writes in a second at most
+    /// Maximum bytes that a collection reads and writes in a second
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     gc_rate: Option<u64>,
     /// Memory for decoded objects
     #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "128MiB")]
     memory_budget: u64,
-    /// Put this process, page cache included, under a control group with so much memory
+    /// Memory limit of a control group for this process, page cache included
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_limit: Option<u64>,
     /// Threads that hash a commit
     #[arg(long, value_name = "N", default_value = "2",
         value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
-    /// Read what leads to the paths of a block ahead, before its operations
+    /// Prefetches the nodes on the paths of a block before its operations
     #[arg(long)]
     prefetch: bool,
-    /// Read past the page cache
+    /// Reads with direct I/O, past the page cache
     #[arg(long)]
     direct: bool,
-    /// Commits are durable some time later, not when the call returns
+    /// Makes commits durable some time later, not before the call returns
     #[arg(long)]
     relaxed: bool,
-    /// Keep the store
+    /// Keeps the store
     #[arg(long)]
     keep: bool,
     /// Seed of values and blocks
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     pub(super) json: bool,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
 }

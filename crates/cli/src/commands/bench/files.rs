@@ -17,13 +17,13 @@ use crate::ui::exit::Failure;
 /// Where a report goes.
 #[derive(Debug, Args)]
 pub(super) struct FileArgs {
-    /// Write the JSON object to a file
+    /// File for the JSON object
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Write a line of JSON for each window that is measured, then the object
+    /// File for a line of JSON for each measured window, then the object
     #[arg(long, value_name = "FILE")]
     jsonl: Option<PathBuf>,
-    /// Write the main figures as a row of comma-separated values
+    /// File for the main figures, as a row of comma-separated values
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 }

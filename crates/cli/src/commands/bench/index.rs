@@ -20,13 +20,13 @@ use crate::ui::progress::Progress;
 /// What is done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Index {
-    /// Insert random keys into an empty index
+    /// Inserts random keys into an empty index
     #[command(after_help = HIGH_INSERT_EXAMPLES)]
     HighInsert(HighInsertArgs),
-    /// Add, find and ask for entries of an index that has many, as a node does that starts
+    /// Adds, finds and tests entries of a large index, like a node that starts
     #[command(after_help = BOOTSTRAP_EXAMPLES)]
     Bootstrap(BootstrapArgs),
-    /// Do what a recorded trace of an index says
+    /// Replays a recorded trace of an index
     #[command(after_help = REPLAY_EXAMPLES)]
     Replay(ReplayArgs),
 }
@@ -34,8 +34,8 @@ pub(crate) enum Index {
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane bench index high-insert --store /tmp/terrane-index --entries 1M
-  terrane bench index high-insert --store /tmp/terrane-index --engine btree,lmdb \\
-    --memory-limit 320MiB
+  terrane bench index high-insert --store /tmp/terrane-index \\
+    --engine btree,lmdb --memory-limit 320MiB
   terrane bench index bootstrap --store /tmp/terrane-index --entries 1M --ops 1M
   terrane bench index replay migration.trace --store /tmp/terrane-index";
 
@@ -45,49 +45,49 @@ Examples:
     terrane bench index high-insert --store /tmp/terrane-index
   Beside LMDB, whose memory is the page cache, under a limit for all:
     terrane bench index high-insert --store DIR --engine btree,lmdb \\
-    --memory-limit 320MiB --json
+      --memory-limit 320MiB --json
   The same and keep what was written, to look at:
     terrane bench index high-insert --store DIR --entries 1M --keep
     terrane inspect DIR/btree
 
-Each engine works in a directory of its own below the store, which must not be there yet and is
-removed at the end. A durable flush is made every so many operations. At the end a sample is
-found; an entry that is missing or wrong ends it with exit code 1. After Ctrl-C the report is of
-what was measured until then.";
+Each engine works in its own directory below the store, which must not exist yet and is removed \
+at the end. The workload makes its writes durable at regular intervals. At the end it looks up a \
+sample; a missing or wrong entry ends it with exit code 1. After Ctrl-C the report covers the \
+measurement until then.";
 
 const BOOTSTRAP_EXAMPLES: &str = "\
 Examples:
   10 million operations on 10 million entries:
     terrane bench index bootstrap --store /tmp/terrane-index
   As the trace that it is taken from, beside LMDB (takes hours and some 100 GB of disk):
-    terrane bench index bootstrap --store DIR --entries 291M --ops 100M --memory-budget 1GiB \\
-      --engine btree,lmdb
+    terrane bench index bootstrap --store DIR --entries 291M --ops 100M \\
+      --memory-budget 1GiB --engine btree,lmdb
 
-Of 99 operations 10 add an entry, 69 find one, 20 ask whether one is there; each is a call of
-its own, and every answer is compared with what it must be. The entries to begin with are loaded
-in the order of their keys, which is not part of what is measured. Directories, flushes and exit
-codes are those of high-insert.";
+10 of 99 operations add an entry, 69 find one, 20 ask whether one is present. Each operation is \
+one call, and every answer is compared with the expected one. The first entries are loaded in key \
+order, which is not measured. Directories, flushes and exit codes are those of high-insert.";
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
   A trace of cactus or mirage/index; its dialect is found out:
     terrane bench index replay migration.trace --store /tmp/terrane-index
   Its beginning, with a flush after every 10,000 operations in place of its own:
-    terrane bench index replay migration.trace --store DIR --limit 10M --flush-every 10k
+    terrane bench index replay migration.trace --store DIR --limit 10M \\
+      --flush-every 10k
 
-The first answer that differs from the recorded one ends it with exit code 1 and names record
-and key. Directories are those of high-insert.";
+The first answer that differs from the recorded one ends the replay with exit code 1; the message \
+names record and key. Directories are those of high-insert.";
 
 /// An engine, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum EngineArg {
     /// Terrane's B+tree
     Btree,
-    /// A table of Terrane's, in a store with a log
+    /// Table of Terrane, in a store with a log
     Lsm,
-    /// LMDB, a commit for each call, synced at flushes
+    /// LMDB, one commit for each call, synced at flushes
     Lmdb,
-    /// A sorted map in memory: what the workload itself takes
+    /// Sorted map in memory: the cost of the workload itself
     Memory,
 }
 
@@ -108,13 +108,13 @@ const FLUSH_EVERY: u64 = 10_000;
 /// A dialect of traces, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum DialectArg {
-    /// Traces of the migration of cactus, and our own
+    /// Traces of the migration of cactus, and of Terrane
     Migration,
     /// Traces of the benchmark of mirage/index
     Mirage,
-    /// What cactus records, keys and values of fixed sizes
+    /// Traces of cactus with keys and values of fixed sizes
     Recorder,
-    /// What cactus records, keys and values as strings
+    /// Traces of cactus with keys and values as strings
     RecorderStrings,
 }
 
@@ -132,35 +132,35 @@ impl From<DialectArg> for Dialect {
 /// What every workload takes.
 #[derive(Debug, Args)]
 struct CommonArgs {
-    /// Directory to work in; made if it is missing
+    /// Directory to work in; created if it is missing
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
     /// Engines, measured one after the other
     #[arg(long, value_name = "ENGINE,...", value_delimiter = ',', default_value = "btree")]
     engine: Vec<EngineArg>,
-    /// Operations after which all is made durable, by default 10k; a trace that has flushes says itself when, unless this is
-    /// given
+    /// Operations between two flushes, by default 10k; by default a trace with flushes of its own
+    /// has those
     #[arg(long, value_name = "N", value_parser = args::positive_count)]
     flush_every: Option<u64>,
-    /// Finds at the end of keys that are there, and as many of others
+    /// Lookups of present keys at the end, and of the same number of absent ones
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "100k")]
     sample: u64,
     /// Memory of each engine that has a budget
     #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "256MiB")]
     memory_budget: u64,
-    /// Put this process, page cache included, under a control group with so much memory
+    /// Memory limit of a control group for this process, page cache included
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_limit: Option<u64>,
-    /// Keep what the engines have written
+    /// Keeps the files of the engines
     #[arg(long)]
     keep: bool,
     /// Seed of keys, values and operations
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     json: bool,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
 }
@@ -170,7 +170,7 @@ pub(crate) struct HighInsertArgs {
     /// Entries to insert
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "50M")]
     entries: u64,
-    /// Entries of a call
+    /// Entries of one call
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1000")]
     batch: u64,
     #[command(flatten)]
@@ -179,13 +179,13 @@ pub(crate) struct HighInsertArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BootstrapArgs {
-    /// Entries to begin with
+    /// Entries to load first
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "10M")]
     entries: u64,
     /// Operations
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "10M")]
     ops: u64,
-    /// How many of 100 keys that are looked up are absent
+    /// Per cent of the looked-up keys that are absent
     #[arg(long, value_name = "PERCENT", default_value = "10",
         value_parser = clap::value_parser!(u64).range(0..=100))]
     absent: u64,
@@ -195,16 +195,16 @@ pub(crate) struct BootstrapArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
-    /// The trace
+    /// File of the trace
     #[arg(value_name = "FILE")]
     trace: PathBuf,
-    /// Program that wrote it; by default the only one whose dialect reads the first records
+    /// Program that wrote the trace; by default the only one whose dialect reads the first records
     #[arg(long, value_name = "DIALECT")]
     dialect: Option<DialectArg>,
-    /// Stop after so many operations
+    /// Maximum number of operations
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
-    /// Do not compare answers with those that are recorded
+    /// Skips the comparison of answers with the recorded ones
     #[arg(long)]
     no_check: bool,
     #[command(flatten)]

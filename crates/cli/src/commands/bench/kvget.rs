@@ -23,10 +23,10 @@ use crate::ui::progress::Progress;
 /// What is done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Kvget {
-    /// Make the table that runs read
+    /// Creates the table that runs read
     #[command(after_help = SETUP_EXAMPLES)]
     Setup(SetupArgs),
-    /// Read it, with so much memory, and count what that takes
+    /// Reads the table with a memory budget, and counts the reads of the device
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
 }
@@ -34,7 +34,8 @@ pub(crate) enum Kvget {
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane bench kvget setup --store /tmp/terrane-kvget --keys 10M
-  terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2% --goal hit
+  terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2% \\
+    --goal hit
   terrane bench model --memory 0.2% --goal hit";
 
 const SETUP_EXAMPLES: &str = "\
@@ -47,26 +48,29 @@ Examples:
 const RUN_EXAMPLES: &str = "\
 Examples:
   Hits with memory for 0.2 % of the data:
-    terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2% --goal hit
+    terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2% \\
+      --goal hit
   Keys that are absent, beside the rate of the device:
-    terrane bench kvget run --store DIR --memory-budget 1% --absent 100 --calibrate
+    terrane bench kvget run --store DIR --memory-budget 1% --absent 100 \\
+      --calibrate
   One key at a time, by 16 threads:
     terrane bench kvget run --store DIR --batch 1 --threads 16 --json
   What the engine costs without a device:
     terrane bench kvget run --in-memory --keys 1M
   The report in a file, and the time series of its windows in another:
-    terrane bench kvget run --store DIR --out run.json --jsonl windows.jsonl --quiet
+    terrane bench kvget run --store DIR --out run.json --jsonl windows.jsonl \\
+      --quiet
 
-A run changes nothing and can be repeated. Every result is checked: a key that is missing, a
-value that is wrong and an absent key that is found end it with exit code 1. After Ctrl-C the
-report is of what was measured until then.";
+A run changes nothing and can be repeated. Every result is checked: a missing key, a wrong value, \
+or an absent key that is found ends the run with exit code 1. After Ctrl-C the report covers the \
+measurement until then.";
 
 /// Which keys are read, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum DistributionArg {
-    /// At random
+    /// Random keys
     Uniform,
-    /// Each once, then from the first again
+    /// Each key once, then from the first again
     Every,
 }
 
@@ -99,13 +103,13 @@ fn warm_up(text: &str) -> Result<WarmUp, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct SetupArgs {
-    /// Directory of the store; made if it is missing
+    /// Directory of the store; created if it is missing
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
     /// Keys
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "10M")]
     keys: u64,
-    /// How its levels are built
+    /// Shape of its levels
     #[arg(long, value_name = "SHAPE", default_value = "levelled-10")]
     shape: ShapeArg,
     /// Seed of values and operations
@@ -117,10 +121,10 @@ pub(crate) struct SetupArgs {
 
 #[derive(Debug, Args)]
 struct OutputArgs {
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     json: bool,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
 }
@@ -130,52 +134,53 @@ pub(crate) struct RunArgs {
     /// Directory of the store in which the table was set up
     #[arg(long, value_name = "DIR", required_unless_present = "in_memory")]
     store: Option<PathBuf>,
-    /// Set a table up in memory instead and measure what the engine costs without a device
+    /// Sets a table up in memory instead, to measure the engine without a device
     #[arg(long, conflicts_with_all = ["store", "calibrate", "buffered", "memory_limit"])]
     in_memory: bool,
-    /// Keys of that table, by default 1M
+    /// Keys of the table in memory, by default 1M
     #[arg(long, value_name = "N", value_parser = args::positive_count, requires = "in_memory")]
     keys: Option<u64>,
-    /// Its shape, by default levelled-10
+    /// Shape of the table in memory, by default levelled-10
     #[arg(long, value_name = "SHAPE", requires = "in_memory")]
     shape: Option<ShapeArg>,
-    /// Its seed, by default 1337
+    /// Seed of the table in memory, by default 1337
     #[arg(long, value_name = "N", value_parser = args::count, requires = "in_memory")]
     seed: Option<u64>,
-    /// Memory of the table: a share of the bytes of all keys and values, or bytes. Without it, what its filters and
-    /// index take, and no cache
+    /// Memory budget of the table: a share of the bytes of all keys and values, or bytes. Without
+    /// it the table has its filters and index in memory, and no cache
     #[arg(long, value_name = "PERCENT|SIZE", value_parser = budget)]
     memory_budget: Option<Budget>,
-    /// What that memory is to be spent for
+    /// Kind of lookup that the memory is spent for
     #[arg(long, value_name = "GOAL", default_value = "balanced")]
     goal: GoalArg,
     /// Keys to read
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "500k")]
     reads: u64,
-    /// How many of 100 are absent
+    /// Per cent of the keys that are absent
     #[arg(long, value_name = "PERCENT", default_value = "0",
         value_parser = clap::value_parser!(u64).range(0..=100))]
     absent: u64,
-    /// Which keys are read
+    /// Choice of the keys
     #[arg(long, value_name = "DISTRIBUTION", default_value = "uniform")]
     dist: DistributionArg,
-    /// Keys of each call; what is read does not depend on it, how fast does
+    /// Keys of each call; the number of reads does not depend on it, the speed does
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "64")]
     batch: u64,
     /// Threads that read
     #[arg(long, value_name = "N", default_value = "1",
         value_parser = clap::value_parser!(u64).range(1..=1024))]
     threads: u64,
-    /// Reads that do not count: until their cost is `steady`, or `fixed:PERCENT` of the keys
+    /// Reads that warm up and do not count: until their cost is `steady`, or `fixed:PERCENT` of the
+    /// keys
     #[arg(long, value_name = "WHEN", value_parser = warm_up, default_value = "steady")]
     warm: WarmUp,
-    /// Read through the page cache, whose memory no budget counts
+    /// Reads through the page cache, whose memory no budget counts
     #[arg(long)]
     buffered: bool,
-    /// Measure the device in the same call, before and after
+    /// Measures the device too, before and after the run
     #[arg(long)]
     calibrate: bool,
-    /// Put this process, page cache included, under a control group with so much memory
+    /// Memory limit of a control group for this process, page cache included
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_limit: Option<u64>,
     #[command(flatten)]

@@ -21,19 +21,19 @@ Examples:
     terrane bench kvget run --store DIR --memory-budget 0.2% --json > run.json
     terrane bench model --beside run.json
 
-Not modelled: skew, merges in flight, a first level whose runs overlap, blobs, values of several
+Not modelled: skew, merges in flight, a first level of overlapping runs, blobs, values of several \
 pages, processor time.";
 
 /// A shape, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ShapeArg {
-    /// One run a level, each ten times the one above: a tenth of the entries in 4 runs above the last
+    /// One run on each level, levels apart by ten: a tenth of the entries in 4 runs above the last
     #[value(name = "levelled-10")]
     Levelled10,
-    /// One run a level, each four times the one above: a quarter in 5 runs
+    /// One run on each level, levels apart by four: a quarter in 5 runs above the last
     #[value(name = "levelled-4")]
     Levelled4,
-    /// Several runs a level, each level four times the one above: 37 % in 9 runs
+    /// Several runs on each level, levels apart by four: 37 % in 9 runs above the last
     #[value(name = "lazy-4")]
     Lazy4,
 }
@@ -62,10 +62,10 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', value_parser = args::ratio,
         default_value = "0.05%,0.1%,0.2%,0.5%,0.9%,1%,3%")]
     memory: Vec<f64>,
-    /// What it is to be spent for
+    /// Kind of lookup that the memory is spent for
     #[arg(long, value_name = "GOAL", default_value = "balanced")]
     goal: GoalArg,
-    /// How entries are divided among runs
+    /// Division of the entries among runs
     #[arg(long, value_name = "SHAPE", default_value = "levelled-10")]
     shape: ShapeArg,
     /// Share of the entries in runs above the last, instead of the shape's
@@ -86,10 +86,10 @@ pub(crate) struct ModelArgs {
     /// Kind of the filters
     #[arg(long, value_name = "KIND", default_value = "ribbon")]
     filter: FilterArg,
-    /// JSON of a `terrane bench kvget run`, whose table and memory are taken instead of all of the above
+    /// JSON of a `terrane bench kvget run`, whose table and memory replace all of the above
     #[arg(long, value_name = "FILE")]
     beside: Option<PathBuf>,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     pub(super) json: bool,
 }

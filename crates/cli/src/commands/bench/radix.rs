@@ -57,19 +57,19 @@ Examples:
   The ten tests of Transact on every back-end, without syncs and with a sync for each commit:
     terrane bench radix --dir /data/bench --load tests
   On two file systems, with the time of each test:
-    terrane bench radix --dir /data/bench --dir /mnt/nfs/bench --backend lmdb,sqlite,lsm \\
-      --load tests --per-test
+    terrane bench radix --dir /data/bench --dir /mnt/nfs/bench \\
+      --backend lmdb,sqlite,lsm --load tests --per-test
   Commits of one key, with and without pruning, and batches, for a program to read:
     terrane bench radix --dir /data/bench --backend memory,lsm,lmdb \\
       --load single,prune,batch --json
 
-Each back-end, directory, durability and load has a process of its own, and a directory below
-DIR that is removed at the end. Times are those of that process from beginning to end. Every
-answer is checked; a wrong one ends the benchmark with exit code 1, and so do roots that differ
-between back-ends. A back-end that cannot do a durability has `-` and the reason. Beside them
-stand 1,000 appends with an fdatasync each, of as many bytes as a commit of the tests writes,
-and the time to hash the nodes. Redis needs --redis-url, or --start-redis, which starts a server
-whose time counts. Measure on a quiet machine.";
+Each back-end, directory, durability and load has its own process, and its own directory below \
+DIR, which is removed at the end. Times are those of the whole process. Every answer is checked; \
+a wrong answer, or roots that differ between back-ends, end the benchmark with exit code 1. A \
+back-end without a durability has `-` and the reason. For comparison, the report has 1,000 \
+appends of the size of a commit, each with an fdatasync, and the time to hash the nodes. Redis \
+needs --redis-url, or --start-redis, which starts a server whose time counts. Measure on a quiet \
+machine.";
 
 /// A load, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,7 +78,7 @@ enum LoadArg {
     Tests,
     /// Commits of one key each
     Single,
-    /// The same, each of which prunes the root before it
+    /// Commits of one key each, each of which prunes the root before it
     Prune,
     /// One value at many addresses: all set, overwritten and pruned at once
     Equal,
@@ -110,10 +110,11 @@ impl From<LoadArg> for Load {
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub(crate) struct RadixArgs {
-    /// Directory to work in; made if it is missing. May be given several times, one for each file system
+    /// Directory to work in; created if it is missing. May be given several times, one for each
+    /// file system
     #[arg(long, value_name = "DIR", required = true)]
     dir: Vec<PathBuf>,
-    /// Back-ends, by default all; memory is always there, to be compared with
+    /// Back-ends, by default all; memory always runs too, for comparison
     #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',')]
     backend: Vec<BackEndArg>,
     /// Durabilities: the columns
@@ -123,7 +124,7 @@ pub(crate) struct RadixArgs {
     /// Loads, by default all
     #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',')]
     load: Vec<LoadArg>,
-    /// Runs of each; the best and the median are told
+    /// Runs of each cell; the report has the best and the median
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "3")]
     repeats: u64,
     /// Commits of one key of the loads single and prune, and addresses of the load equal; by
@@ -133,28 +134,27 @@ pub(crate) struct RadixArgs {
     /// Commits of 1,000 keys that the other loads begin with
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "100")]
     batches: u64,
-    /// Also 1M commits of one key, without syncs
+    /// Adds 1M commits of one key, without syncs
     #[arg(long)]
     large: bool,
-    /// Show the time of each of the ten tests
+    /// Shows the time of each of the ten tests
     #[arg(long)]
     per_test: bool,
     #[command(flatten)]
     redis: RedisArgs,
-    /// Start a server of Redis for each cell, in a directory of its own, where no --redis-url is
-    /// given
+    /// Starts a Redis server for each cell, in a directory of its own, unless --redis-url is given
     #[arg(long)]
     start_redis: bool,
     /// Seed of keys, values and choices
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     pub(super) json: bool,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
-    /// Run one cell in the directory, and write what was found
+    /// Runs one cell in the directory, and writes its measurement
     #[arg(long, hide = true)]
     cell: Option<String>,
 }

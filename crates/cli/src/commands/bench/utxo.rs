@@ -23,13 +23,13 @@ use super::head::{Head, Started, beside_writes_of, yardstick_of};
 /// What is done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Utxo {
-    /// Make the table that runs work on
+    /// Creates the table that runs work on
     #[command(after_help = SETUP_EXAMPLES)]
     Setup(SetupArgs),
-    /// Measure on a copy of the table, which is forgotten afterwards
+    /// Measures on a fork of the table, which is dropped afterwards
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
-    /// Only draw the operations of a run, and say what that takes
+    /// Draws the operations of a run without applying them, and measures that
     #[command(after_help = DRY_RUN_EXAMPLES)]
     DryRun(DryRunArgs),
 }
@@ -45,14 +45,16 @@ Examples:
   A table of 10 million entries of 34 + 60 bytes, a fifth of which were replaced:
     terrane bench utxo setup --store /tmp/terrane-utxo --entries 10M
   The table of the literature, within a memory budget (takes minutes and 30 GB of disk):
-    terrane bench utxo setup --store DIR --entries 100M --memory-budget 350MiB --json";
+    terrane bench utxo setup --store DIR --entries 100M --memory-budget 350MiB \\
+      --json";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
   Look up, delete and insert 256 entries at a time, beside the rate of the device:
     terrane bench utxo run --store /tmp/terrane-utxo --calibrate
   Lookups only, eight batches under way at once:
-    terrane bench utxo run --store /tmp/terrane-utxo --mode lookup-only --in-flight 8
+    terrane bench utxo run --store /tmp/terrane-utxo --mode lookup-only \\
+      --in-flight 8
   Lookups ahead of updates, two threads, and compare the whole table at the end:
     terrane bench utxo run --store /tmp/terrane-utxo --mode pipelined --check
   What the engine costs without a device:
@@ -64,13 +66,13 @@ Example:
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ModeArg {
-    /// A batch of lookups, its updates, the next batch
+    /// A batch of lookups, then its updates, then the next batch
     Sequential,
     /// Lookups of later batches beside the updates of earlier ones
     Pipelined,
     /// No updates
     LookupOnly,
-    /// No lookups; until merges are no further behind than at first
+    /// No lookups; ends when merges are no further behind than at first
     UpdateOnly,
 }
 
@@ -87,15 +89,15 @@ impl From<ModeArg> for Mode {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum LoadArg {
-    /// Sorted outside memory and written once more
+    /// Sorted outside memory, and written once
     Bulk,
-    /// By batches of updates, as a ledger would
+    /// Batches of updates, like a ledger
     Updates,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SetupArgs {
-    /// Directory of the store; made if it is missing
+    /// Directory of the store; created if it is missing
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
     #[command(flatten)]
@@ -110,14 +112,14 @@ struct TableArgs {
     /// Entries of the table
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "10M")]
     entries: u64,
-    /// How they get there
+    /// Way of loading
     #[arg(long, value_name = "WAY", default_value = "updates")]
     load: LoadArg,
     /// Entries that are replaced after loading, so that the table has the shape of use
     #[arg(long, value_name = "PERCENT", default_value = "20",
         value_parser = clap::value_parser!(u64).range(0..=100))]
     churn: u64,
-    /// How its levels are built
+    /// Shape of its levels
     #[arg(long, value_name = "SHAPE", default_value = "default")]
     shape: ShapeArg,
     /// Seed of keys, values and operations
@@ -130,16 +132,16 @@ struct OutputArgs {
     /// Memory for write buffers, filters, indexes and cached pages
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
-    /// What memory is spent on first: lookups of keys that are there, of absent keys, or both alike
+    /// Kind of lookup that memory is spent on first: present keys, absent keys, or both alike
     #[arg(long, value_name = "GOAL", default_value = "hit")]
     goal: GoalArg,
-    /// 2: merges run on a thread of their own
+    /// Threads; with 2, merges run on a thread of their own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=2))]
     threads: Option<u64>,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     json: bool,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
 }
@@ -149,12 +151,12 @@ pub(crate) struct RunArgs {
     /// Directory of the store in which the table was set up
     #[arg(long, value_name = "DIR", required_unless_present = "in_memory")]
     store: Option<PathBuf>,
-    /// Set a table up in memory instead and measure what the engine costs without a device
+    /// Sets a table up in memory instead, to measure the engine without a device
     #[arg(long, conflicts_with_all = ["store", "calibrate"])]
     in_memory: bool,
     #[command(flatten)]
     table: TableArgs,
-    /// Which of lookups and updates there are, and in which order
+    /// Kinds of operations, and their order
     #[arg(long, value_name = "MODE", default_value = "sequential")]
     mode: ModeArg,
     /// Batches
@@ -163,21 +165,21 @@ pub(crate) struct RunArgs {
     /// Operations in a batch
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "256")]
     batch_size: u64,
-    /// Batches of lookups under way at once, of lookup-only (default 1) and pipelined (default 4)
+    /// Batches of lookups in flight, for lookup-only (default 1) and pipelined (default 4)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     in_flight: Option<u64>,
     /// Reads that a batch of lookups keeps in flight
     #[arg(long, value_name = "N", default_value = "256",
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     queue_depth: u32,
-    /// Read the whole table at the end and compare it with what it must be
+    /// Reads the whole table at the end and compares it with the expected content
     #[arg(long)]
     check: bool,
-    /// Measure the device in the same call, before and after; in a mode that looks up and updates also beside writes
-    /// of the run's own rate, where fio is installed
+    /// Measures the device too, before and after the run; in a mode with lookups and updates also
+    /// beside writes at the rate of the run, if fio is installed
     #[arg(long)]
     calibrate: bool,
-    /// Put this process, page cache included, under a control group with so much memory
+    /// Memory limit of a control group for this process, page cache included
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_limit: Option<u64>,
     #[command(flatten)]
@@ -198,10 +200,10 @@ pub(crate) struct DryRunArgs {
     /// Seed of keys, values and operations
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     json: bool,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
 }

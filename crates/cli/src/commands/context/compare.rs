@@ -21,28 +21,29 @@ Examples:
   How many values were changed:
     terrane context diff CoV8SQ main --summary --store /data/context --json
 
-Each line is a letter and a path: A for a value that was added, D for one that is gone, M for
-one that is another. What is the same in both is not read.";
+Each line is a letter and a path: A for an added value, D for a deleted value, M for a modified \
+value. Subtrees that are equal in both commits are not read.";
 
 pub(super) const DUMP_EXAMPLES: &str = "\
 Examples:
   terrane context dump-paths --store /data/context
-  terrane context dump-paths data/contracts --long --store /data/context --at main > main.txt
+  terrane context dump-paths data/contracts --long --store /data/context \\
+    --at main > main.txt
 
-The paths of all values, ascending step by step.";
+Paths are in ascending order, step by step.";
 
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
-    /// The older commit, or a branch
+    /// Older commit, or a branch
     #[arg(value_name = "FROM")]
     from: String,
-    /// The newer commit, or a branch; the newest commit if it is left out
+    /// Newer commit, or a branch; the newest commit if it is left out
     #[arg(value_name = "TO")]
     to: Option<String>,
-    /// Compare what is at this path only
+    /// Path below which to compare
     #[arg(long, value_name = "PATH", default_value = "")]
     below: String,
-    /// Only count
+    /// Prints the counts only
     #[arg(long)]
     summary: bool,
     #[command(flatten)]
@@ -51,16 +52,16 @@ pub(crate) struct DiffArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DumpArgs {
-    /// The directory; the root if it is left out
+    /// Path of the directory; the root if it is left out
     #[arg(value_name = "PATH", default_value = "")]
     path: String,
     /// Commit or branch; the newest commit if it is left out
     #[arg(long, value_name = "COMMIT")]
     at: Option<String>,
-    /// Also tell the hash and the bytes of each value, which reads it
+    /// Adds the hash and the bytes of each value, which reads each of them
     #[arg(long)]
     long: bool,
-    /// Write so many at most
+    /// Maximum number of paths to print
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
     #[command(flatten)]

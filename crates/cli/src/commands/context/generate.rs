@@ -29,18 +29,19 @@ Examples:
     terrane context gen-trace lima.repbt
     terrane replay irmin-trace lima.repbt --store /tmp/terrane-replay
   Small blocks, with a fork before each tenth one:
-    terrane context gen-trace 2021.repbt --profile 2021 --blocks 1000 --fork-every 10
+    terrane context gen-trace 2021.repbt --profile 2021 --blocks 1000 \\
+      --fork-every 10
 
-The same options give the same trace. Its first commit is the starting state, value by value.
-The hashes are those of a context store, which is in memory, with the starting state and all
-blocks, unless --store is given; that one stays. After Ctrl-C nothing is left of the file.";
+The same options give the same trace. Its first commit is the starting state, value by value. A \
+context store in memory, with the starting state and all blocks, computes the hashes; with \
+--store it is that store, which stays. After Ctrl-C nothing is left of the file.";
 
 #[derive(Debug, Args)]
 pub(crate) struct GenTraceArgs {
-    /// The file
+    /// File to write
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// What a block does
+    /// Operations of a block
     #[arg(long, value_enum, default_value_t = ProfileArg::Lima)]
     profile: ProfileArg,
     /// Values of the starting state
@@ -49,22 +50,23 @@ pub(crate) struct GenTraceArgs {
     /// Blocks
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "100")]
     blocks: u64,
-    /// Before each N blocks make one more of the same parent, which nothing goes on from; counts as a block
+    /// Blocks between two forks; a fork is one more block of the same parent, without descendants,
+    /// and counts as a block
     #[arg(long, value_name = "N", value_parser = args::positive_count)]
     fork_every: Option<u64>,
     /// Seed of values and blocks
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
-    /// Directory of the store that makes the commits; made if it is missing
+    /// Directory of the store that makes the commits; created if it is missing
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
-    /// Replace the file if it is there
+    /// Replaces the file if it exists
     #[arg(long)]
     force: bool,
-    /// Write one JSON object to standard output at the end
+    /// Prints one JSON object to standard output at the end
     #[arg(long)]
     pub(super) json: bool,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
 }

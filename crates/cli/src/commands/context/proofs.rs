@@ -23,29 +23,30 @@ use crate::ui::text::{count_of, hex};
 pub(super) const PROVE_EXAMPLES: &str = "\
 Examples:
   A value:
-    terrane context prove version.proof --find data/version --store /data/context --at main
-  That nothing is at a path, how many children a directory has, and the first ten of them, in
-  one proof:
-    terrane context prove p.proof --mem data/a --length data/b --list data/b --limit 10 \\
-      --store /data/context
+    terrane context prove version.proof --find data/version \\
+      --store /data/context --at main
+  An absent path, the number of children of a directory, and ten of them:
+    terrane context prove p.proof --mem data/a --length data/b --list data/b \\
+      --limit 10 --store /data/context
 
-The proof is about the hash of the root tree of the commit, which the report names: `root_hex`,
-as in `terrane context log`.";
+The proof is about the hash of the root tree of the commit. The report names it: `root_hex`, as \
+in `terrane context log`.";
 
 pub(super) const VERIFY_EXAMPLES: &str = "\
 Examples:
-  Tell what a proof shows of a tree whose hash is known:
+  Print the facts that a proof shows below a known root:
     terrane context verify-proof version.proof --root 4ce6d4..
-  Ask it, as it was asked when it was made:
-    terrane context verify-proof version.proof --root 4ce6d4.. --find data/version --json
+  Repeat the question of the proof:
+    terrane context verify-proof version.proof --root 4ce6d4.. \\
+      --find data/version --json
 
-A proof shows that the tree of a root has something. The root is a hash that the caller trusts:
-`root_hex` of `terrane context log`. A question that the proof does not answer ends with exit
-code 1; the answer says nothing about whether something is there.";
+A proof shows the content of paths below a root. The root is a hash that the caller trusts: \
+`root_hex` of `terrane context log`. A question that the proof does not answer ends with exit \
+code 1, which says nothing about presence or absence.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ProveArgs {
-    /// The file of the proof; `-` is standard output
+    /// File for the proof; `-` is standard output
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
@@ -53,7 +54,7 @@ pub(crate) struct ProveArgs {
     /// Commit or branch; the newest commit if it is left out
     #[arg(long, value_name = "COMMIT")]
     at: Option<String>,
-    /// Replace the file if it is there
+    /// Replaces the file if it exists
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -62,7 +63,7 @@ pub(crate) struct ProveArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyProofArgs {
-    /// The file of the proof; `-` is standard input
+    /// File of the proof; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Hash of the root tree of a commit, in hexadecimal
@@ -70,14 +71,14 @@ pub(crate) struct VerifyProofArgs {
     root: RootHash,
     #[command(flatten)]
     questions: Questions,
-    /// How the tree is hashed
+    /// Hash scheme of the tree
     #[arg(long, value_enum, default_value_t = SchemeName::Tezos)]
     scheme: SchemeName,
-    /// Read a proof of so many bytes at most
+    /// Largest proof that is accepted
     #[arg(long, value_name = "SIZE", value_parser = args::positive_size,
         default_value = PROOF_BYTES_MAX)]
     bytes_max: u64,
-    /// Write one JSON object to standard output
+    /// Prints one JSON object to standard output
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -85,35 +86,35 @@ pub(crate) struct VerifyProofArgs {
 /// What can be asked of a tree; each may be given several times.
 #[derive(Debug, Args)]
 struct Questions {
-    /// The value at this path, or that there is none
+    /// Path of a value, or of nothing
     #[arg(long, value_name = "PATH")]
     find: Vec<String>,
-    /// Whether a value is at this path
+    /// Path at which there may be a value
     #[arg(long, value_name = "PATH")]
     mem: Vec<String>,
-    /// Whether a value or a directory is at this path
+    /// Path at which there may be a value or a directory
     #[arg(long, value_name = "PATH")]
     mem_tree: Vec<String>,
-    /// The children of the directory at this path
+    /// Path of a directory whose children are listed
     #[arg(long, value_name = "PATH")]
     list: Vec<String>,
-    /// How many children the directory at this path has
+    /// Path of a directory whose children are counted
     #[arg(long, value_name = "PATH")]
     length: Vec<String>,
-    /// Leave out so many children of a list, in the order of storage
+    /// Number of children that a list leaves out, in the order of storage
     #[arg(long, value_name = "N", value_parser = args::count, requires = "list",
         default_value = "0")]
     offset: u64,
-    /// List so many children at most
+    /// Maximum number of children to list
     #[arg(long, value_name = "N", value_parser = args::count, requires = "list")]
     limit: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SchemeName {
-    /// As Tezos does
+    /// Hashes of Tezos
     Tezos,
-    /// The same shape with BLAKE3
+    /// Trees of the same shape with BLAKE3 hashes
     Blake3,
 }
 

@@ -16,9 +16,9 @@ use crate::ui::text::count_of;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  Have the index on a fast disk; it is made anew there:
+  Move the index to a fast disk; it is rebuilt there:
     terrane context move --index-dir /fast/context-index --store /data/context
-  Have the volumes that are added from now on elsewhere, in a store without any:
+  Put future volumes elsewhere, in a store without any:
     terrane context move --archive-dir /cold/context --store /data/context
   Move an archive:
     mv /data/context/archive/volume-* /cold/context/
@@ -26,9 +26,9 @@ Examples:
   Back into the store, without volumes or after moving them back:
     terrane context move --archive-dir /data/context --store /data/context
 
-The store remembers the directories, so no other command needs to name them. Each gets a file that
-says which store it belongs to. A store whose directory is away, or belongs to another store, is
-refused. Volumes are moved by hand, and must all be there. No file of the archive is removed.";
+The store remembers the directories, so no other command needs their names. Each directory gets a \
+file that names its store. A store is refused if its directory is missing, or belongs to another \
+store. Volumes are moved by hand, and must all be there. No file of the archive is removed.";
 
 #[derive(Debug, Args)]
 #[group(id = "where", required = true, multiple = true, args = ["archive_dir", "index_dir"])]

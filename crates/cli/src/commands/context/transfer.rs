@@ -26,17 +26,18 @@ pub(super) const EXPORT_EXAMPLES: &str = "\
 Examples:
   The newest commit as a file:
     terrane context export tip.snapshot --store /data/context
-  What a commit has and an older one does not have, for who has the older one:
-    terrane context export day-2.snapshot --at main --from CoV8SQ --store /data/context
+  The difference from an older commit, for a store that has that commit:
+    terrane context export day-2.snapshot --at main --from CoV8SQ \\
+      --store /data/context
   To another machine, without a file:
     terrane context export - --store /data/context |
       ssh host terrane context import - --store /data/context
   As a store of its own:
     terrane context export --to /data/copy --store /data/context
 
-All of this works beside a process that has the store open. What is exported of one commit is
-always the same bytes. After Ctrl-C nothing is left of a file; a directory that was being made
-is begun anew by the next call.";
+`export` works beside a process that has the store open. The export of one commit is always the \
+same bytes. After Ctrl-C nothing is left of a file; the next call begins an unfinished directory \
+anew.";
 
 pub(super) const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -45,17 +46,17 @@ Examples:
   Add what is new since then, and call it `main`:
     terrane context import day-2.snapshot --store /data/new --branch main
 
-The store is made if it is missing. The hash of every object is computed; the commit is there
-when all of them are right, and durable. What was read before an error or Ctrl-C is no commit:
-in a store that was there it is garbage, which `terrane context gc` takes away; a store that was
-being made cannot be opened, and the next import begins it anew.";
+The store is created if it is missing. `import` computes the hash of every object; the commit \
+exists, durably, when all hashes are right. An error or Ctrl-C leaves no commit: in an existing \
+store the objects read so far are garbage, which `terrane context gc` removes; an unfinished new \
+store cannot be opened, and the next import begins it anew.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// The file; `-` is standard output
+    /// File to write; `-` is standard output
     #[arg(value_name = "FILE", required_unless_present = "to")]
     file: Option<PathBuf>,
-    /// Make a store in this directory instead, which has that one commit
+    /// Directory for a new store with that one commit, instead of a file
     #[arg(long, value_name = "DIR", conflicts_with_all = ["file", "from", "force"])]
     to: Option<PathBuf>,
     #[command(flatten)]
@@ -63,15 +64,15 @@ pub(crate) struct ExportArgs {
     /// Commit or branch; the newest commit if it is left out
     #[arg(long, value_name = "COMMIT")]
     at: Option<String>,
-    /// Leave out what this older commit has at the same path; an import then needs that commit
+    /// Older commit whose objects at the same paths are left out; an import then needs that commit
     #[arg(long, value_name = "COMMIT")]
     from: Option<String>,
-    /// Replace the file if it is there
+    /// Replaces the file if it exists
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     mode: ModeArgs,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
     #[command(flatten)]
@@ -80,18 +81,18 @@ pub(crate) struct ExportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// The file; `-` is standard input
+    /// File to read; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Set this branch to the commit
+    /// Branch that is set to the commit
     #[arg(long, value_name = "NAME")]
     branch: Option<String>,
     #[command(flatten)]
     locations: LocationArgs,
-    /// Take so many elements at most, each of which takes 128 bytes of memory and more
+    /// Maximum number of elements, each of which takes 128 bytes of memory or more
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "33_554_432")]
     elements_max: u64,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
     #[command(flatten)]

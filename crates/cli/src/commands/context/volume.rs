@@ -13,7 +13,7 @@ use crate::ui::text::table;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  Keep all commits, and have collections move the old ones out of the way:
+  Keep all commits, and let collections move the old ones away:
     terrane context volume add --store /data/context
     terrane context gc --newest 1000 --store /data/context
   Put the next ones on another disk:
@@ -22,11 +22,11 @@ Examples:
     terrane context volume add --store /data/context
   terrane context volume list --store /data/context --json
 
-Volumes are the directories `archive/volume-00000000`, `archive/volume-00000001` and so on of
-the store, or of a directory elsewhere (`terrane context move`). Any of them may be a mount, made
-before it is added; a link is refused. From the first
-one on no commit is taken away any more, and all volumes must stay where they are. Another one is
-added when something was moved to the last one.";
+Volumes are the directories `archive/volume-00000000`, `archive/volume-00000001` and so on of the \
+store, or of another directory (`terrane context move`). A volume may be a mount that exists \
+before the volume is added; links are refused. Once there is a volume, no commit is removed any \
+more, and all volumes must stay in their places. A further volume is added only if something was \
+moved to the last one.";
 
 const ADD_EXAMPLES: &str = "\
 Example:
@@ -39,10 +39,11 @@ Example:
 /// What can be done with volumes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
-    /// Add a volume, which collections move what they would take away to
+    /// Adds a volume, to which collections move old commits instead of removing them
     #[command(after_help = ADD_EXAMPLES)]
     Add(VolumeArgs),
-    /// List the volumes, in the order in which they were added; works beside a process that has the store open
+    /// Lists the volumes in the order of their addition; works beside a process that has the store
+    /// open
     #[command(after_help = LIST_EXAMPLES)]
     List(VolumeArgs),
 }

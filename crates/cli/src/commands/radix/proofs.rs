@@ -16,9 +16,10 @@ use crate::ui::stream::{Output, PROOF_BYTES_MAX, read_all};
 pub(super) const PROVE_EXAMPLES: &str = "\
 Examples:
   terrane radix prove abcd.proof abcd --store /data/radix
-  terrane radix prove two.proof abcd 00ff --store /data/radix --root 4c5116ae --form full
+  terrane radix prove two.proof abcd 00ff --store /data/radix --root 4c5116ae \\
+    --form full
 
-An address without a value is proven to have none.";
+For an address without a value, the proof shows its absence.";
 
 pub(super) const VERIFY_EXAMPLES: &str = "\
 Examples:
@@ -27,32 +28,32 @@ Examples:
   terrane radix verify-proof two.proof abcd 00ff \\
     --root 4c5116ae4e7439e4355ac190cc595225259142c42fd9d19a88dc14c48653d870
 
-Needs no store. With addresses the proof must be of just these. A proof that does not hold ends
-with exit code 1.";
+`verify-proof` needs no store. If addresses are given, the proof must be about exactly these. A \
+proof that does not hold ends with exit code 1.";
 
 /// How a proof is written.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum FormArg {
-    /// The nodes as they are hashed, as Transact has them
+    /// Nodes in the bytes that are hashed, like Transact
     Full,
-    /// Smaller, with the same content
+    /// Compact form with the same content
     Compact,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ProveArgs {
-    /// The file of the proof; `-` is standard output
+    /// File for the proof; `-` is standard output
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Addresses: 1 to 35 bytes each, in lower-case hexadecimal
     #[arg(value_name = "ADDRESS", required = true)]
     addresses: Vec<String>,
-    /// How the proof is written
+    /// Form of the proof
     #[arg(long, value_enum, default_value_t = FormArg::Compact)]
     form: FormArg,
     #[command(flatten)]
     root: RootArgs,
-    /// Replace the file if it is there
+    /// Replaces the file if it exists
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -63,20 +64,20 @@ pub(crate) struct ProveArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyProofArgs {
-    /// The file of the proof; `-` is standard input
+    /// File of the proof; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The addresses that it is to be of; whichever it has if they are left out
+    /// Addresses that the proof must be about; all that it has if they are left out
     #[arg(value_name = "ADDRESS")]
     addresses: Vec<String>,
-    /// The root, all 64 digits of it
+    /// Root, all 64 digits of it
     #[arg(long, value_name = "ROOT")]
     root: String,
-    /// Read a proof of so many bytes at most
+    /// Largest proof that is accepted
     #[arg(long, value_name = "SIZE", value_parser = args::positive_size,
         default_value = PROOF_BYTES_MAX)]
     bytes_max: u64,
-    /// Write one JSON object to standard output
+    /// Prints one JSON object to standard output
     #[arg(long)]
     pub(super) json: bool,
 }

@@ -19,7 +19,8 @@ use crate::ui::text::{count_of, grouped};
 pub(super) const EXPORT_EXAMPLES: &str = "\
 Examples:
   terrane radix export tip.radix --store /data/radix
-  terrane radix export - --store /data/radix --root 4c5116ae | ssh there 'cat > tip.radix'
+  terrane radix export - --store /data/radix --root 4c5116ae |
+    ssh there 'cat > tip.radix'
 
   With all versions, their metadata, and what each was made of:
     terrane radix export all.radix --all --store /data/radix
@@ -35,24 +36,24 @@ Examples:
   Into a tree of a store that is there, after the versions that it has:
     terrane radix import tip.radix --store /data/radix --tree restored
 
-Roots are computed anew; nothing changes unless they are those that the file names.";
+`import` computes all roots anew; the store changes only if they are those in the file.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// The file to write; `-` is standard output
+    /// File to write; `-` is standard output
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
     root: RootArgs,
-    /// Write all versions of the tree, each as what differs from the one that it was made of
+    /// Writes all versions of the tree, each as the difference from its parent
     #[arg(long, conflicts_with = "root")]
     all: bool,
-    /// Replace the file if it is there
+    /// Replaces the file if it exists
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     mode: ModeArgs,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
     #[command(flatten)]
@@ -63,19 +64,19 @@ pub(crate) struct ExportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// The file; `-` is standard input
+    /// File to read; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The tree that gets what the file has; made if it is not there
+    /// Name of the tree that gets the versions; created if it is missing
     #[arg(long, value_name = "NAME", default_value = "state")]
     tree: String,
-    /// What a new store keeps its data in; lsm if it is left out
+    /// Back-end of a new store; lsm if it is left out
     #[arg(long, value_enum, value_name = "NAME")]
     backend: Option<BackEndArg>,
-    /// How durable that is when the command ends
+    /// Durability of the result when the command ends
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = DurabilityArg::Each)]
     durability: DurabilityArg,
-    /// Show no progress bar
+    /// Hides the progress bar
     #[arg(long)]
     quiet: bool,
     #[command(flatten)]

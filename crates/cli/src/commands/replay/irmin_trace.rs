@@ -49,44 +49,45 @@ Examples:
     terrane replay irmin-trace tezos.repbt --store DIR --until 10k \\
       --gc-every 1000 --gc-distance 100
 
-Three kinds of traces are told by their first bytes: IrmRepBT, of irmin's benchmark; TezosRep,
-of Octez, for replays; TezosRaw, of Octez, as recorded, without what it does not tell enough of.
-The first answer or hash that differs from the recorded one ends it with exit code 1 and names
-the block, its level, and row or event, counted from 0. A trace that is cut in its last row is
-replayed up to there. A trace that begins in the middle of a chain needs a store that has the
-commits before it, see `terrane context import`.";
+The first bytes tell three kinds of traces apart: IrmRepBT, of irmin's benchmark; TezosRep, of \
+Octez, for replays; TezosRaw, of Octez, as recorded, without the operations that it records \
+incompletely. The first answer or hash that differs from the recorded one ends the replay with \
+exit code 1; the message names the block, its level, and row or event, counted from 0. A trace \
+that is cut in its last row is replayed up to there. A trace that begins in the middle of a chain \
+needs a store with the commits before it: see `terrane context import`.";
 
 /// What tells the kinds of traces from each other.
 const MAGIC_BYTES: u64 = 8;
 
 #[derive(Debug, Args)]
 pub(crate) struct IrminTraceArgs {
-    /// The trace
+    /// File of the trace
     #[arg(value_name = "FILE")]
     trace: PathBuf,
-    /// Directory of the context store; made if it is missing
+    /// Directory of the context store; created if it is missing
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
-    /// Stop after so many commits, of traces of Octez blocks
+    /// Maximum number of commits; for traces of Octez, of blocks
     #[arg(long, value_name = "N", value_parser = args::count)]
     until: Option<u64>,
-    /// Do not compare hashes of commits with those that are recorded
+    /// Skips the comparison of commit hashes with the recorded ones
     #[arg(long)]
     no_check: bool,
-    /// Collect old commits after every N commits, between blocks
+    /// Commits between two collections of old commits
     #[arg(long, value_name = "N", value_parser = args::positive_count)]
     gc_every: Option<u64>,
-    /// How many of the newest commits a collection keeps
+    /// Number of the newest commits that a collection keeps
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1000",
         requires = "gc_every")]
     gc_distance: u64,
     /// Memory for decoded objects
     #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = "128MiB")]
     memory_budget: u64,
-    /// Commits are durable some time later, not when the call returns
+    /// Makes commits durable some time later, not before the call returns
     #[arg(long)]
     relaxed: bool,
-    /// Transactions that a commit is taken to have, if the trace does not say; 46 are those of a block of the protocol Lima
+    /// Transactions of a commit, if the trace does not count them; 46 are those of a block of the
+    /// protocol Lima
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "46")]
     transactions: u64,
     #[command(flatten)]
