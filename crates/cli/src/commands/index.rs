@@ -37,7 +37,7 @@ pub(crate) enum Indexes {
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane index build --store /data/index --from /data/ledger
-  One of its tables, with keys of 32 bytes and values of 13, which take less room then:
+  One of its tables, compactly, with keys of 32 bytes and values of 13:
     terrane index build --store /data/index --from /data/ledger \\
       --from-table commits --key-bytes 32 --value-bytes 13
   And back again:

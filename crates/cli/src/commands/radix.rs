@@ -109,7 +109,7 @@ const PRUNE_EXAMPLES: &str = "\
 Examples:
   Drop a version of a root, the oldest one:
     terrane radix prune --root 4c5116ae --store /data/radix
-  Keep the newest version, 100 of its ancestors, and versions that are no ancestors:
+  Keep the newest version, 100 of its ancestors, and all other branches:
     terrane radix prune --depth 100 --store /data/radix
   Keep only these roots:
     terrane radix prune --keep 4c5116ae --keep 9bfe3bb0 --store /data/radix

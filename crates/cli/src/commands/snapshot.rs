@@ -115,7 +115,7 @@ the store open.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
-  Take a snapshot back from a backup, into a store that is made if it is missing:
+  Restore a snapshot from a backup; the store is created if it is missing:
     terrane snapshot import tip-monday --store /data/utxo --from /backup/utxo \\
       --as tip
   Take in a canonical file:

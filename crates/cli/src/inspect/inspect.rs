@@ -66,7 +66,7 @@ Examples:
   One run, and one of its pages:
     terrane inspect /data/utxo/active/00000007.run
     terrane inspect /data/utxo/active/00000007.run --page 3
-  The named tables as of the last checkpoint, and a segment of the log since then:
+  The named tables as of the last checkpoint, and a later segment of the log:
     terrane inspect /data/ledger/manifest.a
     terrane inspect /data/ledger/log/00000002.log
   Count and digest of a canonical export:

@@ -24,7 +24,7 @@ use crate::ui::progress::Progress;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  1,000 blocks as of the protocol Lima over a state of a million values, each commit durable:
+  1,000 blocks of the protocol Lima over a million values, each commit durable:
     terrane bench context --store /tmp/terrane-context
   As many again while a second thread collects old commits:
     terrane bench context --store /tmp/terrane-context --gc

@@ -59,7 +59,7 @@ const BOOTSTRAP_EXAMPLES: &str = "\
 Examples:
   10 million operations on 10 million entries:
     terrane bench index bootstrap --store /tmp/terrane-index
-  As the trace that it is taken from, beside LMDB (takes hours and some 100 GB of disk):
+  At the size of the original trace, beside LMDB (hours, about 100 GB of disk):
     terrane bench index bootstrap --store DIR --entries 291M --ops 100M \\
       --memory-budget 1GiB --engine btree,lmdb
 

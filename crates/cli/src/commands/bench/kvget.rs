@@ -40,7 +40,7 @@ Examples:
 
 const SETUP_EXAMPLES: &str = "\
 Examples:
-  10 million keys of 32 bytes with values of 110, in a table that is mostly read:
+  10 million keys of 32 bytes with values of 110, in a table for reading:
     terrane bench kvget setup --store /tmp/terrane-kvget --keys 10M
   The shape that tables have by default:
     terrane bench kvget setup --store DIR --keys 10M --shape default --json";

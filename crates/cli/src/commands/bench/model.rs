@@ -13,7 +13,7 @@ use crate::ui::output;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  Ten levels apart by ten, an index of 1.5 bytes a page, ribbon filters, memory from 0.05 to 3 %:
+  Levels apart by ten, ribbon filters, 1.5 bytes of index a page, 0.05 to 3 %:
     terrane bench model
   The same with Bloom filters, for hits, at 0.1 and 0.2 %:
     terrane bench model --filter bloom --goal hit --memory 0.1%,0.2%

@@ -54,12 +54,12 @@ use crate::ui::text::{grouped, table};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  The ten tests of Transact on every back-end, without syncs and with a sync for each commit:
+  The ten tests of Transact on every back-end, without syncs and with them:
     terrane bench radix --dir /data/bench --load tests
   On two file systems, with the time of each test:
     terrane bench radix --dir /data/bench --dir /mnt/nfs/bench \\
       --backend lmdb,sqlite,lsm --load tests --per-test
-  Commits of one key, with and without pruning, and batches, for a program to read:
+  Commits of one key, with and without pruning, and batches, as JSON:
     terrane bench radix --dir /data/bench --backend memory,lsm,lmdb \\
       --load single,prune,batch --json
 

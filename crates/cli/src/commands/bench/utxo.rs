@@ -42,15 +42,15 @@ Examples:
 
 const SETUP_EXAMPLES: &str = "\
 Examples:
-  A table of 10 million entries of 34 + 60 bytes, a fifth of which were replaced:
+  10 million entries of 34 + 60 bytes, a fifth of them replaced:
     terrane bench utxo setup --store /tmp/terrane-utxo --entries 10M
-  The table of the literature, within a memory budget (takes minutes and 30 GB of disk):
+  100 million entries within a memory budget (minutes, 30 GB of disk):
     terrane bench utxo setup --store DIR --entries 100M --memory-budget 350MiB \\
       --json";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  Look up, delete and insert 256 entries at a time, beside the rate of the device:
+  Look up, delete and insert 256 entries at a time, and measure the device:
     terrane bench utxo run --store /tmp/terrane-utxo --calibrate
   Lookups only, eight batches under way at once:
     terrane bench utxo run --store /tmp/terrane-utxo --mode lookup-only \\

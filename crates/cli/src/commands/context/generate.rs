@@ -25,7 +25,7 @@ use crate::ui::text::grouped;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  100 blocks as of the protocol Lima over a state of 100,000 values, and their replay:
+  100 blocks of the protocol Lima over 100,000 values, and their replay:
     terrane context gen-trace lima.repbt
     terrane replay irmin-trace lima.repbt --store /tmp/terrane-replay
   Small blocks, with a fork before each tenth one:
