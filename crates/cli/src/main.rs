@@ -39,8 +39,8 @@ use crate::verify::verify::Verify;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// An embedded ledger-state store: replay real histories into it, read and write its tables, and look at what is
-/// there.
+/// Embedded ledger-state store: replays real histories, reads and writes tables, inspects and
+/// verifies stores.
 ///
 /// Exit codes: 0 done; 1 a check failed or stored data are damaged; 2 bad usage or bad input; 3 the
 /// environment failed (disk, permission, locked store); 130 after Ctrl-C.
@@ -217,7 +217,7 @@ fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
     let json = arguments.iter().any(|argument| argument == "--json");
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if is_help && !json {
-        // As above.
+        // The reader of help may have gone away, as above.
         let _ = error.print();
         return ExitCode::from(Failure::usage("").code());
     }

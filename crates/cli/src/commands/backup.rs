@@ -2,8 +2,9 @@
 //!
 //! # JSON
 //!
-//! `to`, `commit` (the last one in the backup), `tables`, `versions`, `snapshots`, `files_copied`, `bytes_copied`,
-//! `files_shared` (there already, or by several of these), `bytes_shared`, `wall_s`.
+//! `to`, `commit` (the last one in the backup), `tables`, `versions`, `snapshots`, `files_copied`,
+//! `bytes_copied`, `files_shared` (there already, or by several of these), `bytes_shared`,
+//! `wall_s`.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! `terrane context`: commits and trees of a context store; and such a store as `terrane inspect` shows it.
+//! `terrane context`: commits and trees of a context store.
 //!
 //! # JSON
 //!
@@ -69,7 +69,7 @@ pub(crate) const PAGE: usize = 1024;
 /// The root, as a path.
 pub(crate) const ROOT: [&[u8]; 0] = [];
 
-/// What can be done with a context store.
+/// Sub-commands of `terrane context`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ContextCommand {
     /// Lists commits, the newest first; works beside a process that has the store open
@@ -259,7 +259,7 @@ impl LocationArgs {
     }
 }
 
-/// What every command on a store takes.
+/// Arguments of every command on a store.
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory of the store
@@ -401,7 +401,7 @@ pub(crate) fn open(dir: &Path) -> Result<StoreReader, Failure> {
     let disk: Arc<dyn Disk> = RealDisk::auto();
     if !context::is_store(disk.as_ref(), dir)? {
         let dir = dir.display();
-        return Err(Failure::usage(format!("{dir} is no context store of Terrane")));
+        return Err(Failure::usage(format!("{dir} is not a context store of Terrane")));
     }
     let reader = StoreReader::open(disk, dir, CACHE_BYTES)?;
     note(dir, reader.recovery());
@@ -422,7 +422,8 @@ pub(crate) fn note(dir: &Path, recovery: Recovery) {
     }
 }
 
-/// The commit that a text stands for: a hash, a branch, or the beginning of a hash; without one the newest.
+/// Returns the commit that `text` names: by its hash, a branch, or the beginning of the hash.
+/// Without a text, returns the newest commit.
 fn find(store: &StoreReader, text: Option<&str>) -> Result<Hash, Failure> {
     let Some(text) = text else {
         let newest = store.newest().next().transpose()?;
@@ -628,7 +629,8 @@ impl ShowArgs {
 }
 
 impl GcArgs {
-    /// What is kept; commits are looked up before anything is opened for writing.
+    /// Returns the commits to keep. Looks commits up before anything is opened for writing, so that
+    /// a wrong name changes nothing.
     fn retain(&self, store: &StoreReader) -> Result<Retain, Failure> {
         let mut retain = match (self.newest, &self.since) {
             (Some(newest), _) => Retain::newest(newest),

@@ -1,7 +1,8 @@
 //! Copying all entries of one place to another: `terrane index build` and `terrane table build`.
 //!
-//! Entries are read in the order of their keys and are never all in memory. What is written has all of them or does not come into
-//! being, whatever ends the command. The digest is that of the state, so that of the source if nothing else is written to it.
+//! A copy streams the entries in key order and never holds all of them in memory. The copy has all
+//! entries or does not exist, whatever ends the command. The digest is that of the state, so it
+//! equals that of the source if nobody else writes to the source.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ const CHUNK: usize = 256;
 /// Bytes of entries that a table takes at once.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What the name of a table ends with until it is whole.
+/// Suffix of the name of a table that is not complete yet.
 const UNFINISHED: &str = "-unfinished";
 
 /// Where entries come from.
@@ -53,7 +54,7 @@ pub(crate) struct FromArgs {
     quiet: bool,
 }
 
-/// What was copied.
+/// Report of a copy.
 #[derive(Debug, Serialize)]
 pub(crate) struct Copied {
     entries: u64,
@@ -108,7 +109,7 @@ impl FromArgs {
             failed: None,
         };
         let done = work(&mut stream);
-        // What ended the stream is what the work failed of.
+        // The error of the stream is the cause of the failed work.
         if let Some(failure) = stream.failed.take() {
             return Err(failure);
         }
@@ -275,7 +276,7 @@ fn update((key, found): &(Vec<u8>, StoredValue)) -> (&[u8], Update<'_>) {
 /// Writes the report of a copy.
 ///
 /// # Errors
-/// As [`output::report`].
+/// Those of [`output::report`].
 pub(crate) fn report<T: Serialize>(
     command: &str,
     json: bool,

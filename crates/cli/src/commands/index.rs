@@ -1,4 +1,5 @@
-//! `terrane index`: B+trees made of what is elsewhere; and their entries, as `terrane put` and `del` change them.
+//! `terrane index`: builds B+trees from other tables; and changes of entries for `terrane put` and
+//! `del`.
 //!
 //! # JSON
 //!
@@ -23,10 +24,11 @@ use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output::bytes;
 
-/// Keys of a range that are removed as one batch: with keys of 512 bytes a quarter of what a batch may have.
+/// Keys of a range that one batch removes. With keys of 512 bytes this is a quarter of the largest
+/// batch.
 const BATCH_KEYS_MAX: usize = 4_000;
 
-/// What can be done with B+trees.
+/// Sub-commands of `terrane index`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Indexes {
     /// Builds a B+tree from all entries of a table, or of another B+tree

@@ -1,12 +1,13 @@
-//! `terrane get`, `put`, `del`, `scan` and `count`: the entries of a named table, or of a B+tree, whose directory takes the
-//! place of the store's, by hand.
+//! `terrane get`, `put`, `del`, `scan` and `count`: entries of a named table, or of a B+tree if
+//! `--store` names its directory.
 //!
-//! Keys and values are written and shown as the module `literal` says; so what `scan` writes, `put --input` reads.
+//! The module `literal` parses and prints keys and values, so `put --input` reads the output of
+//! `scan`.
 //!
 //! # JSON
 //!
-//! Keys, values and blobs are texts of the same kind: printable text as it is, other bytes as `hex:` and digits. `table` and
-//! `commit` are null for a B+tree.
+//! Keys, values and blobs are printable text as it is, or `hex:` and digits for other bytes.
+//! `table` and `commit` are null for a B+tree.
 //!
 //! | command | fields                                                                                     |
 //! |---------|--------------------------------------------------------------------------------------------|
@@ -131,7 +132,7 @@ pub(crate) struct TableArgs {
     pub(crate) json: bool,
 }
 
-/// What a store keeps of the disk.
+/// Disk space that a store keeps in reserve.
 #[derive(Debug, Args)]
 pub(crate) struct ReserveArgs {
     /// Disk space that the store keeps in reserve from now on, so that entries can be deleted when
@@ -297,7 +298,8 @@ fn arguments(texts: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
 }
 
 impl TableArgs {
-    /// Opens the store for reading, which must have the table, or a B+tree; another process may have it open.
+    /// Opens the table of an existing store, or a B+tree, for reading. Another process may have it
+    /// open.
     fn read(&self, at: Option<&VersionRef>) -> Result<Source, Failure> {
         Source::open(&self.store, &self.table, at)
     }
@@ -379,7 +381,7 @@ impl Get {
     }
 }
 
-/// What is to be written: key, value, and perhaps a blob.
+/// Entry to write: key, value, and perhaps a blob.
 struct Record {
     key: Vec<u8>,
     value: Vec<u8>,
@@ -408,7 +410,7 @@ impl Record {
 /// Bytes that the entries of one commit may have together.
 const COMMIT_BYTES_MAX: u64 = 1 << 30;
 
-/// The entries that the lines of a file stand for. In memory is what will be one commit, and a line.
+/// Reads the entries from the lines of a file. Holds one commit and one line in memory.
 fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Record>, Failure> {
     let unreadable = |error: io::Error| {
         let message = format!("{}: {error}", path.display());

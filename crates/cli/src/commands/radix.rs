@@ -38,7 +38,7 @@ use crate::ui::text::{count_of, hex, table};
 /// The entry of the metadata map that a replay leaves.
 const REPLAY: &[u8] = b"replay changes";
 
-/// What can be done with a radix store.
+/// Sub-commands of `terrane radix`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RadixCommand {
     /// Lists the trees
@@ -204,7 +204,7 @@ struct TreeArgs {
     tree: Option<String>,
 }
 
-/// What every command on a store takes.
+/// Arguments of every command on a store.
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory of the store
@@ -417,7 +417,8 @@ impl TreeArgs {
     }
 }
 
-/// The root that a text stands for: all of it, or its beginning; without one that of the newest version.
+/// Returns the root whose digits `text` has, or begins with. Without a text, returns the root of
+/// the newest version.
 fn find_root(tree: &Tree, text: Option<&str>) -> Result<Root, Failure> {
     if let Some(Ok(root)) = text.map(str::parse::<Root>) {
         return Ok(root);

@@ -73,7 +73,7 @@ Format: a first line `terrane-changes 1`, then one record on each line: `begin H
 [count=N] [digest=D] [root.SCHEME=R]`, `range K1 K2 n=N digest=D`. Bytes are lower-case \
 hexadecimal, `-` is the empty string, `#` starts a comment line.";
 
-/// What every replay takes.
+/// Arguments of every replay.
 #[derive(Debug, Args)]
 struct StoreArgs {
     /// Directory of the store; created if it is missing. Engine `memory` writes nothing there
@@ -98,7 +98,7 @@ enum EngineName {
     Memory,
 }
 
-/// What only engine `radix` takes.
+/// Arguments of engine `radix` alone.
 #[derive(Debug, Args)]
 struct RadixArgs {
     /// Back-end of engine radix; by default the one of the store, or lsm for a new store
@@ -361,8 +361,8 @@ impl RadixArgs {
     }
 }
 
-/// Refuses inputs that are not there before a store is made for them. What else may be wrong with an
-/// input shows when it is read.
+/// Refuses missing inputs before the replay creates a store for them. Reading an input finds any
+/// other fault.
 fn check_inputs(paths: &[PathBuf]) -> Result<(), Failure> {
     for path in paths.iter().filter(|path| path.as_path() != Path::new("-")) {
         let found = std::fs::metadata(path);

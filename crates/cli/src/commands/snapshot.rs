@@ -39,7 +39,7 @@ use crate::ui::progress::ByteBar;
 use crate::ui::stream::{Input, ModeArgs, Output};
 use crate::ui::text::{count_of, grouped, hex, table, time};
 
-/// What can be done with snapshots.
+/// Sub-commands of `terrane snapshot`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Snapshot {
     /// Lists the snapshots of a store; works beside a process that has it open
@@ -126,7 +126,7 @@ Examples:
 canonical file it checks order, count and digest. After a failure nothing is left of the attempt. \
 After Ctrl-C an empty store may be left, if the command was creating one.";
 
-/// What every command takes.
+/// Arguments of every command.
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory of the store
@@ -379,12 +379,12 @@ impl ListArgs {
     fn run(&self) -> Result<u8, Failure> {
         let CommonArgs { store, json } = &self.common;
         if !store.is_dir() {
-            let what = if store.exists() { "is no directory" } else { "does not exist" };
+            let what = if store.exists() { "is not a directory" } else { "does not exist" };
             return Err(Failure::usage(format!("{} {what}", store.display())));
         }
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let Inspection::Session(info) = inspect::inspect(&disk, store)? else {
-            return Err(Failure::usage(format!("{} is no store", store.display())));
+            return Err(Failure::usage(format!("{} is not a store", store.display())));
         };
         let listed = Listed::new(info);
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
@@ -471,7 +471,7 @@ struct Exported<'a> {
     wall_s: f64,
 }
 
-/// What was copied, for people.
+/// Lines of the report about the copied files, for people.
 fn copied(files: u64, size: u64) -> String {
     format!("{}, {}", count_of(files, "file", "files"), bytes(size))
 }

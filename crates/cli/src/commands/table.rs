@@ -27,7 +27,7 @@ use crate::ui::args;
 use crate::ui::exit::Failure;
 use crate::ui::output;
 
-/// What can be done with named tables.
+/// Sub-commands of `terrane table`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tables {
     /// Lists the tables of a store; works beside a process that has it open
@@ -100,7 +100,7 @@ Examples:
 
 To keep the entries of a table, save a snapshot first: `terrane snapshot save`.";
 
-/// What every command takes.
+/// Arguments of every command.
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory of the store
@@ -250,12 +250,12 @@ impl ListArgs {
     fn run(&self) -> Result<u8, Failure> {
         let CommonArgs { store, json } = &self.common;
         if !store.is_dir() {
-            let what = if store.exists() { "is no directory" } else { "does not exist" };
+            let what = if store.exists() { "is not a directory" } else { "does not exist" };
             return Err(Failure::usage(format!("{} {what}", store.display())));
         }
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let Inspection::Session(info) = inspect::inspect(&disk, store)? else {
-            return Err(Failure::usage(format!("{} is no store", store.display())));
+            return Err(Failure::usage(format!("{} is not a store", store.display())));
         };
         let listed = Listed::new(info.store);
         let text = match listed.tables.as_slice() {

@@ -21,7 +21,7 @@ use crate::stores::version_ref::{VersionRef, name, which};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 
-/// What can be done with retained versions.
+/// Sub-commands of `terrane version`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Versions {
     /// Lists the retained versions; works beside a process that has the store open
@@ -71,7 +71,7 @@ A rollback is one step, whatever has been committed since. Tables created since 
 dropped since are back. The version stays, and so do later versions: to keep a way forward, \
 retain the present first.";
 
-/// What every command takes.
+/// Arguments of every command.
 #[derive(Debug, Args)]
 pub(crate) struct CommonArgs {
     /// Directory of the store

@@ -46,7 +46,7 @@ struct Branch {
     head: String,
 }
 
-/// What is in a tree.
+/// Sums over a tree.
 #[derive(Serialize, Default)]
 struct TreeSums {
     commit: String,

@@ -2,10 +2,10 @@
 //!
 //! # JSON
 //!
-//! `kind` says which of these it is; times are RFC 3339 in UTC; `damage` is a list of texts, and `ok` is
-//! false, with exit code 1, if it is not empty. Entries of LSM stores are counted as they are stored, all
-//! versions of a key; a tombstone is an entry that says that its key is deleted. Of all runs together they
-//! are `stored_entries`.
+//! `kind` names the row of the table. Times are RFC 3339 in UTC. `damage` is a list of texts; if it
+//! is not empty, `ok` is false and the exit code 1. Entries of LSM stores are counted as they are
+//! stored, all versions of a key; a tombstone is an entry that marks its key as deleted.
+//! `stored_entries` counts those of all runs together.
 //!
 //! | kind        | fields                                                                        |
 //! |-------------|-------------------------------------------------------------------------------|
@@ -24,17 +24,21 @@
 //! | `radix_store` | `path`, `format_version` (of the marker), `backend` (null for a store whose making was interrupted), `redis_urls`, `redis_prefix` (null for others), `store_bytes` (of files), `state`: null where another process has the store, or `scheme`, `disk_bytes`, `trees`: list of `name`, `versions`, `newest_version`, `newest_root` (null for a tree that is empty) |
 //! | `constants` | `constants`: object of texts by name                                          |
 //!
-//! **Named tables** have of their manifest `format_version`, `sequence`, `checkpointed_commit`, `first_segment` (0 for
-//! no log), `is_backup`, `tables`: those of `terrane table list`, `versions`: those of `terrane version list`; and `last_commit`, `log_segments`: list of **segments**. A segment
-//! has `path`, `number`, `bytes`, `usage` (`needed`, `old`, `unfinished`, `unknown`), and `first_commit`, `commits`,
-//! `updates`, `end_bytes`, `sealed`, which are null if nobody needs it.
+//! **Named tables** have of their manifest `format_version`, `sequence`, `checkpointed_commit`,
+//! `first_segment` (0 for no log), `is_backup`, `tables`: those of `terrane table list`,
+//! `versions`: those of `terrane version list`; and `last_commit`, `log_segments`: list of
+//! **segments**. A segment has `path`, `number`, `bytes`, `usage` (`needed`, `old`, `unfinished`,
+//! `unknown`), and `first_commit`, `commits`, `updates`, `end_bytes`, `sealed`, which are null if
+//! nobody needs it.
 //!
-//! A **run** has `path`, `format_version`, `purpose` (`level` or `buffer_image`), `identity`, `entries`,
-//! `tombstones`, `deleted_ranges` (of keys that are deleted and still in it; they count as `entries`; 0 for a file by itself), `key_bytes`, `value_bytes`, `bytes` (of the file and of that of its blobs), `data_pages`, `key_pages`,
-//! `overflow_pages`, `filter_pages`, `filter_kind` (`bloom`, `ribbon`, or null), `filter_bits_per_entry`, `filter_probes` (of a ribbon its columns), `index_pages`, and
-//! `index_kind` (`compact` or `ordinary`), `index_bytes_per_page` (in memory, for each key page),
-//! `index_extra_reads` (second reads if each key is looked up once), which are null if filter or index
-//! are damaged.
+//! A **run** has `path`, `format_version`, `purpose` (`level` or `buffer_image`), `identity`,
+//! `entries`, `tombstones`, `deleted_ranges` (of keys that are deleted and still in it; they count
+//! as `entries`; 0 for a file by itself), `key_bytes`, `value_bytes`, `bytes` (of the file and of
+//! that of its blobs), `data_pages`, `key_pages`, `overflow_pages`, `filter_pages`, `filter_kind`
+//! (`bloom`, `ribbon`, or null), `filter_bits_per_entry`, `filter_probes` (of a ribbon its
+//! columns), `index_pages`, and `index_kind` (`compact` or `ordinary`), `index_bytes_per_page` (in
+//! memory, for each key page), `index_extra_reads` (second reads if each key is looked up once),
+//! which are null if filter or index are damaged.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -56,7 +60,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::text::{lines, table};
 
-/// What `--help` shows at its end.
+/// Examples at the end of the help.
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   What a store holds, and its snapshots:
@@ -107,7 +111,7 @@ pub(crate) struct Inspect {
     pub(crate) json: bool,
 }
 
-/// What is shown of anything.
+/// Report of any kind of file or directory.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Shown {
@@ -163,7 +167,8 @@ impl Inspect {
                     _ => Failure::environment(message),
                 }
             })?;
-            // Kept while all of the store is looked at: no link in it leads anywhere, and nobody can exchange a directory.
+            // The anchor lives until the whole store is read: links in the store lead nowhere, and
+            // nobody can exchange a directory.
             let anchored = path.is_dir().then(|| inspector.disk.anchor(&path)).transpose();
             let _anchor = anchored.map_err(terrane::lsm::Error::from)?;
             self.inspect_path(&mut inspector, &path)?
@@ -211,7 +216,7 @@ impl Inspect {
         }
         if self.at.is_some() {
             let path = path.display();
-            return Err(Failure::usage(format!("{path} is no context store: --at does not apply")));
+            return Err(Failure::usage(format!("{path} is not a context store: --at does not apply")));
         }
         let inspection = inspect::inspect(&inspector.disk, path);
         match inspection.map_err(|error| Failure::with_file(error, path))? {

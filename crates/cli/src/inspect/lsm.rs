@@ -91,7 +91,7 @@ pub(super) struct Reserve {
     pub(super) held: ReserveState,
 }
 
-/// What a store keeps of the disk.
+/// Disk space that a store keeps in reserve.
 #[derive(Serialize)]
 pub(super) struct ReserveState {
     bytes: u64,

@@ -1,4 +1,4 @@
-//! What commands on radix stores let their callers choose: back-ends and durabilities by name, and where Redis is.
+//! Arguments of commands on radix stores: back-end, durability, and the address of Redis.
 
 use std::path::PathBuf;
 

@@ -8,7 +8,7 @@ use terrane::io::{Disk, EntryKind};
 
 use crate::ui::exit::Failure;
 
-/// What of an index a path leads to.
+/// Part of an index that a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IndexPath {
     /// Its directory.

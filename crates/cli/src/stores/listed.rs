@@ -1,4 +1,4 @@
-//! What snapshots and named tables come to: their sums, and named tables in a list.
+//! Rows of tables, versions and snapshots in lists, and sums over their runs.
 
 use serde::Serialize;
 use terrane::lsm::inspect::{NamedTableInfo, SnapshotInfo};
@@ -7,7 +7,7 @@ use terrane::lsm::{PAGE_SIZE, VersionInfo, WriteBuffer};
 use crate::ui::output::bytes;
 use crate::ui::text::{count_of, grouped, table};
 
-/// What the runs of a snapshot come to together.
+/// Sums over the runs of a snapshot.
 #[derive(Default)]
 pub(crate) struct Sums {
     pub(crate) runs: u64,

@@ -1,4 +1,4 @@
-//! Stores that commands change: opened where they are, or made, and gone again if the command fails.
+//! Opening of stores: an existing one, or a new one, which is removed again if the command fails.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -27,8 +27,8 @@ pub(crate) fn open(dir: &Path) -> Result<Session, Failure> {
     Ok(store::open(&disk(), dir)?)
 }
 
-/// Opens a store, or makes one where nothing is or an empty directory, for some work. If the work fails, what
-/// was made for it is removed.
+/// Opens a store for `work`, or creates it in a missing or empty directory. If `work` fails,
+/// removes a store that was created for it.
 ///
 /// # Errors
 /// [`Failure`], those of the work included.
@@ -60,8 +60,8 @@ pub(crate) fn open_or_make<T>(
 /// A command makes one commit and closes the store, so a short log takes no time and little space.
 const LOG_BYTES: u64 = 4 << 20;
 
-/// Opens a store for its named tables; each commit is durable when the call returns. It must be there, or may be
-/// `made` where nothing or an empty directory is.
+/// Opens a store for its named tables; each commit is durable when the call returns. Creates the
+/// store in a missing or empty directory if `made`.
 ///
 /// # Errors
 /// [`Failure`]; nothing has been made then, but perhaps an empty store.
@@ -69,10 +69,10 @@ pub(crate) fn open_tables(dir: &Path, made: bool) -> Result<Store, Failure> {
     open_tables_with(dir, made, None)
 }
 
-/// The same, with another reserve than it has.
+/// Opens a store as [`open_tables`] does, and changes its reserve if `reserve_bytes` is given.
 ///
 /// # Errors
-/// As [`open_tables`].
+/// Those of [`open_tables`].
 pub(crate) fn open_tables_with(
     dir: &Path,
     made: bool,
@@ -91,12 +91,13 @@ pub(crate) fn open_tables_with(
     Ok(Store::open(disk(), dir, &options.log_bytes_max(LOG_BYTES))?)
 }
 
-/// Refuses a table that a store does not have, before the store is opened: what is refused changes nothing on disk.
+/// Refuses a table that a store does not have, before the store is opened for writing: a refused
+/// command changes nothing on disk.
 ///
 /// # Errors
 /// [`Failure`].
 pub(crate) fn check_table(dir: &Path, name: &TableName) -> Result<(), Failure> {
-    // What else is wrong with the directory its opening says.
+    // Opening the directory reports any other fault.
     if content_of(dir)? != DirContent::Store {
         return Ok(());
     }
@@ -106,8 +107,9 @@ pub(crate) fn check_table(dir: &Path, name: &TableName) -> Result<(), Failure> {
     Err(terrane::lsm::Error::TableDoesNotExist { name: name.to_string() }.into())
 }
 
-/// Whether a store has a snapshot of a name; `None` if that cannot be told, as opening the store then says why. A command that
-/// must be refused finds out here, before it opens the store for writing.
+/// Returns whether a store has a snapshot of this name. Returns `None` if that cannot be read;
+/// opening the store then reports the reason. A command that must be refused learns it here, before
+/// it opens the store for writing.
 pub(crate) fn has_snapshot(dir: &Path, name: &SnapshotName) -> Option<bool> {
     open_to_read(dir).ok()?.session().snapshot_exists(name).ok()
 }
@@ -163,7 +165,7 @@ pub(crate) fn is_within(inner: &Path, outer: &Path) -> bool {
     there.is_some_and(|there| there.starts_with(outer))
 }
 
-/// What a directory holds.
+/// Content of a directory.
 #[derive(PartialEq, Eq)]
 enum DirContent {
     Nothing,
@@ -182,7 +184,7 @@ fn no_store(dir: &Path) -> Failure {
         _ if terrane::context::is_store(disk().as_ref(), dir).is_ok_and(|is_one| is_one) => {
             format!("{dir_shown} is a context store; `terrane context` looks into it")
         }
-        _ => format!("{dir_shown} is no store of Terrane"),
+        _ => format!("{dir_shown} is not a Terrane store"),
     })
 }
 
@@ -190,7 +192,7 @@ fn content_of(dir: &Path) -> Result<DirContent, Failure> {
     let shown = dir.display();
     let mut entries = fs::read_dir(dir).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Failure::usage(format!("{shown} does not exist")),
-        ErrorKind::NotADirectory => Failure::usage(format!("{shown} is no directory")),
+        ErrorKind::NotADirectory => Failure::usage(format!("{shown} is not a directory")),
         _ => Failure::environment(format!("{shown}: {error}")),
     })?;
     if store::is_store_like(disk().as_ref(), dir).map_err(terrane::lsm::Error::from)? {
@@ -210,7 +212,7 @@ fn remove(dir: &Path, made: &[PathBuf]) -> std::io::Result<()> {
         {
             return Ok(());
         }
-        // From here on, wherever this ends, what is left is a store whose making has not been finished.
+        // From here on, an interruption leaves a store whose creation has not been finished.
         if dir.join("metadata").exists() {
             fs::rename(dir.join("metadata"), dir.join("metadata.tmp"))?;
         }

@@ -1,4 +1,5 @@
-//! What `terrane get`, `scan` and `count` read: a named table of a store, or a B+tree, whose entries have no blobs.
+//! Source of entries for `terrane get`, `scan` and `count`: a named table of a store, or a B+tree,
+//! whose entries have no blobs.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -22,7 +23,7 @@ pub(crate) enum Source {
     Index(IndexReader),
 }
 
-/// What belongs to a key.
+/// Value of a key, and its blob.
 pub(crate) struct StoredValue {
     pub(crate) value: Vec<u8>,
     pub(crate) blob: Option<Vec<u8>>,
@@ -41,14 +42,15 @@ pub(crate) enum Entries<'a> {
 }
 
 impl StoredValue {
-    /// As they stand in a line, after the key.
+    /// Returns the fields of a line after the key.
     pub(crate) fn fields(&self) -> impl Iterator<Item = &[u8]> {
         [self.value.as_slice()].into_iter().chain(self.blob.as_deref())
     }
 }
 
 impl Source {
-    /// Opens what is in a directory, of a store the table with this name, as it is now or was `at` a version.
+    /// Opens the B+tree in a directory, or the table of this name of the store there: as it is now,
+    /// or `at` a version.
     ///
     /// # Errors
     /// [`Failure`], also if a B+tree is asked for what only stores have.
@@ -60,10 +62,10 @@ impl Source {
         Self::open_watched(dir, table, at)
     }
 
-    /// The same, for work that listens to signals itself.
+    /// Opens the source for work that handles signals itself.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub(crate) fn open_watched(
         dir: &Path,
         table: &TableName,
@@ -86,7 +88,7 @@ impl Source {
         Ok(Self::Table(reader, table))
     }
 
-    /// What belongs to each of some keys, in their order.
+    /// Returns the values of keys, in the order of the keys.
     pub(crate) fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<StoredValue>>, Failure> {
         match self {
             Self::Table(reader, table) => {
@@ -167,7 +169,8 @@ impl KeyRange {
         match self {
             Self::Between(from, to) => (from, to),
             Self::Prefix(prefix) => {
-                // The next prefix of its kind: all 255s at the end go, and what is before them is one more.
+                // The next prefix of the same length or shorter: drop all 255s at the end, and add
+                // one to the byte before them.
                 let kept = prefix.iter().rposition(|byte| *byte < 0xFF).map_or(0, |at| at + 1);
                 let mut next = prefix[..kept].to_vec();
                 let to = match next.last_mut() {

@@ -5,7 +5,7 @@ use terrane::lsm::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TableName};
 /// Reads a count: `100_000`, `10k`, `10M`, `2G`; the letters stand for powers of a thousand.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a sentence.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.char_indices().last() {
         Some((end, 'k' | 'K')) => (&text[..end], 1_000),
@@ -25,7 +25,7 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
 /// Reads a count that is at least 1.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a sentence.
 pub(crate) fn positive_count(text: &str) -> Result<u64, String> {
     match count(text)? {
         0 => Err("must be at least 1".to_owned()),
@@ -36,7 +36,7 @@ pub(crate) fn positive_count(text: &str) -> Result<u64, String> {
 /// Reads permissions of files: three octal digits, or four of which the first is 0.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a sentence.
 pub(crate) fn mode(text: &str) -> Result<u32, String> {
     let is_octal =
         matches!(text.len(), 3 | 4) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
@@ -46,11 +46,11 @@ pub(crate) fn mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Reads a number of bytes: `4096`, `4KiB`, `256MiB`, `1GB`; with an `i` the units stand for powers of 1024, without
-/// for powers of 1000.
+/// Reads a number of bytes: `4096`, `4KiB`, `256MiB`, `1GB`. Units with an `i` are powers of 1024,
+/// the others powers of 1000.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a sentence.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
     let unit: u64 = match &text[digits.len()..] {
@@ -73,7 +73,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 /// Reads a number of bytes that is at least 1.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a sentence.
 pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err("must be at least 1".to_owned()),
@@ -84,7 +84,7 @@ pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
 /// Reads a share of a whole: `0.2%` or `0.002`.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a sentence.
 pub(crate) fn ratio(text: &str) -> Result<f64, String> {
     let (digits, unit) = text.strip_suffix('%').map_or((text, 1.0), |digits| (digits, 100.0));
     let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
@@ -95,7 +95,7 @@ pub(crate) fn ratio(text: &str) -> Result<f64, String> {
 /// Reads the bytes of a reserve.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a sentence.
 pub(crate) fn reserve(text: &str) -> Result<u64, String> {
     match size(text)? {
         bytes @ (0 | RESERVE_BYTES_MIN..=RESERVE_BYTES_MAX) => Ok(bytes),
@@ -106,7 +106,7 @@ pub(crate) fn reserve(text: &str) -> Result<u64, String> {
 /// Reads the name of a table.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a sentence.
 pub(crate) fn table_name(text: &str) -> Result<TableName, String> {
     TableName::new(text)
         .map_err(|_| "1 to 64 characters of a-z, 0-9, `_`, `-`, no device name".to_owned())
@@ -115,7 +115,7 @@ pub(crate) fn table_name(text: &str) -> Result<TableName, String> {
 /// Reads the height of a block.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a sentence.
 pub(crate) fn height(text: &str) -> Result<u32, String> {
     u32::try_from(count(text)?).map_err(|_| "too large for a height".to_owned())
 }

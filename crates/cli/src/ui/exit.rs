@@ -30,8 +30,8 @@ impl Failure {
         Self { class, kind: None, message: message.into() }
     }
 
-    /// The same with the word of the library for what a caller can do, where that says more than the
-    /// class, and nothing else.
+    /// Sets the library's word for the failure if it says more than the class, and does not
+    /// contradict the exit code.
     fn of_kind(self, kind: ErrorKind) -> Self {
         use ErrorKind::{Corrupt, Locked, NoSpace, NotFound, Permission, ReadOnly, Unsupported};
         let says_more = match self.class {
@@ -53,12 +53,12 @@ impl Failure {
         Self::new(Class::Input, message)
     }
 
-    /// What was checked is not as it should be.
+    /// A check failed.
     pub(crate) fn check(message: impl Into<String>) -> Self {
         Self::new(Class::Check, message)
     }
 
-    /// What was asked for is not there.
+    /// The requested thing does not exist.
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self { kind: Some("not_found"), ..Self::new(Class::Check, message) }
     }
@@ -73,7 +73,7 @@ impl Failure {
         Self::new(Class::Interrupted, message)
     }
 
-    /// What is wrong with a stream of a radix state, or with reading and writing it.
+    /// Fault of the stream of a radix state, or of reading or writing it.
     pub(crate) fn exchange(error: &ExchangeError) -> Self {
         let class = match error {
             ExchangeError::Io { .. } => Class::Environment,
@@ -84,17 +84,18 @@ impl Failure {
         Self::new(class, in_full(error))
     }
 
-    /// The same, said of some file.
+    /// Puts the name of a file before the message.
     pub(crate) fn about(self, file: &str) -> Self {
         Self { message: format!("{file}: {}", self.message), ..self }
     }
 
-    /// The same, and what came of it besides.
+    /// Adds a note at the end of the message.
     pub(crate) fn with_note(self, note: &str) -> Self {
         Self { message: format!("{}; {note}", self.message), ..self }
     }
 
-    /// What an error of the library says; where it is about a canonical file, that is named.
+    /// Returns the failure of an error of the library. An error about a canonical stream gets the
+    /// name of `file`.
     pub(crate) fn with_file(error: terrane::lsm::Error, file: &Path) -> Self {
         use terrane::lsm::Error;
         let is_about_file = matches!(

@@ -1,4 +1,5 @@
-//! Keys and values as they are written on the command line, and shown so that they can be written there again.
+//! Keys and values as text: parsed from the command line, and printed so that the command line
+//! takes them again.
 //!
 //! | written       | means                                       |
 //! |---------------|---------------------------------------------|
@@ -6,7 +7,8 @@
 //! | `@file`       | the content of the file                     |
 //! | anything else | its own bytes, UTF-8 for text               |
 //!
-//! Invariant: what [`shown`] gives is read as the same bytes, on the command line and in a line of fields.
+//! Invariant: the output of [`shown`] parses to the same bytes, on the command line and in a line
+//! of fields.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -31,11 +33,12 @@ const FILE_BYTES_MAX: usize =
 /// The bytes that an argument stands for.
 ///
 /// # Errors
-/// [`Failure`] for what is no hexadecimal number, and for a file that cannot be read or is too long.
+/// [`Failure`] for what is no hexadecimal number, and for a file that cannot be read or is too
+/// long.
 pub(crate) fn argument(text: &OsStr) -> Result<Vec<u8>, Failure> {
     let bytes = text.as_encoded_bytes();
     if bytes.starts_with(FILE.as_bytes()) {
-        // What is left is text if the whole of it was.
+        // The rest is valid UTF-8 if the whole argument is: `@` is one byte.
         let name = text.to_str().map(|text| &text[FILE.len()..]);
         let name =
             name.ok_or_else(|| Failure::usage("the name of a file after `@` is not UTF-8"))?;
@@ -68,7 +71,7 @@ fn content(path: &Path) -> Result<Vec<u8>, Failure> {
 /// The bytes that a field of a line stands for: as an argument, but `@` has no meaning.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a sentence.
 pub(crate) fn field(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let Some(digits) = bytes.strip_prefix(HEX.as_bytes()) else { return Ok(bytes.to_vec()) };
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
@@ -85,7 +88,7 @@ pub(crate) fn field(bytes: &[u8]) -> Result<Vec<u8>, String> {
 /// The fields of a line.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The reason, as a sentence.
 pub(crate) fn fields(line: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     line.split(|byte| *byte == SEPARATOR as u8).map(field).collect()
 }
@@ -95,7 +98,7 @@ pub(crate) fn line<'a>(fields: impl Iterator<Item = &'a [u8]>) -> String {
     fields.map(shown).collect::<Vec<_>>().join(&SEPARATOR.to_string())
 }
 
-/// Bytes as text, if they are printable and cannot be taken for anything else, otherwise in hexadecimal.
+/// Returns bytes as text if they are printable and unambiguous, otherwise in hexadecimal.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text)
@@ -109,8 +112,8 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
     }
 }
 
-/// Whether a terminal shows the character as one of its own: no control, no change of direction, no accent
-/// for the one before.
+/// Returns whether a terminal shows `character` by itself: no control, no change of direction, no
+/// accent on the previous character.
 fn is_printable(character: char) -> bool {
     matches!(character, '\'' | '"' | '\\') || character.escape_debug().len() == 1
 }

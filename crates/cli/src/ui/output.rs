@@ -1,4 +1,4 @@
-//! What a command says at the end: lines for people, or one JSON object for programs.
+//! Report of a command: lines for people, or one JSON object for programs.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,11 +64,11 @@ struct CheckedReport<'a, T> {
     report: &'a T,
 }
 
-/// Writes a report as an object if `json`, otherwise as `text`, and why the check failed, if it did.
+/// Prints a report as an object if `json`, otherwise as `text`, and the reason of a failed check.
 /// Returns the exit code.
 ///
 /// # Errors
-/// As [`report`].
+/// Those of [`report`].
 pub(crate) fn checked<T: Serialize>(
     command: &str,
     json: bool,
@@ -122,11 +122,11 @@ pub(crate) fn failure(command: &str, json: bool, failure: &Failure) {
     }
 }
 
-/// Writes the one object of a command. Of the command itself and of Ctrl-C the first one says how the
-/// command ended; nothing is written for the other.
+/// Prints the one object of a command. The command and Ctrl-C race for it: the first caller prints,
+/// the second prints nothing.
 ///
 /// # Errors
-/// As [`report`].
+/// Those of [`report`].
 pub(crate) fn print_object(text: &str) -> Result<(), Failure> {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
 
@@ -136,7 +136,7 @@ pub(crate) fn print_object(text: &str) -> Result<(), Failure> {
 /// Writes a line to standard output.
 ///
 /// # Errors
-/// As [`report`].
+/// Those of [`report`].
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -150,7 +150,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 /// Writes bytes to standard output; `false` if nobody reads it any more.
 ///
 /// # Errors
-/// As [`report`].
+/// Those of [`report`].
 pub(crate) fn write(out: &mut impl Write, bytes: &[u8]) -> Result<bool, Failure> {
     still_read(out.write_all(bytes))
 }
@@ -158,7 +158,7 @@ pub(crate) fn write(out: &mut impl Write, bytes: &[u8]) -> Result<bool, Failure>
 /// Writes what is buffered of what was [written](write).
 ///
 /// # Errors
-/// As [`report`].
+/// Those of [`report`].
 pub(crate) fn flush(out: &mut impl Write) -> Result<(), Failure> {
     still_read(out.flush()).map(drop)
 }

@@ -24,7 +24,7 @@ use crate::ui::output;
 /// Work that is over sooner needs no bar.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// What a bar over a known number of bytes says after its position.
+/// Template of a bar behind the position, if the number of bytes is known.
 const BYTES_LEFT: &str = "/{total_bytes} {wide_bar} {eta} left";
 
 /// The monitor of a command.

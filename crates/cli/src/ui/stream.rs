@@ -1,5 +1,5 @@
-//! What commands read and write in one piece: files that are written whole or not at all, or the standard streams; with
-//! progress bars of their bytes.
+//! Files and standard streams that commands read and write whole, with progress bars of their
+//! bytes. An output file is complete, or does not exist.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
@@ -18,7 +18,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::{ByteBar, Progress};
 
-/// A stream whose bytes are counted, and that ends when the user asks to stop, where that is listened to.
+/// Stream that counts its bytes, and fails when the user asks to stop, if signals are handled.
 pub(crate) struct Watched<'a> {
     pub(crate) stream: &'a mut dyn Write,
     pub(crate) bar: ByteBar,
@@ -92,7 +92,8 @@ pub(crate) struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// `force` replaces a file that is there; `json`: the report of the command goes to standard output.
+    /// Checks the arguments of an output. `force` replaces an existing file; with `json` the report
+    /// of the command goes to standard output.
     ///
     /// # Errors
     /// [`Failure`] if both go to standard output.
@@ -104,21 +105,23 @@ impl<'a> Output<'a> {
         Ok(Self { path, force, json, is_stdout, mode: ModeArgs::default() })
     }
 
-    /// The same with permissions of a file, also of one that is replaced.
+    /// Sets the permissions of the file, also of a replaced one.
     pub(crate) fn with_mode(self, mode: ModeArgs) -> Self {
         Self { mode, ..self }
     }
 
-    /// What Ctrl-C does meanwhile: a file is to be removed. Standard output has nothing that would have to be, and its reader
-    /// may read no more, so the process ends at once.
+    /// Returns the handler of Ctrl-C for a file, which has to be removed. Standard output needs no
+    /// cleaning up, and its reader may have stopped reading, so the process ends at once.
     pub(crate) fn interrupts(&self) -> Option<Progress> {
         (!self.is_stdout).then(|| Progress::new(true))
     }
 
-    /// Lets an export be written, of `total` bytes if that is known. `None` if nobody reads standard output to its end.
+    /// Runs `export` on the output, with a bar of `total` bytes if that is known. Returns `None` if
+    /// the reader of standard output went away.
     ///
     /// # Errors
-    /// Those of `export`, as `told` tells them, and of the file; [`Failure`] if the user asks to stop.
+    /// Those of `export`, as `told` tells them, and of the file; [`Failure`] if the user asks to
+    /// stop.
     pub(crate) fn export<T, E>(
         &self,
         (bar, total): (ByteBar, Option<u64>),
@@ -162,10 +165,11 @@ impl<'a> Output<'a> {
         Failure::environment(format!("{}: {error}", self.path.display()))
     }
 
-    /// Writes the report of the command, `text` for people: to standard error if standard output has what was written.
+    /// Prints the report of the command, or `text` for people; to standard error if standard output
+    /// has the exported bytes.
     ///
     /// # Errors
-    /// As [`output::report`].
+    /// Those of [`output::report`].
     pub(crate) fn report<T: Serialize>(
         &self,
         command: &str,
@@ -214,9 +218,9 @@ fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
 
 /// A file to be written: whole in the end, or as it was.
 ///
-/// What is written goes to a new file beside, of a name that nobody can foresee, and takes the
-/// place of the file in the end. So no other file is touched, not even one that a link of a
-/// foreseen name leads to.
+/// The bytes go to a new file beside it, with an unpredictable name, which takes the place of the
+/// file in the end. So no other file is touched, not even through a link that somebody placed under
+/// a predicted name.
 pub(crate) struct Target {
     path: PathBuf,
     /// Where the file is written; none for a device or a pipe, which is written to as it is.
@@ -257,10 +261,10 @@ impl Target {
         Self::open_with(path, force, ModeArgs::default())
     }
 
-    /// The same with permissions; without, a file that is replaced keeps those that it has.
+    /// Opens it with these permissions; without them a replaced file keeps its own.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     fn open_with(path: &Path, force: bool, mode: ModeArgs) -> Result<Self, Failure> {
         let shown = path.display();
         let failed = |error: io::Error| match error.kind() {
@@ -285,7 +289,7 @@ impl Target {
             Some(_) if force => fs::canonicalize(path).map_err(failed)?,
             Some(_) => return Err(is_there(path)),
             None if path.is_symlink() => {
-                let message = format!("{shown} is a link to a file that is not there; remove it");
+                let message = format!("{shown} is a link to a missing file; remove it");
                 return Err(Failure::usage(message));
             }
             None => path.to_owned(),
@@ -349,7 +353,7 @@ impl Target {
 }
 
 fn is_there(path: &Path) -> Failure {
-    Failure::usage(format!("{} is there; --force replaces it", path.display()))
+    Failure::usage(format!("{} exists; --force replaces it", path.display()))
 }
 
 /// All of a file, or of standard input.
@@ -379,7 +383,7 @@ pub(crate) struct Input {
 
 impl Input {
     /// # Errors
-    /// As [`open_input`].
+    /// Those of [`open_input`].
     pub(crate) fn open(path: &Path, bar: ByteBar) -> Result<Self, Failure> {
         let (stream, total) = open_input(path)?;
         Ok(Self { stream, bar, done: 0, total })

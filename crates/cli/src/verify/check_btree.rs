@@ -30,7 +30,7 @@ struct Keys {
     to_hex: Option<String>,
 }
 
-/// What a repair did.
+/// Report of a repair.
 #[derive(Serialize)]
 struct Repaired {
     pages_scanned: u64,
@@ -48,7 +48,7 @@ struct Repaired {
     entries: u64,
 }
 
-/// What a check found, after a repair if there was one.
+/// Report of a check, after a repair if there was one.
 #[derive(Serialize, Default)]
 struct Checked {
     problems: Vec<Problem>,
@@ -66,7 +66,8 @@ struct Checked {
     wall_s: f64,
 }
 
-/// Checks the index in a directory, with `repair` mends it, writes the report and returns the exit code.
+/// Checks the index in a directory, repairs it if `repair` is given, prints the report and returns
+/// the exit code.
 pub(crate) fn verify(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -241,7 +242,8 @@ impl Checked {
         }
     }
 
-    /// The same after a repair of what had been `found`: keys whose entries are not all there are left as problems.
+    /// Adds a repair of the problems that were `found` before. Problems with lost or stale keys
+    /// count as left.
     fn after(mut self, report: btree::RepairReport, found: Vec<Problem>) -> Self {
         let repair = Repaired::new(report);
         let mut mended: Vec<Problem> =

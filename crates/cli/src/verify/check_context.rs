@@ -44,7 +44,7 @@ struct Repair {
     lost: Option<Lost>,
 }
 
-/// What a repair has let go of.
+/// Losses of a repair.
 #[derive(Serialize)]
 struct Lost {
     commits: u64,
@@ -69,8 +69,8 @@ struct Checked {
     wall_s: f64,
 }
 
-/// Checks the store in a directory, with `repair` makes its index and control record anew, writes the report and returns
-/// the exit code: 1 also if a repair has let go of commits.
+/// Checks the store in a directory, rebuilds its index and control record if `repair` is given,
+/// prints the report and returns the exit code. The code is 1 also if a repair lost commits.
 pub(crate) fn verify(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -93,7 +93,7 @@ pub(crate) fn verify(
     let found = check();
     let is_whole = found.as_ref().is_ok_and(|report| report.problem_count == 0);
     let mut checked = if let Some(loss) = repair.filter(|_| !is_whole) {
-        // What cannot be opened at all is repaired too.
+        // A store that cannot be opened at all is repaired too.
         let before = found.unwrap_or_default();
         let done = context::repair(disk, dir, &index, loss, &mut |_| {})?;
         let mut checked = Checked::new(&check()?);

@@ -36,7 +36,7 @@ struct Dropped {
     root: String,
 }
 
-/// What a repair did.
+/// Report of a repair.
 #[derive(Serialize)]
 struct Repair {
     was_refused: bool,
@@ -47,7 +47,7 @@ struct Repair {
     named: Vec<String>,
     rows_removed: u64,
     rows_written: u64,
-    /// What is gone, or would be.
+    /// Number of lost things, or of those that would be lost.
     #[serde(skip)]
     lost: u64,
 }
@@ -65,7 +65,8 @@ struct Checked {
     wall_s: f64,
 }
 
-/// Checks the store in a directory, with `repair` mends it, writes the report and returns the exit code.
+/// Checks the store in a directory, repairs it if `repair` is given, prints the report and returns
+/// the exit code.
 pub(crate) fn verify(
     dir: &Path,
     redis: &RedisArgs,
@@ -80,7 +81,7 @@ pub(crate) fn verify(
                 let found = std::mem::take(&mut checked.problems);
                 checked = Checked::of(dir, redis, quiet)?.after(repaired, found);
             }
-            // What is wrong with the directory has been noted.
+            // The check has noted the fault of the directory.
             Err(state_dir::Error::Corrupt { .. }) => {}
             Err(error) if Class::from(&error) == Class::Check => {
                 let failure = Failure::from(error);
@@ -197,8 +198,8 @@ impl Checked {
         self.problems.push(Problem { file, place, rule: rule.into(), repaired: false });
     }
 
-    /// What the back-end can say of its files, then what the state says of its rows. Damage of which a call fails is the
-    /// caller's to note.
+    /// Checks the files of the back-end, then the records of the state. The caller notes damage
+    /// that makes a call fail.
     fn check(&mut self, dir: &Path, redis: &RedisArgs, quiet: bool) -> state_dir::Result<()> {
         let marker = match Marker::read(dir) {
             // An interrupted creation, in which there is nothing to check.

@@ -1,5 +1,5 @@
-//! `terrane verify`: re-reads everything of a store, checks it, and mends what can be mended without
-//! loss.
+//! `terrane verify`: reads and checks everything in a store, and repairs what can be repaired
+//! without loss.
 //!
 //! # JSON
 //!
@@ -18,8 +18,9 @@
 //! | `entries`   | entries checked, all versions of a key counted                               |
 //! | `wall_s`    | seconds                                                                      |
 //!
-//! `lost` is a list of `file`, `what`, `snapshots`, `tables` (that had it), `keys` (list of `after_hex` and `before_hex`, null for
-//! no bound), `entries`, `pages`, `older`, `after_commit`, `until_commit`, `version`, `name`; what does not apply or is not known is null:
+//! `lost` is a list of `file`, `what`, `snapshots`, `tables` (that had it), `keys` (list of
+//! `after_hex` and `before_hex`, null for no bound), `entries`, `pages`, `older`, `after_commit`,
+//! `until_commit`, `version`, `name`; what does not apply or is not known is null:
 //!
 //! | `what`      | lost are                                                                     |
 //! |-------------|------------------------------------------------------------------------------|
@@ -31,25 +32,31 @@
 //! | `tables`    | all named tables                                                             |
 //! | `directory` | all that it held                                                             |
 //!
-//! A directory of a B+tree has of these `problems` (with `file`, `offset_bytes`, `rule`, `repaired`, and `from_hex` and
-//! `to_hex`: the keys that cannot be relied on, null where there is no bound or none are known), `repaired`, `left`, `wall_s`,
-//! and `leaves`, `nodes`, `height`, `entries`, `leaf_entries`, `log_updates`, `leaf_fill` (of 1), `sparse_leaves`. These are
-//! of the tree after a repair. `repair` is null if there was none, else it has `pages_scanned`, `leaves_kept`,
-//! `pages_dropped`, `pages_damaged`, `maps_lost`, `entries` (of the index after it), and two lists of `from_hex` and `to_hex`:
-//! `stale` (keys taken from an older leaf, perhaps out of date) and `lost` (keys that no leaf was for). A problem whose
-//! keys lie in such a range is not `repaired`, and a range without such a problem counts as one that is `left`.
+//! A directory of a B+tree has of these `problems` (with `file`, `offset_bytes`, `rule`,
+//! `repaired`, and `from_hex` and `to_hex`: the keys that cannot be relied on, null where there is
+//! no bound or none are known), `repaired`, `left`, `wall_s`, and `leaves`, `nodes`, `height`,
+//! `entries`, `leaf_entries`, `log_updates`, `leaf_fill` (of 1), `sparse_leaves`. These are of the
+//! tree after a repair. `repair` is null if there was none, else it has `pages_scanned`,
+//! `leaves_kept`, `pages_dropped`, `pages_damaged`, `maps_lost`, `entries` (of the index after it),
+//! and two lists of `from_hex` and `to_hex`: `stale` (keys taken from an older leaf, perhaps out of
+//! date) and `lost` (keys that no leaf was for). A problem whose keys lie in such a range is not
+//! `repaired`, and a range without such a problem counts as one that is `left`.
 //!
-//! A directory of a context store has of these `problems` (with `file`, `address` of the record and `path` in the tree, null
-//! where there is none, `rule`, `repaired`; the first 1,000), `repaired`, `left`, `wall_s`, and `chunks`, `bytes`, `kinds` (list of `kind`,
-//! `records`, `bytes`), `commits` that are kept, `objects` that they reach. `repair` is null if there was none, else it has
+//! A directory of a context store has of these `problems` (with `file`, `address` of the record and
+//! `path` in the tree, null where there is none, `rule`, `repaired`; the first 1,000), `repaired`,
+//! `left`, `wall_s`, and `chunks`, `bytes`, `kinds` (list of `kind`, `records`, `bytes`), `commits`
+//! that are kept, `objects` that they reach. `repair` is null if there was none, else it has
 //! `control_made`, `index_entries`, `commits`, `branches`.
 //!
-//! A directory of a radix store has of these `problems` (with `file`, `place` in it or in the state, null where there is none,
-//! `rule`, `repaired`), `repaired`, `left`, `wall_s`, and `backend` (null for a store whose making was interrupted), `trees`,
-//! `versions`, `nodes`. `repair` is null if there was none, else it has `was_refused`, `versions` (that are whole), `dropped`
-//! (list of `version`, `tree`, null where that is not known, `root`), `unreadable` (versions and trees besides that are lost),
-//! `unreferenced` (rows of nodes that no version needs, perhaps the rest of one), `named` (names that trees were given whose own
-//! are lost), `rows_removed`, `rows_written`. Each that is dropped, unreadable or named counts as one that is `left`.
+//! A directory of a radix store has of these `problems` (with `file`, `place` in it or in the
+//! state, null where there is none, `rule`, `repaired`), `repaired`, `left`, `wall_s`, and
+//! `backend` (null for a store whose making was interrupted), `trees`, `versions`, `nodes`.
+//! `repair` is null if there was none, else it has `was_refused`, `versions` (that are whole),
+//! `dropped` (list of `version`, `tree`, null where that is not known, `root`), `unreadable`
+//! (versions and trees besides that are lost), `unreferenced` (rows of nodes that no version needs,
+//! perhaps the rest of one), `named` (names that trees were given whose own are lost),
+//! `rows_removed`, `rows_written`. Each that is dropped, unreadable or named counts as one that is
+//! `left`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -74,7 +81,7 @@ use crate::verify::check_btree;
 use crate::verify::check_context;
 use crate::verify::check_radix;
 
-/// What `--help` shows at its end.
+/// Examples at the end of the help.
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   Check a store that no process has open:
@@ -191,7 +198,7 @@ struct Lost {
     tables: Vec<String>,
 }
 
-/// What a repair did besides mending.
+/// Losses of a repair, and whether it was refused.
 #[derive(Serialize, Default)]
 struct Repair {
     was_refused: bool,
@@ -262,7 +269,8 @@ impl Verify {
     }
 }
 
-/// Returns whether `path` is a context store, also if its control record is lost: it has chunks then.
+/// Returns whether `path` is a context store, also if its control record is lost: it has chunks
+/// then.
 fn is_context_store(disk: &dyn Disk, path: &Path) -> Result<bool, Failure> {
     if disk.kind(path).map_err(context::Error::from)? != Some(EntryKind::Directory) {
         return Ok(false);
@@ -373,7 +381,7 @@ impl Lost {
     }
 }
 
-/// Who needs a file.
+/// Returns the users of a file, as the end of a line.
 fn needed_by(snapshots: &[String], tables: &[String]) -> String {
     let tables = tables.iter().map(|name| format!("table {name}"));
     let users: Vec<String> = snapshots.iter().cloned().chain(tables).collect();

@@ -1,7 +1,7 @@
 //! `terrane backup` and `terrane version`, as an operator uses them.
 //!
-//! Goal: a backup is the store, brings only what is new, and nothing else is overwritten; versions are listed, read
-//! and gone back to by number and by name.
+//! Goal: a backup equals the store, copies only new files, and overwrites nothing else; versions
+//! are listed, read and rolled back to by number and by name.
 
 use std::path::{Path, PathBuf};
 
@@ -123,7 +123,8 @@ fn compact_gives_back_what_deleted_entries_take() {
     assert!(call(&store.join("missing"), &["compact"]).failed(2).contains("does not exist"));
 }
 
-/// A reserve that the disk has no room for was kept although the call was refused, and then every put failed.
+/// A refused reserve that the disk had no room for was stored all the same, and then every put
+/// failed.
 #[test]
 fn a_reserve_larger_than_the_disk_is_refused_and_forgotten() {
     let (_place, store) = ledger();

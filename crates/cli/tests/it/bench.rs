@@ -61,8 +61,8 @@ fn senseless_options_are_refused() {
     let message = bench("union", store.path(), &["--tables", "1", "--json"]).failed(2);
     assert!(message.contains("tables must be at least 2"), "{message}");
     bench("upsert", store.path(), &["--elements", "0", "--json"]).failed(2);
-    // Memory was asked for, or a product overflowed, before anything was refused; and what came out of very
-    // few entries was no number.
+    // Absurd sizes allocated memory or overflowed a product before they were refused, and very few
+    // entries gave NaN.
     for (workload, option, value) in [
         ("upsert", "--elements", "99999999999999"),
         ("union", "--entries", "9223372036854775807"),

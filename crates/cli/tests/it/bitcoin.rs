@@ -323,8 +323,8 @@ fn stale_branches_do_not_matter_even_damaged_ones() {
     }
 }
 
-/// A stale block beside the damaged one took its place: the header without work was called stale, the
-/// blocks above it were a warning, and the answer was success at a height of ten.
+/// A stale block beside the damaged one took its place: the header without work was called stale,
+/// the blocks above it were a warning, and the answer was success at a height of ten.
 #[test]
 fn a_stale_block_does_not_hide_a_damaged_header_of_the_best_chain() {
     let chain = chain::chain(1, 20);
@@ -364,8 +364,8 @@ fn a_size_that_lies_about_a_stale_block_is_a_warning() {
     assert!(answer.stderr.contains(&warning), "{answer:?}");
 }
 
-/// Only the first copy of a block counted, so that a damaged one ended the replay although a whole one
-/// lay in the next file, as after an interrupted copy of a block directory.
+/// Only the first copy of a block counted, so that a damaged one ended the replay although a whole
+/// one lay in the next file, as after an interrupted copy of a block directory.
 #[test]
 fn a_whole_copy_stands_in_for_a_damaged_one() {
     let chain = chain::chain(1, 20);
@@ -401,7 +401,7 @@ fn a_better_chain_replaces_the_stores_own() {
     extend(&mut new, 2, 8);
     let place = Place::new();
     let old_file = place.write("old.dat", &chain::file(&old));
-    // What comes later need not repeat what the store has.
+    // Later files need not repeat the blocks of the store.
     let new_file = place.write("new.dat", &chain::file(&new[8..]));
     let replay = |arguments: &[&str]| {
         place.replay("bitcoin", &[arguments, &["--network", "regtest"]].concat())
@@ -427,8 +427,8 @@ fn a_better_chain_replaces_the_stores_own() {
     assert!(message.contains("below block 13, the oldest block kept"), "{message}");
 }
 
-/// The store's own blocks were undone before a block of the better branch was read. Where that branch
-/// turned out to be damaged in its midst, the store was left with less work than it had.
+/// The store's own blocks were undone before a block of the better branch was read. Where that
+/// branch turned out to be damaged in its midst, the store was left with less work than it had.
 #[test]
 fn a_better_chain_that_is_damaged_replaces_the_stores_own_only_if_what_is_whole_is_better() {
     let old = chain::chain(1, 12);

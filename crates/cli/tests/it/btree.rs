@@ -67,7 +67,7 @@ fn lmdb_is_measured_beside_the_btree() {
     assert!(report["warnings"][0].as_str().unwrap().contains("--memory-limit"), "{report}");
 }
 
-/// What was measured until then is told, with the exit code of an interruption.
+/// The report covers the measurement until then, with the exit code of an interruption.
 #[test]
 fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
     let place = Place::new();
@@ -76,7 +76,8 @@ fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
     child.args(["bench", "index", "high-insert", "--store", text(&store), "--engine", "btree,lsm"]);
     child.args(["--entries", "1G", "--memory-budget", "4MiB", "--json"]);
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Opening takes a small part of that time of the processor, and all inserts thousands of times as much.
+    // Opening takes a small part of that time of the processor, and all inserts thousands of times
+    // as much.
     let ticks = || -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let fields = stat.rsplit(')').next().unwrap().split_whitespace();
@@ -297,7 +298,7 @@ fn entries(dir: &Path, arguments: &[&str]) -> Answer {
     command().args(arguments).arg("--store").arg(dir).output().unwrap().into()
 }
 
-/// What a call wrote that succeeded.
+/// Returns the standard output of a successful call.
 fn written(dir: &Path, arguments: &[&str]) -> String {
     let answer = entries(dir, arguments);
     assert_eq!((answer.code, &*answer.stderr), (Some(0), ""), "{answer:?}");

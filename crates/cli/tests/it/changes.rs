@@ -113,7 +113,8 @@ fn compressed_files_and_standard_input_give_the_same() {
     assert_report(&answer.done(), &report);
 }
 
-/// What goes wrong: the lines after the first one, the exit code, the line named, part of the message.
+/// Cases of failure: the lines after the first one, the exit code, the line that is named, part of
+/// the message.
 const FAILURES: &[(&str, i32, u64, &str)] = &[
     // Checks.
     ("begin 1\nput 01 02\nend count=2", 1, 4, "block 1: count: expected 2, found 1"),
@@ -236,8 +237,8 @@ fn a_failure_keeps_the_blocks_before_it() {
     assert_eq!((&json["height"], &json["count"]), (&1.into(), &1.into()));
 }
 
-/// The engine refused such a key only when its block was applied: the message named no line, and the
-/// good blocks since the last durable point were lost with it.
+/// The engine refused such a key only when its block was applied: the message named no line, and
+/// the good blocks since the last durable point were lost with it.
 #[test]
 fn a_key_that_the_engine_refuses_is_named_by_its_line_and_costs_no_good_block() {
     let place = Place::new();
@@ -278,7 +279,7 @@ fn resuming_follows_the_history_through_its_rollbacks() {
     // Nothing new; and a beginning only.
     assert_eq!(replay(&[first, second, third], &["--resume"]).done()["blocks"], 0);
     assert_eq!(replay(&[first, second], &["--resume"]).done()["height"], 4);
-    // What goes on where the store is, and what overlaps with it.
+    // Histories that continue from the store, and histories that overlap with it.
     let json = replay(&["begin 9\nput 09 09\nend\n"], &["--resume"]).done();
     assert_eq!((&json["blocks"], &json["height"]), (&1.into(), &9.into()));
     let overlap = "begin 4\nget 02 12\nput 04 14\nend\nbegin 9\nput 09 09\nend\nbegin 10\nend\n";
@@ -378,7 +379,8 @@ fn the_roots_of_the_context_engine_are_those_of_trees_below_data() {
     let found = replay(&history, &[]).done();
     assert_eq!(found["roots"], json!({ "context": last }));
     assert_eq!((&found["checks_passed"], &found["rollbacks"]), (&6.into(), &1.into()));
-    // The same in another process, with a wrong root at the end, and after going back to where nothing was.
+    // Another process resumes with a wrong root at the end, and after a rollback to the empty
+    // state.
     let wrong = format!("{history}expect root.context={one}\n");
     let message = replay(&wrong, &["--resume"]).failed(1);
     let part = format!("line 15, block 2: root.context: expected {one}, found {last}");

@@ -36,7 +36,7 @@ fn blocks_are_measured_with_and_without_collections() {
     }
     assert!(phases[1]["collections"]["count"].as_u64() >= Some(1));
     assert!(!place.path("store/context").exists());
-    // The same blocks of another profile, and nothing that is not published.
+    // Blocks of another profile, with published answers only.
     let report = bench(
         &place,
         &["--blocks", "2", "--profile", "2021", "--relaxed", "--prefetch", "--direct", "--json"],
@@ -306,7 +306,8 @@ fn what_collections_take_out_goes_to_volumes_and_every_commit_stays() {
     assert!(message.contains(&first) && message.contains("not mounted"), "{message}");
 }
 
-/// Archive and index on other disks: named once, when the store is made or moved, and honoured by every command.
+/// Archive and index on other disks: named once, when the store is made or moved, and honoured by
+/// every command.
 #[test]
 fn an_archive_and_an_index_elsewhere_are_named_once() {
     let place = Place::new();
@@ -398,7 +399,7 @@ fn a_context_store_is_inspected_beside_its_writer_and_no_other_command_takes_it(
     drop(writer);
     let other = Place::new();
     std::fs::create_dir(other.store()).unwrap();
-    assert!(run(&["context", "log"], &other, &[]).failed(2).contains("no context store"));
+    assert!(run(&["context", "log"], &other, &[]).failed(2).contains("not a context store"));
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! The commands that carry commits of a context store elsewhere, compare them and prove what is in them.
+//! Commands that export, import, compare and prove commits of a context store.
 //!
-//! Goal: what is exported is imported as the same commit, and nothing else is ever a commit; a proof shows what the store
-//! shows, and no changed byte of it goes unnoticed; a difference lists what a comparison by hand lists.
+//! Goal: an export is imported as the same commit, and nothing else is ever a commit; a proof gives
+//! the answers of the store, and no changed byte of a proof goes unnoticed; a difference equals a
+//! comparison by hand.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -32,7 +33,7 @@ fn is_whole(dir: &Path) {
     assert_eq!(answer.done()["left"], 0);
 }
 
-/// What leaves a store may be for others, or for nobody else: `--mode`, whatever the umask withholds beside.
+/// `--mode` sets the permissions of exported files, less those that the umask withholds.
 #[test]
 fn exports_and_backups_have_the_permissions_that_are_asked_for() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -279,7 +280,7 @@ fn a_proof_shows_without_a_store_what_the_store_shows_and_nothing_else() {
     assert!(message.contains("the proof does not hold data/wide"), "{message}");
     let message = verify_proof(&file, &["--root", &"0".repeat(64)]).failed(1);
     assert!(message.contains(root), "{message}");
-    // Whoever asks nothing is told all that it holds.
+    // Without questions all facts of the proof are listed.
     let shown = verify_proof(&file, &["--root", root]).done();
     let expected = json!({"path": "data/hex:612f62", "bytes": 5, "value_hex": "736c617368"});
     assert!(shown["values"].as_array().unwrap().contains(&expected), "{shown}");
@@ -345,7 +346,7 @@ fn the_hash_of_a_root_alone_is_no_proof() {
     assert!(message.contains("the proof is about the value"), "{message}");
 }
 
-/// What `ls` and `show` tell of a commit: the paths of all values, and the values.
+/// Paths and values of a commit, from `ls` and `show`.
 fn values(place: &Place, commit: &str, dir: &str, found: &mut BTreeSet<(String, String)>) {
     let listed = context(place, &["ls", dir, "--at", commit]).done();
     for entry in listed["entries"].as_array().unwrap() {

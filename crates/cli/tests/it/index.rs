@@ -1,7 +1,8 @@
-//! `terrane index build` and `terrane table build`: all entries from a table to a B+tree and back; `put` and `del` on a B+tree.
+//! `terrane index build` and `terrane table build`: all entries from a table to a B+tree and back;
+//! `put` and `del` on a B+tree.
 //!
-//! Goal: what arrives is what was there, by digest and entry for entry; what is refused leaves nothing behind and changes
-//! nothing. Method: places are filled, copied and compared through the command alone.
+//! Goal: a copy equals its source, by digest and entry for entry; a refused copy leaves nothing
+//! behind and changes nothing. Method: the command alone fills, copies and compares places.
 
 use std::fs;
 use std::path::Path;

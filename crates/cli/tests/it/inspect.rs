@@ -200,7 +200,8 @@ fn damage_is_told_from_bad_input() {
     assert!(message.contains("missing metadata"), "{message}");
 }
 
-/// A link in a store was followed, wherever it leads, and what is there was shown as if it were the store's.
+/// `inspect` followed a link in a store to any place, and showed the content of that place as the
+/// store's.
 #[test]
 fn a_link_in_a_store_is_not_followed() {
     let store = Store::new();
@@ -267,7 +268,7 @@ fn a_link_in_the_place_of_a_directory_is_damage() {
         for path in directories(&store) {
             std::fs::rename(&path, &moved).unwrap();
             std::os::unix::fs::symlink(&moved, &path).unwrap();
-            // Of a context store, `inspect` looks into no index.
+            // `inspect` reads no index of a context store.
             if kind != "context" {
                 on(&store, "inspect").failed(1);
             }

@@ -1,5 +1,6 @@
-//! `terrane replay irmin-trace`: the published trace, its hash, damage, and a recorded workload with collections, as irmin and as
-//! Octez record it; and `terrane context gen-trace`, which records it.
+//! `terrane replay irmin-trace`: the published trace, its hash, damage, and a recorded workload
+//! with collections, as irmin and as Octez record it; and `terrane context gen-trace`, which
+//! records it.
 
 use serde_json::Value;
 use terrane_bench::workloads::context::{Generator, Options, profile, record};
@@ -56,7 +57,7 @@ fn the_published_trace_ends_in_the_published_commit_and_its_cut_row_is_tolerated
         }
         assert!(report["read_bytes"].is_u64() && report["write_bytes"].is_u64(), "{report}");
     }
-    // What is not looked at is not cut.
+    // A part that is not read cannot be reported as cut.
     let report = replay(&place, &published(), &["--until", "1"]).done();
     assert_eq!((&report["truncated_at"], &report["commits"]), (&Value::Null, &1.into()));
 }
@@ -177,8 +178,8 @@ fn tracker(of: Scoped<i64>) -> Scoped<u64> {
     Scoped { is_last: of.is_last, value: of.value as u64 }
 }
 
-/// A trace of irmin's benchmark behind its first commit, as Octez would have recorded the same: one commit a block, from level 1
-/// on.
+/// A trace of irmin's benchmark behind its first commit, as Octez would have recorded the same: one
+/// commit a block, from level 1 on.
 fn of_octez(trace: &[u8]) -> Vec<u8> {
     let mut rows = Operations::open(trace).unwrap();
     let header = Header { initial: Some((0, Vec::new())), last: (6, Vec::new()), block_count: 6 };

@@ -94,7 +94,8 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
     let people = kvget("run", &[&store[..], &["--reads", "2k", "--absent", "50"]].concat());
     assert!(people.code == Some(0) && people.stdout.contains("I/O per GET"), "{people:?}");
 
-    // Pages that were read before come out of the page cache, and are not taken for reads of the device.
+    // Pages that were read before come out of the page cache, and are not taken for reads of the
+    // device.
     let buffered = ["--reads", "2k", "--buffered", "--json"];
     let buffered = kvget("run", &[&store[..], &buffered].concat()).done();
     let bytes = |layer: &str| buffered["io"][layer]["read_bytes"].as_u64().unwrap();
@@ -173,7 +174,7 @@ fn a_report_goes_to_files_as_well() {
     assert!(message.failed(3).contains("/nonexistent/a"));
 }
 
-/// What was measured until then is told, with the exit code of an interruption.
+/// The report covers the measurement until then, with the exit code of an interruption.
 #[test]
 fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
     let place = Place::new();
@@ -182,7 +183,8 @@ fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
     child.args(["bench", "kvget", "run", "--in-memory", "--keys", "2k", "--reads", "100M"]);
     child.args(["--warm", "fixed:1%", "--json", "--out", text(&out)]);
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Setting the table up takes a small part of that time of the processor, and all reads hundreds of times as much.
+    // Setting the table up takes a small part of that time of the processor, and all reads hundreds
+    // of times as much.
     let ticks = || -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let fields = stat.rsplit(')').next().unwrap().split_whitespace();

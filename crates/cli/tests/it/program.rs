@@ -20,7 +20,7 @@ pub(crate) fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_terrane"))
 }
 
-/// What a call answered.
+/// Result of a call.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: Option<i32>,

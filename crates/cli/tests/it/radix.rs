@@ -1,4 +1,5 @@
-//! Radix stores: replays with checked roots, the commands on stores, verify and inspect, and the benchmark.
+//! Radix stores: replays with checked roots, the commands on stores, verify and inspect, and the
+//! benchmark.
 
 use std::path::Path;
 
@@ -125,7 +126,7 @@ fn server_with(
     Some(Server::start(&dir, &[&["--appendonly", "no"], arguments].concat()).unwrap())
 }
 
-/// What a command answers that has a variable of its environment set.
+/// Result of a command with a variable in its environment.
 #[cfg(feature = "redis")]
 fn with_variable(variable: (&str, &str), arguments: &[&str]) -> Answer {
     command().env(variable.0, variable.1).args(arguments).arg("--json").output().unwrap().into()
@@ -389,7 +390,7 @@ fn a_repair_loses_nothing_unless_that_is_accepted() {
     }
 }
 
-/// Of the main table.
+/// Reports of the main table.
 fn keys(store: &Opened) -> Vec<Vec<u8>> {
     let reader = store.database().reader().unwrap();
     let mut cursor = reader.cursor(Table::Main).unwrap();
@@ -707,7 +708,8 @@ fn synced_commits_stand_beside_as_many_appends() {
             assert_eq!(figure["over_appends"].is_f64(), is_synced, "{cell}");
         }
     }
-    // As many bytes as a commit of one key writes: most of it what differs in the root, whose 250 children take 20,000.
+    // Bytes of a commit of one key: mostly the difference of the root, whose 250 children take
+    // 20,000.
     let bytes = told["dirs"][0]["appends"]["bytes"].as_u64().unwrap();
     assert!((500..5_000).contains(&bytes), "{bytes}");
 }

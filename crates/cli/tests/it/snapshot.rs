@@ -17,7 +17,7 @@ fn snapshot(store: &Path, arguments: &[&str]) -> Answer {
     command.output().unwrap().into()
 }
 
-/// The same for people.
+/// The report for people.
 fn plain(store: &Path, arguments: &[&str]) -> Answer {
     let mut command = command();
     command.arg("snapshot").args(arguments).arg("--store").arg(store);
@@ -284,7 +284,7 @@ fn the_same_content_gives_the_same_canonical_file_whatever_its_history() {
         assert_eq!(json["bytes"].as_u64(), Some(file.metadata().unwrap().len()));
         digests.push(json["digest"].clone());
         files.push(std::fs::read(file).unwrap());
-        // The same on standard output, with what is said of it on the other stream.
+        // An export on standard output, with the report on standard error.
         let mut piped = command();
         piped.args(["snapshot", "export", &name, "--canonical", "-", "--store"]);
         let output = piped.arg(place.store()).output().unwrap();
@@ -349,7 +349,7 @@ fn a_canonical_file_is_read_back_and_damage_is_told_with_its_place() {
     edit(&file, |bytes| bytes[60] ^= 1);
     let message = snapshot(&new, &cut).failed(1);
     assert!(message.contains("late.canonical: ") && message.contains("digest"), "{message}");
-    // What the store answers is not said of the file.
+    // An error of the store does not name the file.
     let taken = ["import", "--canonical", text(&file), "--as", "back"];
     let message = snapshot(&new, &taken).failed(2);
     assert!(!message.contains("late.canonical"), "{message}");
@@ -402,8 +402,8 @@ fn export_to_silence(store: &Store) -> Child {
     child.spawn().unwrap()
 }
 
-/// The reader does not read on, and the user loses patience. The first signal only set a flag, which
-/// nobody looks at who waits for a pipe.
+/// The reader does not read on, and the user loses patience. The first signal only set a flag,
+/// which nobody looks at who waits for a pipe.
 #[test]
 fn ctrl_c_ends_an_export_to_standard_output() {
     let store = Store::new();
@@ -418,7 +418,7 @@ fn ctrl_c_ends_an_export_to_standard_output() {
     assert_eq!(names(&store.dir()), NAMES);
 }
 
-/// As in `terrane snapshot export late --canonical - | head -c 10`.
+/// Like `terrane snapshot export late --canonical - | head -c 10`.
 #[test]
 fn a_reader_of_an_export_that_goes_away_is_no_error() {
     let store = Store::new();

@@ -1,8 +1,8 @@
 //! Stores made with the library, and ways to damage them.
 //!
 //! While one test starts the program, its new process holds, until the program runs, all that other
-//! tests have open, locks included. So the library never opens the store that the program is given, but a
-//! copy of it.
+//! tests have open, locks included. So the library never opens the store that the program is given,
+//! but a copy of it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ impl Store {
         level_runs.max_by_key(|run| run.bytes).unwrap()
     }
 
-    /// What each snapshot holds; `None` if it cannot be read in full, by cursor and by lookups.
+    /// Returns the content of each snapshot; `None` if cursor or lookups cannot read all of it.
     pub(crate) fn contents(&self) -> BTreeMap<&'static str, Option<Content>> {
         let copy = tempfile::tempdir().unwrap();
         copy_store(&self.dir(), copy.path());

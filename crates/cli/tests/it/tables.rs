@@ -1,5 +1,5 @@
-//! Named tables: `terrane get`, `put`, `del`, `scan`, `count`, `table` and `snapshot save`, and what `inspect` and
-//! `verify` say of them.
+//! Named tables: `terrane get`, `put`, `del`, `scan`, `count`, `table` and `snapshot save`, and
+//! what `inspect` and `verify` say of them.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ fn plain(store: &Path, arguments: &[&str]) -> Answer {
     command().args(arguments).arg("--store").arg(store).output().unwrap().into()
 }
 
-/// The same for programs.
+/// The report for programs.
 fn call(store: &Path, arguments: &[&str]) -> Answer {
     command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
 }
 
-/// What a call wrote that succeeded.
+/// Returns the standard output of a successful call.
 #[track_caller]
 fn written(store: &Path, arguments: &[&str]) -> String {
     let answer = plain(store, arguments);
@@ -102,7 +102,7 @@ fn a_range_is_deleted_whole() {
         (&json!(3), &json!(0), &json!(3))
     );
     assert_eq!(written(&store, &["scan"]), "alice\t100\ncarol\t3\nhex:ff\t\n");
-    // What is gone is still in the file, which is shown with it.
+    // Deleted entries are still in the file, which is shown with them.
     call(&store, &["snapshot", "save", "gap"]).done();
     let snapshot = store.join("snapshots/gap.snapshot");
     let json = inspect(&snapshot, &["--json"]).done();
@@ -182,7 +182,7 @@ fn nothing_is_made_by_a_misspelt_name() {
     }
     assert!(call(&store, &["put", "k", "v"]).failed(2).contains("--create"));
     assert!(!place.path("some").exists());
-    // What no table takes makes no store either.
+    // An entry that no table takes creates no store either.
     let long = "k".repeat(5_000);
     assert!(call(&store, &["put", &long, "v", "--create"]).failed(2).contains("5000 bytes"));
     call(&store, &["put", "k", "--create"]).failed(2);
@@ -200,7 +200,7 @@ fn nothing_is_made_by_a_misspelt_name() {
     // A directory of something else is left as it is.
     let foreign = place.write("letters/dear.txt", b"dear");
     let message = call(foreign.parent().unwrap(), &["put", "k", "v", "--create"]).failed(2);
-    assert!(message.contains("no store of Terrane"), "{message}");
+    assert!(message.contains("not a Terrane store"), "{message}");
     assert_eq!(std::fs::read_dir(foreign.parent().unwrap()).unwrap().count(), 1);
 }
 
@@ -375,7 +375,8 @@ fn tables_are_made_listed_renamed_and_dropped() {
     );
     assert_eq!(column("memory_budget_bytes"), [Value::Null, json!(1 << 20), Value::Null]);
     assert_eq!(column("write_buffer_bytes")[2], 64 << 10);
-    // An upsert for each call, until a merge combines them: these are no live keys, and the name says so.
+    // An upsert for each call, until a merge combines them: these are no live keys, and the name
+    // says so.
     assert_eq!(column("stored_entries"), [0, 0, 3]);
     assert_eq!(column("entries"), [Value::Null, Value::Null, Value::Null]);
     let shown = written(&store, &["table", "list"]);
@@ -455,7 +456,8 @@ fn a_store_in_use_is_named_with_its_process_and_can_be_looked_at() {
     drop(place);
 }
 
-/// The manifest is shown by `inspect`, also while the process that wrote it is gone without having closed it.
+/// The manifest is shown by `inspect`, also while the process that wrote it is gone without having
+/// closed it.
 #[test]
 fn manifest_and_log_are_shown() {
     let (_place, store) = ledger();
@@ -612,7 +614,8 @@ fn bytes_of(dir: &Path) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Commands opened the store for writing, which seals its log, before they found out that there is nothing to do.
+/// Commands opened the store for writing, which seals its log, before they found out that there is
+/// nothing to do.
 #[test]
 fn a_command_that_is_refused_changes_nothing_on_disk() {
     let (place, store) = ledger();

@@ -1,4 +1,4 @@
-//! What several commands on workloads let their callers choose, by name.
+//! Named choices that several benchmarks share.
 
 use clap::ValueEnum;
 use terrane_bench::model::Goal;

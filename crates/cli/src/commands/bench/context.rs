@@ -1,4 +1,5 @@
-//! `terrane bench context`: blocks of operations on versioned trees over the context store, each one committed.
+//! `terrane bench context`: blocks of operations on versioned trees of the context store, one
+//! commit each.
 //!
 //! The JSON object is described in `docs/schema/bench-context.json`, and field by field in
 //! `terrane_bench::workloads::context::report`.

@@ -1,8 +1,9 @@
 //! The files that a report of a benchmark is written to beside standard output.
 //!
-//! `--out` has the object that `--json` prints, `--jsonl` a line for each window that was measured and then the object,
-//! `--csv` a row of its main figures under a line of their names. They are made before anything is measured, so that one
-//! that cannot be written fails at once, and hold nothing until the end.
+//! `--out` gets the object that `--json` prints. `--jsonl` gets a line for each measured window,
+//! then the object. `--csv` gets a row of the main figures under a line of their names. The
+//! benchmark creates the files before it measures, so that an unwritable file fails at once. They
+//! are empty until the end.
 
 use std::fs::File;
 use std::io::Write as _;

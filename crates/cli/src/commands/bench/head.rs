@@ -1,4 +1,4 @@
-//! What every report of a benchmark begins with: which program ran, how and when; and the device that it stands beside.
+//! Header of every benchmark report: program, arguments, time, and the rate of the device.
 
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -44,7 +44,7 @@ pub(super) struct Head {
     command_line: String,
     /// RFC 3339, UTC.
     started_at: String,
-    /// Of the whole call; absent where the report has the measured time under this name.
+    /// Time of the whole call; absent if the report has the measured time under this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     wall_s: Option<f64>,
     status: &'static str,
@@ -83,7 +83,7 @@ impl Started {
         Head { status: "interrupted", ..self.head() }
     }
 
-    /// The same as [`head`](Self::head) for a report that has a `wall_s` of its own.
+    /// Returns the [`head`](Self::head) of a report that has a `wall_s` of its own.
     pub(super) fn head_without_time(&self) -> Head {
         Head { wall_s: None, ..self.head() }
     }

@@ -17,7 +17,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
 
-/// What is done.
+/// Sub-commands of the benchmark.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Index {
     /// Inserts random keys into an empty index
@@ -129,7 +129,7 @@ impl From<DialectArg> for Dialect {
     }
 }
 
-/// What every workload takes.
+/// Arguments of every workload.
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory to work in; created if it is missing
@@ -340,7 +340,7 @@ impl ReplayArgs {
     }
 }
 
-/// What people are told of any of the workloads.
+/// Lines of the report that all workloads share, for people.
 fn lines_of(
     mut lines: Vec<(&'static str, String)>,
     memory: &MemoryReport,

@@ -20,7 +20,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
 
-/// What is done.
+/// Sub-commands of the benchmark.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Kvget {
     /// Creates the table that runs read

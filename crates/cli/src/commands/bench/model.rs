@@ -100,7 +100,7 @@ fn positive(text: &str) -> Result<f64, String> {
     if number.is_finite() && number > 0.0 { Ok(number) } else { Err("must be above 0".to_owned()) }
 }
 
-/// What is predicted for some memory sizes.
+/// Predictions for several memory sizes.
 #[derive(Serialize)]
 struct Predicted {
     goal: Goal,
@@ -115,7 +115,7 @@ struct Predicted {
     measured: Option<Measurement>,
 }
 
-/// What was measured, and how far it is from what is predicted.
+/// Measured reads, and their distance from the prediction.
 #[derive(Serialize)]
 struct Measurement {
     io_per_get: f64,
@@ -124,7 +124,7 @@ struct Measurement {
     model_error_ratio: Option<f64>,
 }
 
-/// What of a report the model needs.
+/// Fields of a report that the model needs.
 #[derive(Deserialize)]
 struct Beside {
     io_per_get: f64,
@@ -227,7 +227,7 @@ fn predictions(shape: &Shape, goal: Goal, memory: &[f64]) -> Predicted {
     }
 }
 
-/// What the model says of the table of a report.
+/// Predicts the reads of the table of a report.
 fn beside(file: &Path) -> Result<Predicted, Failure> {
     let refuse = |what: &str| Failure::usage(format!("{}: {what}", file.display()));
     let bytes = std::fs::read(file).map_err(|error| refuse(&error.to_string()))?;

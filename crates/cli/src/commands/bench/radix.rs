@@ -1,8 +1,10 @@
-//! `terrane bench radix`: Transact's ten tests, and loads of random keys, on the back-ends of the radix state.
+//! `terrane bench radix`: Transact's ten tests, and loads of random keys, on the back-ends of the
+//! radix state.
 //!
-//! Each cell (a load on a back-end, in a directory, at a durability) is run by a process of its own, this program once more
-//! with `--cell`, which writes what it found as a line of JSON. Real time is that from its start to its end; user and system time
-//! are what the system says the process and its children have used.
+//! A cell is a load on a back-end, in a directory, at a durability. Each cell runs in a process of
+//! its own: this program with `--cell`, which prints its measurement as a line of JSON. Real time
+//! is that from its start to its end. User and system time are those of the process and its
+//! children, as the system counts them.
 //!
 //! # JSON
 //!
@@ -18,14 +20,17 @@
 //! | `cells`          | list of **cells**                                                            |
 //! | `host`           | the machine                                                                  |
 //!
-//! A **cell** has `backend`, `dir`, `durability`, `load`, `refused` (null, or why the back-end cannot do it; the rest is null or
-//! empty then), `runs` (how many), `real_s`, `user_s`, `system_s` (each with `best`, that of the run with the least real time, and
-//! `median`), `ratio_to_memory` (of best real times, to the same load in memory), `ratio_to_first_dir`, `over_floor` (real time
-//! to the floor of the load; of the ten tests), `transactions`, `syncs`, `bytes_written`, `bytes_read` (as the back-end counts,
-//! null where it does not), `process_write_bytes`, `process_read_bytes` (as the system counts), `rss_peak_bytes`, `disk_bytes`
-//! (allocated, in the end), all of the best run, `guarantee`, `settings`, `tests`: list of `name`, `best_s`, `median_s`, and
-//! `figures`: list of `name`, `count`, `best_us`, `median_us` (for each), `over_floor` (null where there is none), `over_appends`
-//! (of 1,000 commits of one key with syncs: to the appends and the same commits without syncs; null for others), `disk_bytes`, `root`.
+//! A **cell** has `backend`, `dir`, `durability`, `load`, `refused` (null, or why the back-end
+//! cannot do it; the rest is null or empty then), `runs` (how many), `real_s`, `user_s`, `system_s`
+//! (each with `best`, that of the run with the least real time, and `median`), `ratio_to_memory`
+//! (of best real times, to the same load in memory), `ratio_to_first_dir`, `over_floor` (real time
+//! to the floor of the load; of the ten tests), `transactions`, `syncs`, `bytes_written`,
+//! `bytes_read` (as the back-end counts, null where it does not), `process_write_bytes`,
+//! `process_read_bytes` (as the system counts), `rss_peak_bytes`, `disk_bytes` (allocated, in the
+//! end), all of the best run, `guarantee`, `settings`, `tests`: list of `name`, `best_s`,
+//! `median_s`, and `figures`: list of `name`, `count`, `best_us`, `median_us` (for each),
+//! `over_floor` (null where there is none), `over_appends` (of 1,000 commits of one key with syncs:
+//! to the appends and the same commits without syncs; null for others), `disk_bytes`, `root`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -171,7 +176,7 @@ struct Order {
     starts_redis: bool,
 }
 
-/// What a process has used, in seconds.
+/// Times of a process, in seconds.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     real: f64,
@@ -288,7 +293,7 @@ impl WorkDir {
 
 impl Drop for WorkDir {
     fn drop(&mut self) {
-        // What is left is told by its name, and nobody needs it.
+        // Leftovers are recognised by their name, and nobody needs them.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -413,11 +418,11 @@ impl RadixArgs {
                     let mut levels = self.durability.clone();
                     let none = DurabilityArg::None;
                     if back_end == BackEnd::Memory && !levels.contains(&none) {
-                        // What the others are compared with.
+                        // The back-end that the other ones are compared with.
                         levels.insert(0, none);
                     }
                     for durability in &levels {
-                        // What only reads is the same in every column.
+                        // A load that only reads is the same in every column.
                         if load.only_reads() && durability != &levels[0] {
                             continue;
                         }
@@ -439,7 +444,7 @@ impl RadixArgs {
         orders
     }
 
-    /// What the process of a cell does.
+    /// Runs one cell, in the process of that cell.
     fn run_cell(&self, order: &str) -> Result<(), Failure> {
         let malformed = || Failure::usage("--cell is for `terrane bench radix` itself");
         let order: Order = serde_json::from_str(order).map_err(|_| malformed())?;
@@ -487,7 +492,8 @@ impl RadixArgs {
             let mut text = String::new();
             stream.map_or(Ok(0), |stream| stream.read_to_string(&mut text)).map(|_| text)
         };
-        // It writes its line and its error at the very end, and less than a pipe holds of the latter.
+        // The child prints its line and its error at the very end. The error fits into a pipe, so
+        // reading one stream after the other cannot block.
         let found = read(child.stdout.as_mut().map(|stream| stream as &mut dyn std::io::Read));
         let reported = read(child.stderr.as_mut().map(|stream| stream as &mut dyn std::io::Read));
         let ended = child.wait4().map_err(|error| environment(&error))?;
@@ -514,7 +520,8 @@ impl RadixArgs {
         Ok((used, outcome))
     }
 
-    /// Bytes of a commit of the tests, or else of one key, as memory has them; 4 KiB where neither was run.
+    /// Bytes of a commit of the tests, or else of one key, as the back-end memory counts them; 4
+    /// KiB if neither was run.
     fn append_bytes(cells: &[Measurement]) -> u64 {
         let mut of_memory = cells.iter().filter(|cell| {
             let is_small = [Load::Tests, Load::Single].map(Load::name).contains(&cell.load);
@@ -656,7 +663,8 @@ fn compare(cells: &mut [Measurement]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sets the ratios of as many commits with syncs as there were appends to these and the same commits without syncs.
+/// Sets the ratio of the commits with syncs to the sum of the same number of appends and of commits
+/// without syncs.
 fn compare_with_appends(cells: &mut [Measurement], dirs: &[DirMeasurement]) {
     let single = |cell: &Measurement, durability: &str| {
         cell.load == Load::Single.name() && cell.durability == durability
@@ -832,7 +840,7 @@ impl Comparison {
         table(4, &rows)
     }
 
-    /// What each back-end promises, and why some cells are not there.
+    /// Lines about the guarantee of each back-end, and the reasons for missing cells.
     fn notes(&self) -> String {
         let mut lines = Vec::new();
         for cell in &self.cells {

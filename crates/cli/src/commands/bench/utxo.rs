@@ -20,7 +20,7 @@ use crate::ui::progress::Progress;
 use super::choices::{GoalArg, ShapeArg};
 use super::head::{Head, Started, beside_writes_of, yardstick_of};
 
-/// What is done.
+/// Sub-commands of the benchmark.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Utxo {
     /// Creates the table that runs work on
@@ -308,7 +308,7 @@ struct Measurement<'a> {
     warnings: &'a [&'static str],
 }
 
-/// What the device gives to reads like the run's own beside writes of the run's own rate.
+/// Rate of the device for reads like those of the run, beside writes at the rate of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct BesideWrites {
     fio_beside_writes_pattern: Pattern,
@@ -329,8 +329,9 @@ impl BesideWrites {
     }
 }
 
-/// The reads that a mode is compared with beside writes of its own rate, in bytes per second: batches that are awaited
-/// are bursts. `None` for a mode that does not both read and write.
+/// Returns the kind of device reads that a mode is compared with, beside writes at its own rate in
+/// bytes per second. Awaited batches are bursts. Returns `None` for a mode without reads or without
+/// writes.
 fn beside(report: &Report) -> Option<(Pattern, u64)> {
     let pattern = match report.mode {
         Mode::Sequential => Pattern::Bursts,
@@ -466,7 +467,7 @@ fn lines(measured: &Measurement<'_>) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// What was drawn.
+/// Report of a dry run.
 #[derive(Serialize)]
 struct Drawn {
     entries: u64,

@@ -1,4 +1,5 @@
-//! `terrane context diff` and `dump-paths`: what differs between two commits, and all that is in one.
+//! `terrane context diff` and `dump-paths`: the differences between two commits, and all paths of
+//! one.
 
 use std::io::{self, BufWriter, StdoutLock};
 
@@ -223,7 +224,7 @@ impl DumpArgs {
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut shown = at.clone();
         let root: [&[u8]; 0] = [];
-        // Who says how many paths are wanted may have that many.
+        // With an explicit limit there may be that many paths.
         let fold = match self.limit {
             Some(_) => Fold { parts_max: u64::MAX, ..Fold::default() },
             None => Fold::default(),

@@ -1,5 +1,5 @@
-//! `terrane context gen-trace`: the workload of `terrane bench context` as a trace of irmin's benchmark, for this and other stores
-//! to replay.
+//! `terrane context gen-trace`: the workload of `terrane bench context` as a trace of irmin's
+//! benchmark, which this and other stores can replay.
 
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;

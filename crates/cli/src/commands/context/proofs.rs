@@ -1,7 +1,9 @@
-//! `terrane context prove` and `verify-proof`: what is at some paths of a tree, for who has the hash of the tree only.
+//! `terrane context prove` and `verify-proof`: proofs of the content of paths, for a verifier who
+//! has only the hash of the tree.
 //!
-//! A file is one proof, as `docs/format/merkle-proof.md` has it. It does not say which questions it is for: who verifies
-//! asks, and gets the answers that the tree would give, or is told what they are if nothing is asked.
+//! A file is one proof in the format of `docs/format/merkle-proof.md`. It does not name its
+//! questions: the verifier asks, and gets the answers that the tree would give. Without questions,
+//! `verify-proof` lists all facts of the proof.
 
 use std::path::PathBuf;
 
@@ -83,7 +85,7 @@ pub(crate) struct VerifyProofArgs {
     pub(super) json: bool,
 }
 
-/// What can be asked of a tree; each may be given several times.
+/// Questions to a tree; each may be given several times.
 #[derive(Debug, Args)]
 struct Questions {
     /// Path of a value, or of nothing
@@ -137,7 +139,7 @@ enum Question {
     Length,
 }
 
-/// What the tree says to a question.
+/// Answer of the tree to a question.
 #[derive(Debug, Default, Serialize)]
 struct Reply {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -183,7 +185,7 @@ struct Verified {
     answers: Vec<Answer>,
 }
 
-/// What a proof holds.
+/// Facts of a proof.
 #[derive(Default, Serialize)]
 struct ProofContent {
     hidden: u64,

@@ -130,7 +130,7 @@ struct Imported {
     wall_s: f64,
 }
 
-/// What a failed transfer says; of what is wrong with a stream, also which file it is.
+/// Returns the failure of a transfer; a fault of the stream names the file.
 fn failure(error: Error, file: &Path) -> Failure {
     let is_about_file = matches!(
         error,
@@ -154,7 +154,7 @@ fn check_vacant(disk: &dyn Disk, dir: &Path) -> Result<(), Failure> {
         // An import that was cut short right at its start leaves its lock.
         if let Some(entry) = entries.iter().find(|entry| entry.name != "lock") {
             let (dir, name) = (dir.display(), &entry.name);
-            let message = format!("{dir} is no context store of Terrane: it has {name:?}");
+            let message = format!("{dir} is not a context store of Terrane: it has {name:?}");
             return Err(Failure::usage(message));
         }
     }

@@ -1,4 +1,4 @@
-//! `terrane context volume`: the directories that collections of a context store move old commits to.
+//! `terrane context volume`: directories to which collections of a context store move old commits.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ const LIST_EXAMPLES: &str = "\
 Example:
   terrane context volume list --store /data/context --json";
 
-/// What can be done with volumes.
+/// Sub-commands of `terrane context volume`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
     /// Adds a volume, to which collections move old commits instead of removing them

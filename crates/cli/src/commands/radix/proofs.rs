@@ -1,4 +1,5 @@
-//! `terrane radix prove` and `verify-proof`: the values of some addresses, or that they have none, for who has the root only.
+//! `terrane radix prove` and `verify-proof`: proofs of the values at addresses, or of their
+//! absence, for a verifier who has only the root.
 
 use std::path::PathBuf;
 

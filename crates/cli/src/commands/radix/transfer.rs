@@ -1,4 +1,5 @@
-//! `terrane radix export` and `import`: a version of a tree, or all of them, as a file, between stores and back-ends.
+//! `terrane radix export` and `import`: files of one version of a tree, or of all, between stores
+//! and back-ends.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -106,7 +107,7 @@ struct Read {
     wall_s: f64,
 }
 
-/// What a failed transfer says; of what is wrong with a stream, also which file it is.
+/// Returns the failure of a transfer; a fault of the stream names the file.
 fn failure(error: ExchangeError, file: &Path) -> Failure {
     match error {
         ExchangeError::Store(error) => Failure::from(*error),

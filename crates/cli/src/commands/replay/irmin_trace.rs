@@ -1,5 +1,5 @@
-//! `terrane replay irmin-trace`: operations on versioned trees that irmin's benchmark or Octez has recorded, over the context
-//! store.
+//! `terrane replay irmin-trace`: replays operations on versioned trees, recorded by irmin's
+//! benchmark or by Octez, over the context store.
 //!
 //! # JSON
 //!
@@ -40,7 +40,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output;
 use crate::ui::progress::Progress;
 
-/// What `--help` shows at its end.
+/// Examples at the end of the help.
 pub(super) const EXAMPLES: &str = "\
 Examples:
   Replay a trace into a new store, comparing every answer and every hash:
@@ -56,7 +56,7 @@ exit code 1; the message names the block, its level, and row or event, counted f
 that is cut in its last row is replayed up to there. A trace that begins in the middle of a chain \
 needs a store with the commits before it: see `terrane context import`.";
 
-/// What tells the kinds of traces from each other.
+/// Length of the magic bytes that tell the kinds of traces apart.
 const MAGIC_BYTES: u64 = 8;
 
 #[derive(Debug, Args)]
@@ -140,7 +140,7 @@ impl IrminTraceArgs {
             let message = format!("no trace of irmin or Octez: it begins with {found:?}");
             return Err(Failure::usage(message).about(&shown.to_string()));
         }
-        // What is too short for any is refused by its reader.
+        // The reader of a trace refuses a file that is too short for any kind.
         let family = family.unwrap_or(Family::Irmin);
         let input = start.as_slice().chain(file);
         let settings = Settings {
