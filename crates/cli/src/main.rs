@@ -197,6 +197,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return refuse(&arguments, &error),
     };
+
     match progress::watch(command.name(), command.json()).and_then(|()| command.run()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -214,6 +215,7 @@ fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
+
     let json = arguments.iter().any(|argument| argument == "--json");
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if is_help && !json {
@@ -221,10 +223,12 @@ fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(Failure::usage("").code());
     }
+
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
     let failure = Failure::arguments(text);
     output::failure(&named_command(arguments), json, &failure);
+
     ExitCode::from(failure.code())
 }
 

@@ -78,16 +78,20 @@ impl Backup {
             let message = "--to is the store or lies in it; a backup needs a place of its own";
             return Err(Failure::usage(message));
         }
+
         let started = Instant::now();
         let mut reader = open_to_read(&self.store)?;
         let disk = self.mode.disk()?;
+
         if let Some(parent) = self.to.parent() {
             create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
         }
+
         let mut bar = ByteBar::new("copying", self.quiet);
         let mut progress = |done, total| bar.set(done, total);
         let report = reader.back_up(&BackupPlace::new(&self.to).on_disk(disk), &mut progress)?;
         drop(bar);
+
         self.report(&report, started.elapsed().as_secs_f64())
     }
 
@@ -99,12 +103,14 @@ impl Backup {
             count_of(report.versions, "version", "versions"),
             count_of(report.snapshots, "snapshot", "snapshots"),
         ];
+
         let lines = [
             ("backed up", format!("{} to {to}", parts.join(", "))),
             ("commit", report.commit.to_string()),
             ("copied", size(report.files_copied, report.bytes_copied)),
             ("there already", size(report.files_shared, report.bytes_shared)),
         ];
+
         let created = Created {
             to,
             commit: report.commit,
@@ -117,6 +123,7 @@ impl Backup {
             bytes_shared: report.bytes_shared,
             wall_s,
         };
+
         output::report("backup", self.json, &created, &lines).map(|()| 0)
     }
 }

@@ -203,6 +203,7 @@ impl UpsertArgs {
             ("10 lookups + inserts", format!("{:.4} s", report.ten_lookups_and_inserts_s)),
             ("upserts are faster", format!("{:.2} times", report.speedup)),
         ];
+
         output::report(command, self.common.json, &report, &lines)
     }
 }
@@ -228,6 +229,7 @@ impl UnionArgs {
         ];
         let names = ["debt 100 %", "debt 75 %", "debt 50 %", "debt 25 %", "debt 0 %"];
         lines.extend(names.into_iter().zip(report.quarters.iter().map(show)));
+
         output::report(command, self.common.json, &report, &lines)
     }
 }

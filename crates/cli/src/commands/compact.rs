@@ -86,6 +86,7 @@ impl Compact {
             ("store", format!("{}, before {}", bytes(bytes_after), bytes(bytes_before))),
         ];
         let made = Compacted { tables, bytes_before, bytes_after, wall_s };
+
         output::report("compact", self.json, &made, &lines).map(|()| 0)
     }
 }

@@ -435,6 +435,7 @@ fn find(store: &StoreReader, text: Option<&str>) -> Result<Hash, Failure> {
     if let Some(head) = store.branch(text.as_bytes()) {
         return Ok(head);
     }
+
     let mut found: Option<Hash> = None;
     for commit in store.newest() {
         let hash = commit?.hash;
@@ -442,6 +443,7 @@ fn find(store: &StoreReader, text: Option<&str>) -> Result<Hash, Failure> {
             return Err(Failure::usage(format!("several commits begin with {text}")));
         }
     }
+
     found.ok_or_else(|| Failure::not_found(format!("no commit and no branch is {text}")))
 }
 
@@ -493,16 +495,20 @@ impl LogArgs {
         let store = open(&common.store)?;
         let branches = store.branches();
         let limit = self.limit.map_or(usize::MAX, |limit| limit as usize);
+
         let mut commits = Vec::new();
         for commit in store.newest().take(limit) {
             commits.push(Logged::new(&commit?, &branches));
         }
+
         if common.json {
             return output::report(command, true, &Log { commits }, &[]);
         }
+
         let names = ["COMMIT", "DATE", "AUTHOR", "BRANCHES", "MESSAGE"];
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         rows.extend(commits.iter().map(Logged::row));
+
         output::print(&table(names.len(), &rows))
     }
 }
@@ -546,6 +552,7 @@ impl LsArgs {
             let message = format!("a value is at {shown:?}; `terrane context show` writes it");
             return Err(Failure::usage(message));
         }
+
         let mut children = children(&dir)?;
         children.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         children.truncate(self.limit.map_or(usize::MAX, |limit| limit as usize));
@@ -556,7 +563,9 @@ impl LsArgs {
             let (commit, path) = (commit.to_base58(), self.path.clone());
             return output::report(command, true, &Listing { commit, path, entries }, &[]);
         }
+
         let lines: Vec<String> = entries.iter().map(|entry| entry.line(self.long)).collect();
+
         if lines.is_empty() { Ok(()) } else { output::print(&lines.join("\n")) }
     }
 }
@@ -617,6 +626,7 @@ impl ShowArgs {
         if !common.json {
             return output::print(&literal::shown(&value));
         }
+
         let report = Shown {
             commit: commit.to_base58(),
             path: self.path.clone(),
@@ -624,6 +634,7 @@ impl ShowArgs {
             hash_hex: hex(tree.hash().as_bytes()),
             value_hex: hex(&value),
         };
+
         output::report(command, true, &report, &[])
     }
 }
@@ -676,6 +687,7 @@ impl GcArgs {
             store_bytes: store_bytes(dir)?,
             wall_s: started.elapsed().as_secs_f64(),
         };
+
         let mut lines = vec![
             ("kept", count_of(report.kept, "commit", "commits")),
             ("collected", count_of(report.collected, "commit", "commits")),
@@ -692,15 +704,18 @@ impl GcArgs {
         if has_archive {
             lines.push(("archived", bytes(report.archived_bytes)));
         }
+
         if report.put_off > 0 {
             let chunks = count_of(report.put_off, "chunk", "chunks");
             let next = "the disk has no room to rewrite: make room, then `gc --everything`";
             lines.push(("put off", format!("{chunks} that {next}")));
         }
+
         lines.extend([
             ("store", bytes(report.store_bytes)),
             ("time", format!("{:.3} s", report.wall_s)),
         ]);
+
         output::report(command, common.json, &report, &lines)
     }
 }

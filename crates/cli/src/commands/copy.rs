@@ -113,9 +113,11 @@ impl FromArgs {
         if let Some(failure) = stream.failed.take() {
             return Err(failure);
         }
+
         done?;
         let (entries, wall_s) = (stream.digest.count(), stream.started.elapsed().as_secs_f64());
         let digest = hex(&stream.digest.finish());
+
         Ok(Copied { entries, digest, wall_s, entries_per_s: entries as f64 / wall_s })
     }
 }
@@ -135,9 +137,11 @@ impl Stream<'_> {
                 next
             }
         };
+
         self.current = next;
         let (key, found) = &self.current;
         self.digest.add(key, &found.value, found.blob.as_deref());
+
         Ok(true)
     }
 }
@@ -196,10 +200,12 @@ pub(crate) fn to_index(
         index.build_sorted(stream, fill_percent, |_| {})?;
         Ok(index.close()?)
     });
+
     if copied.is_err() && is_new && !was_there && dir.exists() {
         // The failure is what matters; what cannot be removed is an index without entries.
         let _ = fs::remove_dir_all(dir);
     }
+
     copied
 }
 
@@ -244,6 +250,7 @@ fn name_it(store: &Store, from: &TableName, to: &TableName) -> Result<(), Failur
 fn fill(table: &NamedTable, stream: &mut Stream<'_>) -> Result<(), Failure> {
     let mut batch: Vec<(Vec<u8>, StoredValue)> = Vec::new();
     let mut bytes = 0;
+
     loop {
         let is_there = stream.advance()?;
         if is_there {

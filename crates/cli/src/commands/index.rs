@@ -88,7 +88,9 @@ pub(crate) fn delete_range(index: &Index, range: KeyRange) -> Result<u64, Failur
         }
         keys.push(key.to_vec());
     }
+
     let updates: Vec<Update<'_>> = keys.iter().map(|key| Update::Remove(key)).collect();
+
     Ok(index.apply(&updates)? as u64)
 }
 

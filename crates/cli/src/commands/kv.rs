@@ -333,6 +333,7 @@ impl Get {
         if self.raw && self.keys.len() > 1 {
             return Err(Failure::usage("--raw writes the value of one key"));
         }
+
         let keys = arguments(&self.keys)?;
         let source = self.common.read(self.at.as_ref())?;
         let found = source.get_many(&keys)?;
@@ -356,6 +357,7 @@ impl Get {
             }
             return Ok(0);
         }
+
         let is_single = keys.len() == 1;
         let mut lines = Vec::new();
         let mut entries = Vec::new();
@@ -372,11 +374,14 @@ impl Get {
                 blob: blob.map(literal::shown),
             });
         }
+
         if lines.is_empty() && !self.common.json {
             // Not even an empty line: that would be an empty value.
             return failure.map_or(Ok(0), Err);
         }
+
         let got = Lookups { table: name, entries };
+
         output::checked("get", self.common.json, &got, &lines.join("\n"), failure.as_ref())
     }
 }
@@ -403,6 +408,7 @@ impl Record {
                 )));
             }
         }
+
         Ok(())
     }
 }
@@ -457,6 +463,7 @@ fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Record>, Failure> {
         }
         entries.push(Record { key, value, blob });
     }
+
     Ok(entries)
 }
 
@@ -465,6 +472,7 @@ impl Put {
         if let Some(path) = &self.input {
             return entries_of(path, self.line_max);
         }
+
         let mut entries = Vec::new();
         let mut fields = arguments(&self.pairs)?.into_iter();
         while let Some(key) = fields.next() {
@@ -474,6 +482,7 @@ impl Put {
             };
             entries.push(Record { key, value, blob: None });
         }
+
         Ok(entries)
     }
 
@@ -507,12 +516,14 @@ impl Put {
         if let Some(index) = open_if_index(store, name)? {
             return self.put_into(&index, &entries);
         }
+
         if !self.create {
             check_table(store, name).map_err(|failure| match failure.kind() {
                 "bad_input" => failure.with_note("--create makes it"),
                 _ => failure,
             })?;
         }
+
         let store = open_tables_with(store, self.create, self.reserve.bytes())?;
         let (table, created) = match store.table(name) {
             Ok(table) => (table, false),
@@ -532,6 +543,7 @@ impl Put {
         let made = if created { ", which is new" } else { "" };
         let mut lines = vec![("put", format!("{put} in table {name}{made}"))];
         lines.extend(commit.map(|commit| ("commit", commit.to_string())));
+
         output::report("put", *json, &written, &lines).map(|()| 0)
     }
 
@@ -543,6 +555,7 @@ impl Put {
             let key = literal::shown(&record.key);
             return Err(Failure::usage(format!("`{key}` has a blob; a B+tree has none")));
         }
+
         let pairs: Vec<(&[u8], &[u8])> =
             entries.iter().map(|record| (&record.key[..], &record.value[..])).collect();
         index.replace_many(&pairs)?;
@@ -550,6 +563,7 @@ impl Put {
         let entries = entries.len() as u64;
         let written = Written { table: None, created: false, entries, commit: None };
         let put = format!("{} in the B+tree", count_of(entries, "entry", "entries"));
+
         output::report("put", self.common.json, &written, &[("put", put)]).map(|()| 0)
     }
 }
@@ -589,10 +603,12 @@ impl Del {
         let report = Removed { table: name, deleted, absent, commit };
         let entries = count_of(deleted, "entry", "entries");
         let place = name.map_or("the B+tree".to_owned(), |name| format!("table {name}"));
+
         let mut lines = vec![("deleted", format!("{entries} of {place}"))];
         if report.absent > 0 {
             lines.push(("absent", grouped(report.absent)));
         }
+
         output::report("del", self.common.json, &report, &lines).map(|()| 0)
     }
 }
@@ -633,6 +649,7 @@ impl KeyRange {
         while cursor.next_ref()?.is_some() {
             count += 1;
         }
+
         if count == 0 {
             return Ok((0, None));
         }
@@ -641,6 +658,7 @@ impl KeyRange {
             Self::Prefix(prefix) => table.delete_prefix(&prefix)?,
             Self::Between(from, to) => table.delete_range::<Vec<u8>, _>((from, to))?,
         };
+
         Ok((count, Some(ticket.commit())))
     }
 }
@@ -691,7 +709,9 @@ impl Scan {
                 break;
             }
         }
+
         output::flush(&mut out)?;
+
         Ok(entries)
     }
 }

@@ -423,6 +423,7 @@ fn find_root(tree: &Tree, text: Option<&str>) -> Result<Root, Failure> {
     if let Some(Ok(root)) = text.map(str::parse::<Root>) {
         return Ok(root);
     }
+
     let versions = tree.versions()?;
     let Some(text) = text else {
         return Ok(versions.last().map_or(Root::EMPTY, |version| version.root));
@@ -431,8 +432,10 @@ fn find_root(tree: &Tree, text: Option<&str>) -> Result<Root, Failure> {
         let message = "a root is 64 lower-case hexadecimal digits, or the first of them";
         return Err(Failure::usage(format!("{text:?}: {message}")));
     }
+
     let roots = versions.iter().map(|version| version.root).chain([Root::EMPTY]);
     let found: BTreeSet<Root> = roots.filter(|root| root.to_string().starts_with(text)).collect();
+
     match found.len() {
         0 => {
             Err(Failure::not_found(format!("no root of tree {:?} begins with {text}", tree.name())))
@@ -455,6 +458,7 @@ pub(crate) fn list(store: &Store) -> Result<Vec<Listed>, Failure> {
             newest_root: newest.map(|version| version.root.to_string()),
         });
     }
+
     Ok(trees)
 }
 
@@ -493,6 +497,7 @@ impl VersionsArgs {
             let tree = tree.name().to_owned();
             return output::report(command, true, &Versions { tree, versions }, &[]);
         }
+
         let names = ["VERSION", "ROOT", "PARENT", "METADATA"];
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         rows.extend(versions.iter().map(|version| {
@@ -504,6 +509,7 @@ impl VersionsArgs {
                 version.metadata.clone(),
             ]
         }));
+
         output::print(&table(names.len(), &rows))
     }
 }
@@ -521,11 +527,13 @@ impl GetArgs {
             let (tree, root) = (tree.name().to_owned(), root.to_string());
             return output::report(command, true, &Answers { tree, root, values }, &[]);
         }
+
         let mut lines = Vec::with_capacity(values.len());
         for (address, value) in addresses.iter().zip(values) {
             let absent = || Failure::not_found(format!("no value at {address} of root {root}"));
             lines.push(literal::shown(&value.ok_or_else(absent)?));
         }
+
         output::print(&lines.join("\n"))
     }
 }
@@ -550,13 +558,16 @@ impl LeavesArgs {
             }
             return output::flush(&mut out);
         }
+
         let mut leaves = Vec::new();
         for leaf in found {
             let (address, value) = leaf?;
             let address = address.to_string();
             leaves.push(Leaf { address, bytes: value.len() as u64, value_hex: hex(&value) });
         }
+
         let (tree, root, prefix) = (tree.name().to_owned(), root.to_string(), prefix.to_string());
+
         output::report(command, true, &Listing { tree, root, prefix, leaves }, &[])
     }
 }
@@ -591,12 +602,15 @@ impl PruneArgs {
             }
             (tree.retain(&roots)?, None, "several")
         };
+
         if self.compact {
             store.database().compact()?;
         }
+
         let versions = tree.versions()?.len() as u64;
         let tree = tree.name().to_owned();
         let report = Done { tree, pruned, removed, outcome, versions };
+
         let mut lines = vec![("pruned", count_of(pruned, "version", "versions"))];
         match outcome {
             "counted" => lines.push(("kept", "the root, which other versions have".to_owned())),
@@ -607,10 +621,13 @@ impl PruneArgs {
             "empty_root" => lines.push(("kept", "the empty root is always there".to_owned())),
             _ => {}
         }
+
         if let Some(removed) = removed {
             lines.push(("removed", count_of(removed, "node", "nodes")));
         }
+
         lines.push(("left", count_of(versions, "version", "versions")));
+
         output::report(command, self.common.json, &report, &lines)
     }
 }

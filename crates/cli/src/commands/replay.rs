@@ -261,6 +261,7 @@ impl BitcoinArgs {
         ];
         let measured = self.store.measure(name, report)?;
         lines.extend(measured.lines());
+
         output::report(command, self.output.json, &measured, &lines)
     }
 }
@@ -306,6 +307,7 @@ impl ChangesArgs {
         let mut lines: Vec<_> =
             lines.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
         lines.extend(measured.lines());
+
         output::report(command, self.output.json, &measured, &lines)
     }
 }
@@ -323,6 +325,7 @@ impl ChangesArgs {
         let closed = store.close();
         let report = outcome?;
         closed?;
+
         Ok(report)
     }
 }
@@ -357,6 +360,7 @@ impl RadixArgs {
         let Some(dir) = dir else {
             return Err(Failure::usage("engine radix needs --store DIR, or --backend memory"));
         };
+
         Ok(self.redis.opening(self.backend, durability).open_or_create(dir)?)
     }
 }

@@ -296,6 +296,7 @@ impl Snapshot {
                 }
             }
         }
+
         Ok(0)
     }
 }
@@ -348,6 +349,7 @@ impl Listed {
             };
             listed.snapshots.push(snapshot);
         }
+
         listed
     }
 
@@ -371,6 +373,7 @@ impl Listed {
                 snapshot.bytes.map(bytes).unwrap_or_default(),
             ]);
         }
+
         if self.snapshots.is_empty() { "no snapshots".to_owned() } else { table(3, &rows) }
     }
 }
@@ -382,12 +385,15 @@ impl ListArgs {
             let what = if store.exists() { "is not a directory" } else { "does not exist" };
             return Err(Failure::usage(format!("{} {what}", store.display())));
         }
+
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let Inspection::Session(info) = inspect::inspect(&disk, store)? else {
             return Err(Failure::usage(format!("{} is not a store", store.display())));
         };
+
         let listed = Listed::new(info);
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
+
         output::checked("snapshot list", *json, &listed, &listed.text(), failure.as_ref())
     }
 }
@@ -443,6 +449,7 @@ impl DeleteArgs {
         if !self.if_exists {
             check_snapshot(&self.common.store, &self.name)?;
         }
+
         let session = open(&self.common.store)?;
         let deleted = if self.if_exists {
             session.delete_snapshot_if_exists(&self.name)?
@@ -454,6 +461,7 @@ impl DeleteArgs {
         let report = Deleted { name: self.name.as_str(), deleted };
         let done = if deleted { "deleted" } else { "nothing to delete" };
         let lines = [(done, self.name.to_string())];
+
         output::report("snapshot delete", self.common.json, &report, &lines)
     }
 }
@@ -481,9 +489,11 @@ impl ExportArgs {
         if is_same(&self.common.store, dir) {
             return Err(Failure::usage("--to and --store are the same store"));
         }
+
         let started = Instant::now();
         let reader = open_to_read(&self.common.store)?;
         let session = reader.session();
+
         if let Some(parent) = dir.parent()
             && session.snapshot_exists(&self.name)?
         {
@@ -506,11 +516,13 @@ impl ExportArgs {
             files_rebuilt: report.files_rebuilt,
             wall_s: started.elapsed().as_secs_f64(),
         };
+
         let lines = [
             ("exported", format!("{} to {} as {name_there}", self.name, dir.display())),
             ("copied", copied(report.files_copied, report.bytes_copied)),
             ("there already", copied(report.files_shared, report.bytes_shared)),
         ];
+
         output::report("snapshot export", self.common.json, &exported, &lines)
     }
 
@@ -526,10 +538,12 @@ impl ExportArgs {
         let to_failure = |error| Failure::with_file(error, path);
         let summary = output.export((bar, Some(info.data_bytes)), signals, export, to_failure)?;
         let Some(summary) = summary else { return Ok(()) };
+
         let file = path.display().to_string();
         let (name, wall_s) = (self.name.as_str(), started.elapsed().as_secs_f64());
         let lines = summary_lines("exported", format!("{name} to {file}"), &summary);
         let exported = ExportedCanonical { name, file, summary: Summary::new(&summary), wall_s };
+
         output.report("snapshot export", &exported, &output::aligned(&lines))
     }
 }
@@ -599,11 +613,14 @@ impl ImportArgs {
         if is_same(&self.common.store, dir) {
             return Err(Failure::usage("--from and --store are the same store"));
         }
+
         let started = Instant::now();
         let name_here = self.name_here.as_ref().unwrap_or(name);
+
         if has_snapshot(dir, name) == Some(true) {
             check_snapshot_is_new(&self.common.store, name_here)?;
         }
+
         let place = SnapshotPlace::new(dir, name.clone());
         let mut bar = ByteBar::new("importing", self.quiet);
         let mut progress = |done, total| bar.set(done, total);
@@ -624,6 +641,7 @@ impl ImportArgs {
             ("imported", format!("{name} from {} as {name_here}", dir.display())),
             ("copied", copied(report.files_copied, report.bytes_copied)),
         ];
+
         output::report("snapshot import", self.common.json, &imported, &lines)
     }
 
@@ -650,6 +668,7 @@ impl ImportArgs {
             wall_s: started.elapsed().as_secs_f64(),
         };
         let lines = summary_lines("imported", format!("{} as {name}", path.display()), &summary);
+
         output::report("snapshot import", self.common.json, &imported, &lines)
     }
 }

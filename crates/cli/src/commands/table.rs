@@ -253,16 +253,19 @@ impl ListArgs {
             let what = if store.exists() { "is not a directory" } else { "does not exist" };
             return Err(Failure::usage(format!("{} {what}", store.display())));
         }
+
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let Inspection::Session(info) = inspect::inspect(&disk, store)? else {
             return Err(Failure::usage(format!("{} is not a store", store.display())));
         };
+
         let listed = Listed::new(info.store);
         let text = match listed.tables.as_slice() {
             [] => "no tables".to_owned(),
             tables => ListedTable::text(tables),
         };
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
+
         output::checked("table list", *json, &listed, &text, failure.as_ref())
     }
 }
@@ -341,6 +344,7 @@ impl DropArgs {
         if !self.if_exists {
             check_table(&self.common.store, &self.name)?;
         }
+
         let store = open_tables(&self.common.store, false)?;
         let dropped = match store.drop_table(&self.name) {
             Err(terrane::lsm::Error::TableDoesNotExist { .. }) if self.if_exists => false,
@@ -353,6 +357,7 @@ impl DropArgs {
         let report = Dropped { table: self.name.as_str(), dropped };
         let done = if dropped { "dropped" } else { "nothing to drop" };
         let lines = [(done, self.name.to_string())];
+
         output::report("table drop", self.common.json, &report, &lines)
     }
 }

@@ -45,6 +45,7 @@ impl BtreeInfo {
         let info = inspect::inspect(disk, dir)?;
         let used_bytes = info.level_pages.iter().sum::<u64>() * PAGE_SIZE as u64;
         let entries = info.checkpointed_entries;
+
         Ok(Self {
             path: dir.display().to_string(),
             format_version: info.version,
@@ -82,6 +83,7 @@ impl BtreeInfo {
             Some(oldest) => format!("{}, the oldest at generation {oldest}", self.readers),
             None => self.readers.to_string(),
         };
+
         let log = format!(
             "{}, {} from position {}",
             bytes(self.log_bytes),
@@ -89,6 +91,7 @@ impl BtreeInfo {
             self.log_start
         );
         let generation = format!("{}, readable from {}", self.generation, self.oldest_generation);
+
         lines(&[
             ("B+tree", self.path.clone()),
             ("format version", self.format_version.to_string()),

@@ -65,6 +65,7 @@ impl TreeSums {
         self.depth_max = self.depth_max.max(depth);
         self.children_max = self.children_max.max(dir.length(&ROOT)?);
         let mut offset = 0;
+
         loop {
             let page = dir.list(&ROOT, offset, PAGE)?;
             if page.is_empty() {
@@ -104,6 +105,7 @@ impl ContextStoreInfo {
             None => files.archive_bytes,
         };
         let shown = |path: PathBuf| path.display().to_string();
+
         let mut commits = 0;
         let mut newest = None;
         for commit in store.newest() {
@@ -111,10 +113,12 @@ impl ContextStoreInfo {
             commits += 1;
             newest = newest.or(Some(commit.hash.to_base58()));
         }
+
         let branch = |(name, head): (Vec<u8>, Hash)| Branch {
             name: literal::shown(&name),
             head: head.to_base58(),
         };
+
         let mut tree = None;
         if at.is_some() {
             let (commit, context) = checkout(&store, at)?;
@@ -122,6 +126,7 @@ impl ContextStoreInfo {
             sums.add(context.tree(), 0)?;
             tree = Some(sums);
         }
+
         Ok(Self {
             path: dir.display().to_string(),
             scheme: match rules.scheme {
@@ -156,6 +161,7 @@ impl ContextStoreInfo {
         );
         let chunks = format!("{} in {}", bytes(self.chunk_bytes), grouped(self.chunks));
         let place = |dir: Option<&String>| dir.map_or(String::new(), |dir| format!(", in {dir}"));
+
         let mut lines = vec![
             ("context store", self.path.clone()),
             ("rules", rules),
@@ -170,8 +176,10 @@ impl ContextStoreInfo {
             let place = place(self.archive_dir.as_ref());
             lines.push(("archive", format!("{} in {volumes}{place}", bytes(self.archive_bytes))));
         }
+
         let heads = self.branches.iter().map(|Branch { name, head }| format!("{name} at {head}"));
         lines.extend(heads.map(|head| ("branch", head)));
+
         if let Some(tree) = &self.tree {
             let values = format!(
                 "{}, {} in all, the longest {}",
@@ -191,6 +199,7 @@ impl ContextStoreInfo {
                 ("depth", tree.depth_max.to_string()),
             ]);
         }
+
         output::aligned(&lines)
     }
 }

@@ -180,6 +180,7 @@ impl Inspect {
             Failure::check(format!("damage: {first}{more}"))
         });
         let report = Report { shown, damage };
+
         output::checked("inspect", self.json, &report, &text, failure.as_ref())
     }
 
@@ -200,6 +201,7 @@ impl Inspect {
             let text = described.text();
             return Ok(Some((Shown::Context(Box::new(described)), text)));
         }
+
         Ok(None)
     }
 
@@ -218,7 +220,9 @@ impl Inspect {
             let path = path.display();
             return Err(Failure::usage(format!("{path} is not a context store: --at does not apply")));
         }
+
         let inspection = inspect::inspect(&inspector.disk, path);
+
         match inspection.map_err(|error| Failure::with_file(error, path))? {
             Inspection::Session(info) => {
                 self.refuse_page("a store")?;

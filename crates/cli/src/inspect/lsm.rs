@@ -235,6 +235,7 @@ impl Inspector {
             };
             snapshots.push(stored);
         }
+
         let named_tables = info.store.map(|store| self.named_tables(store));
         let Metadata { path, format_version, created } = metadata(path, &info.metadata);
         let store = Store {
@@ -249,6 +250,7 @@ impl Inspector {
             snapshots,
         };
         let text = store.text();
+
         (store, text)
     }
 
@@ -284,10 +286,12 @@ impl Inspector {
     ) -> Result<Snapshot, Failure> {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let sums = Sums::of(info);
+
         let mut levels = Vec::new();
         for (level, info) in (1..).zip(&info.levels) {
             levels.push(LevelRuns { level, merge: merge(info), runs: self.runs(&info.runs)? });
         }
+
         Ok(Snapshot {
             path: path.display().to_string(),
             name: stem,
@@ -320,6 +324,7 @@ impl Inspector {
             }
             Err(error) => return Err(error.into()),
         };
+
         Ok(Run {
             path: info.path.display().to_string(),
             format_version: info.version,
@@ -444,6 +449,7 @@ pub(super) fn page(path: &Path, info: &PageInfo) -> (PageContent, String) {
         dump(&info.content)
     };
     let text = format!("{}\n\n{body}", lines(&head));
+
     (page, text)
 }
 
@@ -510,6 +516,7 @@ impl Segment {
     fn row(&self) -> Vec<String> {
         let number = |number: Option<u64>| number.map(grouped).unwrap_or_default();
         let file = Path::new(&self.path).file_name().unwrap_or_default();
+
         vec![
             file.to_string_lossy().into_owned(),
             self.usage.to_owned(),
@@ -537,9 +544,11 @@ impl ManifestContent {
         if !self.tables.is_empty() {
             parts.push(ListedTable::text(&self.tables));
         }
+
         if !self.versions.is_empty() {
             parts.push(ListedVersion::text(&self.versions));
         }
+
         parts.join("\n\n")
     }
 }
@@ -553,12 +562,14 @@ impl NamedTables {
         if self.log_segments.is_empty() {
             return text;
         }
+
         let names =
             ["LOG", "USAGE", "END", "FIRST COMMIT", "COMMITS", "UPDATES", "WRITTEN", "BYTES"];
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         rows.extend(self.log_segments.iter().map(Segment::row));
         text.push_str("\n\n");
         text.push_str(&table(3, &rows));
+
         text
     }
 }
@@ -599,6 +610,7 @@ impl Store {
         if self.snapshots.is_empty() {
             return head;
         }
+
         let names = [
             "SNAPSHOT",
             "SAVED",
@@ -610,6 +622,7 @@ impl Store {
             "BYTES",
             "MERGE DEBT",
         ];
+
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         for snapshot in &self.snapshots {
             let number = |number: Option<u64>| number.map(grouped).unwrap_or_default();
@@ -626,6 +639,7 @@ impl Store {
                 size(snapshot.merge_debt_bytes),
             ]);
         }
+
         format!("{head}\n\n{}", table(3, &rows))
     }
 }
@@ -654,6 +668,7 @@ impl Snapshot {
             ("merge debt", bytes(self.merge_debt_bytes)),
             ("configuration", format!("{policy}, size ratio {size_ratio}, write buffer {buffer}")),
         ]);
+
         let names = [
             "LEVEL",
             "RUN",
@@ -668,6 +683,7 @@ impl Snapshot {
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         rows.extend(self.write_buffer.iter().map(|run| run.row("buffer")));
         rows.extend(self.last_flush.iter().map(|run| run.row("flush")));
+
         let mut merges = Vec::new();
         for level in &self.levels {
             let inputs = level.merge.as_ref().map_or(0, |merge| merge.input_runs);
@@ -686,16 +702,20 @@ impl Snapshot {
                 ));
             }
         }
+
         let runs = self.levels.iter().flat_map(|level| &level.runs);
         let runs = self.write_buffer.iter().chain(&self.last_flush).chain(runs);
         let masked = runs.filter(|run| run.deleted_ranges > 0).count() as u64;
+
         if masked > 0 {
             let runs = count_of(masked, "run", "runs");
             merges.push(format!("\n{runs} with deleted ranges of keys, which a merge leaves out"));
         }
+
         if rows.len() == 1 {
             return format!("{head}\n\nempty");
         }
+
         format!("{head}\n\n{}{}", table(2, &rows), merges.concat())
     }
 }
@@ -739,6 +759,7 @@ impl Run {
             "level" => "run of a level",
             _ => "image of a write buffer",
         };
+
         lines(&[
             ("run", self.path.clone()),
             ("purpose", purpose.to_owned()),

@@ -49,6 +49,7 @@ impl RadixStoreInfo {
             },
         };
         let redis = marker.as_ref().and_then(|marker| marker.redis.clone());
+
         Ok(Self {
             path: dir.display().to_string(),
             format_version: state_dir::MARKER_VERSION,
@@ -69,6 +70,7 @@ impl RadixStoreInfo {
             lines.push(("servers", self.redis_urls.join(", ")));
             lines.push(("prefix", prefix.clone()));
         }
+
         lines.push(("files", bytes(self.store_bytes)));
         match &self.state {
             Some(state) => {
@@ -87,6 +89,7 @@ impl RadixStoreInfo {
             }
             None => {}
         }
+
         output::aligned(&lines)
     }
 }

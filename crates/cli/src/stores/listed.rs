@@ -67,6 +67,7 @@ impl ListedTable {
             }
         };
         let sum = |field: fn(&Sums) -> u64| sums.as_ref().map(field);
+
         Self {
             id: info.id,
             name: info.name.clone(),
@@ -89,6 +90,7 @@ impl ListedTable {
             (Some(entries), _) => count_of(entries, "entry", "entries"),
             (None, size) => size.map(bytes).unwrap_or_default(),
         };
+
         vec![
             self.name.clone(),
             self.resolve.clone(),
@@ -117,6 +119,7 @@ impl ListedTable {
         ];
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         rows.extend(tables.iter().map(Self::row));
+
         table(2, &rows)
     }
 }

@@ -40,20 +40,24 @@ pub(crate) fn open_or_make<T>(
     if there == DirContent::Other {
         return Err(no_store(dir));
     }
+
     let missing: Vec<PathBuf> = dir
         .ancestors()
         .take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists())
         .map(Path::to_owned)
         .collect();
+
     let done = store::open(&disk(), dir).map_err(Failure::from).and_then(|session| {
         let done = work(&session);
         let closed = session.close();
         done.and_then(|done| closed.map(|()| done).map_err(Failure::from))
     });
+
     if done.is_err() && there == DirContent::Nothing {
         // The failure is what matters; what cannot be removed is an empty store.
         let _ = remove(dir, &missing);
     }
+
     done
 }
 
@@ -82,12 +86,15 @@ pub(crate) fn open_tables_with(
     if there == DirContent::Other || (there == DirContent::Nothing && !made) {
         return Err(no_store(dir));
     }
+
     if let (DirContent::Nothing, Some(parent)) = (there, dir.parent()) {
         create_dirs(disk().as_ref(), parent).map_err(terrane::lsm::Error::from)?;
     }
+
     let mut session = SessionOptions::default().create_dir();
     session.reserve_bytes = reserve_bytes;
     let options = StoreOptions::default().session(session).durability(Durability::Each);
+
     Ok(Store::open(disk(), dir, &options.log_bytes_max(LOG_BYTES))?)
 }
 
@@ -227,5 +234,6 @@ fn remove(dir: &Path, made: &[PathBuf]) -> std::io::Result<()> {
             }
         }
     }
+
     made.iter().filter(|dir| dir.exists()).try_for_each(fs::remove_dir)
 }

@@ -80,11 +80,13 @@ impl Source {
             let config = config_of(&disk, dir)?;
             return Ok(Self::Index(IndexReader::open(disk, dir, &config)?));
         }
+
         let reader = open_to_read(dir)?;
         let table = match at {
             Some(version) => version.open(&reader)?.table(table)?,
             None => reader.table(table)?,
         };
+
         Ok(Self::Table(reader, table))
     }
 
@@ -147,6 +149,7 @@ impl Source {
                 }
             }
         }
+
         Ok(count)
     }
 

@@ -49,6 +49,7 @@ impl VersionRef {
             Self::Number(number) => number.to_string(),
             Self::Name(name) => format!("`{name}`"),
         };
+
         match versions.iter().find(is_it) {
             Some(version) => Ok(version.number),
             None => Err(terrane::lsm::Error::VersionDoesNotExist { version: missing() }.into()),

@@ -18,7 +18,9 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
     if !starts_with_digit || !plain.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("not a count; write 5000, 100_000, 10k or 10M".to_owned());
     }
+
     let number: Option<u64> = plain.parse().ok();
+
     number.and_then(|number| number.checked_mul(unit)).ok_or_else(|| "too large".to_owned())
 }
 
@@ -67,6 +69,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     };
     let number =
         count(digits).map_err(|_| "not a size; write 4096, 4KiB, 256MiB or 1GB".to_owned())?;
+
     number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
 }
 
@@ -135,6 +138,7 @@ mod tests {
         ] {
             assert_eq!(count(text), Ok(number), "{text}");
         }
+
         for text in ["", "M", "-1", "+1", "1.5", "1 000", "_1", "1MB", "99999999999999999999", "k"]
         {
             assert!(count(text).is_err(), "{text:?}");
@@ -179,9 +183,11 @@ mod tests {
         ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
+
         for (text, is_reserve) in [("0", true), ("63KiB", false), ("1TiB", true), ("2TiB", false)] {
             assert_eq!(reserve(text).is_ok(), is_reserve, "{text}");
         }
+
         for text in ["", "KiB", "1.5GB", "1 GB", "1gb", "4K", "1kMiB", "-1", "16777216TiB"] {
             assert!(size(text).is_err(), "{text:?}");
         }

@@ -65,6 +65,7 @@ fn content(path: &Path) -> Result<Vec<u8>, Failure> {
     if bytes.len() > FILE_BYTES_MAX {
         return Err(Failure::usage(format!("{shown}: more than {FILE_BYTES_MAX} bytes")));
     }
+
     Ok(bytes)
 }
 

@@ -81,9 +81,11 @@ pub(crate) fn checked<T: Serialize>(
     } else {
         print(text)?;
     }
+
     let Some(failure) = failure else { return Ok(0) };
     // The exit code says it too, if nobody reads standard error.
     let _ = writeln!(io::stderr(), "terrane: {}", failure.message());
+
     Ok(failure.code())
 }
 

@@ -73,6 +73,7 @@ pub(crate) fn watch(command: &'static str, json: bool) -> Result<(), Failure> {
             }
         }
     };
+
     thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(refused)
 }
 
@@ -102,15 +103,18 @@ impl ByteBar {
         if !self.wanted {
             return;
         }
+
         let name = self.name;
         let bar = self.bar.get_or_insert_with(|| {
             let left = if total.is_some() { BYTES_LEFT } else { "" };
             hidden_bar(name, "{binary_bytes_per_sec}", "{bytes}", left, total)
         });
+
         if !self.drawn && self.started.elapsed() >= DELAY {
             self.drawn = true;
             bar.set_draw_target(ProgressDrawTarget::stderr());
         }
+
         bar.set_position(done);
     }
 }
@@ -128,6 +132,7 @@ impl Monitor for Progress {
         if !self.wanted {
             return;
         }
+
         let bar = match self.bar.take() {
             Some((of, bar)) if of == phase => bar,
             _ => {
@@ -135,11 +140,13 @@ impl Monitor for Progress {
                 bar(phase, total)
             }
         };
+
         // Until then the bar only learns how fast the work goes.
         if !self.drawn && self.started.elapsed() >= DELAY {
             self.drawn = true;
             bar.set_draw_target(ProgressDrawTarget::stderr());
         }
+
         bar.set_position(done);
         self.bar = Some((phase, bar));
     }
@@ -206,5 +213,6 @@ fn hidden_bar(
         // Only memory is written to, which takes everything.
         let _ = write!(text, "{:.0}/s", state.per_sec());
     });
+
     ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()).with_style(style)
 }

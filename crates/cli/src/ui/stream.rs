@@ -142,6 +142,7 @@ impl<'a> Output<'a> {
             // Nobody reads on, which is no failure.
             if self.is_stdout && out.get_ref().is_unread { Ok(None) } else { exported }
         };
+
         if self.is_stdout {
             write(&mut io::stdout().lock())
         } else {
@@ -184,6 +185,7 @@ impl<'a> Output<'a> {
         if self.json {
             return output::report(command, true, report, &[]);
         }
+
         output::print(text)
     }
 }
@@ -201,6 +203,7 @@ fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
     if is_stream(path) {
         return Ok((Box::new(io::stdin().lock()), None));
     }
+
     let unreadable = |error: io::Error| {
         let message = format!("{}: {error}", path.display());
         match error.kind() {
@@ -213,6 +216,7 @@ fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
     if metadata.is_dir() {
         return Err(Failure::usage(format!("{} is a directory", path.display())));
     }
+
     Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
 }
 
@@ -248,6 +252,7 @@ fn create_beside(path: &Path, ModeArgs { mode }: ModeArgs) -> io::Result<(PathBu
             Err(error) => return Err(error),
         }
     }
+
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
@@ -278,6 +283,7 @@ impl Target {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(error)),
         };
+
         let path = match &there {
             Some(there) if there.is_dir() => {
                 return Err(Failure::usage(format!("{shown} is a directory")));
@@ -297,12 +303,14 @@ impl Target {
 
         let (beside, file) = create_beside(&path, mode).map_err(failed)?;
         let target = Self { path, beside: Some(beside), replaces: there.is_some(), file };
+
         if let Some(there) = there.filter(|_| mode.mode.is_none())
             && let Err(error) = target.file.set_permissions(there.permissions())
         {
             target.discard();
             return Err(failed(error));
         }
+
         Ok(target)
     }
 
@@ -323,6 +331,7 @@ impl Target {
         if written.is_err() {
             self.discard();
         }
+
         written
     }
 
@@ -332,6 +341,7 @@ impl Target {
         if self.replaces {
             return fs::rename(beside, &self.path);
         }
+
         // Unlike a renaming, a link does not replace what somebody else has put there meanwhile.
         match fs::hard_link(beside, &self.path) {
             Ok(()) => fs::remove_file(beside),

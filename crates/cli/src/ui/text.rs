@@ -25,6 +25,7 @@ pub(crate) fn time(ns: u64) -> String {
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = era * 400 + year_in_era + u64::from(month <= 2);
     let (hour, minute, second) = (in_day / 3600, in_day / 60 % 60, in_day % 60);
+
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 

@@ -85,6 +85,7 @@ pub(crate) fn verify(
         let left = count_of(checked.left, "problem is", "problems are");
         Failure::check(format!("{}: {left} left", dir.display()))
     });
+
     output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
 }
 
@@ -122,6 +123,7 @@ fn mend(disk: &Arc<dyn Disk>, dir: &Path, loss: Loss, quiet: bool) -> Result<Che
         checked.repair = Some(Repaired::new(repair));
         return Ok(checked);
     }
+
     Ok(Checked::new(check()?).after(repair, found))
 }
 
@@ -202,13 +204,16 @@ impl Repaired {
             );
             return lines;
         }
+
         if self.tree_lost {
             lines.push("the tree file was missing: made anew from what the log has".to_owned());
         }
+
         if self.superblocks_rewritten > 0 {
             lines.push("repair: a superblock was written anew; everything else was whole".into());
             return lines;
         }
+
         let did = [
             count_of(self.pages_scanned, "page scanned", "pages scanned"),
             count_of(self.leaves_kept, "leaf kept", "leaves kept"),
@@ -218,6 +223,7 @@ impl Repaired {
         ];
         let entries = count_of(self.entries, "entry", "entries");
         lines.push(format!("repair: {}: {entries} in the index", did.join(", ")));
+
         lines
     }
 }
@@ -249,9 +255,11 @@ impl Checked {
         let mut mended: Vec<Problem> =
             found.into_iter().filter(|problem| !self.problems.contains(problem)).collect();
         let ranges = || repair.stale.iter().chain(&repair.lost);
+
         for problem in &mut mended {
             problem.repaired = !ranges().any(|range| problem.keys.lie_in(range));
         }
+
         let is_unreported =
             |range: &&Keys| !mended.iter().any(|problem| problem.keys.lie_in(range));
         let unreported = ranges().filter(is_unreported).count() + repair.log_lost.len();
@@ -260,6 +268,7 @@ impl Checked {
         self.repaired = self.problems.iter().filter(|problem| problem.repaired).count() as u64;
         self.left = self.problems.len() as u64 - self.repaired + unreported as u64;
         self.repair = Some(repair);
+
         self
     }
 
@@ -270,12 +279,14 @@ impl Checked {
             let fate = if *repaired { "; repaired" } else { "" };
             lines.push(format!("{file}: offset {offset_bytes}: {rule}{keys}{fate}"));
         }
+
         lines.extend(self.repair.iter().flat_map(Repaired::lines));
         let outcome = match (self.repaired, self.left) {
             (0, 0) => "no problem".to_owned(),
             (0, left) => count_of(left, "problem", "problems"),
             (repaired, left) => format!("repaired {repaired}, left {left}"),
         };
+
         let checked = [
             count_of(self.leaves, "leaf", "leaves"),
             count_of(self.nodes, "inner page", "inner pages"),
@@ -288,6 +299,7 @@ impl Checked {
             "checked {checked} in {:.3} s, leaves {fill:.0} % full: {outcome}",
             self.wall_s
         ));
+
         lines.join("\n")
     }
 }

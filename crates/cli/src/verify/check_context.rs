@@ -118,6 +118,7 @@ pub(crate) fn verify(
     } else {
         lost.map(|lost| Failure::check(format!("{}: {}", dir.display(), lost.text())))
     };
+
     output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
 }
 
@@ -168,6 +169,7 @@ impl Checked {
     fn new(report: &CheckReport) -> Self {
         let kinds = &report.kinds;
         let kind = |kind, KindCount { count, bytes }| Counted { kind, records: count, bytes };
+
         Self {
             repaired: 0,
             left: report.problem_count,
@@ -200,9 +202,11 @@ impl Checked {
         };
         let mut mended: Vec<Problem> = before.problems.iter().map(Problem::new).collect();
         mended.retain(|problem| !is_left(problem));
+
         for problem in &mut mended {
             problem.repaired = true;
         }
+
         self.repaired = mended.len() as u64;
         mended.append(&mut self.problems);
         self.problems = mended;
@@ -216,17 +220,20 @@ impl Checked {
             lines.push(format!("repair: made {control}the index anew, {entries}"));
             lines.extend(repair.lost.iter().flat_map(Lost::lines));
         }
+
         let outcome = match (self.repaired, self.left) {
             (0, 0) => "no problem".to_owned(),
             (0, left) => count_of(left, "problem", "problems"),
             (repaired, left) => format!("repaired {repaired}, left {left}"),
         };
+
         let checked = [
             format!("{} in {}", bytes(self.bytes), count_of(self.chunks, "chunk", "chunks")),
             count_of(self.commits, "commit", "commits"),
             count_of(self.objects, "object", "objects"),
         ];
         lines.push(format!("checked {} in {:.3} s: {outcome}", checked.join(", "), self.wall_s));
+
         lines.join("\n")
     }
 }

@@ -96,6 +96,7 @@ pub(crate) fn verify(
             Err(error) => return Err(error.into()),
         }
     }
+
     checked.repaired = checked.problems.iter().filter(|problem| problem.repaired).count() as u64;
     let lost = checked.repair.as_ref().filter(|repair| !repair.was_refused);
     let lost = lost.map_or(0, |repair| repair.lost);
@@ -105,6 +106,7 @@ pub(crate) fn verify(
         let left = count_of(checked.left, "problem is", "problems are");
         Failure::check(format!("{}: {left} left", dir.display()))
     });
+
     output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
 }
 
@@ -126,6 +128,7 @@ impl Repair {
             tree: dropped.tree,
             root: dropped.root.to_string(),
         });
+
         Self {
             was_refused: repaired.was_refused,
             versions: repaired.kept,
@@ -145,6 +148,7 @@ impl Repair {
             format!("version {}{tree}, root {}", dropped.version, dropped.root)
         };
         let fate = if self.was_refused { "would be dropped" } else { "is dropped" };
+
         let mut lines: Vec<String> =
             self.dropped.iter().map(|dropped| format!("{} {fate}", of_tree(dropped))).collect();
         if self.unreadable > 0 {
@@ -152,10 +156,12 @@ impl Repair {
                 count_of(self.unreadable, "row of a version or tree", "rows of versions and trees");
             lines.push(format!("{lost} cannot be read"));
         }
+
         if self.unreferenced > 0 {
             let stops = count_of(self.unreferenced, "row of a node", "rows of nodes");
             lines.push(format!("no version that is left needs {stops}"));
         }
+
         let named = if self.was_refused { "would be named" } else { "is named" };
         lines.extend(self.named.iter().map(|name| format!("a tree without a name {named} {name}")));
         lines.push(if self.was_refused {
@@ -166,6 +172,7 @@ impl Repair {
             let removed = count_of(self.rows_removed, "row", "rows");
             format!("repair: removed {removed}, wrote {}; {kept} whole", grouped(self.rows_written))
         });
+
         lines
     }
 }
@@ -211,20 +218,25 @@ impl Checked {
         if self.check_files(&database, marker.back_end, quiet)? {
             return Ok(());
         }
+
         let store = redis.reading().open(dir)?;
         let checked = store.database().check();
         let report = store.verify();
         let trees = store.trees();
         store.close()?;
+
         for rule in checked? {
             self.note(&database, None, rule);
         }
+
         let (report, trees) = (report?, trees?);
         for radix::Problem { place, rule } in report.problems {
             self.note(&database, Some(place), rule);
         }
+
         (self.trees, self.versions, self.nodes) =
             (trees.len() as u64, report.versions, report.nodes);
+
         Ok(())
     }
 
@@ -264,6 +276,7 @@ impl Checked {
             }
             _ => {}
         }
+
         Ok(false)
     }
 
@@ -286,6 +299,7 @@ impl Checked {
             (repaired, left) => format!("repaired {repaired}, left {left}"),
         };
         lines.push(format!("checked {} in {:.3} s: {outcome}", checked.join(", "), self.wall_s));
+
         lines.join("\n")
     }
 }

@@ -230,6 +230,7 @@ impl Verify {
         if !self.dir.try_exists().unwrap_or(true) {
             return Err(Failure::usage(format!("{} does not exist", self.dir.display())));
         }
+
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if IndexPath::of(&disk, &self.dir)? == Some(IndexPath::Dir) {
             let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };
@@ -247,6 +248,7 @@ impl Verify {
             let repair = self.repair.then_some(loss);
             return check_context::verify(&disk, &self.dir, repair, (self.json, self.quiet));
         }
+
         let started = Instant::now();
         let mut bar = ByteBar::new("checking", self.quiet);
         let mut progress = |done, total| bar.set(done, total);
@@ -261,10 +263,13 @@ impl Verify {
         let mut checked = Checked::new(report?, started.elapsed().as_secs_f64());
         let was_refused = !self.accept_loss && checked.droppable() > 0;
         checked.repair = checked.repair.filter(|_| self.repair && !checked.problems.is_empty());
+
         if let Some(repair) = &mut checked.repair {
             repair.was_refused = was_refused;
         }
+
         let failure = checked.failure(&self.dir);
+
         output::checked("verify", self.json, &checked, &checked.text(), failure.as_ref())
     }
 }
@@ -337,6 +342,7 @@ impl Lost {
             LostWhat::Directory => "directory",
             _ => "other",
         };
+
         report
     }
 
@@ -401,6 +407,7 @@ impl Checked {
         let left = report.problems.iter().filter(is_left).count() + report.lost.len();
         let repaired = report.problems.iter().filter(|problem| problem.repaired).count();
         let lost = report.lost.iter().map(Lost::new).collect();
+
         Self {
             repaired: repaired as u64,
             left: left as u64,
@@ -449,6 +456,7 @@ impl Checked {
             let keys = gap.unwrap_or_default();
             lines.push(format!("{file}: offset {offset_bytes}: {rule}{keys}{needs}; {fate}"));
         }
+
         lines.extend(self.repair.iter().flat_map(|repair| &repair.lost).map(Lost::text));
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         let dropped = self.problems.iter().filter(|problem| problem.dropped).count() as u64;
@@ -465,11 +473,13 @@ impl Checked {
                 format!("{problems}, repaired {repaired}{dropped}, left {left}")
             }
         };
+
         let mut checked = vec![count_of(self.snapshots, "snapshot", "snapshots")];
         if self.tables > 0 {
             checked.push(count_of(self.tables, "table", "tables"));
             checked.push(count_of(self.commits, "commit in the log", "commits in the log"));
         }
+
         checked.extend([
             count_of(self.runs, "run", "runs"),
             count_of(self.pages, "page", "pages"),
@@ -477,9 +487,11 @@ impl Checked {
         ]);
         lines.push(format!("checked {} in {:.3} s: {outcome}", checked.join(", "), self.wall_s));
         let mendable = self.problems.iter().filter(|p| p.repairable && !p.repaired).count();
+
         if mendable > 0 {
             lines.push(format!("with --repair {mendable} can be mended without loss"));
         }
+
         let droppable = self.droppable();
         if droppable > 0 {
             let problems = count_of(droppable, "problem ends", "problems end");
@@ -488,6 +500,7 @@ impl Checked {
                  is damaged with --repair --accept-loss"
             ));
         }
+
         lines.join("\n")
     }
 
@@ -500,6 +513,7 @@ impl Checked {
     fn failure(&self, dir: &Path) -> Option<Failure> {
         let dir = dir.display();
         let lost = self.repair.as_ref().map_or(0, |repair| repair.lost.len() as u64);
+
         match (self.left, lost) {
             (0, _) => None,
             (left, lost) if left == lost => {

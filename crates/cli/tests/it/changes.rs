@@ -40,11 +40,13 @@ fn history() -> (String, Value) {
         digest(&[(&[1], &[])]),
         digest(&[(&[1], &[])]),
     );
+
     let report = json!({
         "ok": true, "command": "replay changes", "blocks": 3, "height": 4, "puts": 7, "deletes": 2,
         "gets": 3, "rollbacks": 1, "checks_passed": 3 + 2 + 2 + 2 + 10 + 2, "count": 2,
         "digest": last, "roots": {},
     });
+
     (text, report)
 }
 
@@ -92,6 +94,7 @@ fn compressed_files_and_standard_input_give_the_same() {
         ("a.gz", [gzip(front), gzip(back)].concat()),
         ("a.zst", [zstd_frame(front), skippable.to_vec(), zstd_frame(back)].concat()),
     ];
+
     for (name, bytes) in files {
         let file = place.write(name, &bytes);
         let found = place.replay("changes", &[text(&file), "--engine", "memory"]).done();
@@ -104,6 +107,7 @@ fn compressed_files_and_standard_input_give_the_same() {
         let plain = place.write(name, history.as_bytes());
         place.replay("changes", &[text(&plain), "--engine", "memory"]).failed(2);
     }
+
     let mut child = crate::program::command();
     child.args(["replay", "changes", "-", "--engine", "memory", "--json"]);
     child.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
@@ -206,6 +210,7 @@ fn the_first_line_is_that_of_a_history() {
         let message = place.replay("changes", &[text(&file)]).failed(2);
         assert!(message.contains("history line 1: the first line must be"), "{message}");
     }
+
     let place = Place::new();
     let message = place.replay("changes", &[text(&place.path("absent"))]).failed(2);
     assert!(message.contains("absent"), "{message}");
@@ -246,6 +251,7 @@ fn a_key_that_the_engine_refuses_is_named_by_its_line_and_costs_no_good_block() 
     for block in 1..=50 {
         writeln!(lines, "begin {block}\nput {block:02x} 00\nend").unwrap();
     }
+
     for record in ["put", "del", "get"] {
         let value = if record == "del" { "" } else { " 00" };
         let long = format!("{lines}begin 51\n{record} {}{value}\nend\n", "ab".repeat(4001));
@@ -315,10 +321,12 @@ fn a_later_file_is_resumed_even_if_the_block_before_it_is_no_longer_kept() {
         place.replay("changes", &[text(&file), "--resume", "--keep-versions", "30"])
     };
     assert_eq!(replay(1..=100).done()["blocks"], 100);
+
     for (end, blocks) in [(150, 50), (190, 40), (200, 10), (200, 0)] {
         let json = replay(101..=end).done();
         assert_eq!((&json["blocks"], &json["count"]), (&blocks.into(), &end.into()), "to {end}");
     }
+
     let message = replay(102..=200).failed(2);
     assert!(message.contains("does not lead to the store's state"), "{message}");
     assert_eq!(replay(1..=210).done()["blocks"], 10);
@@ -331,7 +339,9 @@ fn kept_versions_bound_how_far_back_a_history_goes() {
     for block in 0..10 {
         writeln!(lines, "begin {block}\nput {block:02x} 00\nend").unwrap();
     }
+
     let history = |target: u64| format!("{lines}rollback {target}\nexpect count={}\n", target + 1);
+
     for (target, code) in [(6, 2), (7, 0)] {
         let file = place.write("history", history(target).as_bytes());
         let arguments = [text(&file), "--keep-versions", "3", "--engine", "memory"];
@@ -404,6 +414,7 @@ fn the_context_engine_goes_on_in_another_process_and_back_as_far_as_versions_are
             &[&[text(&file), "--checkpoint-every", "7"], &arguments[..]].concat(),
         )
     };
+
     let mut lines = String::new();
     for block in 1..=300 {
         writeln!(lines, "begin {block}\nput {block:04x} {block:04x}\nput 00 {block:04x}\nend")
@@ -413,6 +424,7 @@ fn the_context_engine_goes_on_in_another_process_and_back_as_far_as_versions_are
             assert_eq!((&found["blocks"], &found["count"]), (&100.into(), &(block + 1).into()));
         }
     }
+
     let message = replay(&format!("{lines}rollback 270\n")).failed(2);
     assert!(message.contains("the oldest block kept is 271"), "{message}");
     let found =

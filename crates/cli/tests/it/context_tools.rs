@@ -158,6 +158,7 @@ fn a_damaged_or_foreign_snapshot_is_no_commit_and_a_cut_import_is_begun_anew() {
     let mut damaged = bytes.clone();
     let value = damaged.windows(20).position(|part| part == [7; 20]).unwrap();
     damaged[value] ^= 1;
+
     for (bytes, code, part) in [
         (&b"TRNMSNAQ and so on, for as long as a head of a snapshot is, which takes about a hundred bytes"[..], 2, "is no snapshot"),
         (&bytes[..50], 2, "ends after 50 bytes"),
@@ -172,6 +173,7 @@ fn a_damaged_or_foreign_snapshot_is_no_commit_and_a_cut_import_is_begun_anew() {
             message.contains("an import into")
         });
     }
+
     context(&other, &["import", text(&file)]).done();
     assert_eq!(hashes(&other), [second]);
     // Into a store that is there, too, and it stays as it was.
@@ -191,6 +193,7 @@ fn files_are_replaced_only_by_force_and_what_is_not_there_is_not_exported() {
     let place = Place::new();
     store(&place);
     let file = place.write("file", b"mine");
+
     for what in [&["export"][..], &["prove", "--find", "protocol"]] {
         let arguments = [what, &[text(&file)]].concat();
         assert!(context(&place, &arguments).failed(2).contains("--force"));
@@ -305,6 +308,7 @@ fn no_changed_byte_of_a_proof_is_taken() {
     let made = context(&place, &arguments).done();
     let root = made["root_hex"].as_str().unwrap().to_owned();
     let bytes = std::fs::read(&file).unwrap();
+
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 1 << (at % 8);
@@ -312,6 +316,7 @@ fn no_changed_byte_of_a_proof_is_taken() {
         let answer = verify_proof(&file, &["--root", &root, "--find", "data/version"]);
         assert!(matches!(answer.code, Some(1 | 2)), "{at}: {answer:?}");
     }
+
     let cut = place.write("cut", &bytes[..bytes.len() - 1]);
     let trusted = ["--root", &root];
     assert!(verify_proof(&cut, &trusted).failed(2).contains("cut: byte"));
@@ -365,6 +370,7 @@ fn values(place: &Place, commit: &str, dir: &str, found: &mut BTreeSet<(String, 
 fn a_difference_and_a_dump_are_what_a_walk_by_hand_finds() {
     let place = Place::new();
     let [first, second, third] = store(&place).map(|hash| hash.to_base58());
+
     for (from, to) in [(&first, &second), (&second, &third), (&third, &first), (&first, &first)] {
         let found = [from, to].map(|commit| {
             let mut found = BTreeSet::new();
@@ -402,6 +408,7 @@ fn a_difference_and_a_dump_are_what_a_walk_by_hand_finds() {
             .collect();
         assert_eq!(dumped, paths(&new));
     }
+
     let below = context(&place, &["diff", &second, &third, "--below", "data/dir"]).done();
     assert_eq!(below["changes"], json!([{"path": "data/dir/deep", "change": "removed"}]));
     let summary = context(&place, &["diff", &first, "--summary"]).done();

@@ -97,6 +97,7 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     let store = filled(&place, "main");
     let index = place.path("index");
     let build = ["index", "build", "--from", text(&store)];
+
     for (options, why) in [
         (&["--from-table", "other"][..], "does not exist"),
         (&["--key-bytes", "14"], "a key of 13 bytes"),
@@ -109,18 +110,21 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
         assert!(message.contains(why), "{options:?}: {message}");
         assert!(!index.exists(), "{options:?}");
     }
+
     let nowhere = place.path("nowhere");
     let message = call(&index, &["index", "build", "--from", text(&nowhere)]).failed(2);
     assert!(message.contains("does not exist") && !index.exists(), "{message}");
     let long = format!("long\t{}\n", "x".repeat(800));
     let long = place.write("long", long.as_bytes());
     let blob = place.write("blob", b"key\tvalue\tblob\n");
+
     for (table, input, why) in [("long", &long, "800 bytes"), ("blob", &blob, "`key` has a blob")] {
         call(&store, &["put", "--input", text(input), "--create", "--table", table]).done();
         let options = [&build[..], &["--from-table", table]].concat();
         let message = call(&index, &options).failed(2);
         assert!(message.contains(why) && !index.exists(), "{message}");
     }
+
     // Whatever is there stays as it was.
     call(&index, &build).done();
     assert!(call(&index, &build).failed(2).contains("has entries"));
@@ -171,6 +175,7 @@ fn entries_of_a_btree_are_put_and_deleted() {
     assert_eq!(call(&index, &["del", "--prefix", "more/"]).done()["deleted"], 5_000);
     assert_eq!(call(&index, &["count"]).done()["count"], 3_000 + 1 - 103);
     let long = "k".repeat(600);
+
     for (arguments, why) in [
         (&["put", "a", "1", "--upsert"][..], "no resolve function"),
         (&["put", "a", "1", "--reserve", "1MiB"], "no reserve"),
@@ -181,5 +186,6 @@ fn entries_of_a_btree_are_put_and_deleted() {
         let message = call(&index, arguments).failed(2);
         assert!(message.contains(why), "{message}");
     }
+
     assert_eq!(call(&index, &["count"]).done()["count"], 3_000 + 1 - 103);
 }

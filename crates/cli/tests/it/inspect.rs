@@ -42,17 +42,21 @@ fn a_store_is_listed_with_its_snapshots() {
     let snapshots = json["snapshots"].as_array().unwrap();
     let names: Vec<&str> = snapshots.iter().map(|s| s["name"].as_str().unwrap()).collect();
     assert_eq!(names, NAMES);
+
     for snapshot in snapshots {
         assert_eq!(snapshot["label"], LABEL);
         assert!(is_time(&snapshot["saved"]));
         assert!(snapshot["stored_entries"].as_u64().unwrap() > 1_000);
         assert!(snapshot["tombstones"].as_u64().unwrap() > 0);
     }
+
     let answer = inspect(&store.dir(), &[]);
     let text = shown(&answer);
+
     for word in [LABEL, NAMES[0], NAMES[1], "MERGE DEBT", "TOMBSTONES"] {
         assert!(text.contains(word), "{word}: {text}");
     }
+
     let metadata = inspect(&store.dir().join("metadata"), &["--json"]).done();
     assert_eq!((&metadata["kind"], &metadata["created"]), (&"metadata".into(), &json["created"]));
 }
@@ -61,6 +65,7 @@ fn a_store_is_listed_with_its_snapshots() {
 fn a_snapshot_is_shown_level_by_level() {
     let store = Store::new();
     let of_store = inspect(&store.dir(), &["--json"]).done();
+
     for (at, name) in NAMES.into_iter().enumerate() {
         let json = inspect(&store.snapshot(name), &["--json"]).done();
         assert_eq!((&json["kind"], &json["name"]), (&"snapshot".into(), &name.into()));
@@ -113,6 +118,7 @@ fn a_run_and_its_pages_are_shown() {
         entries += answer["entries"].as_array().map_or(0, Vec::len) as u64;
         kinds.push(answer["page_kind"].as_str().unwrap().to_owned());
     }
+
     assert_eq!(entries, run.meta.entries);
     assert_eq!(kinds.last().unwrap(), "footer");
     kinds.sort();
@@ -163,6 +169,7 @@ fn what_is_not_terranes_is_refused_as_bad_input() {
     assert!(message.contains("a store") && message.contains("notes.txt"), "{message}");
     let message = inspect(&folder.path().join("missing"), &["--json"]).failed(2);
     assert!(message.contains("missing"), "{message}");
+
     for (path, page) in
         [(store.dir(), "0"), (store.snapshot("late"), "0"), (store.run().path, "100000")]
     {
@@ -233,6 +240,7 @@ fn store_of(kind: &str, place: &Place) {
         let output = command().args(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
     });
+
     match kind {
         "lsm" => {
             call(&["put", "key", "value", "--create", "--store", path]);
@@ -290,12 +298,14 @@ fn an_unknown_version_is_named_beside_the_known_one() {
         reseal_page(bytes, run.meta.identity, footer as u32);
     });
     let files = [run.path, store.snapshot("late"), store.dir().join("metadata")];
+
     for path in &files[1..] {
         edit(path, |bytes| {
             bytes[8] = 9;
             reseal_manifest(bytes);
         });
     }
+
     for (path, newest) in files.iter().zip([2, 5, 1]) {
         let message = inspect(path, &["--json"]).failed(2);
         let wanted = format!("format version 9; this program reads {newest}");
@@ -324,13 +334,16 @@ fn a_canonical_export_says_its_count_and_digest() {
     let exported = exported.done();
     let json = inspect(&file, &["--json"]).done();
     assert_eq!((&json["kind"], &json["format_version"]), (&"canonical".into(), &1.into()));
+
     for field in ["count", "digest", "bytes"] {
         assert_eq!(json[field], exported[field], "{field}");
     }
+
     let answer = inspect(&file, &[]);
     let digest = format!("digest            {}", json["digest"].as_str().unwrap());
     assert!(answer.code == Some(0) && answer.stdout.contains(&digest), "{answer:?}");
     inspect(&file, &["--page", "0", "--json"]).failed(2);
+
     for (bytes, words) in [
         (json["bytes"].as_u64().unwrap() - 1, "late.canonical: byte"),
         (52, "byte 52"),
@@ -355,6 +368,7 @@ fn help_shows_examples() {
 fn the_constants_of_context_stores_and_proofs_are_those_of_their_documents() {
     let json = inspect(Path::new("constants"), &["--json"]).done();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format");
+
     let mut found = 0;
     for (document, prefix) in [
         ("context-chunk.md", "CONTEXT"),
@@ -378,5 +392,6 @@ fn the_constants_of_context_stores_and_proofs_are_those_of_their_documents() {
             found += 1;
         }
     }
+
     assert!(found >= 35, "{found}");
 }

@@ -57,6 +57,7 @@ fn the_published_trace_ends_in_the_published_commit_and_its_cut_row_is_tolerated
         }
         assert!(report["read_bytes"].is_u64() && report["write_bytes"].is_u64(), "{report}");
     }
+
     // A part that is not read cannot be reported as cut.
     let report = replay(&place, &published(), &["--until", "1"]).done();
     assert_eq!((&report["truncated_at"], &report["commits"]), (&Value::Null, &1.into()));
@@ -108,6 +109,7 @@ fn a_recorded_workload_gives_the_same_hashes_also_while_old_commits_are_collecte
     let tip = tip.unwrap().to_string();
     let collected =
         ["--gc-every", "4", "--gc-distance", "3", "--relaxed", "--memory-budget", "1MiB"];
+
     for (arguments, collections) in [(&[][..], 0), (&collected[..], 3)] {
         let place = Place::new();
         let report = replay(&place, &trace, arguments).done();
@@ -185,6 +187,7 @@ fn of_octez(trace: &[u8]) -> Vec<u8> {
     let header = Header { initial: Some((0, Vec::new())), last: (6, Vec::new()), block_count: 6 };
     let mut recorder = Recorder::new(Vec::new(), &header).unwrap();
     let (mut level, mut trees) = (0, 1 << 40);
+
     while !matches!(rows.next_operation().unwrap(), Some(Operation::Commit { .. })) {}
     while let Some(row) = rows.next_operation().unwrap() {
         match row {
@@ -233,6 +236,7 @@ fn of_octez(trace: &[u8]) -> Vec<u8> {
             }
         }
     }
+
     recorder.finish().unwrap()
 }
 
@@ -273,10 +277,12 @@ fn a_workload_that_octez_has_recorded_gives_the_same_hashes_and_its_transactions
     );
     assert_eq!(octez["transactions_per_block"], Value::Null);
     let count = |report: &Value, name: &str| report["operations"][name].as_u64().unwrap();
+
     for name in ["adds", "removes", "finds", "mems", "mem_trees", "commits", "checkouts"] {
         let expected = count(&irmin, name) - count(&first, name);
         assert_eq!(count(&octez, name), expected, "{name}");
     }
+
     assert_eq!(count(&octez, "add_trees"), count(&irmin, "copies"));
     let message = replay(&Place::new(), &octez_trace, &[]).failed(2);
     assert!(message.contains("terrane context import"), "{message}");

@@ -38,6 +38,7 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
     assert_eq!((&report["status"], &report["source"]), (&"complete".into(), &"run".into()));
     assert!(report["command_line"].as_str().unwrap().ends_with("--goal hit --json"));
     assert!(report["started_at"].as_str().unwrap().ends_with('Z') && report["wall_s"].is_f64());
+
     for (group, names) in [
         ("host", &["os", "kernel", "page_size_bytes", "container", "io_uring"][..]),
         ("workload", &["name", "seed", "stream_hash", "entries", "found", "missing", "verified"]),
@@ -78,11 +79,13 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
             assert!(found.contains(name), "{group} has no {name}: {found:?}");
         }
     }
+
     // Acceptance case 2, where there is a device that can be read past the page cache.
     if report["engine"]["io_mode"] == "direct" {
         assert_eq!(report["io"]["process_agrees"], true, "{}", report["io"]);
         assert_eq!(report["memory"]["enforced_by"], "direct_io");
     }
+
     let io_per_get = report["io_per_get"].as_f64().unwrap();
     let scaled = io_per_get * 1e4;
     assert!((scaled - scaled.round()).abs() < 1e-6, "four digits, not {io_per_get}");
@@ -190,9 +193,11 @@ fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
         let fields = stat.rsplit(')').next().unwrap().split_whitespace();
         fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
     };
+
     while ticks() < 150 {
         std::thread::yield_now();
     }
+
     assert!(child.try_wait().unwrap().is_none(), "the benchmark has ended");
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
@@ -228,6 +233,7 @@ fn bad_options_and_reports_are_refused() {
     let store = ["--store", text(&store), "--json"];
     let message = kvget("run", &store).failed(2);
     assert!(message.contains("terrane bench kvget setup"), "{message}");
+
     for options in [
         &["--absent", "101"][..],
         &["--memory-budget", "-1%"],
@@ -240,6 +246,7 @@ fn bad_options_and_reports_are_refused() {
     ] {
         kvget("run", &[&store[..], options].concat()).failed(2);
     }
+
     let file = place.write("run.json", b"{}");
     let message = model(&["--beside", text(&file), "--json"]).failed(2);
     assert!(message.contains("run.json"), "{message}");

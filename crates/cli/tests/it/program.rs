@@ -72,6 +72,7 @@ impl Answer {
         assert!(kinds.contains(&kind), "{self:?}");
         let message = json["error"]["message"].as_str().unwrap().to_owned();
         assert!(self.stderr.contains(&message), "{self:?}");
+
         message
     }
 }

@@ -53,9 +53,11 @@ pub(crate) fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> 
             other => assert!(SILENT.contains(&other), "unknown keyword {other}"),
         }
     }
+
     for (rule, value, place) in inner {
         faults.extend(self::faults(rule, value, &place));
     }
+
     faults
 }
 
@@ -91,6 +93,7 @@ fn what_a_schema_forbids_is_found() {
     let check = |value: Value| faults(&schema, &value, "$");
     assert_eq!(check(serde_json::json!({"a": 1, "b": "x", "c": ["y"]})), Vec::<String>::new());
     assert_eq!(check(serde_json::json!({"a": 1, "n": null})), Vec::<String>::new());
+
     for wrong in [
         serde_json::json!({"a": 1, "n": "x"}),
         serde_json::json!({"a": 1, "n": 0}),

@@ -134,6 +134,7 @@ impl ContextArgs {
             hash_threads: usize::from(self.threads),
             access: if self.direct { Access::Direct } else { Access::Buffered },
         };
+
         Options {
             seed: self.seed,
             values: self.values,
@@ -163,6 +164,7 @@ impl ContextArgs {
             report,
         };
         let text = output::aligned(&lines(&whole.report));
+
         output::checked(command, self.json, &whole, &text, interrupted.as_ref())
     }
 }
@@ -191,6 +193,7 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
         ("files", format!("{chunks}, index {}", output::bytes(files.index_bytes))),
         ("last commit", report.last_commit.clone()),
     ]);
+
     lines
 }
 
@@ -207,6 +210,7 @@ fn phase_lines(phase: &PhaseReport) -> Vec<(&'static str, String)> {
     let with = if phase.collecting { ", with collections" } else { "" };
     let (split, floor, each) = (&phase.split_ms, &phase.hashing_floor, &phase.per_block);
     let tps = phase.tps.map_or(String::new(), |tps| format!("{tps:.0} transactions/s, "));
+
     let mut lines = vec![
         ("", String::new()),
         ("blocks", format!("{} in {:.1} s{with}", phase.blocks, phase.wall_s)),
@@ -256,6 +260,7 @@ fn phase_lines(phase: &PhaseReport) -> Vec<(&'static str, String)> {
     if let Some(peak) = phase.rss_peak_bytes {
         lines.push(("resident", format!("{} at most", output::bytes(peak))));
     }
+
     if let Some(gc) = &phase.collections {
         let freed = format!("{} commits, {} freed", gc.commits, output::bytes(gc.freed_bytes));
         let text =
@@ -264,6 +269,8 @@ fn phase_lines(phase: &PhaseReport) -> Vec<(&'static str, String)> {
         let (live, peak) = (output::bytes(gc.live_bytes), output::bytes(gc.store_peak_bytes));
         lines.push(("on disk", format!("{peak} at most, {live} of older chunks in use")));
     }
+
     lines.push(("store", output::bytes(phase.store_bytes)));
+
     lines
 }

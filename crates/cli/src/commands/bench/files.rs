@@ -126,5 +126,6 @@ fn row(report: &str) -> serde_json::Result<[String; 2]> {
             Some(value) => value.to_string(),
         }
     });
+
     Ok([names.join(","), values.join(",")])
 }

@@ -324,6 +324,7 @@ impl ReplayArgs {
         if !self.trace.exists() {
             return Err(Failure::usage(format!("{}: no such file", self.trace.display())));
         }
+
         let options = replay::Options {
             dialect: self.dialect.map(Dialect::from),
             limit: self.limit,
@@ -336,6 +337,7 @@ impl ReplayArgs {
         })?;
         let lines = vec![("dialect", report.dialect.to_owned())];
         let lines = lines_of(lines, &report.memory, &report.engines, &report.warnings);
+
         self.common.report(command, &started, (&report, report.is_interrupted), &lines)
     }
 }
@@ -393,9 +395,11 @@ fn engine_lines(report: &EngineReport) -> Vec<(&'static str, String)> {
         .map(|point| format!("{:.0} k", point.ops_per_s / 1e3))
         .collect();
     lines.push(("over time", rates.join(", ")));
+
     if let Some(load_s) = report.load_s {
         lines.push(("loading", format!("{load_s:.1} s")));
     }
+
     let calls = &report.calls;
     for (name, call) in [
         ("a call to replace", &calls.replace),
@@ -406,31 +410,39 @@ fn engine_lines(report: &EngineReport) -> Vec<(&'static str, String)> {
     ] {
         lines.extend(call.as_ref().map(|call| (name, call_text(call))));
     }
+
     if let (Some(read), Some(written)) = (report.io.read_bytes_per_op, report.io.write_bytes_per_op)
     {
         let times = report.io.write_amplification.unwrap_or(0.0);
         let text = format!("{read:.0} read, {written:.0} written, {times:.2} x");
         lines.push(("bytes an operation", text));
     }
+
     if let Some(io) = &report.io.engine {
         let (reads, writes) = (output::bytes(io.read_bytes), output::bytes(io.write_bytes));
         lines
             .push(("by the engine", format!("{reads} read, {writes} written, {} syncs", io.syncs)));
     }
+
     if let (Some(before), Some(peak)) = (report.rss_before_bytes, report.rss_peak_bytes) {
         let (before, peak) = (output::bytes(before), output::bytes(peak));
         lines.push(("resident", format!("{peak} at most, {before} before")));
     }
+
     let fill = report.fill.unwrap_or(0.0) * 100.0;
     lines.push(("store", format!("{}, {fill:.0} % full", output::bytes(report.store_bytes))));
+
     if let Some(tree) = &report.tree {
         let text = format!("height {}, pages by level {:?}", tree.height, tree.level_pages);
         lines.push(("tree", text));
     }
+
     if let Some(check) = &report.check {
         lines.push(("find", find_text(&check.present)));
         lines.push(("find, absent", find_text(&check.absent)));
     }
+
     lines.push(("results", report.result_hash.clone()));
+
     lines
 }

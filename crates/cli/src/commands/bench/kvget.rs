@@ -232,6 +232,7 @@ impl SetupArgs {
         ];
         let (head, host) = (started.head(), Host::of(&self.store));
         let measured = Measurement { head, report: &report, host };
+
         output::report(command, self.output.json, &measured, &lines)
     }
 }
@@ -285,9 +286,11 @@ impl RunArgs {
         // Nobody who wants to stop waits for the device to be measured.
         let after = if report.is_interrupted { None } else { self.yardstick(&mut progress)? };
         drop(progress);
+
         if let Some((before, after)) = before.zip(after) {
             report.calibrate(&before, &after);
         }
+
         let interrupted = report.is_interrupted.then(|| Failure::interrupted("interrupted"));
         let head = if report.is_interrupted { started.head_interrupted() } else { started.head() };
         let dir = self.store.clone().unwrap_or_else(std::env::temp_dir);
@@ -295,6 +298,7 @@ impl RunArgs {
         let failure = interrupted.as_ref();
         files.write(output::object(command, &measured, failure)?, &report.windows)?;
         let text = output::aligned(&lines(&report));
+
         output::checked(command, self.output.json, &measured, &text, failure)
     }
 
@@ -311,6 +315,7 @@ fn percent(ratio: f64) -> String {
 fn lines(report: &Report) -> Vec<(&'static str, String)> {
     let Report { workload, engine, memory, io, convergence, speed, .. } = report;
     let ci = io.io_per_get_ci95.map_or(String::new(), |ci| format!(" ± {ci:.4}"));
+
     let mut lines = vec![
         ("keys", format!("{}, {}", workload.entries, output::bytes(engine.logical_bytes))),
         ("shape", format!("{}, {} runs", engine.options.shape, engine.runs)),
@@ -321,6 +326,7 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
         let expected = prediction.io_per_get(workload.absent_ratio);
         lines.push(("by the model", format!("{expected:.4}")));
     }
+
     let steady = if convergence.converged { "steady" } else { "not steady" };
     lines.push(("warm-up", format!("{steady} after {} reads", convergence.warmup_ops)));
     let budget = memory.budget_bytes.zip(memory.budget_ratio).filter(|_| memory.memory_enforced);
@@ -342,6 +348,7 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
         "reads by engine",
         format!("{}, {}", io.engine.read_requests, output::bytes(io.engine.read_bytes)),
     ));
+
     if let Some(process) = &io.process {
         let differs = io.process_difference_ratio.map_or(String::new(), |ratio| {
             let verdict = if io.process_agrees == Some(true) { "agrees" } else { "does not agree" };
@@ -349,6 +356,7 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
         });
         lines.push(("by the process", format!("{}{differs}", output::bytes(process.read_bytes))));
     }
+
     if let Some(device) = &io.device {
         let foreign = io
             .device_foreign_ratio
@@ -356,14 +364,17 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
         let bytes = output::bytes(device.read_bytes);
         lines.push(("by the device", format!("{}, {bytes}{foreign}", device.read_requests)));
     }
+
     lines.push(("speed", format!("{:.0} lookups/s", report.lookups_per_s)));
     if let (Some(device), Some(eta)) = (&report.device, speed.eta) {
         let (iops, by) = (device.fio_read_iops, device.measured_by);
         lines.push(("device", format!("{iops:.0} reads/s of 4 KiB by {by}: eta {eta:.3}")));
     }
+
     if let Some(cpu) = report.cpu_us_per_op {
         lines.push(("processor", format!("{cpu:.2} us a lookup")));
     }
+
     let call = &speed.latency_us.get;
     let text = format!(
         "{:.0} us, p99 {:.0}, p99.9 {:.0}, longest {:.0}",
@@ -372,5 +383,6 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
     lines.push(("a call", text));
     lines.push(("stream", workload.stream_hash.clone()));
     lines.extend(report.warnings.iter().map(|warning| ("warning", warning.text.clone())));
+
     lines
 }

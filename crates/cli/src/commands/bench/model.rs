@@ -187,12 +187,15 @@ impl ModelArgs {
             );
             lines.push((format!("{:.3} %", found.memory_ratio * 100.0), row));
         }
+
         if let Some(measured) = &predictions.measured {
             let (found, expected) = (measured.io_per_get, measured.predicted_io_per_get);
             let text = format!("{found:.4} reads a lookup, where {expected:.4} were predicted");
             lines.push(("measured".to_owned(), text));
         }
+
         let lines: Vec<_> = lines.iter().map(|(name, row)| (name.as_str(), row.clone())).collect();
+
         output::report(command, self.json, &predictions, &lines)
     }
 
@@ -236,6 +239,7 @@ fn beside(file: &Path) -> Result<Predicted, Failure> {
     let Some(ratio) = report.memory.budget_ratio else {
         return Err(refuse("the run had no memory budget, for which alone there are predictions"));
     };
+
     let shape = Shape {
         upper_ratio: report.model.upper_ratio,
         upper_runs: report.model.upper_runs,
@@ -244,9 +248,11 @@ fn beside(file: &Path) -> Result<Predicted, Failure> {
         entry_bytes: report.workload.key_bytes + report.workload.value_bytes,
         filter: report.model.filter,
     };
+
     if shape.index_bytes_per_page <= 0.0
         || shape.entries_per_page <= 0.0
         || shape.entry_bytes <= 0.0
+
     {
         return Err(refuse("the table of that run has no pages"));
     }
@@ -254,11 +260,13 @@ fn beside(file: &Path) -> Result<Predicted, Failure> {
     let expected = shape
         .predict(ratio, report.engine.options.memory_goal)
         .io_per_get(report.workload.absent_ratio);
+
     let measured = Measurement {
         io_per_get: report.io_per_get,
         predicted_io_per_get: expected,
         model_error_ratio: (expected > 0.0)
             .then(|| (report.io_per_get - expected).abs() / expected),
     };
+
     Ok(Predicted { measured: Some(measured), ..found })
 }

@@ -315,6 +315,7 @@ impl RadixArgs {
         if let Some(order) = &self.cell {
             return self.run_cell(order).map(|()| 0);
         }
+
         let started = Started::now();
         let mut progress = Progress::new(self.quiet);
         let before = load_average();
@@ -323,14 +324,17 @@ impl RadixArgs {
         let work = work?;
         let orders = self.orders();
         let loads: Vec<Load> = self.loads();
+
         let mut floors = Vec::new();
         for load in &loads {
             let sizes = self.sizes(DurabilityArg::None);
             let of_load = floor_of(*load, &sizes, self.seed).into_iter();
             floors.extend(of_load.map(|floor| LoadFloor { load: load.name(), floor }));
         }
+
         let total = (orders.len() as u64) * self.repeats;
         let (mut done, mut cells): (u64, Vec<Measurement>) = (0, Vec::new());
+
         for (dir, order) in &orders {
             let mut runs = Vec::new();
             let mut refused = None;
@@ -358,12 +362,15 @@ impl RadixArgs {
             let dir = self.dir[*dir].display().to_string();
             cells.push(measured(order, dir, refused, runs, &floors));
         }
+
         compare(&mut cells)?;
         let appended = Self::append_bytes(&cells);
+
         let mut dirs = Vec::new();
         for (dir, work) in self.dir.iter().zip(&work) {
             dirs.push(self.measure_dir(dir, &work.0, appended)?);
         }
+
         compare_with_appends(&mut cells, &dirs);
         drop(progress);
         let comparison = Comparison {
@@ -377,6 +384,7 @@ impl RadixArgs {
             cells,
             host: Host::of(&self.dir[0]),
         };
+
         output::checked(command, self.json, &comparison, &comparison.text(self.per_test), None)
     }
 
@@ -441,6 +449,7 @@ impl RadixArgs {
                 }
             }
         }
+
         orders
     }
 
@@ -461,6 +470,7 @@ impl RadixArgs {
             starts_redis: order.starts_redis,
         })?;
         let text = serde_json::to_string(&outcome);
+
         output::print(&text.map_err(|error| Failure::environment(error.to_string()))?)
     }
 
@@ -482,9 +492,11 @@ impl RadixArgs {
             "--dir",
         ]);
         command.arg(dir);
+
         if let Some(file) = &self.redis.redis_password_file {
             command.arg("--redis-password-file").arg(file);
         }
+
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let start = Instant::now();
         let mut child = command.spawn().map_err(|error| environment(&error))?;
@@ -506,6 +518,7 @@ impl RadixArgs {
             found.map_err(|error| environment(&error))?,
             reported.map_err(|error| environment(&error))?,
         );
+
         if !ended.status.success() {
             let reported = reported.trim().trim_start_matches("terrane: ");
             let Order { backend, durability, load, .. } = order;
@@ -516,7 +529,9 @@ impl RadixArgs {
                 _ => Failure::environment(message),
             });
         }
+
         let outcome = serde_json::from_str(&found).map_err(|error| environment(&error))?;
+
         Ok((used, outcome))
     }
 
@@ -568,6 +583,7 @@ fn measured(
         let median = times_of(runs.iter().map(|(used, _)| part(used)).collect()).median;
         best.map(|(used, _)| Times { best: part(used), median })
     };
+
     let floor = |name: &str| {
         let of_load = floors.iter().filter(|floor| floor.load == order.load);
         let mut found = of_load.filter(|floor| floor.floor.name == name);
@@ -595,6 +611,7 @@ fn measured(
         }
     });
     let real_s = times(|used| used.real);
+
     Measurement {
         backend: static_name(&order.backend, &BackEnd::ALL.map(BackEnd::name)),
         dir,
@@ -638,6 +655,7 @@ fn compare(cells: &mut [Measurement]) -> Result<(), Failure> {
             }
         }
     }
+
     let best = |cell: &Measurement| cell.real_s.as_ref().map(|times| times.best);
     for at in 0..cells.len() {
         let cell = &cells[at];
@@ -660,6 +678,7 @@ fn compare(cells: &mut [Measurement]) -> Result<(), Failure> {
         let to_first = first.and_then(best).map(|first| own / first);
         (cells[at].ratio_to_memory, cells[at].ratio_to_first_dir) = (to_memory, to_first);
     }
+
     Ok(())
 }
 
@@ -678,6 +697,7 @@ fn compare_with_appends(cells: &mut [Measurement], dirs: &[DirMeasurement]) {
             figures.map(|figure| (cell.backend, cell.dir.clone(), seconds(figure)))
         })
         .collect();
+
     for cell in cells.iter_mut().filter(|cell| single(cell, "each") || single(cell, "group")) {
         let dir = dirs.iter().find(|dir| dir.dir == cell.dir);
         let beside =
@@ -704,6 +724,7 @@ impl Comparison {
             average(after)
         ));
         parts.push(self.dirs.iter().map(DirMeasurement::line).collect::<Vec<_>>().join("\n"));
+
         if self.cells.iter().any(|cell| cell.load == Load::Tests.name()) {
             parts.push(self.tests_table());
             parts.push(published_table());
@@ -711,9 +732,11 @@ impl Comparison {
                 parts.push(self.per_test_table());
             }
         }
+
         if self.cells.iter().any(|cell| !cell.figures.is_empty()) {
             parts.push(self.figures_table());
         }
+
         let floors = self.floors.iter().map(|LoadFloor { load, floor }| {
             let (nodes, size) = (grouped(floor.floor.nodes), bytes(floor.floor.bytes));
             format!(
@@ -724,6 +747,7 @@ impl Comparison {
         parts.push(floors.collect::<Vec<_>>().join("\n"));
         parts.push(self.notes());
         parts.retain(|part| !part.is_empty());
+
         parts.join("\n\n")
     }
 
@@ -776,6 +800,7 @@ impl Comparison {
             ]);
             rows.push(row);
         }
+
         table(3, &rows)
     }
 
@@ -797,6 +822,7 @@ impl Comparison {
                 ]
             }));
         }
+
         table(4, &rows)
     }
 
@@ -837,6 +863,7 @@ impl Comparison {
                 ]
             }));
         }
+
         table(4, &rows)
     }
 
@@ -854,6 +881,7 @@ impl Comparison {
                 lines.push(line);
             }
         }
+
         lines.join("\n")
     }
 }

@@ -270,6 +270,7 @@ impl SetupArgs {
         ];
         let host = Host::of(&self.store);
         let made = Created { head: started.head_without_time(), report: &report, host };
+
         output::report(command, self.output.json, &made, &lines)
     }
 }
@@ -385,10 +386,12 @@ impl RunArgs {
         let spread = both
             .zip(iops)
             .map(|((before, after), iops)| (before.read_iops - after.read_iops).abs() / iops);
+
         let mut warnings = Vec::new();
         if spread.is_some_and(|spread| spread > SPREAD_MAX) {
             warnings.push("unstable_device");
         }
+
         let measured = Measurement {
             head: started.head_without_time(),
             report: &report,
@@ -402,6 +405,7 @@ impl RunArgs {
             host: &Host::of(&dir),
             warnings: &warnings,
         };
+
         output::report(command, self.output.json, &measured, &lines(&measured))
     }
 
@@ -433,18 +437,22 @@ fn lines(measured: &Measurement<'_>) -> Vec<(&'static str, String)> {
     if let Some(reads) = report.lookup_io_per_op {
         lines.push(("reads", format!("{reads:.4} a lookup, {} missing", report.missing)));
     }
+
     if let (Some(iops), Some(eta)) = (measured.fio_read_iops, measured.eta) {
         let by = measured.fio_measured_by.unwrap_or_default();
         lines.push(("device", format!("{iops:.0} reads/s of 4 KiB by {by}: eta {eta:.3}")));
     }
+
     if let Some(beside) = &measured.beside_writes {
         let (iops, eta) = (beside.fio_beside_writes_read_iops, beside.eta_beside_writes);
         let written = output::bytes(beside.fio_beside_writes_write_bytes_per_s as u64);
         let text = format!("{iops:.0} reads/s beside {written}/s: {eta:.3} of it");
         lines.push(("device, written to", text));
     }
+
     let cpu = (report.cpu_us_per_op, report.cpu_user_us_per_op, report.cpu_system_us_per_op);
     lines.push(("processor", format!("{:.2} us an operation, {:.2} + {:.2}", cpu.0, cpu.1, cpu.2)));
+
     for (name, latency) in
         [("lookup batch", &report.lookup_latency_us), ("update batch", &report.update_latency_us)]
     {
@@ -464,6 +472,7 @@ fn lines(measured: &Measurement<'_>) -> Vec<(&'static str, String)> {
     lines.push(("runs", format!("{}, entries by level {:?}", report.runs, report.levels)));
     lines.push(("result", report.result_hash.clone()));
     lines.extend(measured.warnings.iter().map(|&warning| ("warning", warning.to_owned())));
+
     lines
 }
 
@@ -499,6 +508,7 @@ impl DryRunArgs {
             generate_us_per_op: draws.generate_s * 1e6 / ops,
             stream_hash: draws.stream_hash.to_hex().to_string(),
         };
+
         let lines = [
             ("operations", format!("{ops}")),
             ("drawn twice", drawn.duplicates.to_string()),
@@ -506,6 +516,7 @@ impl DryRunArgs {
             ("making and hashing", format!("{:.3} us an operation", drawn.generate_us_per_op)),
             ("stream", drawn.stream_hash.clone()),
         ];
+
         output::report(command, self.json, &drawn, &lines)
     }
 }

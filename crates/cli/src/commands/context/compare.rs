@@ -198,11 +198,13 @@ impl DiffArgs {
         if let Some(mut lines) = lines {
             return output::flush(&mut lines.0);
         }
+
         let lines = [
             ("added", difference.added.to_string()),
             ("removed", difference.removed.to_string()),
             ("changed", difference.changed.to_string()),
         ];
+
         output::report(command, self.common.json, &difference, &lines)
     }
 }
@@ -219,6 +221,7 @@ impl DumpArgs {
             let message = format!("a value is at {:?}, not a directory", self.path);
             return Err(Failure::usage(message));
         }
+
         let mut values = Vec::new();
         let mut lines = (!self.common.json).then(Lines::new);
         let mut left = self.limit.unwrap_or(u64::MAX);
@@ -246,6 +249,7 @@ impl DumpArgs {
                 }
             }
         }))?;
+
         match lines {
             Some(mut lines) => output::flush(&mut lines.0),
             None => {

@@ -112,6 +112,7 @@ impl GenTraceArgs {
             ("last commit", report.last_commit.clone()),
             ("time", format!("{:.3} s", report.wall_s)),
         ];
+
         output::report(command, self.json, &report, &lines)
     }
 
@@ -136,10 +137,12 @@ impl GenTraceArgs {
         if out.get_ref().is_stopped() {
             return Err(Failure::interrupted("interrupted; no trace was made"));
         }
+
         let tip = recorded?;
         closed?;
         let failed = |error| Failure::environment(format!("{}: {error}", self.file.display()));
         out.flush().map_err(failed)?;
+
         Ok((tip, out.get_ref().done))
     }
 }

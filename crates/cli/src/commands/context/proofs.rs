@@ -304,6 +304,7 @@ impl ProveArgs {
             let why = "nothing to prove; give --find, --mem, --mem-tree, --list or --length";
             return Err(Failure::usage(why));
         }
+
         let output = Output::new(&self.file, self.force, self.common.json)?;
         let store = open(&self.common.store)?;
         let (commit, context) = checkout(&store, self.at.as_deref())?;
@@ -320,6 +321,7 @@ impl ProveArgs {
             answers,
         };
         output.write(&encoded)?;
+
         output.report(command, &report, &report.text())
     }
 }
@@ -364,6 +366,7 @@ impl VerifyProofArgs {
             let answers = self.questions.ask(&tree, &asked)?;
             Ok((tree, answers))
         });
+
         let (_, answers) = answers.map_err(|error| match error {
             ProofError::AfterMismatch { .. } => about(Failure::usage(
                 "the proof is of a change of the tree; only questions can be verified here",
@@ -379,12 +382,14 @@ impl VerifyProofArgs {
                 ..ProofContent::default()
             };
         }
+
         content.add(&mut Vec::new(), verified.state());
         let bytes = encoded.len() as u64;
         let report = Verified { root_hex, file, bytes, content, answers };
         if self.json {
             return output::report(command, true, &report, &[]);
         }
+
         output::print(&report.text())
     }
 }
@@ -463,6 +468,7 @@ impl Verified {
         }));
         let values = self.content.values.iter().flatten();
         all.extend(values.map(|HeldValue { path, text, .. }| format!("{path}: {text}")));
+
         all.join("\n")
     }
 }

@@ -70,6 +70,7 @@ impl MoveArgs {
         let made = |entries| ("made anew", count_of(entries, "entry", "entries"));
         lines.extend(report.index_entries.map(made));
         lines.push(("time", format!("{:.3} s", report.wall_s)));
+
         output::report(command, self.common.json, &report, &lines)
     }
 }

@@ -198,6 +198,7 @@ impl ExportArgs {
                 format!("{} holds a store already; choose another directory", dir.display());
             return Err(Failure::usage(message));
         }
+
         let done = reader.export_store(&commit, disk, dir, &self.locations.over(new_options()))?;
         let report = Copied {
             commit: commit.to_base58(),
@@ -206,12 +207,14 @@ impl ExportArgs {
             store_bytes: store_bytes(dir)?,
             wall_s: started.elapsed().as_secs_f64(),
         };
+
         let lines = [
             ("exported", format!("{} to {}", report.commit, report.to)),
             ("elements", grouped(report.elements)),
             ("store", bytes(report.store_bytes)),
             ("time", format!("{:.3} s", report.wall_s)),
         ];
+
         output::report(command, self.common.json, &report, &lines)
     }
 
@@ -230,6 +233,7 @@ impl ExportArgs {
         };
         let done = output.export((bar, None), signals, export, |error| failure(error, path))?;
         let Some(Snapshot { elements, bytes: size, .. }) = done else { return Ok(()) };
+
         let report = Exported {
             commit: commit.to_base58(),
             from: from.map(|from| from.to_base58()),
@@ -245,6 +249,7 @@ impl ExportArgs {
             ("bytes", bytes(size)),
             ("time", format!("{:.3} s", report.wall_s)),
         ]);
+
         output.report(command, &report, &output::aligned(&lines))
     }
 }
@@ -309,6 +314,7 @@ impl ImportArgs {
             ("store", bytes(report.store_bytes)),
             ("time", format!("{:.3} s", report.wall_s)),
         ]);
+
         output::report(command, self.common.json, &report, &lines)
     }
 }

@@ -106,6 +106,7 @@ impl Proven {
             });
             lines.push((answer.address.as_str(), value));
         }
+
         output::aligned(&lines)
     }
 }
@@ -132,6 +133,7 @@ impl ProveArgs {
             values: of_proof(&proof, &root)?,
         };
         output.write(&encoded)?;
+
         output.report(command, &report, &report.text())
     }
 }
@@ -167,6 +169,7 @@ impl VerifyProofArgs {
         if self.json {
             return output::report(command, true, &report, &[]);
         }
+
         output::print(&report.text())
     }
 }

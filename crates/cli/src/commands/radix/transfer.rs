@@ -135,6 +135,7 @@ impl ExportArgs {
         let done = done?;
         closed?;
         let Some((versions, values, size)) = done else { return Ok(()) };
+
         let report = Written {
             tree: tree.name().to_owned(),
             root: root.map(|root| root.to_string()),
@@ -148,12 +149,14 @@ impl ExportArgs {
             Some(root) => root.clone(),
             None => count_of(versions, "version", "versions"),
         };
+
         let lines = [
             ("exported", format!("{what} to {}", report.file)),
             (if self.all { "changes" } else { "values" }, grouped(values)),
             ("bytes", bytes(size)),
             ("time", format!("{:.3} s", report.wall_s)),
         ];
+
         output.report(command, &report, &output::aligned(&lines))
     }
 }
@@ -199,12 +202,14 @@ impl ImportArgs {
             0 | 1 => report.root.clone(),
             several => count_of(several, "version", "versions"),
         };
+
         let lines = [
             ("imported", format!("{what} into tree {}", report.tree)),
             ("new nodes", grouped(report.nodes)),
             ("bytes", bytes(report.bytes)),
             ("time", format!("{:.3} s", report.wall_s)),
         ];
+
         output::report(command, self.common.json, &report, &lines)
     }
 }

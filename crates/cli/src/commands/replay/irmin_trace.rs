@@ -140,6 +140,7 @@ impl IrminTraceArgs {
             let message = format!("no trace of irmin or Octez: it begins with {found:?}");
             return Err(Failure::usage(message).about(&shown.to_string()));
         }
+
         // The reader of a trace refuses a file that is too short for any kind.
         let family = family.unwrap_or(Family::Irmin);
         let input = start.as_slice().chain(file);
@@ -174,6 +175,7 @@ impl IrminTraceArgs {
         closed?;
         let usage = Usage::now().zip(before).map(|(now, before)| now.since(&before));
         let summary = self.summary(family, &report, usage)?;
+
         output::report(command, self.output.json, &summary, &summary.lines())
     }
 
@@ -189,6 +191,7 @@ impl IrminTraceArgs {
         let (commits, ops) = (report.counts.commits, report.counts.total());
         let assumed = commits.saturating_mul(self.transactions);
         let transactions = report.transactions.unwrap_or(assumed);
+
         Ok(ReplayReport {
             engine: "context",
             trace: family.to_string(),
@@ -229,6 +232,7 @@ impl ReplayReport {
             Some(count) => format!("{count} a block assumed"),
             None => format!("{} in all", self.transactions),
         };
+
         let mut lines = vec![
             ("trace", self.trace.clone()),
             ("last commit", self.last_commit.clone().unwrap_or("none".to_owned())),
@@ -242,9 +246,11 @@ impl ReplayReport {
         if self.collections > 0 {
             lines.push(("collection", spread(&self.collection_ms)));
         }
+
         if let Some(offset) = self.truncated_at {
             lines.push(("cut", format!("the trace ends in a row that begins at byte {offset}")));
         }
+
         lines.extend([
             ("time", format!("{:.3} s", self.wall_s)),
             ("memory", known(self.rss_bytes)),
@@ -254,6 +260,7 @@ impl ReplayReport {
                 format!("{} read, {} written", known(self.read_bytes), known(self.write_bytes)),
             ),
         ]);
+
         lines
     }
 }
