@@ -35,7 +35,7 @@ use crate::ui::exit::Failure;
 use crate::ui::{output, progress};
 use crate::verify::verify::Verify;
 
-/// Trees of many small nodes are made and freed for each block.
+/// Replays allocate and free trees of many small nodes for each block.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -167,7 +167,7 @@ impl Command {
         }
     }
 
-    /// Runs it and returns the exit code.
+    /// Runs the command and returns the exit code.
     fn run(&self) -> Result<u8, Failure> {
         match self {
             Self::Replay(replay) => replay.run().map(|()| 0),
@@ -207,11 +207,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers arguments that are no command: help and version are what was asked for, the rest is bad
-/// usage, told in JSON too if that was asked for.
+/// Answers arguments that are not a command. Help and version were asked for; everything else is
+/// bad usage, reported as JSON too if `--json` is among the arguments.
 fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // Help that nobody reads, as in `terrane --help | head -1`, was still given.
+        // A reader that goes away, as in `terrane --help | head -1`, is no failure.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -275,7 +275,7 @@ mod tests {
         visit_commands(&command, "terrane", visit);
     }
 
-    /// The text of a line of prose; none for headings, lists, defaults and examples.
+    /// Returns the text of a line of prose; `None` for headings, lists, defaults and examples.
     fn prose(line: &str) -> Option<&str> {
         let text = line.trim_start();
         let is_prose = PROSE_INDENTS.contains(&(line.len() - text.len()))

@@ -1,4 +1,4 @@
-//! `terrane backup`: a copy of a whole store, made while it is in use.
+//! `terrane backup`: copies a whole store while it is in use.
 //!
 //! # JSON
 //!
@@ -69,7 +69,7 @@ struct Created {
 }
 
 impl Backup {
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.

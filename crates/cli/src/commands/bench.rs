@@ -35,7 +35,7 @@ use self::model::ModelArgs;
 use self::radix::RadixArgs;
 use self::utxo::Utxo;
 
-/// The workloads.
+/// Sub-commands of `terrane bench`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     /// Looks up, deletes and inserts in a large table, like a set of unspent outputs
@@ -157,7 +157,7 @@ impl Bench {
         }
     }
 
-    /// The name of the sub-command.
+    /// Returns the name of the sub-command.
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::Utxo(utxo) => utxo.command(),
@@ -171,7 +171,7 @@ impl Bench {
         }
     }
 
-    /// Runs it and returns the exit code.
+    /// Runs the command and returns the exit code.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         match self {
             Self::Utxo(utxo) => utxo.run()?,
@@ -216,7 +216,8 @@ impl UnionArgs {
         let report = union::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
         let show = |round: &union::Round| {
-            let (rate, reads) = (round.lookups_per_s, round.reads_per_lookup);
+            let rate = round.lookups_per_s;
+            let reads = round.reads_per_lookup;
             format!("{rate:.0} lookups/s, {reads:.3} reads each")
         };
         let mut lines = vec![

@@ -1,4 +1,4 @@
-//! `terrane compact`: gives back the room of what was deleted and replaced.
+//! `terrane compact`: reclaims the space of deleted and replaced entries.
 //!
 //! # JSON
 //!
@@ -32,7 +32,7 @@ there must be room for the live entries of the largest table. Snapshots and reta
 keep the files that they need: delete or release them first. An interrupted `compact` loses \
 nothing and can be repeated.";
 
-/// Bytes of a page, in which merges count.
+/// Bytes of a page: the library reports progress in pages.
 const PAGE_BYTES: u64 = 4096;
 
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ fn stored_bytes(dir: &Path) -> Result<u64, Failure> {
 }
 
 impl Compact {
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -75,7 +75,7 @@ impl Compact {
         let compacted =
             store.compact(&mut |done, total| bar.set(done * PAGE_BYTES, total * PAGE_BYTES));
         drop(bar);
-        // Tables that were compacted before an error stay so, durably.
+        // Tables that were compacted before an error stay compacted, durably.
         let closed = store.close();
         compacted.and(closed)?;
 

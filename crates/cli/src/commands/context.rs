@@ -60,13 +60,13 @@ use crate::ui::output::{self, bytes};
 use crate::ui::progress::{ByteBar, Progress};
 use crate::ui::text::{count_of, hex, table, time};
 
-/// Memory for decoded objects.
+/// Bytes of the cache of decoded objects.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// Children of a directory that are read at once.
+/// Children of a directory that one call lists.
 pub(crate) const PAGE: usize = 1024;
 
-/// The root, as a path.
+/// Path of the root.
 pub(crate) const ROOT: [&[u8]; 0] = [];
 
 /// Sub-commands of `terrane context`.
@@ -237,7 +237,7 @@ pub(crate) struct SplitArgs {
     common: CommonArgs,
 }
 
-/// Directories elsewhere for parts of a store.
+/// Directories outside the store for its archive and index.
 #[derive(Debug, Args)]
 struct LocationArgs {
     /// Directory for the volumes of the archive; the store remembers it
@@ -254,7 +254,8 @@ impl LocationArgs {
     }
 
     fn over(&self, options: Options) -> Options {
-        let (archive_dir, index_dir) = (self.archive_dir.clone(), self.index_dir.clone());
+        let archive_dir = self.archive_dir.clone();
+        let index_dir = self.index_dir.clone();
         Options { archive_dir, index_dir, ..options }
     }
 }
@@ -352,7 +353,7 @@ impl ContextCommand {
         }
     }
 
-    /// The name of the sub-command.
+    /// Returns the name of the sub-command.
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::Log(_) => "context log",
@@ -372,7 +373,7 @@ impl ContextCommand {
         }
     }
 
-    /// Runs it and writes its report.
+    /// Runs the command and prints its report.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -408,14 +409,14 @@ pub(crate) fn open(dir: &Path) -> Result<StoreReader, Failure> {
     Ok(reader)
 }
 
-/// Opens a store for writing.
+/// Opens a store for writing, and prints the notes of its recovery.
 fn open_to_write(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Store, Failure> {
     let store = Store::open(disk, dir, options)?;
     note(dir, store.recovery());
     Ok(store)
 }
 
-/// Says what opening a store has found, dropped and made anew.
+/// Prints the notes of a recovery: everything that it found, dropped and rebuilt.
 pub(crate) fn note(dir: &Path, recovery: Recovery) {
     for note in recovery.notes() {
         eprintln!("terrane: note: {}: {note}", dir.display());
@@ -453,13 +454,13 @@ pub(crate) fn checkout(store: &StoreReader, at: Option<&str>) -> Result<(Hash, C
     Ok((hash, store.checkout(&hash)?.ok_or_else(absent)?))
 }
 
-/// The steps of a path.
+/// Parses a path into its steps.
 fn steps(path: &str) -> Result<Vec<Vec<u8>>, Failure> {
     let steps = path.split('/').filter(|step| !step.is_empty());
     steps.map(|step| literal::field(step.as_bytes()).map_err(Failure::usage)).collect()
 }
 
-/// A path as [`steps`] reads it.
+/// Returns a path as text that [`steps`] parses.
 fn path_text<S: AsRef<[u8]>>(path: &[S]) -> String {
     let step = |step: &S| match step.as_ref() {
         step if step.contains(&b'/') => format!("hex:{}", hex(step)),
@@ -468,7 +469,7 @@ fn path_text<S: AsRef<[u8]>>(path: &[S]) -> String {
     path.iter().map(step).collect::<Vec<_>>().join("/")
 }
 
-/// How to open a store for writing that a reader has open.
+/// Returns the options to open the store of `reader` for writing.
 fn options(reader: &StoreReader) -> Options {
     Options {
         rules: *reader.rules(),
@@ -528,7 +529,7 @@ impl Logged {
     }
 
     fn row(&self) -> Vec<String> {
-        // Dates before 1970 and after 2554 are numbers.
+        // Dates before 1970 and after 2554 do not fit into nanoseconds and are shown as numbers.
         let ns = u64::try_from(self.date_s).ok().and_then(|s| s.checked_mul(1_000_000_000));
         vec![
             self.hash.clone(),
@@ -560,7 +561,8 @@ impl LsArgs {
             children.iter().map(|(step, tree)| Listed::new(step, tree, self.long)).collect();
         let entries = entries?;
         if common.json {
-            let (commit, path) = (commit.to_base58(), self.path.clone());
+            let commit = commit.to_base58();
+            let path = self.path.clone();
             return output::report(command, true, &Listing { commit, path, entries }, &[]);
         }
 
@@ -570,10 +572,10 @@ impl LsArgs {
     }
 }
 
-/// A step and what is bound to it.
+/// Step of a path, and its tree.
 type Child = (Box<[u8]>, Tree);
 
-/// All that is in a directory, in the order of storage.
+/// Returns all children of a directory, in the order of storage.
 fn children(dir: &Tree) -> Result<Vec<Child>, Failure> {
     let mut children = Vec::new();
     loop {
@@ -662,7 +664,7 @@ impl GcArgs {
         let has_archive = !reader.volumes().is_empty();
         let options = options(&reader);
         drop(reader);
-        // Listens to Ctrl-C; the bar counts bytes.
+        // The monitor handles Ctrl-C; the bar counts bytes.
         let interrupts = Progress::new(true);
         let mut bar = ByteBar::new("collecting", self.quiet);
         let store = open_to_write(RealDisk::auto(), dir, &options)?;

@@ -1,4 +1,4 @@
-//! Copying all entries of one place to another: `terrane index build` and `terrane table build`.
+//! Copies of all entries of one place to another: `terrane index build` and `terrane table build`.
 //!
 //! A copy streams the entries in key order and never holds all of them in memory. The copy has all
 //! entries or does not exist, whatever ends the command. The digest is that of the state, so it
@@ -28,16 +28,16 @@ use crate::ui::output;
 use crate::ui::progress::Progress;
 use crate::ui::text::{grouped, hex};
 
-/// Entries that are read at once.
+/// Entries that one call reads.
 const CHUNK: usize = 256;
 
-/// Bytes of entries that a table takes at once.
+/// Bytes of entries in one commit of the table.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// Suffix of the name of a table that is not complete yet.
 const UNFINISHED: &str = "-unfinished";
 
-/// Where entries come from.
+/// Source of the entries.
 #[derive(Debug, Args)]
 pub(crate) struct FromArgs {
     /// Directory of the store or of the B+tree to copy; another process may have it open
@@ -64,7 +64,7 @@ pub(crate) struct Copied {
 }
 
 impl Copied {
-    /// For people, after what was made of the entries.
+    /// Rest of the line about the copy, for people.
     pub(crate) fn lines(&self, made: String) -> [(&'static str, String); 4] {
         [
             ("built", made),
@@ -75,7 +75,7 @@ impl Copied {
     }
 }
 
-/// Entries on their way.
+/// Stream of entries from the source, with digest and progress.
 struct Stream<'a> {
     entries: Entries<'a>,
     chunk: vec::IntoIter<(Vec<u8>, StoredValue)>,
@@ -83,12 +83,12 @@ struct Stream<'a> {
     digest: StateDigest,
     progress: Progress,
     started: Instant,
-    /// Why the stream ended early.
+    /// Reason why the stream ended early.
     failed: Option<Failure>,
 }
 
 impl FromArgs {
-    /// Hands the entries to some work.
+    /// Runs `work` on the entries.
     ///
     /// # Errors
     /// [`Failure`], those of the work included.
@@ -115,7 +115,8 @@ impl FromArgs {
         }
 
         done?;
-        let (entries, wall_s) = (stream.digest.count(), stream.started.elapsed().as_secs_f64());
+        let entries = stream.digest.count();
+        let wall_s = stream.started.elapsed().as_secs_f64();
         let digest = hex(&stream.digest.finish());
 
         Ok(Copied { entries, digest, wall_s, entries_per_s: entries as f64 / wall_s })
@@ -123,7 +124,7 @@ impl FromArgs {
 }
 
 impl Stream<'_> {
-    /// Goes on to the next entry; `false` at the end.
+    /// Moves to the next entry; returns `false` at the end.
     fn advance(&mut self) -> Result<bool, Failure> {
         let next = match self.chunk.next() {
             Some(next) => next,
@@ -167,7 +168,7 @@ impl Records for Stream<'_> {
     }
 }
 
-/// Builds the index of a directory that is missing or empty, or has an index without entries.
+/// Builds an index in a directory that is missing or empty, or has an index without entries.
 ///
 /// # Errors
 /// [`Failure`]; then there is no index, or one without entries if one was there.
@@ -202,14 +203,15 @@ pub(crate) fn to_index(
     });
 
     if copied.is_err() && is_new && !was_there && dir.exists() {
-        // The failure is what matters; what cannot be removed is an index without entries.
+        // The first failure is reported; if the removal fails too, an index without entries is
+        // left.
         let _ = fs::remove_dir_all(dir);
     }
 
     copied
 }
 
-/// Fills a new table of a store, which may be made for it.
+/// Fills a new table of a store; creates the store if that is allowed.
 ///
 /// # Errors
 /// [`Failure`]; then there is no such table.
@@ -235,7 +237,8 @@ pub(crate) fn to_table(
         let table = store.create_table(&unfinished, &TableConfig::default())?;
         let filled = fill(&table, stream).and_then(|()| name_it(&store, &unfinished, name));
         if filled.is_err() {
-            // The failure is what matters; what cannot be dropped has a name that says what it is.
+            // The first failure is reported; if the drop fails too, the name of the table says that
+            // it is unfinished.
             let _ = store.drop_table(&unfinished);
         }
         filled.and_then(|()| Ok(store.close()?))
@@ -280,7 +283,7 @@ fn update((key, found): &(Vec<u8>, StoredValue)) -> (&[u8], Update<'_>) {
     (key, update)
 }
 
-/// Writes the report of a copy.
+/// Prints the report of a copy.
 ///
 /// # Errors
 /// Those of [`output::report`].

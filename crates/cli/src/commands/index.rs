@@ -50,7 +50,7 @@ command ends with exit code 0, all entries are durable; otherwise the B+tree has
 more than 512 bytes, values of more than 768 bytes, and blobs are refused with exit code 2. \
 `terrane get`, `put`, `del`, `scan` and `count` accept the directory of a B+tree as --store.";
 
-/// Opens what is in a directory for changing it, if that is a B+tree.
+/// Opens the B+tree in a directory for writing; returns `None` if there is no B+tree.
 ///
 /// # Errors
 /// [`Failure`], also if a table of it is named.
@@ -66,7 +66,7 @@ pub(crate) fn open_if_index(dir: &Path, table: &TableName) -> Result<Option<Inde
     Ok(Some(Index::open(disk, dir, &config)?))
 }
 
-/// Removes the keys of a range, all or none; says how many there were.
+/// Removes the keys of a range atomically, and returns their number.
 ///
 /// # Errors
 /// [`Failure`].
@@ -76,7 +76,7 @@ pub(crate) fn delete_range(index: &Index, range: KeyRange) -> Result<u64, Failur
     let mut keys = Vec::new();
     while let Some((key, _)) = cursor.next()? {
         if keys.len() == BATCH_KEYS_MAX {
-            // Too many for one batch: the leaves are gone through instead.
+            // The keys do not fit into one batch, so the index removes the range leaf by leaf.
             let before = index.len()?;
             index.filter(|key, _| {
                 !RangeBounds::<Vec<u8>>::contains::<Vec<u8>>(
@@ -137,7 +137,7 @@ impl Indexes {
         }
     }
 
-    /// Runs it and writes its report.
+    /// Runs the command and prints its report.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.

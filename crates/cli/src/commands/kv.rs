@@ -42,7 +42,7 @@ use crate::ui::literal;
 use crate::ui::output;
 use crate::ui::text::{count_of, grouped};
 
-/// Entries that a scan takes at once.
+/// Entries that a scan reads in one call.
 const CHUNK: usize = 256;
 
 pub(crate) const GET_EXAMPLES: &str = "\
@@ -118,7 +118,7 @@ Examples:
 `count` reads every entry of the range; it estimates nothing. If another process has the store \
 open, the entries are those of its last commit.";
 
-/// The table of a command.
+/// Arguments that name a table.
 #[derive(Debug, Args)]
 pub(crate) struct TableArgs {
     /// Directory of the store, or of a B+tree
@@ -147,7 +147,7 @@ impl ReserveArgs {
     }
 }
 
-/// Part of a table.
+/// Arguments that name a range of keys.
 #[derive(Debug, Args)]
 struct RangeArgs {
     /// First key of the range
@@ -304,7 +304,7 @@ impl TableArgs {
         Source::open(&self.store, &self.table, at)
     }
 
-    /// Opens the store, which must have the table.
+    /// Opens an existing table of an existing store for writing.
     fn open(&self) -> Result<(Store, NamedTable), Failure> {
         check_table(&self.store, &self.table)?;
         let store = open_tables(&self.store, false)?;
@@ -317,7 +317,7 @@ impl TableArgs {
     }
 }
 
-/// Closes a store to which something was committed.
+/// Closes a store after a commit. If this fails, the message says that the commit is durable.
 fn close(store: &Store) -> Result<(), Failure> {
     let failed =
         |error| Failure::from(error).about("committed and durable, but closing the store failed");
@@ -325,7 +325,7 @@ fn close(store: &Store) -> Result<(), Failure> {
 }
 
 impl Get {
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -376,7 +376,7 @@ impl Get {
         }
 
         if lines.is_empty() && !self.common.json {
-            // Not even an empty line: that would be an empty value.
+            // Prints not even an empty line, which would mean an empty value.
             return failure.map_or(Ok(0), Err);
         }
 
@@ -394,7 +394,7 @@ struct Record {
 }
 
 impl Record {
-    /// Refuses what no table takes, before a store is made for it.
+    /// Refuses an entry above the limits of tables, before a store is created for it.
     fn check(&self) -> Result<(), Failure> {
         let blob_len = self.blob.as_ref().map_or(0, Vec::len);
         for (part, bytes, limit) in [
@@ -413,7 +413,7 @@ impl Record {
     }
 }
 
-/// Bytes that the entries of one commit may have together.
+/// Maximum bytes of the entries of one commit.
 const COMMIT_BYTES_MAX: u64 = 1 << 30;
 
 /// Reads the entries from the lines of a file. Holds one commit and one line in memory.
@@ -499,7 +499,7 @@ impl Put {
         Ok((&record.key, update))
     }
 
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -537,7 +537,8 @@ impl Put {
         };
         let commit = table.write_batch(&updates)?.commit();
         close(&store)?;
-        let (table, commit) = (Some(name.as_str()), Some(commit));
+        let table = Some(name.as_str());
+        let commit = Some(commit);
         let written = Written { table, created, entries: entries.len() as u64, commit };
         let put = count_of(written.entries, "entry", "entries");
         let made = if created { ", which is new" } else { "" };
@@ -568,7 +569,7 @@ impl Put {
     }
 }
 
-/// Deletes those of some keys that are there, and says how many and with which commit.
+/// Deletes the present ones of `keys`; returns their number and the commit.
 fn delete(table: &NamedTable, keys: &[Vec<u8>]) -> Result<(u64, Option<u64>), Failure> {
     let found = table.get_many(keys)?;
     let present = keys.iter().zip(&found).filter(|(_, found)| found.is_found());
@@ -580,7 +581,7 @@ fn delete(table: &NamedTable, keys: &[Vec<u8>]) -> Result<(u64, Option<u64>), Fa
 }
 
 impl Del {
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -613,7 +614,7 @@ impl Del {
     }
 }
 
-/// Deletes keys of a B+tree, or a range if there are none; says how many were there.
+/// Deletes keys of a B+tree, or a range if `keys` is empty; returns the number of deleted keys.
 fn delete_from(index: &Index, keys: &[Vec<u8>], range: KeyRange) -> Result<u64, Failure> {
     let deleted = if keys.is_empty() {
         delete_range(index, range)?
@@ -638,7 +639,7 @@ impl RangeArgs {
 }
 
 impl KeyRange {
-    /// Deletes its keys, and says how many there were just before, and with which commit.
+    /// Deletes the keys of the range; returns their number just before, and the commit.
     fn delete(self, table: &NamedTable) -> Result<(u64, Option<u64>), Failure> {
         let view = table.view()?;
         let mut cursor = match &self {
@@ -664,7 +665,7 @@ impl KeyRange {
 }
 
 impl Scan {
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -679,7 +680,7 @@ impl Scan {
         output::report("scan", true, &report, &[]).map(|()| 0)
     }
 
-    /// Writes the entries, or returns them for JSON.
+    /// Prints the entries, or returns them for JSON.
     fn scan(&self, source: &Source) -> Result<Vec<Entry>, Failure> {
         let mut stored = source.entries(self.range.keys()?, self.reverse)?;
         let mut out = BufWriter::new(io::stdout().lock());
@@ -691,7 +692,8 @@ impl Scan {
             for (key, found) in &taken {
                 let fields = [key.as_slice()].into_iter().chain(found.fields());
                 if self.common.json {
-                    let (key, value) = (literal::shown(key), literal::shown(&found.value));
+                    let key = literal::shown(key);
+                    let value = literal::shown(&found.value);
                     entries.push(Entry {
                         key,
                         value,
@@ -717,7 +719,7 @@ impl Scan {
 }
 
 impl Count {
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.

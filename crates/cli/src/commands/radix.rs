@@ -35,7 +35,7 @@ use crate::ui::literal;
 use crate::ui::output;
 use crate::ui::text::{count_of, hex, table};
 
-/// The entry of the metadata map that a replay leaves.
+/// Key in the metadata of a store that a replay has written.
 const REPLAY: &[u8] = b"replay changes";
 
 /// Sub-commands of `terrane radix`.
@@ -222,13 +222,13 @@ struct Trees {
     trees: Vec<Listed>,
 }
 
-/// A tree, as commands list it.
+/// Row of a tree in lists.
 #[derive(Serialize)]
 pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) versions: u64,
     newest_version: Option<u64>,
-    /// Null for an empty one.
+    /// Null for an empty tree.
     pub(crate) newest_root: Option<String>,
 }
 
@@ -301,7 +301,7 @@ impl RadixCommand {
         }
     }
 
-    /// The name of the sub-command.
+    /// Returns the name of the sub-command.
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::Trees(_) => "radix trees",
@@ -316,7 +316,7 @@ impl RadixCommand {
         }
     }
 
-    /// Runs it and writes its report.
+    /// Runs the command and prints its report.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -346,12 +346,13 @@ impl CommonArgs {
         Ok(self.redis.reading().open(&self.store)?)
     }
 
-    /// Lets a store be read.
+    /// Opens a store for reading, runs `work` and closes the store.
     fn reading(&self, work: impl FnOnce(&Store) -> Result<(), Failure>) -> Result<(), Failure> {
         self.with_store(&self.redis.reading(), work)
     }
 
-    /// Lets a store be worked on, in a process that may end anywhere, and closes it.
+    /// Opens a store for writing, runs `work` and closes the store. Ctrl-C may end the process at
+    /// any point.
     fn with_store(
         &self,
         opening: &Opening,
@@ -365,7 +366,7 @@ impl CommonArgs {
     }
 }
 
-/// Refuses changes of a store whose versions belong to a replay.
+/// Refuses to change a store whose versions belong to a replay.
 fn check_replay(store: &Store) -> Result<(), Failure> {
     if store.metadata(REPLAY)?.is_none() {
         return Ok(());
@@ -376,7 +377,7 @@ fn check_replay(store: &Store) -> Result<(), Failure> {
     ))
 }
 
-/// The addresses that some texts stand for.
+/// Parses addresses.
 fn addresses_of(texts: &[String]) -> Result<Vec<Address>, Failure> {
     let address = |text: &String| {
         let address: Result<Address, _> = text.parse();
@@ -396,7 +397,7 @@ impl Answer {
     }
 }
 
-/// A number as programs read it.
+/// Returns a version number as JSON has it.
 pub(crate) fn number(id: impl std::fmt::Display) -> u64 {
     id.to_string().parse().unwrap_or_default()
 }
@@ -445,7 +446,7 @@ fn find_root(tree: &Tree, text: Option<&str>) -> Result<Root, Failure> {
     }
 }
 
-/// The trees of a store.
+/// Returns the rows of all trees of a store.
 pub(crate) fn list(store: &Store) -> Result<Vec<Listed>, Failure> {
     let mut trees = Vec::new();
     for name in store.trees()? {
@@ -524,7 +525,8 @@ impl GetArgs {
             let answers = addresses.iter().zip(&values);
             let answers = answers.map(|(address, value)| Answer::new(address, value.as_deref()));
             let values = answers.collect();
-            let (tree, root) = (tree.name().to_owned(), root.to_string());
+            let tree = tree.name().to_owned();
+            let root = root.to_string();
             return output::report(command, true, &Answers { tree, root, values }, &[]);
         }
 
@@ -566,7 +568,9 @@ impl LeavesArgs {
             leaves.push(Leaf { address, bytes: value.len() as u64, value_hex: hex(&value) });
         }
 
-        let (tree, root, prefix) = (tree.name().to_owned(), root.to_string(), prefix.to_string());
+        let tree = tree.name().to_owned();
+        let root = root.to_string();
+        let prefix = prefix.to_string();
 
         output::report(command, true, &Listing { tree, root, prefix, leaves }, &[])
     }

@@ -1,4 +1,4 @@
-//! `terrane replay`: real histories over an engine.
+//! `terrane replay`: replays real histories over an engine.
 
 mod irmin_trace;
 
@@ -28,7 +28,7 @@ use crate::ui::progress::Progress;
 
 use self::irmin_trace::IrminTraceArgs;
 
-/// The histories that can be replayed.
+/// Sub-commands of `terrane replay`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Replay {
     /// Replays Bitcoin's blocks into a table of unspent outputs
@@ -112,7 +112,7 @@ struct RadixArgs {
     redis: RedisArgs,
 }
 
-/// How results are shown.
+/// Arguments about the output.
 #[derive(Debug, Args)]
 struct OutputArgs {
     /// Prints one JSON object to standard output at the end
@@ -182,7 +182,7 @@ pub(crate) struct ChangesArgs {
     output: OutputArgs,
 }
 
-/// A report and what the process used for it.
+/// Report, with the memory and disk space of the process.
 #[derive(Serialize)]
 struct Measurement<T> {
     engine: &'static str,
@@ -211,7 +211,7 @@ impl Replay {
         }
     }
 
-    /// Runs it and writes its report.
+    /// Runs the command and prints its report.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -407,7 +407,7 @@ impl StoreArgs {
 
     fn measure<T>(&self, engine: &'static str, report: T) -> Result<Measurement<T>, Failure> {
         let store_bytes = match (self.engine, &self.store) {
-            // Back-end memory does not write to it.
+            // Back-end memory writes nothing to the directory.
             (EngineName::Radix, Some(dir)) if !state_dir::is_store(dir)? => 0,
             (EngineName::Memory, _) | (_, None) => 0,
             (_, Some(dir)) => meter::store_bytes(dir)

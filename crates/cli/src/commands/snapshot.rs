@@ -1,4 +1,4 @@
-//! `terrane snapshot`: the snapshots of a store, and their ways to other stores and back.
+//! `terrane snapshot`: lists, saves, deletes, exports and imports the snapshots of a store.
 //!
 //! # JSON
 //!
@@ -269,7 +269,7 @@ impl Snapshot {
         }
     }
 
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -307,7 +307,8 @@ struct Listed {
     damage: Vec<String>,
 }
 
-/// Nothing is known of a damaged one but its name, and of one of another format version but this.
+/// Row of a snapshot. A damaged snapshot has only its name; one of an unknown format version has
+/// its name and the version.
 #[derive(Serialize, Default)]
 struct ListedSnapshot {
     name: String,
@@ -540,7 +541,8 @@ impl ExportArgs {
         let Some(summary) = summary else { return Ok(()) };
 
         let file = path.display().to_string();
-        let (name, wall_s) = (self.name.as_str(), started.elapsed().as_secs_f64());
+        let name = self.name.as_str();
+        let wall_s = started.elapsed().as_secs_f64();
         let lines = summary_lines("exported", format!("{name} to {file}"), &summary);
         let exported = ExportedCanonical { name, file, summary: Summary::new(&summary), wall_s };
 
@@ -647,7 +649,7 @@ impl ImportArgs {
 
     fn read_file(&self, path: &Path, name: &SnapshotName) -> Result<(), Failure> {
         let started = Instant::now();
-        // Before a store is made for what is not there.
+        // A missing input is refused before a store is created for it.
         let mut input = Input::open(path, ByteBar::new("importing", self.quiet))?;
         check_snapshot_is_new(&self.common.store, name)?;
         let summary = open_or_make(&self.common.store, |session| {

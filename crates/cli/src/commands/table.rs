@@ -1,4 +1,4 @@
-//! `terrane table`: the named tables of a store.
+//! `terrane table`: lists, creates, builds, renames and drops the named tables of a store.
 //!
 //! # JSON
 //!
@@ -177,7 +177,7 @@ pub(crate) struct DropArgs {
     common: CommonArgs,
 }
 
-/// A ready-made function, by its name with or without what all of them begin with.
+/// Parses the name of a built-in resolve function, with or without its prefix `terrane.`.
 fn resolve(text: &str) -> Result<Resolve, String> {
     let found = Resolve::by_name(text).or_else(|| Resolve::by_name(&format!("terrane.{text}")));
     found.ok_or_else(|| {
@@ -211,7 +211,7 @@ impl Tables {
         }
     }
 
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -288,7 +288,7 @@ impl CreateArgs {
 
     fn run(&self) -> Result<(), Failure> {
         let config = self.config();
-        // Before a store is made for it.
+        // The configuration is checked before a store is created for it.
         config.validate()?;
         let store = open_tables_with(&self.common.store, true, self.reserve.bytes())?;
         store.create_table(&self.name, &config)?;

@@ -1,4 +1,4 @@
-//! `terrane version`: the retained versions of a store.
+//! `terrane version`: lists, retains and releases versions of a store, and rolls back to one.
 //!
 //! # JSON
 //!
@@ -122,7 +122,7 @@ impl Versions {
         }
     }
 
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -161,15 +161,16 @@ struct Retained<'a> {
 }
 
 impl RetainArgs {
-    /// Refuses the name of a version that is there, before the store is opened for writing.
+    /// Refuses the name of an existing version, before the store is opened for writing.
     fn check_is_new(&self) -> Result<(), Failure> {
         let Some(name) = &self.name else { return Ok(()) };
         let reader = open_to_read(&self.common.store)?;
         let versions = reader.versions()?;
         match versions.iter().find(|version| version.name.as_ref() == Some(name)) {
-            // The version of the last commit may be retained again.
+            // Retaining the last commit twice under one name is allowed.
             Some(version) if version.number != reader.last_commit() => {
-                let (name, number) = (name.to_string(), version.number);
+                let name = name.to_string();
+                let number = version.number;
                 Err(terrane::lsm::Error::VersionExists { name, number }.into())
             }
             _ => Ok(()),

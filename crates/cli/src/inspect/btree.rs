@@ -15,7 +15,7 @@ use crate::ui::text::{count_of, dump, grouped, hex, lines, shown, table};
 /// Bytes of a key or a value shown in a table.
 const SHOWN_BYTES: usize = 40;
 
-/// An index.
+/// Report of a B+tree.
 #[derive(Serialize)]
 pub(crate) struct BtreeInfo {
     path: String,
@@ -109,7 +109,7 @@ impl BtreeInfo {
     }
 }
 
-/// A page of a tree file.
+/// Report of a page of a tree file.
 #[derive(Serialize)]
 pub(crate) struct BtreePageInfo {
     path: String,

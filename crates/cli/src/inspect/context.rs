@@ -13,7 +13,7 @@ use crate::ui::literal;
 use crate::ui::output::{self, bytes};
 use crate::ui::text::{count_of, grouped};
 
-/// A context store, and the tree of one of its commits.
+/// Report of a context store, and of the tree of one commit.
 #[derive(Serialize)]
 pub(crate) struct ContextStoreInfo {
     path: String,
@@ -27,12 +27,12 @@ pub(crate) struct ContextStoreInfo {
     chunks: u64,
     chunk_bytes: u64,
     index_bytes: u64,
-    /// The directory of the index, if it is not in the store.
+    /// Directory of the index, if it is outside the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     index_dir: Option<String>,
     volumes: usize,
     archive_bytes: u64,
-    /// The directory of the volumes, if it is not in the store.
+    /// Directory of the volumes, if it is outside the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     archive_dir: Option<String>,
     other_bytes: u64,
@@ -88,7 +88,7 @@ impl TreeSums {
 }
 
 impl ContextStoreInfo {
-    /// Reads what is there, and all of the tree of a commit if one is named.
+    /// Reads the store, and the whole tree of a commit if `at` names one.
     pub(crate) fn read(dir: &Path, at: Option<&str>) -> Result<Self, Failure> {
         let store = open(dir)?;
         let rules = store.rules();

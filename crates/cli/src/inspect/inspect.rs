@@ -89,7 +89,7 @@ Examples:
 exception: a radix store must be opened to list its trees, which takes its lock with back-end lsm \
 or btree. While another process has it open, `inspect` shows only the content of its directory.";
 
-/// The word that stands for the constants in the place of a path.
+/// Word that stands for the constants, instead of a path.
 const CONSTANTS: &str = "constants";
 
 #[derive(Debug, Args)]
@@ -139,7 +139,7 @@ struct Report {
 }
 
 impl Inspect {
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -157,7 +157,7 @@ impl Inspect {
                 .collect();
             (Shown::Constants { constants: constants.into_iter().collect() }, table(2, &rows))
         } else {
-            // Where a file stands tells what it is for, and where the runs of a snapshot are.
+            // The real path of a file tells its kind, and the place of the runs of a snapshot.
             let path = self.path.canonicalize().map_err(|error| {
                 let message = format!("{}: {error}", self.path.display());
                 match error.kind() {
@@ -218,7 +218,9 @@ impl Inspect {
         }
         if self.at.is_some() {
             let path = path.display();
-            return Err(Failure::usage(format!("{path} is not a context store: --at does not apply")));
+            return Err(Failure::usage(format!(
+                "{path} is not a context store: --at does not apply"
+            )));
         }
 
         let inspection = inspect::inspect(&inspector.disk, path);
@@ -241,7 +243,8 @@ impl Inspect {
             }
             Inspection::Reserve(info) => {
                 self.refuse_page("the reserve of a store")?;
-                let (path, held) = (path.display().to_string(), ReserveState::new(info));
+                let path = path.display().to_string();
+                let held = ReserveState::new(info);
                 let text = lines(&[
                     ("reserve", path.clone()),
                     ("format version", info.version.to_string()),

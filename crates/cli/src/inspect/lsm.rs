@@ -34,7 +34,7 @@ pub(super) struct Store {
     snapshots: Vec<StoredSnapshot>,
 }
 
-/// The named tables of a store, and its log.
+/// Named tables of a store, and its log.
 #[derive(Serialize)]
 pub(super) struct NamedTables {
     #[serde(flatten)]
@@ -43,7 +43,7 @@ pub(super) struct NamedTables {
     log_segments: Vec<Segment>,
 }
 
-/// A copy of the manifest.
+/// Report of a copy of the manifest.
 #[derive(Serialize)]
 pub(super) struct Manifest {
     pub(super) path: String,
@@ -62,7 +62,7 @@ pub(super) struct ManifestContent {
     versions: Vec<ListedVersion>,
 }
 
-/// A segment of the log.
+/// Report of a segment of the log.
 #[derive(Serialize)]
 pub(super) struct Segment {
     path: String,
@@ -107,7 +107,7 @@ pub(super) struct Canonical {
     pub(super) bytes: u64,
 }
 
-/// A snapshot as a store lists it: nothing is known of a damaged one but its name.
+/// Row of a snapshot in the report of a store. A damaged snapshot has only its name.
 #[derive(Serialize, Default)]
 pub(super) struct StoredSnapshot {
     name: String,
@@ -212,7 +212,7 @@ pub(super) struct Entry {
     value_hex: String,
 }
 
-/// Reads what the library tells, and keeps what it says of damage.
+/// Turns the info types of the library into reports, and collects the damage that they name.
 pub(super) struct Inspector {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) damage: Vec<String>,
@@ -721,7 +721,7 @@ impl Snapshot {
 }
 
 impl Run {
-    /// The run's row in the table of a snapshot.
+    /// Returns the row of the run in the table of a snapshot.
     fn row(&self, level: &str) -> Vec<String> {
         let file = Path::new(&self.path).file_name().unwrap_or_default();
         vec![
@@ -749,7 +749,8 @@ impl Run {
             (Some(kind), Some(per_page)) => format!("{kind}, {per_page:.2} bytes a page in memory"),
             _ => "damaged, or the filter is".to_owned(),
         };
-        let (bits, probes) = (self.filter_text(), self.filter_probes);
+        let bits = self.filter_text();
+        let probes = self.filter_probes;
         let filter = match self.filter_kind {
             None => bits,
             Some("ribbon") => format!("ribbon of {probes} columns, {bits} bits an entry"),

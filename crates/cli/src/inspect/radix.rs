@@ -13,7 +13,7 @@ use crate::ui::exit::Failure;
 use crate::ui::output::{self, bytes};
 use crate::ui::text::{count_of, grouped};
 
-/// A radix store.
+/// Report of a radix store.
 #[derive(Serialize)]
 pub(crate) struct RadixStoreInfo {
     path: String,
@@ -22,7 +22,7 @@ pub(crate) struct RadixStoreInfo {
     redis_urls: Vec<String>,
     redis_prefix: Option<String>,
     store_bytes: u64,
-    /// Null where another process has the store.
+    /// Null if another process has the store open.
     state: Option<TreesInfo>,
 }
 

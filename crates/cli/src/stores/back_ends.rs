@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use terrane::kv::Durability;
 use terrane::state_dir::{BackEnd, Opening, Password};
 
-/// A back-end, by its name.
+/// Name of a back-end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackEndArg {
     /// Sorted map in memory; keeps nothing
@@ -36,7 +36,7 @@ impl From<BackEndArg> for BackEnd {
     }
 }
 
-/// A durability, by its name.
+/// Name of a durability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DurabilityArg {
     /// No syncs
@@ -60,7 +60,7 @@ impl From<DurabilityArg> for Durability {
     }
 }
 
-/// Where Redis is.
+/// Arguments about the servers of Redis.
 #[derive(Debug, Args)]
 pub(crate) struct RedisArgs {
     /// URL of a Redis server, such as `redis://host:6379`; several for a cluster. Needed for a new
@@ -76,11 +76,11 @@ pub(crate) struct RedisArgs {
     pub(crate) redis_password_file: Option<PathBuf>,
 }
 
-/// The variable of the environment that may have the password of Redis.
+/// Environment variable with the password of Redis.
 const PASSWORD_VARIABLE: &str = "TERRANE_REDIS_PASSWORD";
 
 impl RedisArgs {
-    /// Where the password is.
+    /// Returns the source of the password.
     pub(crate) fn password(&self) -> Password {
         if let Some(path) = &self.redis_password_file {
             return Password::File(path.clone());
@@ -89,7 +89,7 @@ impl RedisArgs {
         variable.map_or(Password::InUrl, Password::Text)
     }
 
-    /// How a store is opened that has this back-end, or any.
+    /// Returns the options to open a store with this back-end, or with any.
     pub(crate) fn opening(
         &self,
         back_end: Option<BackEndArg>,
@@ -104,7 +104,7 @@ impl RedisArgs {
         }
     }
 
-    /// How a store is opened that is only read.
+    /// Returns the options to open a store for reading.
     pub(crate) fn reading(&self) -> Opening {
         Opening {
             redis_urls: self.redis_url.clone(),

@@ -11,14 +11,14 @@ use crate::ui::exit::Failure;
 /// Part of an index that a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IndexPath {
-    /// Its directory.
+    /// Directory of the index.
     Dir,
-    /// Its tree file.
+    /// Tree file of the index.
     File,
 }
 
 impl IndexPath {
-    /// `None` if it leads to something else, or nowhere.
+    /// Recognises the directory or the tree file of an index; returns `None` for anything else.
     pub(crate) fn of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Self>, Failure> {
         let disk = disk.as_ref();
         let is_file = || inspect::is_tree_file(disk, path);
@@ -29,7 +29,7 @@ impl IndexPath {
         })
     }
 
-    /// The directory of the index.
+    /// Returns the directory of the index.
     pub(crate) fn dir(self, path: &Path) -> &Path {
         match self {
             Self::Dir => path,
@@ -38,7 +38,7 @@ impl IndexPath {
     }
 }
 
-/// The options of the index in a directory.
+/// Returns the configuration of the index in a directory.
 ///
 /// # Errors
 /// [`Failure`].

@@ -31,7 +31,7 @@ impl Sums {
     }
 }
 
-/// A named table in a list, also that of `terrane inspect`.
+/// Row of a named table in the lists of `terrane table` and `terrane inspect`.
 #[derive(Serialize)]
 pub(crate) struct ListedTable {
     id: u64,
@@ -43,7 +43,7 @@ pub(crate) struct ListedTable {
     write_buffer_bytes: Option<u64>,
     memory_budget_bytes: Option<u64>,
     runs: Option<u64>,
-    /// Entries of all runs together: older entries of a key and tombstones count too.
+    /// Entries of all runs; older entries of a key and tombstones count too.
     stored_entries: Option<u64>,
     tombstones: Option<u64>,
     bytes: Option<u64>,
@@ -51,7 +51,7 @@ pub(crate) struct ListedTable {
 }
 
 impl ListedTable {
-    /// A table; what is damaged of it goes to `damage`.
+    /// Returns the row of a table; adds its damage to `damage`.
     pub(crate) fn new(info: &NamedTableInfo, damage: &mut Vec<String>) -> Self {
         let (write_buffer_entries, write_buffer_bytes) = match info.config.effective_write_buffer()
         {
@@ -104,7 +104,7 @@ impl ListedTable {
         ]
     }
 
-    /// Tables for people.
+    /// Returns the rows as a table for people.
     pub(crate) fn text(tables: &[Self]) -> String {
         let names = [
             "TABLE",
@@ -124,7 +124,7 @@ impl ListedTable {
     }
 }
 
-/// A retained version in a list, also that of `terrane inspect`.
+/// Row of a retained version in the lists of `terrane version` and `terrane inspect`.
 #[derive(Serialize)]
 pub(crate) struct ListedVersion {
     number: u64,
@@ -141,7 +141,7 @@ impl ListedVersion {
         }
     }
 
-    /// Versions as text.
+    /// Returns the rows as a table for people.
     pub(crate) fn text(versions: &[Self]) -> String {
         let mut rows = vec![["VERSION", "NAME", "TABLES"].map(str::to_owned).to_vec()];
         for Self { number, name, tables } in versions {

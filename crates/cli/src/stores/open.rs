@@ -16,7 +16,7 @@ use terrane_replay::store;
 use crate::stores::index_path::IndexPath;
 use crate::ui::exit::Failure;
 
-/// Opens a store that must be there.
+/// Opens an existing store.
 ///
 /// # Errors
 /// [`Failure`]; nothing has been made then.
@@ -54,14 +54,15 @@ pub(crate) fn open_or_make<T>(
     });
 
     if done.is_err() && there == DirContent::Nothing {
-        // The failure is what matters; what cannot be removed is an empty store.
+        // The first failure is reported; if the removal fails too, an empty store is left.
         let _ = remove(dir, &missing);
     }
 
     done
 }
 
-/// A command makes one commit and closes the store, so a short log takes no time and little space.
+/// Maximum bytes of the log. A command makes one commit and closes the store, so a short log
+/// suffices.
 const LOG_BYTES: u64 = 4 << 20;
 
 /// Opens a store for its named tables; each commit is durable when the call returns. Creates the
@@ -134,7 +135,7 @@ pub(crate) fn check_snapshot(dir: &Path, name: &SnapshotName) -> Result<(), Fail
     }
 }
 
-/// Refuses the name of a snapshot that a store has, before the store is opened for writing.
+/// Refuses the name of an existing snapshot, before the store is opened for writing.
 ///
 /// # Errors
 /// [`Failure`].
@@ -156,7 +157,7 @@ pub(crate) fn open_to_read(dir: &Path) -> Result<StoreReader, Failure> {
     Ok(StoreReader::open(disk(), dir, &ReaderOptions::default())?)
 }
 
-/// Whether two paths lead to the same directory.
+/// Returns whether two paths lead to the same directory.
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,
@@ -164,7 +165,7 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// Whether `inner`, which need not be there yet, is `outer` or a directory below it.
+/// Returns whether `inner`, which may not exist yet, is `outer` or a directory below it.
 pub(crate) fn is_within(inner: &Path, outer: &Path) -> bool {
     let Ok(outer) = outer.canonicalize() else { return false };
     let inner = std::path::absolute(inner).unwrap_or_else(|_| inner.to_owned());
@@ -208,11 +209,11 @@ fn content_of(dir: &Path) -> Result<DirContent, Failure> {
     Ok(if entries.next().is_none() { DirContent::Nothing } else { DirContent::Other })
 }
 
-/// Removes a store without snapshots, but for the directory if that is not among those `made`.
+/// Removes a store without snapshots, and the directories in `made`.
 fn remove(dir: &Path, made: &[PathBuf]) -> std::io::Result<()> {
     if dir.exists() {
         let disk = disk();
-        // Nobody has opened it in the meantime, and nobody will.
+        // With the lock held, no other process has the store open or can open it.
         let _lock = disk.lock(&dir.join("lock")).map_err(std::io::Error::other)?;
         if let Ok(mut snapshots) = fs::read_dir(dir.join("snapshots"))
             && snapshots.next().is_some()

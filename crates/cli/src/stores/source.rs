@@ -14,10 +14,10 @@ use crate::stores::open::open_to_read;
 use crate::stores::version_ref::VersionRef;
 use crate::ui::exit::Failure;
 
-/// The table that is meant if none is named.
+/// Default name of the table.
 pub(crate) const MAIN_TABLE: &str = "main";
 
-/// A place with entries, opened for reading; another process may be writing to it.
+/// Table or B+tree, opened for reading. Another process may write to it.
 pub(crate) enum Source {
     Table(StoreReader, Arc<Table>),
     Index(IndexReader),
@@ -29,13 +29,13 @@ pub(crate) struct StoredValue {
     pub(crate) blob: Option<Vec<u8>>,
 }
 
-/// Keys from one bound to another, or all that begin alike.
+/// Range of keys: between two bounds, or all with a prefix.
 pub(crate) enum KeyRange {
     Prefix(Vec<u8>),
     Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
 }
 
-/// The entries of a range, in the order asked for.
+/// Iterator over the entries of a range, in either direction.
 pub(crate) enum Entries<'a> {
     Table { session: &'a Session, cursor: Cursor, reverse: bool },
     Index(btree::Cursor),
@@ -111,7 +111,7 @@ impl Source {
         }
     }
 
-    /// The entries of a range, from its end if `reverse`.
+    /// Returns the entries of a range, from its end if `reverse`.
     pub(crate) fn entries(&self, range: KeyRange, reverse: bool) -> Result<Entries<'_>, Failure> {
         Ok(match self {
             Self::Table(reader, table) => {
@@ -132,7 +132,7 @@ impl Source {
         })
     }
 
-    /// How many entries a range has. Reads them all.
+    /// Returns the number of entries in a range. Reads all of them.
     pub(crate) fn count(&self, range: KeyRange) -> Result<u64, Failure> {
         let mut count = 0;
         match self {
@@ -153,7 +153,7 @@ impl Source {
         Ok(count)
     }
 
-    /// The name, for programs: an index has none.
+    /// Returns the name of the table for JSON; an index has none.
     pub(crate) fn name<'a>(&self, table: &'a TableName) -> Option<&'a str> {
         matches!(self, Self::Table(..)).then(|| table.as_str())
     }
@@ -167,7 +167,7 @@ impl KeyRange {
         })
     }
 
-    /// From one key to before another.
+    /// Returns the bounds of the range.
     pub(crate) fn bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         match self {
             Self::Between(from, to) => (from, to),
@@ -190,7 +190,7 @@ impl KeyRange {
 }
 
 impl Entries<'_> {
-    /// The next entries, so many unless the end comes first.
+    /// Returns the next `count` entries, or fewer at the end.
     pub(crate) fn take(&mut self, count: usize) -> Result<Vec<(Vec<u8>, StoredValue)>, Failure> {
         match self {
             Self::Table { session, cursor, reverse } => {
@@ -215,7 +215,7 @@ impl Entries<'_> {
     }
 }
 
-/// The blobs of entries, in their order.
+/// Returns the blobs of entries, in their order.
 fn blobs<'a>(
     session: &Session,
     refs: impl Iterator<Item = Option<&'a BlobRef>>,

@@ -7,7 +7,7 @@ use terrane::lsm::{SnapshotName, StoreReader, Version, VersionInfo};
 use crate::stores::open::open_to_read;
 use crate::ui::exit::Failure;
 
-/// A version by its number or its name.
+/// Number or name of a version.
 #[derive(Debug, Clone)]
 pub(crate) enum VersionRef {
     Number(u64),
@@ -21,7 +21,7 @@ pub(crate) fn name(text: &str) -> Result<SnapshotName, String> {
     SnapshotName::new(text).map_err(|error| error.to_string())
 }
 
-/// The version that a text stands for: digits only are a number.
+/// Parses the number or the name of a version; digits only are a number.
 pub(crate) fn which(text: &str) -> Result<VersionRef, String> {
     match text.parse() {
         Ok(number) => Ok(VersionRef::Number(number)),
@@ -30,7 +30,7 @@ pub(crate) fn which(text: &str) -> Result<VersionRef, String> {
 }
 
 impl VersionRef {
-    /// Opens it.
+    /// Opens the version.
     pub(crate) fn open(&self, reader: &StoreReader) -> Result<Version, Failure> {
         Ok(match self {
             Self::Number(number) => reader.version(*number)?,
@@ -38,7 +38,8 @@ impl VersionRef {
         })
     }
 
-    /// Its number. A version that is not there is refused before the store is opened for writing.
+    /// Returns the number of the version. Refuses a missing version before the store is opened for
+    /// writing.
     pub(crate) fn number(&self, dir: &Path) -> Result<u64, Failure> {
         let versions = open_to_read(dir)?.versions()?;
         let is_it = |version: &&VersionInfo| match self {

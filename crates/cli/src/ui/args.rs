@@ -1,8 +1,8 @@
-//! Numbers and names as they are written on the command line.
+//! Parsers of numbers and names on the command line.
 
 use terrane::lsm::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TableName};
 
-/// Reads a count: `100_000`, `10k`, `10M`, `2G`; the letters stand for powers of a thousand.
+/// Parses a count: `100_000`, `10k`, `10M`, `2G`. The letters are powers of a thousand.
 ///
 /// # Errors
 /// The reason, as a sentence.
@@ -24,7 +24,7 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
     number.and_then(|number| number.checked_mul(unit)).ok_or_else(|| "too large".to_owned())
 }
 
-/// Reads a count that is at least 1.
+/// Parses a count that is at least 1.
 ///
 /// # Errors
 /// The reason, as a sentence.
@@ -35,7 +35,7 @@ pub(crate) fn positive_count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads permissions of files: three octal digits, or four of which the first is 0.
+/// Parses permissions of files: three octal digits, or four of which the first is 0.
 ///
 /// # Errors
 /// The reason, as a sentence.
@@ -48,7 +48,7 @@ pub(crate) fn mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Reads a number of bytes: `4096`, `4KiB`, `256MiB`, `1GB`. Units with an `i` are powers of 1024,
+/// Parses a number of bytes: `4096`, `4KiB`, `256MiB`, `1GB`. Units with an `i` are powers of 1024,
 /// the others powers of 1000.
 ///
 /// # Errors
@@ -73,7 +73,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
 }
 
-/// Reads a number of bytes that is at least 1.
+/// Parses a number of bytes that is at least 1.
 ///
 /// # Errors
 /// The reason, as a sentence.
@@ -84,7 +84,7 @@ pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads a share of a whole: `0.2%` or `0.002`.
+/// Parses a share of a whole: `0.2%` or `0.002`.
 ///
 /// # Errors
 /// The reason, as a sentence.
@@ -95,7 +95,7 @@ pub(crate) fn ratio(text: &str) -> Result<f64, String> {
     number.map(|number| number / unit).ok_or_else(|| "not a share; write 0.2% or 0.002".to_owned())
 }
 
-/// Reads the bytes of a reserve.
+/// Parses the size of a reserve.
 ///
 /// # Errors
 /// The reason, as a sentence.
@@ -106,7 +106,7 @@ pub(crate) fn reserve(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads the name of a table.
+/// Parses the name of a table.
 ///
 /// # Errors
 /// The reason, as a sentence.
@@ -115,7 +115,7 @@ pub(crate) fn table_name(text: &str) -> Result<TableName, String> {
         .map_err(|_| "1 to 64 characters of a-z, 0-9, `_`, `-`, no device name".to_owned())
 }
 
-/// Reads the height of a block.
+/// Parses the height of a block.
 ///
 /// # Errors
 /// The reason, as a sentence.

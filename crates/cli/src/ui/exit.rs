@@ -1,4 +1,4 @@
-//! How a command ends: its errors and the exit codes that they have.
+//! Failures of commands, with their exit codes.
 
 use std::path::Path;
 
@@ -12,15 +12,15 @@ use terrane_replay::error::Class;
 use terrane_replay::traces::{irmin, octez};
 use terrane_replay::{bitcoin, changes};
 
-/// Ways out of a full disk.
+/// Advice for a full disk.
 const NO_SPACE: &str = "next, to make room: `terrane table drop`, `terrane snapshot delete`, `terrane version release`, \
 or `terrane del` and then `terrane compact`; a reserve is given up with `--reserve 0`";
 
-/// Why a command failed.
+/// Failure of a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     class: Class,
-    /// A word of its own for programs, if that of the class says too little.
+    /// Word for programs, if that of the class says too little.
     kind: Option<&'static str>,
     message: String,
 }
@@ -43,32 +43,32 @@ impl Failure {
         if says_more { Self { kind: Some(kind.name()), ..self } } else { self }
     }
 
-    /// The arguments are no command.
+    /// Arguments that are not a command.
     pub(crate) fn arguments(message: impl Into<String>) -> Self {
         Self { kind: Some("usage"), ..Self::usage(message) }
     }
 
-    /// The request makes no sense.
+    /// Bad usage or bad input; exit code 2.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Class::Input, message)
     }
 
-    /// A check failed.
+    /// Failed check, or damage; exit code 1.
     pub(crate) fn check(message: impl Into<String>) -> Self {
         Self::new(Class::Check, message)
     }
 
-    /// The requested thing does not exist.
+    /// Requested thing that does not exist; exit code 1.
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self { kind: Some("not_found"), ..Self::new(Class::Check, message) }
     }
 
-    /// The system does not let us.
+    /// Failure of the environment, such as disk or permissions; exit code 3.
     pub(crate) fn environment(message: impl Into<String>) -> Self {
         Self::new(Class::Environment, message)
     }
 
-    /// The user asked to stop.
+    /// Interruption by the user; exit code 130.
     pub(crate) fn interrupted(message: impl Into<String>) -> Self {
         Self::new(Class::Interrupted, message)
     }
@@ -108,17 +108,17 @@ impl Failure {
         if is_about_file { failure.about(&file.display().to_string()) } else { failure }
     }
 
-    /// One word for programs.
+    /// Returns the word for programs, `error.kind`.
     pub(crate) fn kind(&self) -> &'static str {
         self.kind.unwrap_or(self.class.name())
     }
 
-    /// A sentence for people.
+    /// Returns the sentence for people.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     pub(crate) fn code(&self) -> u8 {
         match self.class {
             Class::Check => 1,
@@ -233,7 +233,8 @@ impl From<terrane::kv::Error> for Failure {
     }
 }
 
-/// An error and its causes in one line; a cause whose text was already part of it is not repeated.
+/// Returns an error and its causes in one line. Skips a cause whose text is already part of the
+/// line.
 fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -23,14 +23,14 @@ use crate::ui::text::hex;
 const HEX: &str = "hex:";
 const FILE: &str = "@";
 
-/// Stands between the fields of a line.
+/// Separator of the fields of a line.
 const SEPARATOR: char = '\t';
 
-/// Longer files can be no key, no value and no blob.
+/// Maximum bytes of a file in place of a key, value or blob: the longest blob.
 const FILE_BYTES_MAX: usize =
     if VALUE_BYTES_MAX > BLOB_BYTES_MAX { VALUE_BYTES_MAX } else { BLOB_BYTES_MAX };
 
-/// The bytes that an argument stands for.
+/// Parses an argument into bytes.
 ///
 /// # Errors
 /// [`Failure`] for what is no hexadecimal number, and for a file that cannot be read or is too
@@ -69,7 +69,7 @@ fn content(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// The bytes that a field of a line stands for: as an argument, but `@` has no meaning.
+/// Parses a field of a line into bytes, like an argument, but `@` has no meaning.
 ///
 /// # Errors
 /// The reason, as a sentence.
@@ -86,7 +86,7 @@ pub(crate) fn field(bytes: &[u8]) -> Result<Vec<u8>, String> {
     })
 }
 
-/// The fields of a line.
+/// Parses the fields of a line.
 ///
 /// # Errors
 /// The reason, as a sentence.
@@ -94,7 +94,7 @@ pub(crate) fn fields(line: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     line.split(|byte| *byte == SEPARATOR as u8).map(field).collect()
 }
 
-/// A line of fields.
+/// Returns a line of fields.
 pub(crate) fn line<'a>(fields: impl Iterator<Item = &'a [u8]>) -> String {
     fields.map(shown).collect::<Vec<_>>().join(&SEPARATOR.to_string())
 }
@@ -162,7 +162,7 @@ mod tests {
             let failure = argument(OsStr::new(text)).unwrap_err();
             assert!(failure.message().contains(text) && failure.code() == 2, "{failure:?}");
         }
-        // Another spelling is text.
+        // Other spellings of `hex:` are text.
         assert_eq!(argument(OsStr::new("0x00")).unwrap(), b"0x00");
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::ui::exit::Failure;
 
-/// The version in every object.
+/// Version of the program, in every object.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Serialize)]
@@ -33,7 +33,7 @@ struct FailedBy<'a> {
     message: &'a str,
 }
 
-/// Writes a report: as an object if `json`, otherwise as `lines` of name and value.
+/// Prints a report: as an object if `json`, otherwise as `lines` of name and value.
 ///
 /// # Errors
 /// [`Failure`] if standard output does not take it; a reader that has gone away is no failure.
@@ -52,7 +52,7 @@ pub(crate) fn report<T: Serialize>(
     if json { print_object(&text) } else { print(&text) }
 }
 
-/// A report that may tell of a failed check.
+/// Report that may contain a failed check.
 #[derive(Serialize)]
 struct CheckedReport<'a, T> {
     terrane: &'static str,
@@ -83,13 +83,13 @@ pub(crate) fn checked<T: Serialize>(
     }
 
     let Some(failure) = failure else { return Ok(0) };
-    // The exit code says it too, if nobody reads standard error.
+    // The exit code says it too, if standard error cannot be written.
     let _ = writeln!(io::stderr(), "terrane: {}", failure.message());
 
     Ok(failure.code())
 }
 
-/// The object of a report, and why the check failed, if it did.
+/// Returns the object of a report, with the reason of a failed check.
 ///
 /// # Errors
 /// [`Failure`] if the report is none that JSON can say.
@@ -104,16 +104,16 @@ pub(crate) fn object<T: Serialize>(
     serde_json::to_string(&checked).map_err(|error| Failure::environment(error.to_string()))
 }
 
-/// `lines` of name and value, for people.
+/// Returns `lines` of name and value, aligned for people.
 pub(crate) fn aligned(lines: &[(&str, String)]) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines = lines.iter().map(|(name, value)| format!("{name:width$}  {value}"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Writes why a command failed: always to standard error, and as an object if `json`.
+/// Prints the failure of a command: always to standard error, and as an object if `json`.
 pub(crate) fn failure(command: &str, json: bool, failure: &Failure) {
-    // Nobody is left to be told if neither stream can be written.
+    // If neither stream can be written, only the exit code remains.
     let _ = writeln!(io::stderr(), "terrane: {}", failure.message());
     if json {
         let error = FailedBy { kind: failure.kind(), message: failure.message() };
@@ -135,7 +135,7 @@ pub(crate) fn print_object(text: &str) -> Result<(), Failure> {
     if IS_SAID.swap(true, Ordering::Relaxed) { Ok(()) } else { print(text) }
 }
 
-/// Writes a line to standard output.
+/// Prints a line to standard output.
 ///
 /// # Errors
 /// Those of [`report`].
@@ -149,7 +149,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes bytes to standard output; `false` if nobody reads it any more.
+/// Writes bytes to standard output; returns `false` if its reader went away.
 ///
 /// # Errors
 /// Those of [`report`].
@@ -157,7 +157,7 @@ pub(crate) fn write(out: &mut impl Write, bytes: &[u8]) -> Result<bool, Failure>
     still_read(out.write_all(bytes))
 }
 
-/// Writes what is buffered of what was [written](write).
+/// Flushes the bytes that [`write`] has buffered.
 ///
 /// # Errors
 /// Those of [`report`].
@@ -173,10 +173,11 @@ fn still_read(written: io::Result<()>) -> Result<bool, Failure> {
     }
 }
 
-/// A number of bytes with its unit, for people.
+/// Returns a number of bytes with its unit, for people.
 #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
 pub(crate) fn bytes(bytes: u64) -> String {
-    let (mut value, mut unit) = (bytes as f64, "bytes");
+    let mut value = bytes as f64;
+    let mut unit = "bytes";
     for larger in ["KiB", "MiB", "GiB", "TiB"] {
         if value < 1024.0 {
             break;

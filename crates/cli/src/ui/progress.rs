@@ -21,25 +21,25 @@ use terrane_replay::monitor::{Monitor, Phase};
 use crate::ui::exit::Failure;
 use crate::ui::output;
 
-/// Work that is over sooner needs no bar.
+/// Delay of a bar: shorter work needs none.
 const DELAY: Duration = Duration::from_secs(1);
 
 /// Template of a bar behind the position, if the number of bytes is known.
 const BYTES_LEFT: &str = "/{total_bytes} {wide_bar} {eta} left";
 
-/// The monitor of a command.
+/// Monitor of a command: a progress bar, warnings, and the wish to stop.
 pub(crate) struct Progress {
-    /// A person watches and has not asked for quiet.
+    /// Whether standard error is a terminal, without `--quiet`.
     wanted: bool,
     started: Instant,
-    /// The present bar has come into sight.
+    /// Whether the present bar is visible.
     drawn: bool,
     bar: Option<(Phase, ProgressBar)>,
     stop: Arc<AtomicBool>,
 }
 
 impl Progress {
-    /// From now on Ctrl-C asks this work to stop; `quiet` means no bar.
+    /// Creates the monitor; from now on Ctrl-C asks this work to stop. `quiet` means no bar.
     pub(crate) fn new(quiet: bool) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         *asked_to_stop() = Some(Arc::clone(&stop));
@@ -48,14 +48,14 @@ impl Progress {
     }
 }
 
-/// The flag of the work that Ctrl-C asks to stop, if there is any.
+/// Stop flag of the work in progress, if it has a monitor.
 static ASKED_TO_STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
 fn asked_to_stop() -> MutexGuard<'static, Option<Arc<AtomicBool>>> {
     ASKED_TO_STOP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Watches for Ctrl-C, and for SIGTERM alike, until the process ends.
+/// Starts a thread that handles Ctrl-C and SIGTERM until the process ends.
 ///
 /// # Errors
 /// [`Failure`] if the system refuses the signal handler or the thread.
@@ -77,7 +77,7 @@ pub(crate) fn watch(command: &'static str, json: bool) -> Result<(), Failure> {
     thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(refused)
 }
 
-/// A bar over a number of bytes.
+/// Progress bar over a number of bytes.
 pub(crate) struct ByteBar {
     name: &'static str,
     wanted: bool,
@@ -87,7 +87,7 @@ pub(crate) struct ByteBar {
 }
 
 impl ByteBar {
-    /// A bar of the work called `name`; `quiet` means none.
+    /// Creates a bar of the work called `name`; `quiet` means no bar.
     pub(crate) fn new(name: &'static str, quiet: bool) -> Self {
         let wanted = !quiet && io::stderr().is_terminal();
         Self { name, wanted, started: Instant::now(), drawn: false, bar: None }
@@ -98,7 +98,7 @@ impl ByteBar {
         self.show(done, Some(total));
     }
 
-    /// Shows that `done` bytes are done, of which number the caller may know.
+    /// Shows that `done` bytes are done; `total` if the caller knows it.
     pub(crate) fn show(&mut self, done: u64, total: Option<u64>) {
         if !self.wanted {
             return;
@@ -141,7 +141,7 @@ impl Monitor for Progress {
             }
         };
 
-        // Until then the bar only learns how fast the work goes.
+        // A hidden bar only measures the rate, so that it is right when it appears.
         if !self.drawn && self.started.elapsed() >= DELAY {
             self.drawn = true;
             bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -153,7 +153,7 @@ impl Monitor for Progress {
 
     fn warn(&mut self, message: &dyn Display) {
         let write = || {
-            // A warning that nobody can be given is no reason to stop.
+            // An unwritable warning is no reason to stop.
             let _ = writeln!(io::stderr(), "terrane: warning: {message}");
         };
         match &self.bar {
@@ -198,7 +198,7 @@ fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
     hidden_bar(name, rate, position, of_total, total)
 }
 
-/// A bar that has not come into sight yet.
+/// Creates a bar that is not visible yet.
 fn hidden_bar(
     name: &str,
     rate: &str,
@@ -210,7 +210,7 @@ fn hidden_bar(
     let style =
         ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let style = style.with_key("rate", |state: &ProgressState, text: &mut dyn fmt::Write| {
-        // Only memory is written to, which takes everything.
+        // Writing to memory cannot fail.
         let _ = write!(text, "{:.0}/s", state.per_sec());
     });
 

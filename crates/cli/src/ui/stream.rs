@@ -23,10 +23,10 @@ pub(crate) struct Watched<'a> {
     pub(crate) stream: &'a mut dyn Write,
     pub(crate) bar: ByteBar,
     pub(crate) done: u64,
-    /// If it is known.
+    /// Total bytes, if known.
     pub(crate) total: Option<u64>,
     pub(crate) signals: Option<Progress>,
-    /// Whether it was a pipe that nobody reads any more.
+    /// Whether the stream is a pipe whose reader went away.
     pub(crate) is_unread: bool,
 }
 
@@ -39,7 +39,7 @@ impl Watched<'_> {
 impl Write for Watched<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.is_stopped() {
-            // Not of the kind that is tried again.
+            // Not `Interrupted`, which `write_all` would try again.
             return Err(io::Error::other("interrupted"));
         }
         let written = self.stream.write(bytes).inspect_err(|error| {
@@ -55,13 +55,13 @@ impl Write for Watched<'_> {
     }
 }
 
-/// Bytes of a proof that are read, unless an option says more.
+/// Default maximum bytes of a proof.
 pub(crate) const PROOF_BYTES_MAX: &str = "64MiB";
 
-/// Bytes that are written together.
+/// Bytes of the write buffer.
 const BUFFER_BYTES: usize = 1 << 16;
 
-/// Permissions of what a command writes outside the store.
+/// Permissions of files that a command writes outside the store.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct ModeArgs {
     /// Permissions of the written files, such as 0640, less those that the umask withholds; a
@@ -71,7 +71,7 @@ pub(crate) struct ModeArgs {
 }
 
 impl ModeArgs {
-    /// The file system, on which what is made gets these permissions.
+    /// Returns a disk whose new files and directories get these permissions.
     ///
     /// # Errors
     /// [`Failure`] if the system refuses the means for it.
@@ -82,7 +82,7 @@ impl ModeArgs {
     }
 }
 
-/// A file that a command writes, or standard output.
+/// Output file of a command, or standard output.
 pub(crate) struct Output<'a> {
     path: &'a Path,
     force: bool,
@@ -139,7 +139,7 @@ impl<'a> Output<'a> {
             if out.get_ref().is_stopped() {
                 return Err(Failure::interrupted("interrupted; no export was made"));
             }
-            // Nobody reads on, which is no failure.
+            // A reader that went away is no failure.
             if self.is_stdout && out.get_ref().is_unread { Ok(None) } else { exported }
         };
 
@@ -150,7 +150,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Writes some bytes.
+    /// Writes the whole content of the output.
     ///
     /// # Errors
     /// [`Failure`]; a file is as it was then.
@@ -178,7 +178,7 @@ impl<'a> Output<'a> {
         text: &str,
     ) -> Result<(), Failure> {
         if self.is_stdout {
-            // If nobody reads this, it was written all the same.
+            // A reader of standard error that went away is no failure.
             let _ = writeln!(io::stderr(), "{text}");
             return Ok(());
         }
@@ -190,12 +190,12 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Whether a path stands for standard input or output.
+/// Returns whether a path stands for standard input or output.
 pub(crate) fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Opens a file to be read, or standard input; gives its length, if it has one.
+/// Opens a file, or standard input, for reading; returns its length, if it has one.
 ///
 /// # Errors
 /// [`Failure`]: bad input if it is not there, or a directory.
@@ -220,25 +220,25 @@ fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
     Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
 }
 
-/// A file to be written: whole in the end, or as it was.
+/// File to write: complete in the end, or unchanged.
 ///
 /// The bytes go to a new file beside it, with an unpredictable name, which takes the place of the
 /// file in the end. So no other file is touched, not even through a link that somebody placed under
 /// a predicted name.
 pub(crate) struct Target {
     path: PathBuf,
-    /// Where the file is written; none for a device or a pipe, which is written to as it is.
+    /// Path of the new file; `None` for a device or a pipe, which is written directly.
     beside: Option<PathBuf>,
-    /// Whether a file that is there is replaced.
+    /// Whether an existing file is replaced.
     replaces: bool,
     file: File,
 }
 
-/// Names that are tried for the file beside.
+/// Maximum names to try for the new file.
 const NAMES_MAX: u32 = 100;
 
-/// A new file beside `path`, of a name that does not depend on the name of the file, which may be
-/// as long as names can be.
+/// Creates a new file beside `path`. Its name does not contain that of the file, which may have the
+/// maximum length.
 fn create_beside(path: &Path, ModeArgs { mode }: ModeArgs) -> io::Result<(PathBuf, File)> {
     let random = RandomState::new();
     for number in 0..NAMES_MAX {
@@ -257,8 +257,8 @@ fn create_beside(path: &Path, ModeArgs { mode }: ModeArgs) -> io::Result<(PathBu
 }
 
 impl Target {
-    /// Opens it; a file that is there is replaced only with `force`. A symbolic link stands for the
-    /// file that it leads to.
+    /// Opens the target. An existing file is replaced only with `force`. A symbolic link stands for
+    /// the file that it leads to.
     ///
     /// # Errors
     /// [`Failure`]; nothing has been changed then.
@@ -314,7 +314,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Lets it be written, and makes it durable.
+    /// Runs `write` on the new file, makes the file durable, and moves it to its place.
     ///
     /// # Errors
     /// Those of `write`, and of the file; what was there before is there still.
@@ -342,11 +342,11 @@ impl Target {
             return fs::rename(beside, &self.path);
         }
 
-        // Unlike a renaming, a link does not replace what somebody else has put there meanwhile.
+        // Unlike a rename, a hard link does not replace a file that appeared meanwhile.
         match fs::hard_link(beside, &self.path) {
             Ok(()) => fs::remove_file(beside),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
-            // The file system has no links.
+            // The file system has no hard links.
             Err(_) if self.path.symlink_metadata().is_ok() => {
                 Err(io::ErrorKind::AlreadyExists.into())
             }
@@ -356,7 +356,8 @@ impl Target {
 
     fn discard(&self) {
         if let Some(beside) = &self.beside {
-            // The failure is what matters; what is left of the file is no whole export.
+            // The first failure is reported; if the removal fails too, an incomplete file with a
+            // temporary name is left.
             let _ = fs::remove_file(beside);
         }
     }
@@ -366,7 +367,7 @@ fn is_there(path: &Path) -> Failure {
     Failure::usage(format!("{} exists; --force replaces it", path.display()))
 }
 
-/// All of a file, or of standard input.
+/// Reads a whole file, or standard input.
 ///
 /// # Errors
 /// [`Failure`]: bad input if it is not there, or has more than `bytes_max`.
@@ -383,7 +384,7 @@ pub(crate) fn read_all(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Failure> 
     Ok(content)
 }
 
-/// A file that is read, or standard input, and a bar of how far.
+/// Input file, or standard input, with a progress bar.
 pub(crate) struct Input {
     stream: Box<dyn Read>,
     bar: ByteBar,
@@ -399,7 +400,7 @@ impl Input {
         Ok(Self { stream, bar, done: 0, total })
     }
 
-    /// Takes the bar away; the bytes that were read.
+    /// Removes the bar; returns the number of bytes read.
     pub(crate) fn close(self) -> u64 {
         self.done
     }

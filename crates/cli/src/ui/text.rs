@@ -1,35 +1,39 @@
-//! Numbers, times, bytes and tables as people read them.
+//! Numbers, times, bytes and tables as text for people.
 
 use std::fmt::Write as _;
 
 pub(crate) use terrane_bench::report::text::grouped;
 
-/// A number of things: `1 run`, `2 runs`.
+/// Returns a number of things: `1 run`, `2 runs`.
 pub(crate) fn count_of(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 
-/// A time, in nanoseconds since the Unix epoch, by RFC 3339 in UTC and to the second.
+/// Returns a time, in nanoseconds since the Unix epoch, by RFC 3339 in UTC and to the second.
 pub(crate) fn time(ns: u64) -> String {
     const DAY_S: u64 = 86_400;
     let seconds = ns / 1_000_000_000;
-    let (days, in_day) = (seconds / DAY_S, seconds % DAY_S);
-    // Years that begin with March, so that the day that some lack is the last one of a year; 400 of
-    // them, an era, always have the same number of days.
+    let days = seconds / DAY_S;
+    let in_day = seconds % DAY_S;
+    // Years begin with March, so that the leap day is the last day of a year. An era of 400 years
+    // always has the same number of days.
     let days = days + 719_468;
-    let (era, in_era) = (days / 146_097, days % 146_097);
+    let era = days / 146_097;
+    let in_era = days % 146_097;
     let year_in_era = (in_era - in_era / 1_460 + in_era / 36_524 - in_era / 146_096) / 365;
     let in_year = in_era - (365 * year_in_era + year_in_era / 4 - year_in_era / 100);
     let month_from_march = (5 * in_year + 2) / 153;
     let day = in_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = era * 400 + year_in_era + u64::from(month <= 2);
-    let (hour, minute, second) = (in_day / 3600, in_day / 60 % 60, in_day % 60);
+    let hour = in_day / 3600;
+    let minute = in_day / 60 % 60;
+    let second = in_day % 60;
 
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Bytes in lower-case hexadecimal.
+/// Returns bytes in lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing into a string cannot fail.
@@ -38,8 +42,8 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Bytes as a quoted text if all of them are printable ASCII, otherwise in hexadecimal; the first
-/// `shown_max` of them.
+/// Returns the first `shown_max` bytes: as quoted text if all are printable ASCII, otherwise in
+/// hexadecimal.
 pub(crate) fn shown(bytes: &[u8], shown_max: usize) -> String {
     let part = bytes.get(..shown_max).unwrap_or(bytes);
     let more = if part.len() < bytes.len() { "…" } else { "" };
@@ -50,8 +54,8 @@ pub(crate) fn shown(bytes: &[u8], shown_max: usize) -> String {
     }
 }
 
-/// Bytes sixteen to a line, with their offsets and what of them is printable. Zeros at the end are
-/// only counted.
+/// Returns a hex dump: sixteen bytes a line, with offsets and printable characters. Zeros at the
+/// end are only counted.
 pub(crate) fn dump(bytes: &[u8]) -> String {
     let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     let mut text = String::new();
@@ -66,8 +70,8 @@ pub(crate) fn dump(bytes: &[u8]) -> String {
     text
 }
 
-/// A table: the first row names the columns; `left` of them are aligned to the left, the rest,
-/// numbers, to the right.
+/// Returns a table whose first row names the columns. The first `left` columns are aligned to the
+/// left, the numbers behind them to the right.
 pub(crate) fn table(left: usize, rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
@@ -82,7 +86,7 @@ pub(crate) fn table(left: usize, rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Names and values, one below the other.
+/// Returns names and values, one pair on each line.
 pub(crate) fn lines(lines: &[(&str, String)]) -> String {
     let row = |(name, value): &(&str, String)| vec![(*name).to_owned(), value.clone()];
     table(2, &lines.iter().map(row).collect::<Vec<_>>())

@@ -23,7 +23,8 @@ struct Problem {
     repaired: bool,
 }
 
-/// Keys from one to before another, or to the end; without the first one, no keys are known.
+/// Range of keys from the first to before the second, or to the end. Without the first, no keys are
+/// known.
 #[derive(Default, Serialize, PartialEq)]
 struct Keys {
     from_hex: Option<String>,
@@ -42,7 +43,7 @@ struct Repaired {
     stale: Vec<Keys>,
     lost: Vec<Keys>,
     tree_lost: bool,
-    /// First and last position.
+    /// First and last position of each lost part of the log.
     log_lost: Vec<(u64, u64)>,
     was_refused: bool,
     entries: u64,
@@ -89,7 +90,7 @@ pub(crate) fn verify(
     output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
 }
 
-/// Does what counts pages done, of all, with a bar.
+/// Runs `work`, which counts pages, with a progress bar.
 fn with_bar<T>(
     name: &'static str,
     quiet: bool,
@@ -144,7 +145,8 @@ impl Keys {
         Self { from_hex: Some(hex(&from)), to_hex: to.as_deref().map(hex) }
     }
 
-    /// Whether all of these are known to be in another range. Digits have the order of their bytes.
+    /// Returns whether `range` contains all of these keys. Hexadecimal digits have the order of
+    /// their bytes.
     fn lie_in(&self, range: &Self) -> bool {
         self.from_hex.is_some()
             && range.from_hex <= self.from_hex

@@ -1,4 +1,4 @@
-//! Context stores as `terrane verify` checks and repairs them.
+//! Check and repair of context stores for `terrane verify`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,9 +18,10 @@ use crate::ui::text::count_of;
 #[derive(Serialize)]
 struct Problem {
     file: String,
-    /// The record, if it is one: number of the chunk and of the unit in it.
+    /// Address of the record, if the problem is in one: number of the chunk, and of the unit in the
+    /// chunk.
     address: Option<String>,
-    /// The path in the tree that leads there, if one does.
+    /// Path in the tree that leads to the record, if one does.
     path: Option<String>,
     rule: String,
     repaired: bool,
@@ -48,9 +49,9 @@ struct Repair {
 #[derive(Serialize)]
 struct Lost {
     commits: u64,
-    /// Hashes of those that are known, the first 1,000.
+    /// Hashes of the known lost commits, the first 1,000.
     named: Vec<String>,
-    /// Branches whose heads are others now.
+    /// Branches whose heads have changed.
     branches: Vec<String>,
     moved_bytes: u64,
 }
@@ -192,7 +193,7 @@ impl Checked {
         }
     }
 
-    /// Adds the problems that were there before a repair and are not any more.
+    /// Adds the problems that a repair has solved.
     fn add_mended(&mut self, before: &CheckReport) {
         let is_left = |problem: &Problem| {
             self.problems.iter().any(|left| {

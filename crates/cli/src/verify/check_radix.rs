@@ -21,9 +21,9 @@ use crate::ui::text::{count_of, grouped};
 
 #[derive(Serialize, PartialEq)]
 struct Problem {
-    /// The file, or the directory where none is known.
+    /// Path of the file, or of the directory if the file is unknown.
     file: String,
-    /// A place in the file, or in the state.
+    /// Place in the file, or in the state.
     place: Option<String>,
     rule: String,
     repaired: bool,
@@ -114,7 +114,8 @@ pub(crate) fn verify(
 fn mend(dir: &Path, redis: &RedisArgs, loss: Loss) -> state_dir::Result<Repaired> {
     let opening = |durability| redis.opening(None, durability);
     match opening(DurabilityArg::Each).repair(dir, loss) {
-        // A server of Redis that does not sync each write is told to when it is done.
+        // A Redis server that does not sync each write refuses durability `each`; it syncs at the
+        // end instead.
         Err(error) if error.refusal().is_some() => opening(DurabilityArg::None).repair(dir, loss),
         outcome => outcome,
     }
@@ -190,7 +191,7 @@ impl Checked {
         Ok(checked)
     }
 
-    /// Adds what a repair did, and the problems that were there before and are not any more.
+    /// Adds the report of a repair, and the problems that it has solved.
     fn after(mut self, repaired: Repaired, found: Vec<Problem>) -> Self {
         let mended = found.into_iter().filter(|problem| !self.problems.contains(problem));
         let mended = mended.map(|problem| Problem { repaired: true, ..problem });
@@ -209,7 +210,7 @@ impl Checked {
     /// that makes a call fail.
     fn check(&mut self, dir: &Path, redis: &RedisArgs, quiet: bool) -> state_dir::Result<()> {
         let marker = match Marker::read(dir) {
-            // An interrupted creation, in which there is nothing to check.
+            // An interrupted creation has nothing to check.
             Err(state_dir::Error::Unfinished { .. }) => return Ok(()),
             marker => marker?,
         };
@@ -229,7 +230,8 @@ impl Checked {
             self.note(&database, None, rule);
         }
 
-        let (report, trees) = (report?, trees?);
+        let report = report?;
+        let trees = trees?;
         for radix::Problem { place, rule } in report.problems {
             self.note(&database, Some(place), rule);
         }
@@ -240,8 +242,8 @@ impl Checked {
         Ok(())
     }
 
-    /// The checks of files by themselves. What makes those of our engines fail also makes the store
-    /// fail to open, which tells it. Answers whether the files are damaged so that they must not be
+    /// Checks the files by themselves. An error of this check in our own engines is not reported,
+    /// since opening the store fails on it too. Returns whether the files are too damaged to be
     /// opened.
     fn check_files(
         &mut self,

@@ -174,14 +174,14 @@ struct Problem {
     dropped: bool,
 }
 
-/// The keys between two others.
+/// Range of keys between two others.
 #[derive(Serialize, Default)]
 struct Gap {
     after_hex: Option<String>,
     before_hex: Option<String>,
 }
 
-/// Something that was let go of.
+/// Loss of a repair.
 #[derive(Serialize)]
 struct Lost {
     file: String,
@@ -222,7 +222,7 @@ struct Checked {
 }
 
 impl Verify {
-    /// Runs it, writes its report and returns the exit code.
+    /// Runs the command, prints its report and returns the exit code.
     ///
     /// # Errors
     /// [`Failure`], not yet reported.
@@ -504,7 +504,7 @@ impl Checked {
         lines.join("\n")
     }
 
-    /// Problems that would be dropped if loss were accepted.
+    /// Returns the number of problems that `--accept-loss` would drop.
     fn droppable(&self) -> u64 {
         let is_droppable = |p: &&Problem| p.droppable && !p.repairable && !p.repaired && !p.dropped;
         self.problems.iter().filter(is_droppable).count() as u64

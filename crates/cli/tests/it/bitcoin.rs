@@ -346,7 +346,8 @@ fn a_stale_block_does_not_hide_a_damaged_header_of_the_best_chain() {
         damaged[84] = damaged[84].wrapping_add(1);
     }
 
-    let (front, back) = (chain::file(&chain[..=9]), chain::file(chain[11..].iter().chain(&stale)));
+    let front = chain::file(&chain[..=9]);
+    let back = chain::file(chain[11..].iter().chain(&stale));
     let place = Place::new();
     let path = place.write("blocks.dat", &[front.clone(), damaged, back].concat());
     let replay = |path: &std::path::Path, more: &[&str]| {
@@ -369,7 +370,8 @@ fn a_size_that_lies_about_a_stale_block_is_a_warning() {
     let mut record = record(&stale[11]);
     let size = u32::from_le_bytes(record[4..8].try_into().unwrap()) - 4;
     record[4..8].copy_from_slice(&size.to_le_bytes());
-    let (front, back) = (chain::file(&chain[..15]), chain::file(&chain[15..]));
+    let front = chain::file(&chain[..15]);
+    let back = chain::file(&chain[15..]);
     let (_, answer) = regtest(&[front.clone(), record, back].concat());
     assert_eq!(answer.done()["tip"], chain[20].block_hash().to_string());
     let warning = format!("at byte {}: the size says {size} bytes", front.len());
@@ -569,7 +571,6 @@ fn going_back_in_a_later_process_gives_the_set_of_coins_of_its_branch() {
 
     for (branch, every, targets) in
         [(0, "1", [150, 149, 20]), (1, "10", [240, 130, 91]), (0, "30", [200, 95, 7])]
-
     {
         // Above the fork all is of one branch before the other one is replayed.
         for target in targets {

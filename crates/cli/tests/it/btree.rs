@@ -152,7 +152,8 @@ fn an_index_is_shown_with_its_levels_its_log_and_its_pages() {
     assert!(people.code == Some(0) && people.stdout.contains("pages by level"), "{people:?}");
 
     let pages = json["file_bytes"].as_u64().unwrap() / PAGE_SIZE as u64;
-    let (mut kinds, mut keys) = (Vec::new(), 0);
+    let mut kinds = Vec::new();
+    let mut keys = 0;
 
     for number in 0..pages {
         let answer = inspect(&dir.join("tree"), &["--json", "--page", &number.to_string()]);

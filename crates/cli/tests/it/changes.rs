@@ -27,7 +27,8 @@ fn history() -> (String, Value) {
     let one = digest(&[(&[1], &[0x11])]);
     let two = digest(&[(&[1], &[]), (&[2], &[0x22])]);
     let part = digest(&[(&[2], &[0x22])]);
-    let (none, last) = (digest(&[]), digest(&[(&[], &[7]), (&[1], &[0x11])]));
+    let none = digest(&[]);
+    let last = digest(&[(&[], &[7]), (&[1], &[0x11])]);
     let text = format!(
         "terrane-changes 1\n# a comment\nexpect count=0 digest={none}\n\
          begin 3\nget 01 !\nput 01 11\nend count=1 digest={one} root.nobody=00ff\n\

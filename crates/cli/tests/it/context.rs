@@ -319,7 +319,8 @@ fn what_collections_take_out_goes_to_volumes_and_every_commit_stays() {
 fn an_archive_and_an_index_elsewhere_are_named_once() {
     let place = Place::new();
     let [genesis, _, _] = store(&place).map(|hash| hash.to_base58());
-    let (cold, fast) = (place.path("cold"), place.path("fast"));
+    let cold = place.path("cold");
+    let fast = place.path("fast");
     let moves = |options: &[&str]| run(&["context", "move"], &place, options);
     assert!(moves(&[]).code == Some(2));
     let moved = moves(&["--archive-dir", text(&cold), "--index-dir", text(&fast)]).done();

@@ -40,7 +40,8 @@ fn exports_and_backups_have_the_permissions_that_are_asked_for() {
     let bits = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let place = Place::new();
     store(&place);
-    let (file, dir) = (place.path("file"), place.path("dir"));
+    let file = place.path("file");
+    let dir = place.path("dir");
     context(&place, &["export", text(&file), "--mode", "0600"]).done();
     assert_eq!(bits(&file), 0o600);
     // A file that is replaced keeps its permissions, or gets those of the option.
@@ -85,7 +86,8 @@ fn exports_and_backups_have_the_permissions_that_are_asked_for() {
 fn a_commit_goes_to_a_file_and_into_another_store_and_increments_follow() {
     let place = Place::new();
     let [genesis, second, third] = store(&place).map(|hash| hash.to_base58());
-    let (whole, increment) = (place.path("whole"), place.path("increment"));
+    let whole = place.path("whole");
+    let increment = place.path("increment");
     let report = context(&place, &["export", text(&whole), "--at", &genesis]).done();
     assert_eq!((&report["commit"], &report["from"]), (&json!(genesis), &Value::Null));
     assert_eq!(report["bytes"], std::fs::metadata(&whole).unwrap().len());

@@ -46,7 +46,9 @@ fn filled(place: &Place, table: &str) -> std::path::PathBuf {
 fn entries_go_from_a_table_to_a_btree_and_back() {
     let place = Place::new();
     let store = filled(&place, "accounts");
-    let (index, second, copy) = (place.path("a/index"), place.path("b"), place.path("c/copy"));
+    let index = place.path("a/index");
+    let second = place.path("b");
+    let copy = place.path("c/copy");
     let from = ["index", "build", "--from", text(&store), "--from-table", "accounts"];
     let built = call(&index, &from).done();
     assert_eq!(built["command"], "index build");
@@ -145,7 +147,8 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
 #[test]
 fn entries_of_a_btree_are_put_and_deleted() {
     let place = Place::new();
-    let (store, index) = (filled(&place, "main"), place.path("index"));
+    let store = filled(&place, "main");
+    let index = place.path("index");
     call(&index, &["index", "build", "--from", text(&store)]).done();
     let put = call(&index, &["put", "alice", "100", "hex:00ff", "", "account/00000", "new"]).done();
     assert_eq!(

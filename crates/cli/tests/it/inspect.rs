@@ -213,7 +213,8 @@ fn damage_is_told_from_bad_input() {
 fn a_link_in_a_store_is_not_followed() {
     let store = Store::new();
     let elsewhere = tempfile::tempdir().unwrap();
-    let (path, moved) = (store.dir().join("metadata"), elsewhere.path().join("metadata"));
+    let path = store.dir().join("metadata");
+    let moved = elsewhere.path().join("metadata");
     std::fs::rename(&path, &moved).unwrap();
     std::os::unix::fs::symlink(&moved, &path).unwrap();
     let message = inspect(&store.dir(), &["--json"]).failed(1);
@@ -271,7 +272,8 @@ fn a_link_in_the_place_of_a_directory_is_damage() {
     };
     for kind in ["lsm", "btree", "context", "radix-lsm", "radix-btree"] {
         let place = Place::new();
-        let (store, moved) = (place.store(), place.path("moved"));
+        let store = place.store();
+        let moved = place.path("moved");
         store_of(kind, &place);
         for path in directories(&store) {
             std::fs::rename(&path, &moved).unwrap();

@@ -142,7 +142,8 @@ fn a_generated_trace_is_replayed_with_equal_hashes_and_is_the_same_each_time() {
     assert_eq!(replayed["last_commit"], report["last_commit"]);
     assert!(replayed["checks_passed"].as_u64() > Some(9 * 224));
     // A store on disk makes the same commits, and stays.
-    let (again, store) = (place.path("again"), place.path("made"));
+    let again = place.path("again");
+    let store = place.path("made");
     let made = generate(text(&again), &["--fork-every", "3", "--store", text(&store)]).done();
     assert_eq!(made["last_commit"], report["last_commit"]);
     assert!(std::fs::read(&again).unwrap() == trace);
@@ -186,7 +187,8 @@ fn of_octez(trace: &[u8]) -> Vec<u8> {
     let mut rows = Operations::open(trace).unwrap();
     let header = Header { initial: Some((0, Vec::new())), last: (6, Vec::new()), block_count: 6 };
     let mut recorder = Recorder::new(Vec::new(), &header).unwrap();
-    let (mut level, mut trees) = (0, 1 << 40);
+    let mut level = 0;
+    let mut trees = 1 << 40;
 
     while !matches!(rows.next_operation().unwrap(), Some(Operation::Commit { .. })) {}
     while let Some(row) = rows.next_operation().unwrap() {
@@ -198,25 +200,32 @@ fn of_octez(trace: &[u8]) -> Vec<u8> {
                 recorder.event(&Event::Checkout { commit, to: tracker(context) });
             }
             Operation::Add { key, value, from, to } => {
-                let (key, context, to) = (logical(key), tracker(from), tracker(to));
+                let key = logical(key);
+                let context = tracker(from);
+                let to = tracker(to);
                 recorder.event(&Event::Add { context, key: key.key(), value, to });
             }
             Operation::Remove { key, from, to } => {
-                let (key, context, to) = (logical(key), tracker(from), tracker(to));
+                let key = logical(key);
+                let context = tracker(from);
+                let to = tracker(to);
                 recorder.event(&Event::Remove { context, key: key.key(), to });
             }
             Operation::Copy { source, target, from, to } => {
-                let (source, target) = (logical(source), logical(target));
+                let source = logical(source);
+                let target = logical(target);
                 let context = Scoped { is_last: false, ..tracker(from) };
                 let tree = Scoped { is_last: false, value: trees };
                 recorder.event(&Event::FindTree { context, key: source.key(), to: Some(tree) });
-                let (context, to) = (tracker(from), tracker(to));
+                let context = tracker(from);
+                let to = tracker(to);
                 let tree = Scoped { is_last: true, ..tree };
                 recorder.event(&Event::AddTree { context, key: target.key(), tree, to });
                 trees += 1;
             }
             Operation::Ask { question, key, answer, context } => {
-                let (key, context) = (logical(key), tracker(context));
+                let key = logical(key);
+                let context = tracker(context);
                 let key = key.key();
                 recorder.event(&match question {
                     Question::Find => Event::Find { context, key, found: answer },
@@ -227,7 +236,8 @@ fn of_octez(trace: &[u8]) -> Vec<u8> {
             Operation::Commit { hash, date, message, context, .. } => {
                 let text = hash.value.to_string();
                 let hash = Scoped { is_last: hash.is_last, value: text.as_bytes() };
-                let (commit, context) = (MadeCommit { is_first: true, hash }, tracker(context));
+                let commit = MadeCommit { is_first: true, hash };
+                let context = tracker(context);
                 let message = Some(message);
                 recorder.event(&Event::Commit { time: date, message, context, commit });
                 level += 1;

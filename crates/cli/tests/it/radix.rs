@@ -195,7 +195,8 @@ fn a_password_for_redis_comes_from_a_file_or_a_variable() {
     let history = place.write("history", history().as_bytes());
     let Some(server) = server_with(&place, &["--requirepass", "s3cret"]) else { return };
 
-    let (right, wrong) = (place.write("right", b"s3cret\n"), place.write("wrong", b"wr0ng\n"));
+    let right = place.write("right", b"s3cret\n");
+    let wrong = place.write("wrong", b"wr0ng\n");
     let url = server.url();
     let made = [text(&history), "--backend", "redis", "--durability", "none", "--redis-url", &url];
     let from_file = |path| ["--redis-password-file", path];
@@ -590,7 +591,8 @@ fn told(answer: &Answer) -> Value {
 #[test]
 fn the_benchmark_reports_every_cell_with_all_its_fields() {
     let place = tempfile::tempdir().unwrap();
-    let (one, two) = (place.path().join("one"), place.path().join("two"));
+    let one = place.path().join("one");
+    let two = place.path().join("two");
     // A thousand synced commits take as long as the disk likes: one cell has them, and once.
     let unsynced = ["--backend", "sqlite,btree", "--durability", "none", "--repeats", "2"];
     check_cells(&[&one, &two], &unsynced, 1 + 4, 2);

@@ -150,7 +150,8 @@ fn rename_and_delete_do_what_they_say() {
 fn a_snapshot_goes_to_another_store_and_back() {
     let store = Store::new();
     let place = Place::new();
-    let (backup, new) = (place.path("backup"), place.path("some/new"));
+    let backup = place.path("backup");
+    let new = place.path("some/new");
     let json = snapshot(&store.dir(), &["export", "early", "--to", text(&backup)]).done();
     assert_eq!((&json["name"], &json["as"]), (&"early".into(), &"early".into()));
     assert!(json["files_copied"].as_u64() > Some(2) && json["wall_s"].as_f64() > Some(0.0));
@@ -312,7 +313,8 @@ fn the_same_content_gives_the_same_canonical_file_whatever_its_history() {
 fn a_canonical_file_is_read_back_and_damage_is_told_with_its_place() {
     let store = Store::new();
     let place = Place::new();
-    let (file, new) = (place.path("late.canonical"), place.path("new"));
+    let file = place.path("late.canonical");
+    let new = place.path("new");
     let exported = snapshot(&store.dir(), &["export", "late", "--canonical", text(&file)]).done();
     let arguments = ["import", "--canonical", text(&file), "--as", "back", "--label", "mine"];
     let imported = snapshot(&new, &arguments).done();
@@ -374,7 +376,8 @@ fn a_canonical_file_is_read_back_and_damage_is_told_with_its_place() {
 fn a_failed_import_leaves_nothing_of_the_store_that_was_made_for_it() {
     let store = Store::new();
     let place = Place::new();
-    let (backup, file) = (place.path("deep/down/backup"), place.path("late.canonical"));
+    let backup = place.path("deep/down/backup");
+    let file = place.path("late.canonical");
     snapshot(&store.dir(), &["export", "late", "--to", text(&backup)]).done();
     snapshot(&store.dir(), &["export", "late", "--canonical", text(&file)]).done();
     edit(&file, |bytes| bytes.truncate(50_000));
@@ -382,7 +385,8 @@ fn a_failed_import_leaves_nothing_of_the_store_that_was_made_for_it() {
     let run =
         runs.map(|entry| entry.unwrap().path()).max_by_key(|path| path.metadata().unwrap().len());
     flip(&run.unwrap(), 5_000);
-    let (missing, empty) = (place.path("some/new/store"), place.path("empty"));
+    let missing = place.path("some/new/store");
+    let empty = place.path("empty");
     std::fs::create_dir(&empty).unwrap();
 
     for (arguments, code) in [

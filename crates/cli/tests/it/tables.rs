@@ -279,7 +279,8 @@ fn scans_have_bounds_and_both_directions() {
 #[test]
 fn what_a_scan_writes_is_read_back() {
     let place = Place::new();
-    let (store, copy) = (place.store(), place.path("copy"));
+    let store = place.store();
+    let copy = place.path("copy");
     let lines =
         "\tthe empty key\nblob\tvalue\thex:00ff\nhex:0a\thex:\nhex:0d\t\u{e9}t\u{e9}\n@x\ty\n";
     let file = place.write("lines", lines.as_bytes());
@@ -510,7 +511,6 @@ fn manifest_and_log_are_shown() {
 
     for (name, value) in
         [("STORE_MAGIC", "TerraMan"), ("SEGMENT_MAGIC", "TerraLog"), ("SEAL_OFFSET", "512")]
-
     {
         assert_eq!(json["constants"][name], value);
     }

@@ -125,7 +125,8 @@ fn a_damaged_data_page_is_dropped_where_loss_is_accepted() {
 
     for (name, content) in store.contents() {
         let users = lost["snapshots"].as_array().unwrap();
-        let (before, content) = (before[name].unwrap(), content.unwrap());
+        let before = before[name].unwrap();
+        let content = content.unwrap();
         assert_eq!(before != content, users.contains(&name.into()), "{name}");
     }
 }

@@ -5,7 +5,7 @@ use terrane_bench::model::Goal;
 use terrane_bench::workloads::context::profile::{LIMA, Profile, YEAR_2021};
 use terrane_bench::workloads::utxo::Shape;
 
-/// A shape, by its name.
+/// Name of a shape.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum ShapeArg {
     /// One run on each level, each ten times the one above
@@ -24,7 +24,7 @@ impl From<ShapeArg> for Shape {
     }
 }
 
-/// A goal, by its name.
+/// Name of a goal.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum GoalArg {
     /// Few reads for a present key
@@ -45,7 +45,7 @@ impl From<GoalArg> for Goal {
     }
 }
 
-/// A profile, by its name.
+/// Name of a profile.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum ProfileArg {
     /// Block of the protocol Lima: 9,435 operations, 46 transactions

@@ -104,10 +104,10 @@ pub(crate) struct ContextArgs {
     quiet: bool,
 }
 
-/// Blocks after which a collection is begun, unless told otherwise.
+/// Default number of blocks between two collections.
 const GC_EVERY: u64 = 100;
 
-/// A report with its head.
+/// Report with its header.
 #[derive(Serialize)]
 struct ContextReport {
     #[serde(flatten)]
@@ -208,7 +208,9 @@ fn phase_lines(phase: &PhaseReport) -> Vec<(&'static str, String)> {
     let size = |bytes: f64| output::bytes(bytes as u64);
     let known = |bytes: Option<f64>| bytes.map_or("unknown".to_owned(), size);
     let with = if phase.collecting { ", with collections" } else { "" };
-    let (split, floor, each) = (&phase.split_ms, &phase.hashing_floor, &phase.per_block);
+    let split = &phase.split_ms;
+    let floor = &phase.hashing_floor;
+    let each = &phase.per_block;
     let tps = phase.tps.map_or(String::new(), |tps| format!("{tps:.0} transactions/s, "));
 
     let mut lines = vec![
@@ -266,7 +268,8 @@ fn phase_lines(phase: &PhaseReport) -> Vec<(&'static str, String)> {
         let text =
             format!("{} in {:.1} s, longest {:.1}; {freed}", gc.count, gc.wall_s, gc.longest_s);
         lines.push(("collections", text));
-        let (live, peak) = (output::bytes(gc.live_bytes), output::bytes(gc.store_peak_bytes));
+        let live = output::bytes(gc.live_bytes);
+        let peak = output::bytes(gc.store_peak_bytes);
         lines.push(("on disk", format!("{peak} at most, {live} of older chunks in use")));
     }
 

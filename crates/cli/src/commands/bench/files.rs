@@ -1,4 +1,4 @@
-//! The files that a report of a benchmark is written to beside standard output.
+//! Files that get the report of a benchmark, beside standard output.
 //!
 //! `--out` gets the object that `--json` prints. `--jsonl` gets a line for each measured window,
 //! then the object. `--csv` gets a row of the main figures under a line of their names. The
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::ui::exit::Failure;
 
-/// Where a report goes.
+/// Arguments that name the files of a report.
 #[derive(Debug, Args)]
 pub(super) struct FileArgs {
     /// File for the JSON object
@@ -29,7 +29,7 @@ pub(super) struct FileArgs {
     csv: Option<PathBuf>,
 }
 
-/// Figures of a row: places in the object, whose parts make the name of a column.
+/// Figures of a row: paths in the object, whose parts make the name of a column.
 const COLUMNS: [&[&str]; 28] = [
     &["started_at"],
     &["status"],
@@ -61,7 +61,7 @@ const COLUMNS: [&[&str]; 28] = [
     &["convergence", "converged"],
 ];
 
-/// The files, made and empty.
+/// Files of a report, created and still empty.
 #[derive(Debug)]
 pub(super) struct Files<'a> {
     out: Option<(&'a Path, File)>,
@@ -86,7 +86,7 @@ fn write(file: Option<(&Path, File)>, lines: &[String]) -> Result<(), Failure> {
 }
 
 impl FileArgs {
-    /// Makes the files that were asked for.
+    /// Creates the files that the arguments name.
     pub(super) fn make(&self) -> Result<Files<'_>, Failure> {
         Ok(Files {
             out: make(self.out.as_ref())?,
@@ -97,7 +97,7 @@ impl FileArgs {
 }
 
 impl Files<'_> {
-    /// Writes a report, the text of an object, and the windows that it sums up.
+    /// Writes `object`, the text of a report, and the windows that it sums up.
     pub(super) fn write<W: Serialize>(self, report: String, windows: &[W]) -> Result<(), Failure> {
         let row = row(&report).map_err(|error| invalid(&error))?;
         let lines: Result<Vec<String>, _> = windows.iter().map(serde_json::to_string).collect();
@@ -113,7 +113,7 @@ fn invalid(error: &serde_json::Error) -> Failure {
     Failure::environment(error.to_string())
 }
 
-/// The names of the columns, and their values; those that the report does not have are empty.
+/// Returns the names of the columns and their values; a missing value is empty.
 fn row(report: &str) -> serde_json::Result<[String; 2]> {
     let report: Value = serde_json::from_str(report)?;
     let names = COLUMNS.map(|place| place.join("_"));
@@ -121,7 +121,7 @@ fn row(report: &str) -> serde_json::Result<[String; 2]> {
         let found = place.iter().try_fold(&report, |value, name| value.get(name));
         match found {
             None | Some(Value::Null) => String::new(),
-            // None of them has a comma or a quotation mark.
+            // Values are not quoted, as none has a comma or a quotation mark.
             Some(Value::String(text)) => text.clone(),
             Some(value) => value.to_string(),
         }

@@ -12,10 +12,10 @@ use crate::ui::exit::Failure;
 use crate::ui::progress::Progress;
 use crate::ui::text;
 
-/// How long a yardstick takes.
+/// Duration of one measurement of the device.
 const YARDSTICK_S: f64 = 5.0;
 
-/// Measures the device of a store, if there is one.
+/// Measures the device of a store; returns `None` without a store.
 pub(super) fn yardstick_of(
     store: Option<&PathBuf>,
     progress: &mut Progress,
@@ -24,7 +24,8 @@ pub(super) fn yardstick_of(
     Ok(store.map(PathBuf::as_path).map(measure).transpose()?)
 }
 
-/// Measures what the device of a store gives beside writes of such a rate, if the store has one.
+/// Measures reads of the device of a store beside writes at a given rate; returns `None` without a
+/// device.
 pub(super) fn beside_writes_of(
     store: Option<&PathBuf>,
     (pattern, write_bytes_per_s): (Pattern, u64),
@@ -35,14 +36,14 @@ pub(super) fn beside_writes_of(
     Ok(device::measure_beside_writes(store, pattern, writes, YARDSTICK_S, progress)?)
 }
 
-/// The head of a report.
+/// Header of a report.
 #[derive(Debug, Serialize)]
 pub(super) struct Head {
-    /// The source that the program was built from, if whoever built it has said so.
+    /// Source revision of the program, if the build recorded one.
     #[serde(skip_serializing_if = "Option::is_none")]
     git_revision: Option<&'static str>,
     command_line: String,
-    /// RFC 3339, UTC.
+    /// Start of the run by RFC 3339, in UTC.
     started_at: String,
     /// Time of the whole call; absent if the report has the measured time under this name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,19 +52,19 @@ pub(super) struct Head {
     source: &'static str,
 }
 
-/// When a benchmark began.
+/// Start of a benchmark.
 pub(super) struct Started {
     at: SystemTime,
     moment: Instant,
 }
 
 impl Started {
-    /// Now.
+    /// Returns the present time as the start.
     pub(super) fn now() -> Self {
         Self { at: SystemTime::now(), moment: Instant::now() }
     }
 
-    /// The head of the report of a benchmark that ends now and is complete.
+    /// Returns the header of a benchmark that ends now and is complete.
     pub(super) fn head(&self) -> Head {
         let ns = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let words: Vec<_> =
@@ -78,7 +79,7 @@ impl Started {
         }
     }
 
-    /// The head of the report of a benchmark that was to go on when it ends now.
+    /// Returns the header of a benchmark that is interrupted now.
     pub(super) fn head_interrupted(&self) -> Head {
         Head { status: "interrupted", ..self.head() }
     }
@@ -89,7 +90,7 @@ impl Started {
     }
 }
 
-/// A word of the command line as a report may show it: URLs of servers without users and passwords.
+/// Returns a word of the command line without secrets: URLs of servers lose users and passwords.
 fn without_passwords(word: &str) -> String {
     let is_option = word.starts_with("--");
     let value_at = word.find('=').filter(|_| is_option).map_or(0, |at| at + 1);

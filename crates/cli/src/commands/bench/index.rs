@@ -78,7 +78,7 @@ Examples:
 The first answer that differs from the recorded one ends the replay with exit code 1; the message \
 names record and key. Directories are those of high-insert.";
 
-/// An engine, by its name.
+/// Name of an engine.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum EngineArg {
     /// Terrane's B+tree
@@ -102,10 +102,10 @@ impl From<EngineArg> for Engine {
     }
 }
 
-/// Operations between durable flushes, unless told otherwise.
+/// Default number of operations between two durable flushes.
 const FLUSH_EVERY: u64 = 10_000;
 
-/// A dialect of traces, by its name.
+/// Name of a dialect of traces.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum DialectArg {
     /// Traces of the migration of cactus, and of Terrane
@@ -253,7 +253,7 @@ impl CommonArgs {
         }
     }
 
-    /// Measures under the limit.
+    /// Runs `work` under the memory limit.
     fn measured<T>(
         &self,
         work: impl FnOnce(Option<&MemoryLimit>, &mut Progress) -> Result<T, Failure>,
@@ -263,7 +263,7 @@ impl CommonArgs {
         work(limit.as_ref(), &mut progress)
     }
 
-    /// Writes a report with its head.
+    /// Prints a report with its header.
     fn report<T: Serialize>(
         &self,
         command: &str,
@@ -279,7 +279,7 @@ impl CommonArgs {
     }
 }
 
-/// A report with its head.
+/// Report with its header.
 #[derive(Serialize)]
 struct Report<'a, T> {
     #[serde(flatten)]
@@ -374,7 +374,8 @@ fn find_text(find: &FindReport) -> String {
     let pages = find
         .page_reads_per_find
         .map_or(String::new(), |pages| format!(", {pages:.3} pages read each"));
-    let (rate, us) = (find.finds_per_s, &find.latency_us);
+    let rate = find.finds_per_s;
+    let us = &find.latency_us;
     format!("{rate:.0}/s{pages}, p99 {:.0} us, longest {:.0}", us.p99, us.max)
 }
 
@@ -385,7 +386,7 @@ fn engine_lines(report: &EngineReport) -> Vec<(&'static str, String)> {
         ("operations", format!("{} in {:.1} s", report.ops, report.wall_s)),
         ("speed", format!("{:.0} operations/s", report.ops_per_s)),
     ];
-    // Ten of the points that the object has.
+    // The text shows ten points of the object.
     let points = &report.curve;
     let every = points.len().div_ceil(10).max(1);
     let rates: Vec<_> = points
@@ -419,13 +420,15 @@ fn engine_lines(report: &EngineReport) -> Vec<(&'static str, String)> {
     }
 
     if let Some(io) = &report.io.engine {
-        let (reads, writes) = (output::bytes(io.read_bytes), output::bytes(io.write_bytes));
+        let reads = output::bytes(io.read_bytes);
+        let writes = output::bytes(io.write_bytes);
         lines
             .push(("by the engine", format!("{reads} read, {writes} written, {} syncs", io.syncs)));
     }
 
     if let (Some(before), Some(peak)) = (report.rss_before_bytes, report.rss_peak_bytes) {
-        let (before, peak) = (output::bytes(before), output::bytes(peak));
+        let before = output::bytes(before);
+        let peak = output::bytes(peak);
         lines.push(("resident", format!("{peak} at most, {before} before")));
     }
 

@@ -65,7 +65,7 @@ A run changes nothing and can be repeated. Every result is checked: a missing ke
 or an absent key that is found ends the run with exit code 1. After Ctrl-C the report covers the \
 measurement until then.";
 
-/// Which keys are read, by its name.
+/// Name of a distribution of keys.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum DistributionArg {
     /// Random keys
@@ -83,7 +83,7 @@ impl From<DistributionArg> for Distribution {
     }
 }
 
-/// Reads a memory budget: a percentage of the data, or bytes.
+/// Parses a memory budget: a percentage of the data, or bytes.
 fn budget(text: &str) -> Result<Budget, String> {
     if text.ends_with('%') {
         args::ratio(text).map(Budget::Ratio)
@@ -92,7 +92,7 @@ fn budget(text: &str) -> Result<Budget, String> {
     }
 }
 
-/// Reads how long to warm up.
+/// Parses the length of the warm-up.
 fn warm_up(text: &str) -> Result<WarmUp, String> {
     match text.strip_prefix("fixed:") {
         Some(ratio) => args::ratio(ratio).map(WarmUp::Fixed),
@@ -230,14 +230,15 @@ impl SetupArgs {
             ("store", output::bytes(report.store_bytes.unwrap_or(0))),
             ("stream", report.stream_hash.clone()),
         ];
-        let (head, host) = (started.head(), Host::of(&self.store));
+        let head = started.head();
+        let host = Host::of(&self.store);
         let measured = Measurement { head, report: &report, host };
 
         output::report(command, self.output.json, &measured, &lines)
     }
 }
 
-/// A report with its head.
+/// Report with its header.
 #[derive(Serialize)]
 struct Measurement<'a, T> {
     #[serde(flatten)]
@@ -262,7 +263,7 @@ impl RunArgs {
         }
     }
 
-    /// The table that is set up in memory.
+    /// Returns the setup of the table in memory.
     fn table(&self) -> setup::Options {
         setup::Options {
             keys: self.keys.unwrap_or(1_000_000),
@@ -283,7 +284,7 @@ impl RunArgs {
             None => run::run_in_memory(&self.table(), &options, &mut progress)?,
         };
         drop(limit);
-        // Nobody who wants to stop waits for the device to be measured.
+        // After Ctrl-C the device is not measured, which takes seconds.
         let after = if report.is_interrupted { None } else { self.yardstick(&mut progress)? };
         drop(progress);
 
@@ -307,7 +308,7 @@ impl RunArgs {
     }
 }
 
-/// A share, in per cent.
+/// Returns a share as text in per cent.
 fn percent(ratio: f64) -> String {
     format!("{:.3} %", ratio * 100.0)
 }
@@ -367,7 +368,8 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
 
     lines.push(("speed", format!("{:.0} lookups/s", report.lookups_per_s)));
     if let (Some(device), Some(eta)) = (&report.device, speed.eta) {
-        let (iops, by) = (device.fio_read_iops, device.measured_by);
+        let iops = device.fio_read_iops;
+        let by = device.measured_by;
         lines.push(("device", format!("{iops:.0} reads/s of 4 KiB by {by}: eta {eta:.3}")));
     }
 

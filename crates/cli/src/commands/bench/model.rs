@@ -24,7 +24,7 @@ Examples:
 Not modelled: skew, merges in flight, a first level of overlapping runs, blobs, values of several \
 pages, processor time.";
 
-/// A shape, by its name.
+/// Name of a shape.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ShapeArg {
     /// One run on each level, levels apart by ten: a tenth of the entries in 4 runs above the last
@@ -38,7 +38,7 @@ enum ShapeArg {
     Lazy4,
 }
 
-/// A kind of filter, by its name.
+/// Name of a kind of filter.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum FilterArg {
     Bloom,
@@ -94,7 +94,7 @@ pub(crate) struct ModelArgs {
     pub(super) json: bool,
 }
 
-/// Reads a number above 0.
+/// Parses a number above 0.
 fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if number.is_finite() && number > 0.0 { Ok(number) } else { Err("must be above 0".to_owned()) }
@@ -189,7 +189,8 @@ impl ModelArgs {
         }
 
         if let Some(measured) = &predictions.measured {
-            let (found, expected) = (measured.io_per_get, measured.predicted_io_per_get);
+            let found = measured.io_per_get;
+            let expected = measured.predicted_io_per_get;
             let text = format!("{found:.4} reads a lookup, where {expected:.4} were predicted");
             lines.push(("measured".to_owned(), text));
         }
@@ -252,7 +253,6 @@ fn beside(file: &Path) -> Result<Predicted, Failure> {
     if shape.index_bytes_per_page <= 0.0
         || shape.entries_per_page <= 0.0
         || shape.entry_bytes <= 0.0
-
     {
         return Err(refuse("the table of that run has no pages"));
     }

@@ -76,7 +76,7 @@ appends of the size of a commit, each with an fdatasync, and the time to hash th
 needs --redis-url, or --start-redis, which starts a server whose time counts. Measure on a quiet \
 machine.";
 
-/// A load, by its name.
+/// Name of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LoadArg {
     /// The ten tests of Transact
@@ -164,7 +164,7 @@ pub(crate) struct RadixArgs {
     cell: Option<String>,
 }
 
-/// A cell, as it is told to the process that runs it.
+/// Description of a cell for the process that runs it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Order {
     backend: String,
@@ -280,7 +280,7 @@ struct Comparison {
     host: Host,
 }
 
-/// A directory below one of the user's, for all cells there; it goes when the benchmark ends.
+/// Directory below one of the user's for all cells there; removed when the benchmark ends.
 struct WorkDir(PathBuf);
 
 impl WorkDir {
@@ -333,7 +333,8 @@ impl RadixArgs {
         }
 
         let total = (orders.len() as u64) * self.repeats;
-        let (mut done, mut cells): (u64, Vec<Measurement>) = (0, Vec::new());
+        let mut done: u64 = 0;
+        let mut cells: Vec<Measurement> = Vec::new();
 
         for (dir, order) in &orders {
             let mut runs = Vec::new();
@@ -414,7 +415,8 @@ impl RadixArgs {
         Sizes { commits, batches: self.batches, ..Sizes::default() }
     }
 
-    /// All cells, with the numbers of their directories. Memory is in the first only.
+    /// Returns all cells, with the indexes of their directories. Back-end memory has cells in the
+    /// first directory only.
     fn orders(&self) -> Vec<(usize, Order)> {
         let mut orders = Vec::new();
         for load in self.loads() {
@@ -474,7 +476,7 @@ impl RadixArgs {
         output::print(&text.map_err(|error| Failure::environment(error.to_string()))?)
     }
 
-    /// Runs a cell in a process of its own.
+    /// Runs a cell in a child process.
     fn child(&self, order: &Order, dir: &Path) -> Result<(Used, Outcome), Failure> {
         let environment = |error: &dyn std::error::Error| {
             Failure::environment(format!("running {} on {}: {error}", order.load, order.backend))
@@ -514,10 +516,8 @@ impl RadixArgs {
             user: ended.rusage.utime.as_secs_f64(),
             system: ended.rusage.stime.as_secs_f64(),
         };
-        let (found, reported) = (
-            found.map_err(|error| environment(&error))?,
-            reported.map_err(|error| environment(&error))?,
-        );
+        let found = found.map_err(|error| environment(&error))?;
+        let reported = reported.map_err(|error| environment(&error))?;
 
         if !ended.status.success() {
             let reported = reported.trim().trim_start_matches("terrane: ");
@@ -558,7 +558,7 @@ impl RadixArgs {
     }
 }
 
-/// The least and the middle one.
+/// Returns the least and the middle time.
 fn times_of(mut times: Vec<f64>) -> Times {
     times.sort_by(f64::total_cmp);
     let at = |place: usize| times.get(place).copied().unwrap_or(f64::NAN);
@@ -578,7 +578,7 @@ fn measured(
     runs.sort_by(|one, other| one.0.real.total_cmp(&other.0.real));
     let best = runs.first();
     let report = best.map(|(_, report)| report);
-    // Best is that of the run with the least real time.
+    // `best` belongs to the run with the least real time, for all three times.
     let times = |part: fn(&Used) -> f64| {
         let median = times_of(runs.iter().map(|(used, _)| part(used)).collect()).median;
         best.map(|(used, _)| Times { best: part(used), median })
@@ -640,7 +640,7 @@ fn measured(
     }
 }
 
-/// Sets the ratios of cells to others, and refuses figures of one name with different roots.
+/// Sets the ratios between cells, and refuses equal figures with different roots.
 fn compare(cells: &mut [Measurement]) -> Result<(), Failure> {
     let mut roots: BTreeMap<(&str, String), (String, String)> = BTreeMap::new();
     for cell in cells.iter() {
@@ -669,9 +669,10 @@ fn compare(cells: &mut [Measurement]) -> Result<(), Failure> {
             (other.backend, other.durability, other.load)
                 == (cell.backend, cell.durability, cell.load)
         };
-        // Those of the first directory come first.
+        // Cells of the first directory come first.
         let first = cells.iter().find(same).filter(|first| first.dir != cell.dir);
-        // Memory has commits without syncs only, and more of them in the loads of single keys.
+        // Back-end memory commits without syncs only, and runs more commits in the loads of single
+        // keys.
         let to_memory =
             memory.filter(|_| cell.load == Load::Tests.name() || cell.durability == "none");
         let to_memory = to_memory.and_then(best).map(|memory| own / memory);
@@ -738,7 +739,8 @@ impl Comparison {
         }
 
         let floors = self.floors.iter().map(|LoadFloor { load, floor }| {
-            let (nodes, size) = (grouped(floor.floor.nodes), bytes(floor.floor.bytes));
+            let nodes = grouped(floor.floor.nodes);
+            let size = bytes(floor.floor.bytes);
             format!(
                 "hash floor of {load}, {}: {:.3} s for {nodes} nodes, {size}",
                 floor.name, floor.floor.wall_s

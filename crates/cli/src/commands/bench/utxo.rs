@@ -106,7 +106,7 @@ pub(crate) struct SetupArgs {
     output: OutputArgs,
 }
 
-/// The table that is set up.
+/// Returns the setup of the table.
 #[derive(Debug, Args)]
 struct TableArgs {
     /// Entries of the table
@@ -275,7 +275,7 @@ impl SetupArgs {
     }
 }
 
-/// A report of a table that was set up.
+/// Report of a setup.
 #[derive(Serialize)]
 struct Created<'a> {
     #[serde(flatten)]
@@ -285,7 +285,7 @@ struct Created<'a> {
     host: Host,
 }
 
-/// A report with what was measured beside it.
+/// Report of a run, with the measurements of the device.
 #[derive(Serialize)]
 struct Measurement<'a> {
     #[serde(flatten)]
@@ -315,7 +315,7 @@ struct BesideWrites {
     fio_beside_writes_pattern: Pattern,
     fio_beside_writes_read_iops: f64,
     fio_beside_writes_write_bytes_per_s: f64,
-    /// Lookups for each of these reads.
+    /// Lookups of the run for each of these reads.
     eta_beside_writes: f64,
 }
 
@@ -342,7 +342,7 @@ fn beside(report: &Report) -> Option<(Pattern, u64)> {
     Some((pattern, (report.device_write_bytes as f64 / report.wall_s) as u64))
 }
 
-/// How far two yardsticks of one run may differ.
+/// Ratio that two measurements of the device in one run may differ by.
 const SPREAD_MAX: f64 = 0.1;
 
 impl RunArgs {
@@ -444,7 +444,8 @@ fn lines(measured: &Measurement<'_>) -> Vec<(&'static str, String)> {
     }
 
     if let Some(beside) = &measured.beside_writes {
-        let (iops, eta) = (beside.fio_beside_writes_read_iops, beside.eta_beside_writes);
+        let iops = beside.fio_beside_writes_read_iops;
+        let eta = beside.eta_beside_writes;
         let written = output::bytes(beside.fio_beside_writes_write_bytes_per_s as u64);
         let text = format!("{iops:.0} reads/s beside {written}/s: {eta:.3} of it");
         lines.push(("device, written to", text));

@@ -69,7 +69,7 @@ pub(crate) struct DumpArgs {
     pub(super) common: CommonArgs,
 }
 
-/// Paths that one JSON object has unless a limit is given, since all of them are kept in memory.
+/// Default maximum of paths in a JSON object, since memory holds all of them.
 const JSON_PATHS_MAX: usize = 10_000_000;
 
 fn check_json(count: usize, limit: Option<u64>) -> Result<(), Failure> {
@@ -115,10 +115,10 @@ struct Dumped {
     bytes: Option<u64>,
 }
 
-/// Why a walk ends early.
+/// Reason to end a walk early.
 enum End {
     Failed(Failure),
-    /// Enough was written, or nobody reads on.
+    /// The limit is reached, or the reader of standard output went away.
     Enough,
 }
 
@@ -134,7 +134,7 @@ impl From<Failure> for End {
     }
 }
 
-/// A walk that was ended early is one that has ended.
+/// A walk that ended early is complete, too.
 fn ended(walk: Result<(), End>) -> Result<(), Failure> {
     match walk {
         Err(End::Failed(failure)) => Err(failure),
@@ -142,7 +142,7 @@ fn ended(walk: Result<(), End>) -> Result<(), Failure> {
     }
 }
 
-/// Lines on standard output.
+/// Lines for standard output.
 struct Lines(BufWriter<StdoutLock<'static>>);
 
 impl Lines {
@@ -253,7 +253,8 @@ impl DumpArgs {
         match lines {
             Some(mut lines) => output::flush(&mut lines.0),
             None => {
-                let (commit, path) = (commit.to_base58(), self.path.clone());
+                let commit = commit.to_base58();
+                let path = self.path.clone();
                 output::report(command, true, &Dump { commit, path, values }, &[])
             }
         }

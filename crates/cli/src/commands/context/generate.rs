@@ -116,7 +116,7 @@ impl GenTraceArgs {
         output::report(command, self.json, &report, &lines)
     }
 
-    /// Writes the trace; its last commit and its length.
+    /// Writes the trace; returns its last commit and its length.
     fn write(
         &self,
         generator: &mut Generator,

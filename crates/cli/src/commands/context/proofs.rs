@@ -152,7 +152,7 @@ struct Reply {
     steps: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<u64>,
-    /// For people.
+    /// Text for people.
     #[serde(skip)]
     text: String,
 }
@@ -200,7 +200,7 @@ struct HeldValue {
     path: String,
     bytes: u64,
     value_hex: String,
-    /// For people.
+    /// Text for people.
     #[serde(skip)]
     text: String,
 }
@@ -223,7 +223,7 @@ impl Question {
     }
 }
 
-/// A value for people: long ones by their length.
+/// Returns a value as text for people; a long value as its length.
 fn value_text(value: &[u8]) -> String {
     const SHOWN_MAX: usize = 64;
     let text = if value.len() <= SHOWN_MAX { literal::shown(value) } else { String::new() };
@@ -233,7 +233,7 @@ fn value_text(value: &[u8]) -> String {
 type Asked<'a> = (Question, &'a str, Vec<Vec<u8>>);
 
 impl Questions {
-    /// All of them, with their paths.
+    /// Adds all facts below a state, with their paths.
     fn all(&self) -> Result<Vec<Asked<'_>>, Failure> {
         let kinds = [
             (Question::Find, &self.find),
@@ -248,7 +248,7 @@ impl Questions {
         paths.collect()
     }
 
-    /// Asks a tree, or a part of it, all questions.
+    /// Asks all questions to a tree, or to a part of one.
     fn ask(&self, tree: &Tree, asked: &[Asked<'_>]) -> context::Result<Vec<Answer>> {
         let answer = |(question, path, steps): &Asked<'_>| {
             let reply = self.answer(tree, *question, steps)?;
@@ -441,7 +441,7 @@ impl ProofContent {
         inode.proofs.iter().for_each(|(_, tree)| self.inode_tree(path, tree));
     }
 
-    // A proof that was decoded nests at most `NESTING_MAX` deep.
+    // Recursion is bounded: a decoded proof nests at most `NESTING_MAX` deep.
     fn inode_tree<'p>(&mut self, path: &mut Vec<&'p [u8]>, tree: &'p InodeTree) {
         match tree {
             InodeTree::BlindedInode(_) => self.hidden += 1,

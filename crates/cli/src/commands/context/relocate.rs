@@ -52,7 +52,8 @@ impl MoveArgs {
         let started = Instant::now();
         let dir = self.common.store.as_path();
         let disk: Arc<dyn Disk> = RealDisk::auto();
-        // No reader: what it needs may be away from where the store remembers it.
+        // The command opens no reader, as index and volumes may be missing from their recorded
+        // places.
         let options = Store::options_of(&*disk, dir, Arc::new(BtreeIndexes::default()))?;
         let options = self.locations.over(Options { cache_bytes: CACHE_BYTES, ..options });
         let store = Store::open(disk, dir, &options)?;

@@ -147,13 +147,14 @@ fn failure(error: Error, file: &Path) -> Failure {
     if is_about_file { failure.about(&file.display().to_string()) } else { failure }
 }
 
-/// Refuses a directory that holds something else.
+/// Refuses a directory with foreign content.
 fn check_vacant(disk: &dyn Disk, dir: &Path) -> Result<(), Failure> {
     if disk.kind(dir).map_err(Error::from)?.is_some() {
         let entries = disk.list(dir).map_err(Error::from)?;
-        // An import that was cut short right at its start leaves its lock.
+        // An import that was interrupted right at its start leaves its lock file.
         if let Some(entry) = entries.iter().find(|entry| entry.name != "lock") {
-            let (dir, name) = (dir.display(), &entry.name);
+            let dir = dir.display();
+            let name = &entry.name;
             let message = format!("{dir} is not a context store of Terrane: it has {name:?}");
             return Err(Failure::usage(message));
         }
@@ -161,7 +162,7 @@ fn check_vacant(disk: &dyn Disk, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The store in a directory; none if there is none, or one that an import has not finished.
+/// Opens the store in a directory; returns `None` if there is none, or an unfinished import.
 fn existing(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Option<StoreReader>, Failure> {
     match StoreReader::open(Arc::clone(disk), dir, CACHE_BYTES) {
         Ok(reader) => Ok(Some(reader)),
@@ -171,7 +172,7 @@ fn existing(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Option<StoreReader>, Fai
     }
 }
 
-/// How a store is made.
+/// Returns the options of a new store.
 fn new_options() -> Options {
     Options { cache_bytes: CACHE_BYTES, ..Options::new(Arc::new(BtreeIndexes::default())) }
 }
@@ -257,8 +258,9 @@ impl ExportArgs {
 impl ImportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let started = Instant::now();
-        let (path, dir) = (self.file.as_path(), self.common.store.as_path());
-        // Before a store is made for what is not there.
+        let path = self.file.as_path();
+        let dir = self.common.store.as_path();
+        // A missing input is refused before a store is created for it.
         let mut input = BufReader::new(Input::open(path, ByteBar::new("importing", self.quiet))?);
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let reader = existing(&disk, dir)?;

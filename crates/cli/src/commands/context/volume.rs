@@ -78,7 +78,7 @@ impl VolumeCommand {
         }
     }
 
-    /// The name of the sub-command.
+    /// Returns the name of the sub-command.
     pub(super) fn command(&self) -> &'static str {
         match self {
             Self::Add(_) => "context volume add",

@@ -32,7 +32,7 @@ Examples:
 `verify-proof` needs no store. If addresses are given, the proof must be about exactly these. A \
 proof that does not hold ends with exit code 1.";
 
-/// How a proof is written.
+/// Name of a form of proofs.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum FormArg {
     /// Nodes in the bytes that are hashed, like Transact

@@ -164,7 +164,7 @@ impl ExportArgs {
 impl ImportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let started = Instant::now();
-        // Before a store is made for what is not there.
+        // A missing input is refused before a store is created for it.
         let mut input = Input::open(&self.file, ByteBar::new("importing", self.quiet))?;
         let opening = self.common.redis.opening(self.backend, self.durability);
         let store = opening.open_or_create(&self.common.store)?;
@@ -173,7 +173,7 @@ impl ImportArgs {
         let tree = store.tree_or_create(&self.tree)?;
         let imported = tree.import_all(&mut input);
         let done = input.close();
-        // A failed import says why, whatever becomes of cleaning up after it.
+        // The error of the import is reported, not that of cleaning up.
         let is_over = imported.is_err() && is_new;
         let left = if is_over { store.delete_tree(&self.tree).map(drop) } else { Ok(()) };
         let closed = store.close();

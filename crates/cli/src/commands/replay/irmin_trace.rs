@@ -169,7 +169,7 @@ impl IrminTraceArgs {
                     .map_err(Failure::from),
             };
         drop(progress);
-        // Blocks before the one that failed are good, and stay.
+        // Blocks before the failed one are good, and stay.
         let closed = engine.close();
         let report = replayed.map_err(|failure| failure.about(&shown.to_string()))?;
         closed?;
@@ -188,7 +188,8 @@ impl IrminTraceArgs {
         let store_bytes = meter::store_bytes(&self.store)
             .map_err(|error| Failure::environment(format!("{}: {error}", self.store.display())))?;
         let each_s = |count: u64| count as f64 / report.wall_s.max(f64::MIN_POSITIVE);
-        let (commits, ops) = (report.counts.commits, report.counts.total());
+        let commits = report.counts.commits;
+        let ops = report.counts.total();
         let assumed = commits.saturating_mul(self.transactions);
         let transactions = report.transactions.unwrap_or(assumed);
 
