@@ -1,9 +1,10 @@
-//! Says how many durable commits a second a store makes: one thread with an fsync each, several threads that
-//! share them, and beside them what the device gives: as many bytes appended and synced by hand.
+//! Says how many durable commits a second a store makes: one thread with an fsync each, several
+//! threads that share them, and beside them what the device gives: as many bytes appended and
+//! synced by hand.
 //!
-//! `cargo run --release --example commits [COMMITS [THREADS [DIR [ROUNDS]]]]`; COMMITS of one update each (key of
-//! 34 bytes, value of 60) in each round and way, all counted at the end. DIR is to be removed by whoever named
-//! it.
+//! `cargo run --release --example commits [COMMITS [THREADS [DIR [ROUNDS]]]]`; COMMITS of one
+//! update each (key of 34 bytes, value of 60) in each round and way, all counted at the end. DIR is
+//! to be removed by whoever named it.
 
 #![forbid(unsafe_code)]
 

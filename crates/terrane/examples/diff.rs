@@ -2,15 +2,16 @@
 //!
 //! `cargo run --release --example diff [ENTRIES [UPDATES [VERSIONS [DIR]]]]`
 //!
-//! A table is filled with ENTRIES entries; keys are 34 bytes and uniform, values 60 bytes and random. Then come
-//! VERSIONS versions, UPDATES updates apart: inserts of new keys, new values of old keys, and deletions, a third
-//! each. Kept are pairs of neighbours: those between which the write buffer was flushed, since there merges
-//! begin, and a few others; what only the versions between them had goes. In the end all merges
-//! are completed, so that each pair at a flush has merged runs on one side and their inputs on the other, and
-//! each pair is compared, in both directions; so are the first and the last version.
+//! A table is filled with ENTRIES entries; keys are 34 bytes and uniform, values 60 bytes and
+//! random. Then come VERSIONS versions, UPDATES updates apart: inserts of new keys, new values of
+//! old keys, and deletions, a third each. Kept are pairs of neighbours: those between which the
+//! write buffer was flushed, since there merges begin, and a few others; what only the versions
+//! between them had goes. In the end all merges are completed, so that each pair at a flush has
+//! merged runs on one side and their inputs on the other, and each pair is compared, in both
+//! directions; so are the first and the last version.
 //!
-//! Pages are counted at the disk, and all changes are checked against what the updates did. DIR is to be
-//! removed by whoever named it.
+//! Pages are counted at the disk, and all changes are checked against what the updates did. DIR is
+//! to be removed by whoever named it.
 
 #![forbid(unsafe_code)]
 
@@ -57,7 +58,8 @@ fn value(n: u64, round: u64) -> [u8; 60] {
 /// A key by its number, with the number of the value that it has from then on, if any.
 type Change = (u64, Option<u64>);
 
-/// The changes of the step before version `version`: of three disjoint kinds, of keys that no other step changes.
+/// The changes of the step before version `version`: of three disjoint kinds, of keys that no other
+/// step changes.
 fn step(entries: u64, updates: u64, version: u64) -> Vec<Change> {
     let each = updates / 3;
     let first = version * each;
@@ -80,10 +82,10 @@ fn apply(table: &mut Table, changes: &[Change]) -> Outcome<()> {
     Ok(table.write_batch(&batch)?)
 }
 
-/// What a table has of a key before a step, and after it.
+/// Values of a key before a step and after the step.
 type Sides = (Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// What some steps change.
+/// Returns the expected difference of some steps.
 fn expected(entries: u64, updates: u64, steps: Range<u64>) -> BTreeMap<Vec<u8>, Sides> {
     let changes = steps.flat_map(|version| step(entries, updates, version));
     let sides = changes.map(|(n, round)| {

@@ -1,5 +1,5 @@
-//! Retains a version of a store after each block, and says what that costs: bytes written, bytes kept, and time, with
-//! and without the versions.
+//! Retains a version of a store after each block, and says what that costs: bytes written, bytes
+//! kept, and time, with and without the versions.
 //!
 //! `cargo run --release --example retained [VERSIONS [DIR]]`
 //!

@@ -1,12 +1,13 @@
-//! Builds two tables of so many entries, one of a single run and one in its steady shape of several levels,
-//! and says how fast a cursor reads them from one end to the other, past the page cache.
+//! Builds two tables of so many entries, one of a single run and one in its steady shape of several
+//! levels, and says how fast a cursor reads them from one end to the other, past the page cache.
 //!
-//! `cargo run --profile bench --example scan [ENTRIES [DIR [ROUNDS]]] [--fio]`; with `--fio` each round begins
-//! with a sequential read of a file in DIR by that program, in requests of 1 MiB, 8 in flight, and each rate is
-//! given as a share of that. Tables that an earlier run left in DIR are used again.
+//! `cargo run --profile bench --example scan [ENTRIES [DIR [ROUNDS]]] [--fio]`; with `--fio` each
+//! round begins with a sequential read of a file in DIR by that program, in requests of 1 MiB, 8 in
+//! flight, and each rate is given as a share of that. Tables that an earlier run left in DIR are
+//! used again.
 //!
-//! Keys are 34 bytes and uniform, values 60 bytes. Rates count the bytes that are read; what is read is checked
-//! by its order, its count and a sum over keys and values.
+//! Keys are 34 bytes and uniform, values 60 bytes. Rates count the bytes that are read; what is
+//! read is checked by its order, its count and a sum over keys and values.
 
 #![forbid(unsafe_code)]
 
@@ -53,7 +54,7 @@ fn value(n: u64) -> [u8; 60] {
     filled(!n)
 }
 
-/// What tells one set of entries from another: how many, and the sum of their parts.
+/// Fingerprint of a set of entries: their number, and the sum of their parts.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Sum {
     count: u64,
@@ -147,7 +148,7 @@ fn cpu_ns() -> f64 {
     text.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// What `fio` reads from a file in `dir` with direct I/O, in MB/s.
+/// Returns the rate of `fio` on a file in `dir` with direct I/O, in MB/s.
 fn fio(dir: &Path) -> Outcome<f64> {
     let file = dir.join("fio.bin");
     let output = Command::new("fio")

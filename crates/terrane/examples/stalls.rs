@@ -1,11 +1,11 @@
-//! Makes a million updates of one entry each, and says what the worst of them cost: pages read and written
-//! by the call, and its latency.
+//! Makes a million updates of one entry each, and says what the worst of them cost: pages read and
+//! written by the call, and its latency.
 //!
-//! `cargo run --release --example stalls [UPDATES [DIR]]`. Three times: with merges in equal shares inside
-//! the updates, with merges on the background thread, and for comparison with each merge done at once when
-//! it is due. Keys are 34 bytes and uniform, values 60 bytes; every fourth update deletes. Pages are
-//! counted by the counting disk; of the background thread's work they are counted with the call that was
-//! running at that moment, so there only latencies are told.
+//! `cargo run --release --example stalls [UPDATES [DIR]]`. Three times: with merges in equal shares
+//! inside the updates, with merges on the background thread, and for comparison with each merge
+//! done at once when it is due. Keys are 34 bytes and uniform, values 60 bytes; every fourth update
+//! deletes. Pages are counted by the counting disk; of the background thread's work they are
+//! counted with the call that was running at that moment, so there only latencies are told.
 
 #![forbid(unsafe_code)]
 

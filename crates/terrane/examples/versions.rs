@@ -1,17 +1,18 @@
-//! Keeps the newest versions of a ledger's state, one for each block, and says what that costs: the rate
-//! with and without them, the memory that they hold, and the files that are open.
+//! Keeps the newest versions of a ledger's state, one for each block, and says what that costs: the
+//! rate with and without them, the memory that they hold, and the files that are open.
 //!
 //! `cargo run --release --example versions [VERSIONS [BLOCKS [ENTRIES [DIR]]]]`
 //!
-//! The state begins with ENTRIES entries. Each block looks up 256 keys that it spends, deletes them, and
-//! inserts 256 others; keys are 34 bytes and uniform, values 60 bytes and random, as in a UTXO set. Two
-//! stores get the same blocks in turns of 64, so that both see the same machine: one keeps nothing but its
-//! table, the other makes a duplicate for each block and drops the oldest beyond VERSIONS. The first
-//! VERSIONS blocks are not timed. All lookups are checked, and so are some of the old versions at the end.
+//! The state begins with ENTRIES entries. Each block looks up 256 keys that it spends, deletes
+//! them, and inserts 256 others; keys are 34 bytes and uniform, values 60 bytes and random, as in a
+//! UTXO set. Two stores get the same blocks in turns of 64, so that both see the same machine: one
+//! keeps nothing but its table, the other makes a duplicate for each block and drops the oldest
+//! beyond VERSIONS. The first VERSIONS blocks are not timed. All lookups are checked, and so are
+//! some of the old versions at the end.
 //!
-//! Memory is what the process has resident (on Linux). The plain store is filled first and takes what one
-//! store takes; what the process has beyond two of these at the end is held by the versions. DIR is to be
-//! removed by whoever named it.
+//! Memory is what the process has resident (on Linux). The plain store is filled first and takes
+//! what one store takes; what the process has beyond two of these at the end is held by the
+//! versions. DIR is to be removed by whoever named it.
 
 #![forbid(unsafe_code)]
 
@@ -57,7 +58,7 @@ fn value(n: u64) -> [u8; 60] {
     value
 }
 
-/// What a block spends and what it makes, with the numbers that they follow from.
+/// Outputs that a block spends and makes, with the numbers that they follow from.
 struct Block {
     spent: Vec<(u64, [u8; 34])>,
     made: Vec<(u64, [u8; 34], [u8; 60])>,
@@ -89,8 +90,8 @@ impl Chain {
 /// A store with the versions that it keeps, and the time that its blocks took.
 struct Store {
     session: Session,
-    /// Oldest first, with a number that the version after it does not hold any more; the last one is the
-    /// newest.
+    /// Oldest first, with a number that the version after it does not hold any more; the last one
+    /// is the newest.
     versions: VecDeque<(Table, u64)>,
     kept_max: usize,
     took: Duration,
