@@ -1,9 +1,11 @@
-//! Fixed work on a table in memory, whose instructions `cargo xtask counts` has counted by callgrind.
+//! Fixed work on a table in memory, whose instructions `cargo xtask counts` has counted by
+//! callgrind.
 //!
-//! The entries are those of the benchmark `utxo`: 34-byte keys, 60-byte values, evenly spread. Everything
-//! follows from constants, and there is one thread, so each run executes the same instructions. What is counted
-//! happens in the functions that are called like a region; each prints what its instructions are to be divided
-//! by. Results are checked, since an engine that finds nothing would be the cheapest.
+//! The entries are those of the benchmark `utxo`: 34-byte keys, 60-byte values, evenly spread.
+//! Everything follows from constants, and there is one thread, so each run executes the same
+//! instructions. What is counted happens in the functions that are called like a region; each
+//! prints what its instructions are to be divided by. Results are checked, since an engine that
+//! finds nothing would be the cheapest.
 
 #![forbid(unsafe_code)]
 
@@ -152,7 +154,8 @@ fn updates(table: &mut Table) -> Outcome<()> {
     if live == ENTRIES { Ok(()) } else { Err(format!("{live} entries, not {ENTRIES}").into()) }
 }
 
-/// Updates of a table that makes each merge at once, so that it is known how many entries were written.
+/// Updates of a table that makes each merge at once, so that it is known how many entries were
+/// written.
 fn merges() -> Outcome<()> {
     let session = session()?;
     let mut table = session.new_table(&config(MergeSchedule::OneShot))?;

@@ -18,14 +18,11 @@
 //! A call never goes back to a block that it applied itself, hence no versions are held as
 //! duplicates here; durable points and the undo log serve every way back.
 
+// Bottom-up: a module imports only from modules above it.
 mod coins;
-
 mod block;
-
 mod error;
-
 mod files;
-
 mod headers;
 
 use std::collections::{HashMap, HashSet};
@@ -53,7 +50,7 @@ use crate::ledger::checkpoints::Names;
 use crate::ledger::history::History;
 use crate::monitor::{Monitor, Phase};
 
-/// What to replay, and how.
+/// Options of a replay.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The network whose blocks these are.
@@ -99,7 +96,7 @@ pub struct Report {
     pub total_sat: u64,
     /// The digest of the table.
     pub digest: String,
-    /// What Bitcoin Core's `gettxoutsetinfo` calls so.
+    /// Hash of the set of unspent outputs, as `gettxoutsetinfo` of Bitcoin Core computes it.
     pub hash_serialized_3: String,
     /// Blocks applied in this call.
     pub blocks: u64,
@@ -117,8 +114,8 @@ pub struct Report {
 /// Replays the blocks of `paths` on `engine`. Without paths it only goes back, or only reports.
 ///
 /// Cost: one bulk lookup and two batches per block; 88 bytes read per block of the input and each
-/// block of the best chain read once, twice on a branch that replaces blocks of the store; about 120
-/// bytes of memory per block of the input. The report reads the whole table once.
+/// block of the best chain read once, twice on a branch that replaces blocks of the store; about
+/// 120 bytes of memory per block of the input. The report reads the whole table once.
 ///
 /// # Errors
 /// See [`Error`]. Unless the engine failed, the state of the last good block is durable then.
@@ -155,7 +152,7 @@ struct Replay<'a> {
     applying: Duration,
 }
 
-/// What the undo log says about a block.
+/// Note of a block in the undo log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Note {
     hash: BlockHash,
@@ -243,7 +240,7 @@ impl Replay<'_> {
     ) -> Result<(), Error> {
         let mut followed: HashSet<Index> = headers.chain(Some(best)).collect();
         if let Some(tip) = self.history.tip() {
-            // What the store has is not judged again, even where the best chain leaves it.
+            // Blocks in the store are not judged again, even where the best chain leaves them.
             let tip = headers.find(&Note::parse(&tip.note)?.hash);
             followed.extend(headers.chain(tip));
         }
@@ -332,8 +329,8 @@ impl Replay<'_> {
     }
 
     /// Cuts a path, of which the first block is the last element, at its first damaged block and
-    /// returns what is wrong with that one. So the store's own blocks are left only for a branch that
-    /// is known to be better as far as it is whole.
+    /// returns what is wrong with that one. So the store's own blocks are left only for a branch
+    /// that is known to be better as far as it is whole.
     fn cut_at_damage(
         &mut self,
         path: &mut Vec<Placed>,
@@ -382,7 +379,8 @@ impl Replay<'_> {
     }
 
     /// Reads a block of which all is well that it says about itself, and tells where it lay. Of
-    /// several copies the first such one is taken; without any, the error is that of the first copy.
+    /// several copies the first such one is taken; without any, the error is that of the first
+    /// copy.
     fn read_intact(
         &mut self,
         placed: &Placed,
@@ -472,8 +470,8 @@ struct FaultyHeaders {
 
 /// Tells headers without work that stand in the way from those of stale branches. A header's own
 /// account of its parent is all there is to go by. If the best chain does not pass that parent, the
-/// header is not missed; nor if it goes on above it, unless there are blocks that connect to nothing,
-/// which may be what follows the header.
+/// header is not missed; nor if it goes on above it, unless there are blocks that connect to
+/// nothing, which may be what follows the header.
 fn judge_headers(
     workless: &[Found],
     headers: &Headers,

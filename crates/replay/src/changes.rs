@@ -1,8 +1,8 @@
 //! Replay of a neutral history of changes, with the checks that it carries.
 //!
 //! A history is text, one record a line, and knows nothing of engines; the format is described in
-//! the contract of the command and read by the module `record`. Records of a block are gathered, then the
-//! block is one bulk lookup and one atomic batch of its net change.
+//! the contract of the command and read by the module `record`. Records of a block are gathered,
+//! then the block is one bulk lookup and one atomic batch of its net change.
 //!
 //! The note of a block in the undo log:
 //!
@@ -22,12 +22,10 @@
 //! one that goes on where the store is; the start tells where an input began that was replayed in
 //! part, even if the block before it is no longer kept.
 
+// Bottom-up: a module imports only from modules above it.
 mod input;
-
 mod record;
-
 mod error;
-
 mod block;
 
 use std::collections::BTreeMap;
@@ -126,10 +124,10 @@ pub fn replay(
     replay_on(Box::new(history), paths, options, monitor)
 }
 
-/// The same on a state that has been opened, whose own number of versions to keep counts.
+/// Replays on an open state, which decides itself how many versions it keeps.
 ///
 /// # Errors
-/// As [`replay`].
+/// Those of [`replay`].
 pub fn replay_on(
     history: Box<dyn Ledger>,
     paths: &[PathBuf],
@@ -203,7 +201,7 @@ struct Replay<'a> {
     totals: Totals,
 }
 
-/// What the undo log says about a block.
+/// Note of a block in the undo log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Note {
     id: ChainId,
@@ -500,7 +498,8 @@ impl Replay<'_> {
         })
     }
 
-    /// Reads the whole state. That it has as many entries as the updates made is checked on the way.
+    /// Reads the whole state. That it has as many entries as the updates made is checked on the
+    /// way.
     fn state_digest(&mut self) -> Result<String, Error> {
         let digest = self.digest_of(&[], None)?;
         if digest.count() != self.count()? {

@@ -1,12 +1,13 @@
 //! The model of the tables: a forest of sorted maps with duplicates, unions, cursors and snapshots.
 //!
 //! It says what the engine must answer, in the plainest way: a table is a `BTreeMap`, a duplicate
-//! shares the map until one side changes it, a snapshot is a map with a name and a label, an export is
-//! a directory of snapshots, a cursor is a list and a place in it. It knows nothing of runs, merges,
-//! buffers or files, and that is its worth: a test drives the engine and the model side by side and
-//! compares every answer.
+//! shares the map until one side changes it, a snapshot is a map with a name and a label, an export
+//! is a directory of snapshots, a cursor is a list and a place in it. It knows nothing of runs,
+//! merges, buffers or files, and that is its worth: a test drives the engine and the model side by
+//! side and compares every answer.
 //!
-//! [`Forest::crash`] is what is left after the process died: no table and no cursor, every snapshot.
+//! [`Forest::crash`] is what is left after the process died: no table and no cursor, every
+//! snapshot.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -18,7 +19,7 @@ pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 /// The live entries of a table, in the order of their keys.
 pub type Entries = BTreeMap<Vec<u8>, Stored>;
 
-/// What a key has.
+/// Value and blob of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// The value.
@@ -30,8 +31,8 @@ pub struct Stored {
 /// A key and what it has.
 pub type Entry = (Vec<u8>, Stored);
 
-/// What an upsert makes of the newer value and the older one; by the names of the engine's functions,
-/// but for [`Xor`](Resolve::Xor), which stands for a function of the user's own.
+/// Merge operator: how an upsert combines the newer value with the older one. Named like the engine's
+/// functions, but for [`Xor`](Resolve::Xor), which stands for a function of the user's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolve {
     /// The newer one.
@@ -84,7 +85,7 @@ impl Resolve {
         }
     }
 
-    /// What the function makes of two values.
+    /// Combines two values.
     #[must_use]
     pub fn apply(self, newer: &[u8], older: &[u8]) -> Vec<u8> {
         match self {
@@ -105,9 +106,9 @@ impl Resolve {
     }
 }
 
-/// Adds the first `len` bytes of two little-endian numbers as on paper. A shorter number is filled up:
-/// with ones if its last byte has a bit of `sign`, otherwise with zeros. `full` is what every byte
-/// becomes when a carry is left over; without it the carry is dropped.
+/// Adds the first `len` bytes of two little-endian numbers as on paper. A shorter number is filled
+/// up: with ones if its last byte has a bit of `sign`, otherwise with zeros. `full` is what every
+/// byte becomes when a carry is left over; without it the carry is dropped.
 fn add(left: &[u8], right: &[u8], len: usize, sign: u8, full: Option<u8>) -> Vec<u8> {
     let digit = |bytes: &[u8], at: usize| match bytes.get(at) {
         Some(&byte) => u16::from(byte),
@@ -134,7 +135,7 @@ pub struct TableId(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CursorId(u64);
 
-/// What an operation is refused with; each stands for the error of that name in the engine.
+/// Refusal of an operation; each variant stands for the error of that name in the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
     /// The table was closed, or lost in a crash.
@@ -215,7 +216,7 @@ impl Forest {
         self.tables.remove(&table);
     }
 
-    /// What a table holds.
+    /// Content of a table.
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
@@ -231,7 +232,7 @@ impl Forest {
         Ok(self.table(table)?.resolve)
     }
 
-    /// What a key has, if it is present.
+    /// Returns the value and blob of a key, if the key is present.
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
@@ -432,8 +433,9 @@ impl Forest {
     /// Takes a snapshot of such a directory in, under a name of its own.
     ///
     /// # Errors
-    /// [`Refused::SnapshotExists`]; [`Refused::SnapshotImportDirDoesNotExist`] if nothing was exported there;
-    /// [`Refused::SnapshotDoesNotExist`] if the directory has none of the name `from`.
+    /// [`Refused::SnapshotExists`]; [`Refused::SnapshotImportDirDoesNotExist`] if nothing was
+    /// exported there; [`Refused::SnapshotDoesNotExist`] if the directory has none of the name
+    /// `from`.
     pub fn import_snapshot(
         &mut self,
         directory: &str,
@@ -479,7 +481,7 @@ impl Forest {
         Ok(self.snapshot(name)?.table.resolve)
     }
 
-    /// What a snapshot holds.
+    /// Content of a snapshot.
     ///
     /// # Errors
     /// [`Refused::SnapshotDoesNotExist`].
@@ -506,7 +508,8 @@ impl Forest {
     }
 }
 
-/// Cursors. Each is a gap between two entries of what its table had when it was made, within bounds.
+/// Cursors. Each is a gap between two entries of what its table had when it was made, within
+/// bounds.
 impl Forest {
     /// A cursor before the first entry within the bounds.
     ///
@@ -621,7 +624,8 @@ impl Forest {
         self.take_while(cursor, count, |_| true)
     }
 
-    /// Further entries, up to `count`, as long as `wanted` holds; the first other one is not passed.
+    /// Further entries, up to `count`, as long as `wanted` holds; the first other one is not
+    /// passed.
     ///
     /// # Errors
     /// [`Refused::CursorClosed`].
@@ -638,8 +642,8 @@ impl Forest {
         Ok(taken)
     }
 
-    /// The entries before the gap, the nearest first, up to `count`, as long as `wanted` holds; the first
-    /// other one is not passed.
+    /// The entries before the gap, the nearest first, up to `count`, as long as `wanted` holds; the
+    /// first other one is not passed.
     ///
     /// # Errors
     /// [`Refused::CursorClosed`].

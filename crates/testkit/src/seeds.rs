@@ -66,7 +66,7 @@ pub fn seed_of(name: &str, number: u64) -> u64 {
     spread(start, number)
 }
 
-/// What the environment asks for.
+/// Seeds that the environment asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     /// One seed, given by hand.

@@ -1,9 +1,10 @@
-//! What the device gives: the rate of random 4 KiB reads that figures are divided by.
+//! Yardstick of the device: the rate of random 4 KiB reads that figures are divided by.
 //!
-//! One thread reads whole pages of a file of 1 GiB of random bytes past the page cache, 96 at a time, 32 handed over
-//! together: the job of the report of `lsm-tree`. The program `fio` does it if it is installed, since its figure is one
-//! that others can repeat; otherwise a loop over the engine's own queues, and the result says which. The file lies in
-//! the directory given, so on the same file system as what is measured, and is removed in any case but a kill.
+//! One thread reads whole pages of a file of 1 GiB of random bytes past the page cache, 96 at a
+//! time, 32 handed over together: the job of the report of `lsm-tree`. The program `fio` does it if
+//! it is installed, since its figure is one that others can repeat; otherwise a loop over the
+//! engine's own queues, and the result says which. The file lies in the directory given, so on the
+//! same file system as what is measured, and is removed in any case but a kill.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -42,9 +43,9 @@ struct Load {
     depth: usize,
     /// Handed over together.
     batch: usize,
-    /// As few are left when new ones are handed over.
+    /// Reads still in flight when the next batch is submitted.
     low: usize,
-    /// Completions that are waited for.
+    /// Completions that a submission waits for.
     complete: usize,
 }
 
@@ -54,7 +55,8 @@ const STEADY: Load = Load { depth: 96, batch: 32, low: 64, complete: 1 };
 /// One read after the other.
 const SINGLE: Load = Load { depth: 1, batch: 1, low: 1, complete: 1 };
 
-/// 256 at once, all of them awaited, then the next 256: what batches of lookups do that do not overlap.
+/// 256 at once, all of them awaited, then the next 256: what batches of lookups do that do not
+/// overlap.
 const BURSTS: Load = Load { depth: 256, batch: 256, low: 1, complete: 256 };
 
 /// Why there is no yardstick.
@@ -85,7 +87,7 @@ impl Error {
 /// The outcome of a measurement.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What the device gives when nothing else is asked of it.
+/// Rate of the device while nothing else uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Yardstick {
     /// Random 4 KiB reads per second, 96 in flight.
@@ -101,13 +103,13 @@ pub struct Yardstick {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
-    /// As the yardstick's own: 96 in flight.
+    /// 96 reads in flight, like the yardstick.
     Steady,
     /// 256 at once, each burst awaited in full before the next one begins.
     Bursts,
 }
 
-/// What the device gives to reads beside writes.
+/// Rate of reads beside writes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Beside {
     /// Random 4 KiB reads per second.
@@ -116,8 +118,8 @@ pub struct Beside {
     pub write_bytes_per_s: f64,
 }
 
-/// Measures the device below `dir` for `seconds`, and a quarter more with one read at a time. A second or so is
-/// spent before that on the file.
+/// Measures the device below `dir` for `seconds`, and a quarter more with one read at a time. A
+/// second or so is spent before that on the file.
 ///
 /// # Errors
 /// [`Error`]; the file is gone in any case.
@@ -147,8 +149,8 @@ fn measure_with(
     Ok(Yardstick { read_iops, measured_by, read_iops_qd1 })
 }
 
-/// Measures reads of this pattern beside sequential writes, past the page cache, of `write_bytes_per_s`, for
-/// `seconds`; `None` where `fio` is not installed.
+/// Measures reads of this pattern beside sequential writes, past the page cache, of
+/// `write_bytes_per_s`, for `seconds`; `None` where `fio` is not installed.
 ///
 /// # Errors
 /// [`Error`]; the files are gone in any case.
@@ -204,7 +206,8 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// Writes `bytes` of random bytes, durably, so that nothing of it is written back while reads are measured.
+    /// Writes `bytes` of random bytes, durably, so that nothing of it is written back while reads
+    /// are measured.
     fn make(
         disk: &Arc<RealDisk>,
         dir: &Path,
@@ -289,7 +292,7 @@ fn fio_is_installed() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// What every job has: the file with its size, and how long it runs.
+/// Returns the arguments that every job of `fio` has: file, size and duration.
 fn job(name: &str, (path, bytes): (&Path, u64), seconds: f64) -> Vec<String> {
     // A colon divides names of files.
     let path = path.display().to_string().replace(':', "\\:");
@@ -302,7 +305,7 @@ fn job(name: &str, (path, bytes): (&Path, u64), seconds: f64) -> Vec<String> {
     words
 }
 
-/// What reads have beside.
+/// Returns the arguments of a job that reads.
 fn reads(load: Load) -> Vec<String> {
     let mut words = ["--rw=randread", "--bs=4k"].map(str::to_owned).to_vec();
     words.push(format!("--iodepth={}", load.depth));
@@ -312,7 +315,7 @@ fn reads(load: Load) -> Vec<String> {
     words
 }
 
-/// What writes have beside.
+/// Returns the arguments of a job that writes.
 fn writes(bytes_per_s: u64) -> Vec<String> {
     let mut words = ["--rw=write", "--iodepth=4"].map(str::to_owned).to_vec();
     words.push(format!("--bs={BESIDE_BYTES}"));
@@ -345,7 +348,7 @@ fn fio(jobs: Vec<Vec<String>>, monitor: &mut dyn Monitor) -> Result<Beside> {
 
 fn text(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
-    // What was read until an error is all there is to say.
+    // The part read before an error is still worth reporting.
     let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }

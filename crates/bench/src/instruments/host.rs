@@ -1,6 +1,6 @@
 //! The machine that a figure was measured on: the group `host` of reports.
 //!
-//! What the system does not tell is absent.
+//! A field is absent where the system does not tell.
 
 use std::path::Path;
 
@@ -71,7 +71,7 @@ impl Host {
     }
 }
 
-/// What a directory is on.
+/// File system and device of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Mounted {
     /// The kind of file system, as `ext4`.
@@ -83,7 +83,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// What holds `dir`; `None` where the system does not tell.
+    /// Returns the file system of `dir`; `None` where the system does not tell.
     #[must_use]
     pub fn of(dir: &Path) -> Option<Self> {
         let Mount { filesystem, source, seen, options, .. } = Mount::of(dir)?;
@@ -107,7 +107,8 @@ pub fn load_average() -> Option<[f64; 3]> {
     Some([numbers.next()?, numbers.next()?, numbers.next()?])
 }
 
-/// The revision of the source that this program was built from, if whoever built it has set `TERRANE_REVISION`.
+/// The revision of the source that this program was built from, if whoever built it has set
+/// `TERRANE_REVISION`.
 #[must_use]
 pub fn revision() -> Option<&'static str> {
     option_env!("TERRANE_REVISION")
@@ -134,7 +135,7 @@ fn device_model(device: &str) -> Option<String> {
 }
 
 fn device_kind(device: &str) -> Option<&'static str> {
-    // What a virtual device says of its rotation is said by default.
+    // A virtual device reports rotation by default, so its answer is not used.
     match device {
         name if name.starts_with("nvme") => Some("nvme"),
         name if name.starts_with("vd") || name.starts_with("xvd") => Some("virtual"),

@@ -1,26 +1,26 @@
-//! `terrane bench kvget`: what a lookup of a random key costs in reads when memory is a small part of the data.
+//! `terrane bench kvget`: what a lookup of a random key costs in reads when memory is a small part
+//! of the data.
 //!
-//! The workload of the published `bench_kvdb`: 32-byte keys, the hashes of a counter; values of 110 bytes, which here
-//! are incompressible and a function of the key's number, so that every one that is found is compared with what it
-//! must be. [`setup`] inserts the numbers from 0 on and leaves a table without unfinished merges and with an empty
-//! write buffer; [`run`] opens it with the memory that is to be measured, waits until its cost is steady, and
-//! reads. A run changes nothing and can be repeated.
+//! The workload of the published `bench_kvdb`: 32-byte keys, the hashes of a counter; values of 110
+//! bytes, which here are incompressible and a function of the key's number, so that every one that
+//! is found is compared with what it must be. [`setup`] inserts the numbers from 0 on and leaves a
+//! table without unfinished merges and with an empty write buffer; [`run`] opens it with the memory
+//! that is to be measured, waits until its cost is steady, and reads. A run changes nothing and can
+//! be repeated.
 //!
-//! A *hit* is a read of a key that is there, a *miss* of one that is not; a key that is not found and should be, or
-//! the other way round, ends the run.
+//! A *hit* is a read of a key that is there, a *miss* of one that is not; a key that is not found
+//! and should be, or the other way round, ends the run.
 
 use terrane::lsm::SnapshotName;
 
 use super::{Result, utxo};
 
+// Bottom-up: a module imports only from modules above it.
 pub mod data;
-
 mod windows;
-
 pub mod setup;
-
+mod measured;
 pub mod report;
-
 pub mod run;
 
 pub use utxo::Shape;

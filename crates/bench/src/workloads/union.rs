@@ -1,10 +1,10 @@
 //! `terrane bench union`: lookups in a union of tables while its debt is paid.
 //!
-//! Ten tables of a million entries (34-byte keys, 60-byte values), each with a random half of the keys of a
-//! domain of two million, no page cache; and one reference table with all keys. Rounds of 200 batches of 256
-//! lookups of random keys of the domain: some at full debt, then one after each per cent of the debt that is
-//! paid, then some with none. Every result is checked. Keys are drawn from the whole domain, so one in a
-//! thousand is in no table.
+//! Ten tables of a million entries (34-byte keys, 60-byte values), each with a random half of the
+//! keys of a domain of two million, no page cache; and one reference table with all keys. Rounds of
+//! 200 batches of 256 lookups of random keys of the domain: some at full debt, then one after each
+//! per cent of the debt that is paid, then some with none. Every result is checked. Keys are drawn
+//! from the whole domain, so one in a thousand is in no table.
 
 use std::path::Path;
 use std::time::Instant;
@@ -21,13 +21,14 @@ const BATCH: u64 = 256;
 /// Instalments that the debt is paid in.
 const INSTALMENTS: u64 = 100;
 
-/// The fewest entries of a table: with fewer all keys may have gone to the others, and no debt be left.
+/// The fewest entries of a table: with fewer all keys may have gone to the others, and no debt be
+/// left.
 const ENTRIES_MIN: u64 = 100;
 
 /// Entries written with one call.
 const FILL_BATCH: usize = 500;
 
-/// What is measured.
+/// Options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Tables that are united.
@@ -45,9 +46,9 @@ pub struct Options {
 /// A round of lookups.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Round {
-    /// What is left of the debt.
+    /// Debt that is left.
     pub debt: u64,
-    /// The same in per cent of the whole.
+    /// Debt that is left, in per cent of the whole.
     pub debt_percent: f64,
     /// Keys looked up in a second.
     pub lookups_per_s: f64,
@@ -55,7 +56,7 @@ pub struct Round {
     pub reads_per_lookup: f64,
 }
 
-/// What was measured.
+/// Report of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Tables united.
@@ -208,7 +209,7 @@ fn fill(
     Ok(table)
 }
 
-/// What is looked up: always other keys.
+/// Keys to look up, never the same twice.
 struct Lookups<'a> {
     options: &'a Options,
     debt: u64,

@@ -1,7 +1,8 @@
 //! The benchmark of the context store, with some thousand values.
 //!
-//! Goal: the same options give the same commits, whatever is set for speed and whether old commits are collected beside;
-//! what is reported fits together; a state that was kept is used again, and no other. Method: the smallest state, and few blocks.
+//! Goal: the same options give the same commits, whatever is set for speed and whether old commits
+//! are collected beside; what is reported fits together; a state that was kept is used again, and
+//! no other. Method: the smallest state, and few blocks.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -66,7 +67,8 @@ fn what_is_reported_fits_together() {
     assert_eq!((phase.blocks, phase.ops), (3, 3 * 9_435));
     let tps = phase.tps.unwrap();
     assert!((tps * phase.wall_s - 3.0 * 46.0).abs() < 1e-6, "{tps} in {} s", phase.wall_s);
-    // Of each block: so many nodes were hashed as are measured, and all that was hashed was written or is in a node.
+    // For each block, the measured nodes were hashed, and everything hashed was written
+    // or is in a node.
     let (each, floor) = (&phase.per_block, &phase.hashing_floor);
     assert!((each.hashed - floor.preimages).abs() < 0.5, "{each:?} {floor:?}");
     let padding = floor.bytes - each.hashed_bytes;

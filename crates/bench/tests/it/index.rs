@@ -1,13 +1,14 @@
 //! The benchmarks of the index, with some thousand entries.
 //!
-//! Goal: every engine gives the same answers, those of the workload, whatever its batches and flushes; wrong answers end
-//! a run; nothing is left behind unless asked for. Method: one small budget, so that the B+tree drains and splits.
+//! Goal: every engine gives the same answers, those of the workload, whatever its batches and
+//! flushes; wrong answers end a run; nothing is left behind unless asked for. Method: one small
+//! budget, so that the B+tree drains and splits.
 
 use std::fs::File;
 use std::path::Path;
 
 use terrane_bench::workloads::Error;
-use terrane_bench::workloads::index::map::Engine;
+use terrane_bench::workloads::index::engine::Engine;
 use terrane_bench::workloads::index::{Common, bootstrap, high_insert, replay};
 use terrane_replay::monitor::Silent;
 use terrane_replay::traces::index::{Op, Recorder};
@@ -38,7 +39,7 @@ fn inserts_give_the_same_finds_on_every_engine() {
     for engine in &report.engines {
         let name = engine.engine.name();
         assert_eq!((engine.ops, engine.entries), (12_345, Some(12_345)), "{name}");
-        // Of the keys that are drawn from seed 7, and their values.
+        // Hash of the keys drawn from seed 7 and of their values.
         assert_eq!(engine.result_hash, "6254beb9f6cef4582962937166f33f90", "{name}");
         let check = engine.check.as_ref().unwrap();
         assert_eq!((check.present.finds, check.absent.finds), (500, 500), "{name}");

@@ -1,7 +1,8 @@
 //! The benchmark of random reads with tiny parameters.
 //!
-//! Goal: it measures what it says, and the same every time. Method: a small table is set up and read in every way
-//! that there is; what is done has a known hash, and counts of reads are those of the table's shape.
+//! Goal: it measures what it says, and the same every time. Method: a small table is set up and
+//! read in every way that there is; what is done has a known hash, and counts of reads are those of
+//! the table's shape.
 
 use std::path::Path;
 
@@ -21,7 +22,7 @@ const KEYS: u64 = 10_007;
 const LEVELLED: setup::Options =
     setup::Options { keys: KEYS, seed: 1337, shape: Shape::Levelled10 };
 
-/// Of the operations of [`options`] on that table.
+/// Hash of the operations of [`options`] on that table.
 const STREAM_HASH: &str = "12a0b57b1ceb5394488df834602416173ab527b62dbc184b11bb61ede94dd6e0";
 
 fn options() -> Options {
@@ -49,7 +50,8 @@ fn a_table_is_set_up_and_read_with_one_read_a_hit() {
     assert!(report.io.io_per_get_ci95.unwrap() < 0.05);
     let upper = report.model.upper_ratio;
     assert!((0.05..0.15).contains(&upper), "{upper} of the entries above the last level");
-    // Other tests of this process read at the same time; alone it agrees, see the tests of the program.
+    // Other tests of this process read at the same time; alone it agrees, see the tests of the
+    // program.
     if report.engine.io_mode == IoMode::Direct {
         assert!(report.io.process.unwrap().read_bytes >= report.io.engine.read_bytes);
         assert_eq!(report.memory.enforced_by, "direct_io");
@@ -72,9 +74,10 @@ fn absent_keys_are_never_found_and_hardly_ever_read() {
     assert!((0.4..0.6).contains(&report.io_per_get), "{}", report.io_per_get);
 }
 
-/// The same operations, whatever the threads and the batches are; and when all keys are read, all are found.
+/// Threads and batches do not change the operations. When all keys are read, all
+/// are found.
 #[test]
-fn case_1_operations_do_not_depend_on_threads_or_batches() {
+fn operations_do_not_depend_on_threads_or_batches() {
     let store = tempfile::tempdir().unwrap();
     setup::run(store.path(), &LEVELLED, &mut Silent).unwrap();
     let distribution = Distribution::Every;
@@ -109,7 +112,7 @@ fn a_memory_budget_is_told_with_what_is_expected_of_it() {
 
 /// Acceptance case 6: reads that the page cache serves are told from those of a device.
 #[test]
-fn case_6_reads_through_the_page_cache_are_told() {
+fn reads_through_the_page_cache_are_reported() {
     let store = tempfile::tempdir().unwrap();
     setup::run(store.path(), &LEVELLED, &mut Silent).unwrap();
     let report = read(store.path(), &Options { buffered: true, ..options() });

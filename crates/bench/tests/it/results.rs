@@ -1,8 +1,8 @@
 //! The tables of recorded runs in `docs/benchmarks.md`, made from `bench/results/*.json`.
 //!
-//! Goal: the page says what the files say. Method: each file is what `terrane bench ... --json` has printed; the
-//! tables are made anew and compared with what stands between the two marks of the page. `cargo xtask results`
-//! sets `TERRANE_RESULTS=write`, and then they are written instead.
+//! Goal: the page says what the files say. Method: each file is what `terrane bench ... --json` has
+//! printed; the tables are made anew and compared with what stands between the two marks of the
+//! page. `cargo xtask results` sets `TERRANE_RESULTS=write`, and then they are written instead.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,7 +16,7 @@ const END: &str = "<!-- made by `cargo xtask results`: end -->";
 /// How a number of a report is shown.
 #[derive(Clone, Copy)]
 enum Show {
-    /// As it is.
+    /// The number itself.
     Plain,
     /// Thousands as `k`, millions as `M`.
     Count,
@@ -160,10 +160,10 @@ const TABLES: [(&str, &[Column]); 9] = [
     ),
 ];
 
-/// What the other loads of `bench radix` are listed under.
+/// Heading of the other loads of `bench radix`.
 const RADIX_LOADS: &str = "bench radix, loads";
 
-/// What every recorded run must say, and what to do if it does not.
+/// Fields of every recorded run, with the remedy where one is missing.
 const REQUIRED: [(&str, &str); 5] = [
     ("/command_line", "record the whole output of --json"),
     ("/started_at", "record the whole output of --json"),

@@ -1,8 +1,9 @@
 //! The benchmark of unspent outputs, with tables of some thousand entries.
 //!
-//! Goal: every mode does what it says and gives the same results; the table is at the end what it must be; what
-//! is not there, or cannot be numbered, is refused. Method: one table that is set up once for each way of loading,
-//! with batches so large against it that lookups often come upon updates which are not in the state they read.
+//! Goal: every mode does what it says and gives the same results; the table is at the end what it
+//! must be; what is not there, or cannot be numbered, is refused. Method: one table that is set up
+//! once for each way of loading, with batches so large against it that lookups often come upon
+//! updates which are not in the state they read.
 
 use terrane_bench::model::Goal;
 use terrane_bench::workloads::Error;
@@ -38,7 +39,7 @@ fn options(mode: Mode) -> Options {
     }
 }
 
-/// What must hold of every report.
+/// Checks the invariants of every report.
 fn check(report: &Report) {
     assert_eq!((report.missing, report.duplicates, report.entries), (0, 0, 5_000));
     assert!(report.checked && report.wall_s > 0.0 && report.ops_per_s > 0.0);

@@ -1,4 +1,4 @@
-//! What one block does to the table of unspent outputs.
+//! Change of the table of unspent outputs by one block.
 //!
 //! In two steps around one bulk lookup: [`Plan::new`] says which keys it needs, [`Plan::changes`]
 //! turns their values into the block's net change. Outputs made and spent within the block never

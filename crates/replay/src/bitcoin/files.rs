@@ -31,9 +31,9 @@ const CHUNK_SIZE: usize = 64 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Location {
     pub(super) file: u32,
-    /// Of the record, in bytes from the start of the file.
+    /// Offset of the record, in bytes from the start of the file.
     pub(super) offset: u64,
-    /// Of the block, in bytes.
+    /// Size of the block, in bytes.
     pub(super) size: u32,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Found {
     pub(super) has_work: bool,
 }
 
-/// What was found in a file so far.
+/// Records found in a file so far.
 #[derive(Debug, Default)]
 struct Scan {
     found: Vec<Found>,
@@ -70,7 +70,7 @@ pub(super) struct BlockFiles {
     open: Option<(u32, File)>,
 }
 
-/// What stands at a place where a record may begin.
+/// Content of a place where a record may begin.
 enum Next {
     Record(u64),
     Garbage(u64),
@@ -231,8 +231,8 @@ impl BlockFiles {
         }))
     }
 
-    /// Returns the size that the block at a place has by its own account; `None` if its transactions
-    /// are damaged, and their sizes with them.
+    /// Returns the size that the block at a place has by its own account; `None` if its
+    /// transactions are damaged, and their sizes with them.
     fn own_size(&mut self, location: Location) -> Result<Option<u64>, Error> {
         let start = location.offset + FRAME_SIZE;
         let left = self.size(location.file) - start;
@@ -248,8 +248,8 @@ impl BlockFiles {
     /// Reads a block.
     ///
     /// # Errors
-    /// [`Error::Read`], [`Error::Framing`] if the block is whole but of another size than the record
-    /// says. The inner error says that the bytes are no block.
+    /// [`Error::Read`], [`Error::Framing`] if the block is whole but of another size than the
+    /// record says. The inner error says that the bytes are no block.
     pub(super) fn read(
         &mut self,
         location: Location,
@@ -374,7 +374,8 @@ fn split_frame(frame: &[u8; FRAME_SIZE as usize + HEADER_SIZE]) -> (u32, Option<
     (u32::from_le_bytes([*a, *b, *c, *d]), deserialize(header).ok())
 }
 
-/// Whether a header's hash meets its own target, and that one is not easier than the network allows.
+/// Whether a header's hash meets its own target, and that one is not easier than the network
+/// allows.
 fn has_work(header: &Header, network: Network) -> bool {
     // A target above 2^256 would lose its upper bits when it is expanded.
     let exponent = header.bits.to_consensus() >> 24;

@@ -149,7 +149,8 @@ impl Headers {
             .map(|(index, _)| index)
     }
 
-    /// Returns the block at `height` on the chain of `index`, or `index` itself if it is not higher.
+    /// Returns the block at `height` on the chain of `index`, or `index` itself if it is not
+    /// higher.
     pub(super) fn ancestor(&self, mut index: Index, height: u32) -> Index {
         while self.placed(index).is_some_and(|placed| placed.height > height) {
             let Some(parent) = self.parent(index) else { break };

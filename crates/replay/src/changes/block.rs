@@ -15,7 +15,7 @@ pub(super) type ChainId = [u8; 32];
 /// The chain of no blocks.
 pub(super) const EMPTY_CHAIN: ChainId = [0; 32];
 
-/// What a line expects of the state before the block.
+/// Expectation of a line about the state before the block.
 #[derive(Debug)]
 enum Expectation {
     /// A `get`.

@@ -17,7 +17,7 @@ pub enum Error {
     Read {
         /// The line that was to be read.
         place: Place,
-        /// What the system or the decoder said.
+        /// Answer of the system or of the decoder.
         source: io::Error,
     },
     /// A line breaks the format.
@@ -25,7 +25,7 @@ pub enum Error {
     Malformed {
         /// The line.
         place: Place,
-        /// What is wrong with it.
+        /// The rule that it breaks.
         what: Malformed,
     },
     /// The file ends inside a block, which is discarded.
@@ -43,11 +43,11 @@ pub enum Error {
         place: Place,
         /// The block of the state checked, or the one being built; `None` for the empty state.
         block: Option<u64>,
-        /// What was checked.
+        /// Name of the check.
         check: String,
-        /// What the history says.
+        /// Value in the history.
         expected: String,
-        /// What the engine says.
+        /// Answer of the engine.
         found: String,
     },
     /// The history goes back to where the store cannot.

@@ -58,8 +58,8 @@ impl Lines {
     /// Returns the number of the next line and the line without its line feed; `None` at the end.
     ///
     /// # Errors
-    /// Of the kind `WouldBlock` if standard input has nothing at the moment: the call is to be made
-    /// again. Any other ends the file.
+    /// An error of kind `WouldBlock` if standard input is empty for now: repeat the call
+    /// later. Any other error ends the file.
     pub(super) fn next(&mut self) -> io::Result<(u64, Option<&[u8]>)> {
         if !self.is_partial {
             self.line.clear();
@@ -99,7 +99,7 @@ impl StandardInput {
                 let mut chunk = vec![0; CHUNK_SIZE];
                 let read = match io::stdin().read(&mut chunk) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    // Of a descriptor that does not wait; the kind means something else here.
+                    // A non-blocking descriptor says this; for the caller the kind has another meaning.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         Err(io::Error::other(error))
                     }

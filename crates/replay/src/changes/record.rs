@@ -36,7 +36,7 @@ pub(super) enum Record {
     },
 }
 
-/// What a state is expected to be.
+/// Expected state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Expected {
     pub(super) count: Option<u64>,

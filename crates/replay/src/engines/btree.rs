@@ -1,8 +1,10 @@
-//! Terrane's B+tree as an engine of replays: all tables in one index, changes of a block in memory until a durable point.
+//! Terrane's B+tree as an engine of replays: all tables in one index, changes of a block in memory
+//! until a durable point.
 //!
-//! An index has one state and not several, so of a table the last snapshot is in the index and what was changed
-//! since is in memory; the replay is told to make a durable point before that takes too much. Snapshots that were saved
-//! since the last [`commit`](Engine::commit) reach the index with it, as one batch: all of them or none.
+//! An index has one state and not several, so of a table the last snapshot is in the index and what
+//! was changed since is in memory; the replay is told to make a durable point before that takes too
+//! much. Snapshots that were saved since the last [`commit`](Engine::commit) reach the index with
+//! it, as one batch: all of them or none.
 //!
 //! | key of the index                             | value                                                      |
 //! |----------------------------------------------|------------------------------------------------------------|
@@ -98,7 +100,7 @@ fn corrupt(what: impl Into<Cause>) -> EngineError {
     EngineError::Corrupt(what.into())
 }
 
-/// What all keys of one kind of a table begin with.
+/// Returns the prefix of all keys of one kind of a table.
 #[expect(clippy::big_endian_bytes, reason = "so that tables lie one after the other")]
 fn prefix(table: u32, kind: u8) -> Vec<u8> {
     let mut prefix = table.to_be_bytes().to_vec();
@@ -119,10 +121,10 @@ fn snapshot_key(name: &str) -> Vec<u8> {
     [&[0; 4], name.as_bytes()].concat()
 }
 
-/// What stands for a value under its key.
+/// Head of a value: the part that lies under its key.
 enum Head<'a> {
     Whole(&'a [u8]),
-    /// So many bytes, in pieces.
+    /// Number of bytes, which lie in pieces.
     Pieces(usize),
 }
 
@@ -160,7 +162,7 @@ impl Btree {
     /// Opens the index in `dir` of a disk; what is missing of the way to it is made, durably.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Self> {
         if !inspect::is_index(disk.as_ref(), dir)? {
             refuse_foreign(disk.as_ref(), dir)?;
@@ -216,7 +218,7 @@ impl Shared {
         Ok(snapshots)
     }
 
-    /// What stands in the index for each of `keys` of a table.
+    /// Returns the head of each of `keys` of a table.
     fn heads(&self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| value_key(table, key)).collect();
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
@@ -363,7 +365,7 @@ impl Engine for Btree {
     }
 
     fn commit(&self) -> Result<()> {
-        // What fails is saved again under another name.
+        // If saving fails, the next save takes another name.
         let saved = std::mem::take(&mut *locked(&self.0.saved));
         let snapshots = self.0.snapshots()?;
         let mut batch = Batch::default();
@@ -462,7 +464,7 @@ impl Table for BtreeTable {
     }
 }
 
-/// What was changed and not committed goes with the table.
+/// Uncommitted changes are dropped with the table.
 impl Drop for BtreeTable {
     fn drop(&mut self) {
         let bytes = locked(&self.changes).iter().map(change_bytes).sum();

@@ -1,7 +1,9 @@
-//! Versioned trees in memory: the plainest thing that a replay or a generator can be checked against.
+//! Versioned trees in memory: the plainest thing that a replay or a generator can be checked
+//! against.
 //!
-//! A tree is a sorted map from paths to values. A directory is there as long as a value lies below it, so nothing is to be
-//! pruned. Trees are shared until they are changed. A commit has no hash but a number.
+//! A tree is a sorted map from paths to values. A directory is there as long as a value lies below
+//! it, so nothing is to be pruned. Trees are shared until they are changed. A commit has no hash
+//! but a number.
 //!
 //! Invariant: no path in a map is the beginning of another one.
 
@@ -72,13 +74,14 @@ fn owned(path: Steps<'_>) -> Path {
 }
 
 impl MemoryContext {
-    /// What lies at `path` and below it.
+    /// Entries at `path` and below.
     fn below(&self, path: &Path) -> impl Iterator<Item = (&Path, &Vec<u8>)> {
         let path = path.clone();
         self.tree.range(path.clone()..).take_while(move |(at, _)| at.starts_with(&path))
     }
 
-    /// Makes room for something at `path`: nothing is below it, and no value in place of a directory above it.
+    /// Makes room for something at `path`: nothing is below it, and no value in place of a
+    /// directory above it.
     fn make_room(&mut self, path: &Path) {
         let mut gone: Vec<Path> = self.below(path).map(|(at, _)| at.clone()).collect();
         let above = (0..path.len()).map(|count| path[..count].to_vec());
@@ -169,7 +172,7 @@ mod tests {
         context
     }
 
-    /// What is there of some paths: a value, a directory or nothing.
+    /// Returns the kinds of some paths: value, directory or nothing.
     fn look(context: &mut dyn Context, paths: &str) -> String {
         let mut value = Vec::new();
         let mut look = |at: &str| {

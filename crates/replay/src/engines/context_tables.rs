@@ -1,4 +1,5 @@
-//! Terrane's context store as an engine of tables: a table is a tree, and its commitment the hash of the root.
+//! Terrane's context store as an engine of tables: a table is a tree, and its commitment the hash
+//! of the root.
 //!
 //! | in the store              | is                                                                 |
 //! |---------------------------|--------------------------------------------------------------------|
@@ -39,7 +40,7 @@ const DUPLICATES_MAX: usize = 16;
 /// Changes are saved when they take so much memory, about.
 const CHANGES_BYTES_MAX: usize = 64 << 20;
 
-/// What a change takes beside its key and its value: nodes on the way to it.
+/// Bytes of a change beside its key and value: the nodes on its path.
 const CHANGE_OVERHEAD_BYTES: usize = 500;
 
 /// Keys that are read from a directory at once.
@@ -74,7 +75,7 @@ impl ContextTables {
     /// Opens the store in `dir` of a disk; what is missing of the way to it is made, durably.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Self> {
         // All commits of a point are made durable at once.
         let settings = Settings { is_durable: false, ..Settings::default() };
@@ -161,7 +162,7 @@ impl Engine for ContextTables {
 /// Makes what is durable in the frames quick to find for who opens the store next.
 impl Drop for ContextTables {
     fn drop(&mut self) {
-        // What was saved is durable without it; opening reads what follows the last control record.
+        // Saved data are durable without the close; opening reads beyond the last control record.
         let _ = self.store.close();
     }
 }
@@ -243,7 +244,7 @@ impl Table for ContextTable {
         let mut context = self.context();
         let meta = Meta::tezos(0, label);
         let hash = self.store.commit_to(snapshot.as_bytes(), &context, &meta)?;
-        // What is in memory can be read again.
+        // The tree in memory can be read again from its commit.
         if let Some(committed) = self.store.checkout(&hash)? {
             *context = committed;
         }

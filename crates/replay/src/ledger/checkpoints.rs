@@ -9,7 +9,8 @@
 //!
 //! with one sequence number (10 digits) and the number of the newest block, or `empty`. Invariants:
 //!
-//! - The log is saved before the state, and what a pair replaces is deleted only when it is complete.
+//! - The log is saved before the state, and what a pair replaces is deleted only when it is
+//!   complete.
 //! - A point exists if both halves do. The greatest sequence of a complete pair is the state of the
 //!   store, so a crash at any call leaves the older point or the newer, never a mixture.
 //! - Older points are retained versions, ways back that lead there faster. Their blocks rise with
@@ -32,7 +33,7 @@ pub(crate) struct Names {
     pub(crate) label: String,
 }
 
-/// What a durable point is called by.
+/// Name of a durable point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) sequence: u64,
@@ -47,7 +48,7 @@ pub(crate) struct Point {
     pub(crate) state: Box<dyn Table>,
 }
 
-/// What a store holds.
+/// Durable points and leftovers of a store.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) sequence: u64,
@@ -89,7 +90,7 @@ impl Names {
     /// Opens a point's log.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     pub(crate) fn open_log(&self, engine: &dyn Engine, mark: Mark) -> Result<Box<dyn Table>> {
         engine.open(&name(self.log, mark), &self.label)
     }
@@ -97,7 +98,7 @@ impl Names {
     /// Opens a point's state.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     pub(crate) fn open_state(&self, engine: &dyn Engine, mark: Mark) -> Result<Box<dyn Table>> {
         engine.open(&name(self.state, mark), &self.label)
     }
@@ -105,7 +106,7 @@ impl Names {
     /// Makes both tables durable as a point, which must have a greater sequence than all others.
     ///
     /// # Errors
-    /// As the engine says; half of the point may be there then, which is none.
+    /// Those of the engine; half of the point may be there then, which is none.
     pub(crate) fn save(
         &self,
         engine: &dyn Engine,
@@ -120,7 +121,7 @@ impl Names {
     /// Deletes all points but `kept`, among which is the newest, and halves of points.
     ///
     /// # Errors
-    /// As the engine says; those of `kept` are all there then.
+    /// Those of the engine; those of `kept` are all there then.
     pub(crate) fn delete_others(&self, engine: &dyn Engine, kept: &[Mark]) -> Result<()> {
         let is_kept = |sequence| kept.iter().any(|mark| mark.sequence == sequence);
         let pairs = self.pairs(engine)?;
@@ -173,8 +174,9 @@ impl Names {
     }
 }
 
-/// Thins out `marks`, which ascend from block `oldest` up to below `newest`, to at most `count_max`:
-/// each time the one goes that leaves the smallest gap, so that the ways that are left stay short.
+/// Thins out `marks`, which ascend from block `oldest` up to below `newest`, to at most
+/// `count_max`: each time the one goes that leaves the smallest gap, so that the ways that are left
+/// stay short.
 pub(crate) fn thin(marks: &mut Vec<Mark>, oldest: u64, newest: u64, count_max: usize) {
     let block = |mark: Option<&Mark>| mark.and_then(|mark| mark.block);
     while marks.len() > count_max {

@@ -12,15 +12,16 @@
 //!
 //! Invariants: the newest note is the state's; the blocks kept are the newest ones, without a gap
 //! in the history, which the numbers of the blocks before show; the log goes back with the state.
-//! Block numbers rise but need not be dense.
-//! Going far back starts from the nearest version that is held and undoes only what is left. These are
+//! Block numbers rise but need not be dense. Going far back starts from the nearest version that is
+//! held and undoes only what is left. These are
 //!
 //! - within a process duplicates, where the engine makes them cheaply, some blocks apart because a
 //!   duplicate makes the next update of a write buffer a new part of it;
 //! - across processes the older durable points, a bounded number of them as far as blocks are kept.
 //!   Such a point is of the present history if the note of its newest block is the one that the
 //!   present log has for that block. So notes must tell histories apart: one note, one state.
-//!   Points that are not are deleted with the next durable point; so are those of blocks gone back from.
+//!   Points that are not are deleted with the next durable point; so are those of blocks gone back
+//!   from.
 
 use std::collections::VecDeque;
 
@@ -101,7 +102,7 @@ fn describe(tip: Option<u64>) -> String {
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// What a block does to one key.
+/// Change of one key by a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetChange {
     /// The key.
@@ -117,7 +118,7 @@ pub struct NetChange {
 pub struct Tip {
     /// Its number.
     pub block: u64,
-    /// What the replay noted with it.
+    /// Note of the replay.
     pub note: Vec<u8>,
 }
 
@@ -145,8 +146,8 @@ pub struct History {
     versions: VecDeque<Version>,
     versions_max: usize,
     version_spacing: u32,
-    /// The durable points, ascending by sequence and by block; the newest is the last one unless its
-    /// block was gone back from.
+    /// The durable points, ascending by sequence and by block; the newest is the last one unless
+    /// its block was gone back from.
     points: Vec<Mark>,
     point_saves_min: usize,
     /// Blocks appended since a version was held.
@@ -224,7 +225,7 @@ impl History {
     /// Returns the blocks that can be gone back to with their notes, ascending.
     ///
     /// # Errors
-    /// What the engine says.
+    /// Answer of the engine.
     pub fn notes(&self) -> Result<Vec<Tip>> {
         let mut notes = Vec::with_capacity(self.kept.len());
         read_notes(self.log.as_ref(), |note, _| {
@@ -262,7 +263,7 @@ impl History {
     /// order, one per key, and `old` is what [`lookup`](State::lookup) gives now.
     ///
     /// # Errors
-    /// What the engine says; the history cannot be saved any more then.
+    /// Those of the engine; the history cannot be saved afterwards.
     pub fn append(&mut self, block: u64, note: Vec<u8>, changes: &[NetChange]) -> Result<()> {
         assert!(self.tip.as_ref().is_none_or(|tip| tip.block < block));
         let kept_after = self
@@ -357,10 +358,11 @@ impl History {
         Ok(())
     }
 
-    /// Makes the present state durable, unless it is already, and deletes the points that are of no use.
+    /// Makes the present state durable, unless it is already, and deletes the points that are of no
+    /// use.
     ///
     /// # Errors
-    /// What the engine says; the earlier durable point is then still there.
+    /// Those of the engine; the earlier durable point is then still there.
     pub fn checkpoint(&mut self) -> Result<()> {
         if !self.unsaved || self.broken || !self.engine.is_durable() {
             return Ok(());
@@ -406,7 +408,8 @@ impl History {
         Ok(Some(Version { block: version.block, state, log }))
     }
 
-    /// Opens a durable point; `None` if it is not of this history, or has not all that is kept of it.
+    /// Opens a durable point; `None` if it is not of this history, or has not all that is kept of
+    /// it.
     fn open_point(&self, point: Mark) -> Result<Option<Version>> {
         let log = self.names.open_log(self.engine.as_ref(), point)?;
         let (kept, tip) = read_log(log.as_ref())?;

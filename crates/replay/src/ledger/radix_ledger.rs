@@ -9,11 +9,12 @@
 //! |                               | whether the block holds a version of its root, one byte, 0 or 1 ‖ |
 //! |                               | the root, 32 bytes ‖ the note: bytes of the replay's own          |
 //!
-//! A block, its entry of the map, and what it makes to be forgotten are one transaction, so a store never has half of them.
+//! A block, its entry of the map, and what it makes to be forgotten are one transaction, so a store
+//! never has half of them.
 //!
-//! Invariants: of the blocks kept, as many hold a version of a root as the tree has versions of it; the oldest of those with
-//! one root holds one, unless that is the empty root. A block without a change makes no version; if the block that holds its
-//! root is forgotten, it inherits the version.
+//! Invariants: of the blocks kept, as many hold a version of a root as the tree has versions of it;
+//! the oldest of those with one root holds one, unless that is the empty root. A block without a
+//! change makes no version; if the block that holds its root is forgotten, it inherits the version.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -38,7 +39,7 @@ const UNDONE_AT_ONCE: usize = 256;
 /// A leaf has a head beside its value.
 const LEAF_HEAD_BYTES: usize = 4096;
 
-/// What the metadata map has of a block, without its note.
+/// Entry of a block in the metadata map, without its note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
     number: u64,
@@ -128,12 +129,12 @@ impl Block {
 }
 
 impl RadixLedger {
-    /// Goes on from the newest block of a store, or begins with the empty state. Of the blocks to come the newest `keep_max` can be
-    /// gone back to, all of them if `None`.
+    /// Goes on from the newest block of a store, or begins with the empty state. Of the blocks to
+    /// come the newest `keep_max` can be gone back to, all of them if `None`.
     ///
     /// # Errors
-    /// [`EngineError::Refused`] if the store is of something else; [`Error::Version`], [`Error::Corrupt`] and what the store
-    /// says.
+    /// [`EngineError::Refused`] if the store is of something else; [`Error::Version`],
+    /// [`Error::Corrupt`] and what the store says.
     pub fn open(store: Store, keep_max: Option<u64>) -> Result<Self> {
         match store.metadata(FORMAT_KEY)?.as_deref() {
             Some([FORMAT_VERSION]) => {}
@@ -176,8 +177,8 @@ impl RadixLedger {
         &self.store
     }
 
-    /// Forgets a block of a transaction. `next` is the one after it, which inherits its version where it has the same root and
-    /// none of its own; returns whether it did.
+    /// Forgets a block of a transaction. `next` is the one after it, which inherits its version
+    /// where it has the same root and none of its own; returns whether it did.
     fn forget(
         transaction: &mut Transaction<'_>,
         block: &Block,

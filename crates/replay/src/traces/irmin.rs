@@ -1,10 +1,12 @@
 //! Replay of a trace of irmin's benchmark over an engine of versioned trees.
 //!
-//! A block is all operations up to a commit and with it. Contexts and commits can fork, so all are kept until the trace
-//! forgets them; context 0 is the empty tree and always there. Recorded answers are compared with the engine's; so are the
-//! hashes of commits if the engine has those of Tezos, otherwise a commit of the trace stands for one of the engine.
+//! A block is all operations up to a commit and with it. Contexts and commits can fork, so all are
+//! kept until the trace forgets them; context 0 is the empty tree and always there. Recorded
+//! answers are compared with the engine's; so are the hashes of commits if the engine has those of
+//! Tezos, otherwise a commit of the trace stands for one of the engine.
 //!
-//! The time of a block is that of the engine's calls and of decoding; a row is decoded in well under a microsecond.
+//! The time of a block is that of the engine's calls and of decoding; a row is decoded in well
+//! under a microsecond.
 
 mod error;
 
@@ -27,7 +29,7 @@ const AUTHOR: &[u8] = b"Tezos";
 /// The context that is there from the start.
 const EMPTY: ContextId = 0;
 
-/// What is replayed, and how strictly.
+/// Options of a replay.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     /// Ends after so many commits; all if not given.
@@ -43,7 +45,7 @@ pub struct Options {
 pub struct Collection {
     /// After so many commits each time; at least 1.
     pub every: u64,
-    /// So many of the newest commits are kept.
+    /// Newest commits that are kept.
     pub distance: u64,
 }
 
@@ -72,7 +74,7 @@ pub struct Counts {
     pub add_trees: u64,
     /// Folds, without what is done in them.
     pub folds: u64,
-    /// What is rare.
+    /// Other operations.
     pub others: u64,
 }
 
@@ -87,7 +89,7 @@ impl Counts {
     }
 }
 
-/// What a replay has done.
+/// Report of a replay.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// Operations.
@@ -127,7 +129,7 @@ impl Report {
     }
 }
 
-/// What a replay knows between two operations.
+/// State of a replay between two operations.
 struct Replay<'e> {
     engine: &'e mut dyn ContextEngine,
     compares_hashes: bool,
@@ -146,10 +148,10 @@ struct Replay<'e> {
 /// Cost: memory of the contexts that the trace has not forgotten, and one row.
 ///
 /// # Errors
-/// [`Error::ResultMismatch`], [`Error::HashMismatch`], [`Error::AbsentSource`] if the engine, or the trace, is wrong;
-/// [`Error::UnknownContext`], [`Error::UnknownCommit`] if the trace uses what it has not made; [`Error::Trace`];
-/// [`Error::Engine`]; [`Error::Interrupted`]. A trace that is cut in its last row is no error, see
-/// [`Report::truncated_at`].
+/// [`Error::ResultMismatch`], [`Error::HashMismatch`], [`Error::AbsentSource`] if the engine, or
+/// the trace, is wrong; [`Error::UnknownContext`], [`Error::UnknownCommit`] if the trace uses what
+/// it has not made; [`Error::Trace`]; [`Error::Engine`]; [`Error::Interrupted`]. A trace that is
+/// cut in its last row is no error, see [`Report::truncated_at`].
 pub fn replay(
     input: impl BufRead,
     engine: &mut dyn ContextEngine,
@@ -256,7 +258,8 @@ impl<'e> Replay<'e> {
         }
     }
 
-    /// The commit that one of the trace is. What this replay has not made can be there all the same if hashes agree.
+    /// The commit that one of the trace is. What this replay has not made can be there all the same
+    /// if hashes agree.
     fn commit_of(&self, commit: CommitHash) -> Result<CommitHash> {
         match self.commits.get(&commit) {
             Some(commit) => Ok(*commit),

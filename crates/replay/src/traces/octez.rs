@@ -1,18 +1,19 @@
 //! Replay of the traces of Octez, replayable and raw, over Terrane's context store.
 //!
-//! A block is a row of a replayable trace; of a raw one, all events up to a commit and with it. Keys are logical: they
-//! lie below `data`. What the trace has of answers is compared, and so are the hashes of commits, unless they are ignored;
-//! a commit of the trace then stands for one of the store.
+//! A block is a row of a replayable trace; of a raw one, all events up to a commit and with it.
+//! Keys are logical: they lie below `data`. What the trace has of answers is compared, and so are
+//! the hashes of commits, unless they are ignored; a commit of the trace then stands for one of the
+//! store.
 //!
-//! Folds nest: the events between the start and the end of a fold are those of its callback, once for each visit, and are
-//! executed there. The order of a fold that is recorded as *undefined* is that of this store, so an answer in such a
-//! fold can differ where the order matters.
+//! Folds nest: the events between the start and the end of a fold are those of its callback, once
+//! for each visit, and are executed there. The order of a fold that is recorded as *undefined* is
+//! that of this store, so an answer in such a fold can differ where the order matters.
 //!
-//! Contexts and trees of a replayable trace are kept until it says that they are used for the last time. A raw trace does
-//! not say that; there they are kept until the end of the next block.
+//! Contexts and trees of a replayable trace are kept until it says that they are used for the last
+//! time. A raw trace does not say that; there they are kept until the end of the next block.
 
+// Bottom-up: a module imports only from modules above it.
 mod error;
-
 mod raw;
 
 use std::collections::HashMap;
@@ -54,10 +55,10 @@ type Operation<'a> = TreeOperation<'a, Tracker, bool, ()>;
 /// Cost: memory of one block, and of the contexts and trees that the trace has not forgotten.
 ///
 /// # Errors
-/// [`Error::ResultMismatch`], [`Error::FoldMismatch`], [`Error::HashMismatch`] if the store, or the trace, is wrong;
-/// [`Error::Unknown`], [`Error::UnknownCommit`], [`Error::Unexpected`] if the trace makes no sense; [`Error::Trace`];
-/// [`Error::Store`]; [`Error::Interrupted`]. A trace that is cut in its last row is no error, see
-/// [`Report::truncated_at`].
+/// [`Error::ResultMismatch`], [`Error::FoldMismatch`], [`Error::HashMismatch`] if the store, or the
+/// trace, is wrong; [`Error::Unknown`], [`Error::UnknownCommit`], [`Error::Unexpected`] if the
+/// trace makes no sense; [`Error::Trace`]; [`Error::Store`]; [`Error::Interrupted`]. A trace that
+/// is cut in its last row is no error, see [`Report::truncated_at`].
 pub fn replay(
     input: impl BufRead,
     store: &Store,
@@ -112,7 +113,7 @@ struct Genesis {
     context: TezosContext,
 }
 
-/// What a replay knows between two events.
+/// State of a replay between two events.
 struct Replay<'s> {
     store: &'s Store,
     compares_hashes: bool,
@@ -152,7 +153,8 @@ fn fold_of(depth: Option<Depth>, order: Order) -> store::Fold {
     }
 }
 
-/// The last `N` bytes of what a trace has of a hash: the bytes themselves, or their text in base58 with a checksum.
+/// The last `N` bytes of what a trace has of a hash: the bytes themselves, or their text in base58
+/// with a checksum.
 fn digest<const N: usize>(recorded: &[u8]) -> Option<[u8; N]> {
     /// No text of a hash is longer; decoding takes time with the square of the length.
     const TEXT_CHARS_MAX: usize = 64;
@@ -161,11 +163,11 @@ fn digest<const N: usize>(recorded: &[u8]) -> Option<[u8; N]> {
     }
     let text = str::from_utf8(recorded).ok().filter(|text| text.len() <= TEXT_CHARS_MAX)?;
     let bytes = base58::decode_check(text).ok()?;
-    // What is before is two or three bytes that say what it is.
+    // Two or three bytes before the hash say its kind.
     bytes.last_chunk().filter(|_| bytes.len() <= N + 3).copied()
 }
 
-/// What a number stands for; it is forgotten if this is its last use.
+/// Returns the object of a number, and forgets the object after its last use.
 fn take<T: Clone>(all: &mut HashMap<u64, T>, of: Tracker) -> Option<T> {
     if of.is_last { all.remove(&of.value) } else { all.get(&of.value).cloned() }
 }
@@ -608,8 +610,8 @@ impl<'s> Replay<'s> {
         }
     }
 
-    /// The commit of the store that one of the trace is, as far as is known. What the trace has not made can be there all the
-    /// same.
+    /// The commit of the store that one of the trace is, as far as is known. What the trace has not
+    /// made can be there all the same.
     fn known(&self, commit: UsedCommit<'_>) -> Option<Hash> {
         let recorded = commit.hash.value;
         let made = self.commits.get(recorded).copied();

@@ -35,8 +35,8 @@ fn undo_key(block: u64) -> Vec<u8> {
     [&[2], block.to_be_bytes().as_slice()].concat()
 }
 
-/// The old values that the undo records of blocks `from..=to` have for keys, from the earliest block
-/// that changed each.
+/// The old values that the undo records of blocks `from..=to` have for keys, from the earliest
+/// block that changed each.
 fn composed(log: &Table, from: u64, to: u64) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
     let mut old = BTreeMap::new();
     for block in (from..=to).rev() {
@@ -57,8 +57,8 @@ fn composed(log: &Table, from: u64, to: u64) -> BTreeMap<Vec<u8>, Option<Vec<u8>
     old
 }
 
-/// What a block changed is said twice: by its undo record, which is made from what the block asked
-/// for, and by the engine's diff of the states before and after.
+/// Two records of the change of a block agree: its undo record, made from the lookups of the block,
+/// and the engine's diff of the states before and after.
 #[test]
 fn undo_records_between_two_durable_points_compose_to_the_diff_of_their_states() {
     let dir = tempfile::tempdir().unwrap();

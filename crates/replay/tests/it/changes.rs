@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use terrane::kv::Durability;
 use terrane::lsm::StateDigest;
 use terrane::radix::{self, Address, Change, Root, Store};
-use terrane::state_dir::{BackEnd, Opened, Opening, open_database};
+use terrane::state_dir::{BackEnd, OpenOptions, OpenStore, open_database};
 use terrane_replay::changes::{Error, Options, Report, replay, replay_on};
 use terrane_replay::engines::btree::Btree;
 use terrane_replay::engines::context_tables::ContextTables;
@@ -24,6 +24,11 @@ use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Back-ends of this build that keep their data in files.
+fn with_files() -> Vec<BackEnd> {
+    BackEnd::ALL.into_iter().filter(|one| one.has_files() && one.is_built()).collect()
+}
 
 fn digest(model: &Model) -> String {
     let mut digest = StateDigest::default();
@@ -85,7 +90,7 @@ fn draw(rng: &mut ChaCha8Rng, steps: u64, key_min: usize) -> (Vec<String>, Model
     (lines, states.pop().map(|(_, model)| model).unwrap_or_default())
 }
 
-/// What replays on something.
+/// Replay of some inputs on one engine.
 type Runner = Box<dyn FnOnce(&[PathBuf], &Options) -> Result<Report, Error>>;
 
 fn on_tables(engine: Box<dyn Engine>) -> Runner {
@@ -94,12 +99,13 @@ fn on_tables(engine: Box<dyn Engine>) -> Runner {
 
 /// A radix store; afterwards it has as many versions as blocks hold, and nothing besides.
 fn on_radix(back_end: BackEnd, dir: &Path) -> Runner {
-    let store: Opened = if back_end == BackEnd::Memory {
+    let store: OpenStore = if back_end == BackEnd::Memory {
         let database = open_database(back_end, dir, None, Durability::None).unwrap();
         Store::open(database, &radix::Options::default()).unwrap().into()
     } else {
         let durability = Durability::None;
-        let opening = Opening { back_end: Some(back_end), durability, ..Opening::default() };
+        let opening =
+            OpenOptions { back_end: Some(back_end), durability, ..OpenOptions::default() };
         opening.open_or_create(dir).unwrap()
     };
     Box::new(move |paths, options| {
@@ -174,7 +180,7 @@ fn a_history_replayed_in_pieces_on_a_context_store_ends_in_the_same_state() {
 
 #[test]
 fn a_history_replayed_in_pieces_on_radix_stores_ends_in_the_same_state() {
-    for back_end in crate::radix::with_files() {
+    for back_end in with_files() {
         let name = format!("a_history_replayed_in_pieces_on_radix_stores: {back_end}");
         in_pieces(&name, 1, |store| on_radix(back_end, store));
     }
@@ -205,7 +211,8 @@ fn a_radix_state_agrees_with_the_model_through_all_rollbacks() {
 #[test]
 fn a_radix_state_goes_back_as_far_as_versions_are_kept() {
     let dir = tempfile::tempdir().unwrap();
-    // Blocks without a change hold no version of their own, and inherit one; the root of block 1 comes back in block 5.
+    // Blocks without a change hold no version of their own, and inherit one; the root of block 1
+    // comes back in block 5.
     let mut lines: Vec<String> =
         ["terrane-changes 1", "begin 1", "put 01 aa", "end"].map(str::to_owned).to_vec();
     let mut block = |number: u64, changes: &[&str]| {

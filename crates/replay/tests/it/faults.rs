@@ -184,8 +184,8 @@ fn a_full_disk_is_the_environments_fault_and_room_mends_it() {
     assert!((1..64).contains(&failed), "{failed} of 64 sizes were too small");
 }
 
-/// Only the last directory on the way to a new store had its name synced; the store was gone after a
-/// loss of power although its blocks had been reported as durable.
+/// Only the last directory on the way to a new store had its name synced; the store was gone after
+/// a loss of power although its blocks had been reported as durable.
 #[test]
 fn a_store_is_durable_with_all_the_directories_above_it() {
     let case = Case::new(STRAIGHT, lsm);

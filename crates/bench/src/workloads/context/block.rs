@@ -188,7 +188,8 @@ impl Block {
         paths
     }
 
-    /// Does all operations in `context` and compares what they find. `value` is a buffer for what is looked up.
+    /// Does all operations in `context` and compares what they find. `value` is a buffer for what
+    /// is looked up.
     ///
     /// # Errors
     /// [`Error::Wrong`] if something else is found; [`Error::Context`].

@@ -1,8 +1,9 @@
-//! The hashing floor: what BLAKE2b alone costs for as many preimages of the same sizes as a block changes.
+//! The hashing floor: what BLAKE2b alone costs for as many preimages of the same sizes as a block
+//! changes.
 //!
-//! It is hashed with the code that commits are hashed with: preimages are put into batches of 64 KiB, each of which goes
-//! through the processor's lanes. Sizes are those of a phase, in whole blocks of 128 bytes, mixed by a
-//! seed, as a tree has them.
+//! It is hashed with the code that commits are hashed with: preimages are put into batches of 64
+//! KiB, each of which goes through the processor's lanes. Sizes are those of a phase, in whole
+//! blocks of 128 bytes, mixed by a seed, as a tree has them.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -12,9 +13,9 @@ use terrane::context::{HASH_BLOCK_BYTES, PreimageSizes, Rules};
 use super::report::FloorReport;
 use super::{Random, splitmix};
 
-/// So many blocks of the workload are hashed, and each several times over.
+/// Blocks of the workload that are hashed, each several times over.
 const BLOCKS_MAX: u64 = 32;
-/// The shortest of so many rounds counts: nothing but the machine can add to it.
+/// Rounds, of which the shortest counts: only noise of the machine makes a round longer.
 const ROUNDS: usize = 5;
 /// Bytes of a batch, as commits have them.
 const BATCH_BYTES: usize = 64 << 10;

@@ -1,7 +1,7 @@
 //! Records the workload as a trace of irmin's benchmark, for whoever else is to do the same.
 //!
-//! The first commit is the starting state, value by value. A context is used for the last time by the next operation, and a
-//! commit by the block that goes on from it.
+//! The first commit is the starting state, value by value. A context is used for the last time by
+//! the next operation, and a commit by the block that goes on from it.
 
 use std::io::Write;
 
@@ -76,12 +76,14 @@ fn keep<T>(value: T) -> Scoped<T> {
     Scoped { is_last: false, value }
 }
 
-/// Does the starting state and the next `blocks` blocks of a new generator in `engine`, whose hashes the trace gets, and
-/// writes them to `output`, which is better a buffered one. Returns the hash of the last block that is not abandoned.
+/// Does the starting state and the next `blocks` blocks of a new generator in `engine`, whose
+/// hashes the trace gets, and writes them to `output`, which is better a buffered one. Returns the
+/// hash of the last block that is not abandoned.
 ///
 /// # Errors
 /// [`Error::Wrong`](crate::workloads::Error::Wrong) if the engine gives a wrong answer,
-/// [`Error::Context`](crate::workloads::Error::Context), [`Error::Record`](crate::workloads::Error::Record).
+/// [`Error::Context`](crate::workloads::Error::Context),
+/// [`Error::Record`](crate::workloads::Error::Record).
 pub fn record(
     generator: &mut Generator,
     engine: &mut dyn ContextEngine,

@@ -1,9 +1,10 @@
-//! Measures the context store with the workload: loads the starting state, then builds and commits blocks one after the
-//! other; without collections, and then with them in a second thread if asked to.
+//! Measures the context store with the workload: loads the starting state, then builds and commits
+//! blocks one after the other; without collections, and then with them in a second thread if asked
+//! to.
 //!
-//! The store is the directory `context` below the one that is given, and removed at the end unless it is to stay. One that
-//! has stayed is used again, and stays: its starting state is the head of the branch `state`, whose message says of what it is, and
-//! everything else in it is collected.
+//! The store is the directory `context` below the one that is given, and removed at the end unless
+//! it is to stay. One that has stayed is used again, and stays: its starting state is the head of
+//! the branch `state`, whose message says of what it is, and everything else in it is collected.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,14 +46,14 @@ const TOLD_EVERY: u64 = 10_000;
 /// The files are looked at no more often while a collection works.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// What is measured.
+/// Options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// All of the workload follows from it.
     pub seed: u64,
     /// Values of the starting state.
     pub values: u64,
-    /// What a block does.
+    /// Kind of a block.
     pub profile: &'static Profile,
     /// Blocks before the first phase that are not measured.
     pub warm_up: u64,
@@ -73,7 +74,7 @@ pub struct Options {
 pub struct Collection {
     /// A collection is begun after so many blocks each time, or when the one before it has ended.
     pub every: u64,
-    /// So many of the newest commits are kept.
+    /// Newest commits that are kept.
     pub distance: u64,
     /// Bytes that it reads and writes in a second at most.
     pub bytes_per_s: Option<u64>,
@@ -82,8 +83,9 @@ pub struct Collection {
 /// Measures the store below `store`.
 ///
 /// # Errors
-/// [`Error::Wrong`] if a read finds something else than it must; [`Error::Options`]; [`Error::Context`];
-/// [`Error::Interrupted`] while the state is loaded. A run that is interrupted later is reported as far as it went.
+/// [`Error::Wrong`] if a read finds something else than it must; [`Error::Options`];
+/// [`Error::Context`]; [`Error::Interrupted`] while the state is loaded. A run that is interrupted
+/// later is reported as far as it went.
 pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
     bounded("blocks", options.blocks, 1)?;
     if let Some(Collection { every, distance, .. }) = options.collection {
@@ -93,7 +95,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     let dir = store.join(DIR);
     let was_there = dir.exists();
     let outcome = run_in(&dir, options, monitor);
-    // What was not loaded to its end is of no use.
+    // A state that was not loaded to its end is useless.
     let stays = was_there || (options.keep && outcome.is_ok());
     if !stays && dir.exists() {
         std::fs::remove_dir_all(&dir).map_err(|error| Error::io(&dir, error))?;
@@ -233,7 +235,7 @@ fn load(
     Ok(context.commit_to(STATE, &info)?)
 }
 
-/// What a run knows between two blocks.
+/// State of a run between two blocks.
 struct Run<'a> {
     dir: &'a Path,
     options: &'a Options,
@@ -247,7 +249,7 @@ struct Run<'a> {
     is_interrupted: bool,
 }
 
-/// What is counted, at one moment.
+/// Counters at one moment.
 struct Reading {
     stats: Stats,
     preimages: PreimageSizes,
@@ -348,7 +350,8 @@ impl Run<'_> {
     ) -> Result<()> {
         for number in 0..self.options.blocks {
             if let Some((_, begin)) = begin.filter(|(every, _)| number.is_multiple_of(*every)) {
-                // While one runs another one waits, but no third; and if one has failed, that shows at the end.
+                // While one runs another one waits, but no third; and if one has failed, that shows
+                // at the end.
                 let _ = begin.try_send(());
             }
             self.block(times)?;

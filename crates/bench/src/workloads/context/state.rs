@@ -10,9 +10,10 @@
 //! | globals, and rolls | `cycle/…` to `version`, `rolls/owner/current/<n>` |
 //! | two | beside `data`: `protocol`, `test_chain` |
 //!
-//! The names of the n-th of k items or accounts are random, but for their first 64 bits, which are random in the n-th of k
-//! equal parts of all numbers: so they are in order, and a name follows from its number. Big maps have sizes by Zipf's law.
-//! Numbers from the count of values on are items of their own, whose names are random.
+//! The names of the n-th of k items or accounts are random, but for their first 64 bits, which are
+//! random in the n-th of k equal parts of all numbers: so they are in order, and a name follows
+//! from its number. Big maps have sizes by Zipf's law. Numbers from the count of values on are
+//! items of their own, whose names are random.
 
 use std::io::Write;
 
@@ -111,7 +112,8 @@ const ROOTS: [&[u8]; 2] = [b"protocol", b"test_chain"];
 /// Rolls, or one more.
 const ROLLS: u64 = 64;
 
-/// Values per 100,049 by the logarithm of their size, rounded down; the last one stands for 12 to 17.
+/// Values per 100,049 by the logarithm of their size, rounded down; the last one stands for 12 to
+/// 17.
 const SIZES: [u64; 13] = [750, 29_700, 48_500, 1_400, 3_900, 5_300, 9_400, 670, 240, 60, 60, 60, 9];
 
 /// Sizes that the last one of [`SIZES`] stands for.
@@ -152,7 +154,7 @@ pub struct State {
     rolls: u64,
 }
 
-/// What a number stands for.
+/// Kind of an entry by its number.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Item {
@@ -214,7 +216,8 @@ impl State {
         state
     }
 
-    /// Shares the items out: the n-th largest of the big maps has 1 / n of those of the largest one.
+    /// Shares the items out: the n-th largest of the big maps has 1 / n of those of the largest
+    /// one.
     fn make_maps(&mut self, count: u64) {
         let weight = |rank: u64| (1_u64 << 32) / (rank + 1);
         let total: u64 = (0..count).map(weight).sum();
@@ -247,7 +250,8 @@ impl State {
         self.values
     }
 
-    /// Makes `path` and `value` those of the value of a number below [`State::count`]. Paths are in order of their numbers.
+    /// Makes `path` and `value` those of the value of a number below [`State::count`]. Paths are in
+    /// order of their numbers.
     pub fn entry(&self, number: u64, path: &mut StepsBuf, value: &mut Vec<u8>) {
         self.path(number, path);
         value.clear();
@@ -398,7 +402,8 @@ impl State {
         self.size_log(number) <= SHORT_LOG
     }
 
-    /// Appends the value of a number in a version. Values of following versions differ in their first byte.
+    /// Appends the value of a number in a version. Values of following versions differ in their
+    /// first byte.
     pub(super) fn value(&self, number: u64, version: u8, out: &mut Vec<u8>) {
         let mut random = self.stream(Stream::Value, number);
         let first = (random as u8).wrapping_add(version);
@@ -535,7 +540,8 @@ fn push_number(path: &mut StepsBuf, number: u64, width: usize) {
     });
 }
 
-/// Appends a random name of `BYTES` bytes in hex; `part` is which of how many equal parts of all names it is from.
+/// Appends a random name of `BYTES` bytes in hex; `part` is which of how many equal parts of all
+/// names it is from.
 fn push_name<const BYTES: usize>(path: &mut StepsBuf, start: u64, part: Option<(u64, u64)>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut words =

@@ -1,4 +1,5 @@
-//! What is published of the workload, held by what is generated; and the expected results, held by the engine in memory.
+//! Generated blocks keep to the published counts, and the engine in memory gives the expected results.
+//! Goal: both hold for every profile.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -276,7 +277,8 @@ fn values_have_the_published_sizes_and_differ_from_version_to_version() {
     assert!((0.002..0.02).contains(&large), "{large} %");
 }
 
-/// Loads the starting state and applies blocks, each on its parent; returns what is left to look at.
+/// Loads the starting state and applies blocks, each on its parent; returns what is left to look
+/// at.
 fn run(mut generator: Generator, blocks: u64) -> (Generator, Box<dyn Context>) {
     let engine = MemoryContexts::new();
     let info = CommitInfo { date: 0, author: b"Tezos", message: b"" };

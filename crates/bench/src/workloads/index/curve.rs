@@ -8,7 +8,7 @@ const POINTS_MAX: usize = 240;
 /// Seconds from one point to the next at first.
 const STEP_S: f64 = 1.0;
 
-/// What was done until a moment.
+/// Progress at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Point {
     /// Seconds in calls of the engine until then.

@@ -1,8 +1,9 @@
 //! `terrane bench index replay`: what a trace of an index says, operation by operation.
 //!
-//! Of a lookup a trace tells whether the key was there; the first answer that differs ends the run. Traces of the other
-//! kind tell nothing of answers; then the hash of all answers, which must be the same for each engine, is what can be
-//! compared. Lookups of readers are made by a reader beside the writer where the engine has one, as of the last flush.
+//! A trace says of a lookup whether the key was there; the first answer that differs ends the run.
+//! Traces of the other kind tell nothing of answers; then the hash of all answers, which must be
+//! the same for each engine, is what can be compared. Lookups of readers are made by a reader
+//! beside the writer where the engine has one, as of the last flush.
 
 use std::fs::File;
 use std::path::Path;
@@ -20,7 +21,7 @@ use terrane_replay::traces::index::{Dialect, Op, Trace};
 /// Operations after which the monitor is told and asked.
 const TOLD_EVERY: u64 = 4096;
 
-/// What is replayed.
+/// Options of a replay.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The dialect; found out if not given.
@@ -35,7 +36,7 @@ pub struct Options {
     pub common: Common,
 }
 
-/// What was measured.
+/// Report of a replay.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The dialect of the trace.
@@ -45,11 +46,11 @@ pub struct Report {
     /// Operations after which a durable flush is made; absent if the trace has told when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flush_every: Option<u64>,
-    /// What bounds memory.
+    /// Limit on memory.
     pub memory: MemoryReport,
     /// Each engine, in the order in which they were measured.
     pub engines: Vec<EngineReport>,
-    /// What makes the figures less than they seem.
+    /// Reasons to doubt the figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Whether the monitor has stopped it.
@@ -57,11 +58,13 @@ pub struct Report {
     pub is_interrupted: bool,
 }
 
-/// Replays a trace in directories below `store`, by a process that may be under a `limit`. If the monitor asks to stop, the
-/// report is of what was measured until then and [says so](Report::is_interrupted).
+/// Replays a trace in directories below `store`, by a process that may be under a `limit`. If the
+/// monitor asks to stop, the report is of what was measured until then and [says
+/// so](Report::is_interrupted).
 ///
 /// # Errors
-/// [`Error`]; [`Error::Trace`] for a trace that cannot be read, [`Error::Wrong`] for the first answer that differs.
+/// [`Error`]; [`Error::Trace`] for a trace that cannot be read, [`Error::Wrong`] for the first
+/// answer that differs.
 pub fn run(
     store: &Path,
     trace: &Path,

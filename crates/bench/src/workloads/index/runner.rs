@@ -7,7 +7,8 @@ use terrane::btree::Stats;
 use terrane::io::Counts;
 
 use super::curve::Curve;
-use super::map::{Engine, Map};
+use super::engine::Engine;
+use super::map::Map;
 use super::report::{
     CallReport, Calls, CheckReport, EngineIo, EngineReport, FindReport, IoReport, MemoryReport,
     TreeReport, since,
@@ -21,13 +22,13 @@ use terrane_replay::hex;
 use terrane_replay::latency::Latency;
 use terrane_replay::monitor::{Monitor, Phase};
 
-/// What draws the keys of the check at the end.
+/// Stream that the keys of the final check are drawn from.
 const CHECK_STREAM: u64 = 0x6368_6563_6b00_0000;
 
 /// Finds after which the monitor is told and asked.
 const TOLD_EVERY: u64 = 1000;
 
-/// What every workload is told.
+/// Options common to all workloads.
 #[derive(Debug, Clone)]
 pub struct Common {
     /// The engines, one after the other.
@@ -62,14 +63,14 @@ pub(super) struct Runner<'a> {
     unflushed: u64,
     curve: Curve,
     latencies: Latencies,
-    /// Of all keys that were looked up, and of what was found.
+    /// Hash of all keys looked up and of the values found.
     results: blake3::Hasher,
     load_s: Option<f64>,
     /// Entries that there must be at the end, where that is known.
     live: Option<u64>,
 }
 
-/// What is counted, at one moment.
+/// Counters at one moment.
 #[derive(Debug)]
 struct Reading {
     engine: Option<Counts>,
@@ -89,7 +90,7 @@ impl Reading {
     }
 }
 
-/// Of each kind of call.
+/// Latencies of each kind of call.
 #[derive(Debug, Default)]
 struct Latencies {
     replace: Latency,
@@ -108,7 +109,7 @@ pub(super) enum Lookup {
     Mem,
 }
 
-/// What was measured, before anything is checked.
+/// Figures of an engine before the final check.
 #[derive(Debug)]
 pub(super) struct Measured {
     now: Reading,
@@ -125,7 +126,7 @@ impl<'a> Runner<'a> {
         }
         reset_rss_peak();
         let rss_before_bytes = rss_bytes();
-        let map = engine.make(&dir, common.memory_budget)?;
+        let map = engine.create(&dir, common.memory_budget)?;
         let before = Reading::now(map.as_ref(), &dir)?;
         Ok(Self {
             map,
@@ -159,7 +160,8 @@ impl<'a> Runner<'a> {
         self.told(took, entries.len() as u64)
     }
 
-    /// Fills the empty map with entries in the order of their keys; what is measured begins after that.
+    /// Fills the empty map with entries in the order of their keys; what is measured begins after
+    /// that.
     pub(super) fn load(&mut self, sorted: &mut dyn Iterator<Item = (Key, Value)>) -> Result<()> {
         let start = Instant::now();
         self.map.load(sorted)?;
@@ -383,7 +385,7 @@ fn find_report(
     }
 }
 
-/// What is said of the memory of a run.
+/// Returns the report on the memory of a run.
 pub(super) fn memory_report(common: &Common, limit: Option<&MemoryLimit>) -> MemoryReport {
     MemoryReport {
         budget_bytes: common.memory_budget,

@@ -1,4 +1,5 @@
-//! Keys, values and operations of the benchmark of random reads: functions of their numbers and of a seed.
+//! Keys, values and operations of the benchmark of random reads: functions of their numbers and of
+//! a seed.
 //!
 //! | what | function |
 //! |------|----------|
@@ -6,8 +7,8 @@
 //! | value of number i | 110 bytes of a `SplitMix64` stream that begins at mix(mix(seed, i), version) |
 //! | operation n | outputs 2n (present or absent) and 2n + 1 (which number) of the stream at mix(seed, stream) |
 //!
-//! Numbers below the number of keys are in the table, those above are absent. Because operation n follows from the
-//! seed and n alone, it does not matter which thread carries it out.
+//! Numbers below the number of keys are in the table, those above are absent. Because operation n
+//! follows from the seed and n alone, it does not matter which thread carries it out.
 
 use sha3::{Digest, Keccak256};
 
@@ -70,8 +71,8 @@ pub enum Distribution {
     /// Drawn at random, each as likely as any other.
     #[default]
     Uniform,
-    /// One after the other by their numbers, from the first again after the last; so as many reads as there are
-    /// keys read each of them once.
+    /// One after the other by their numbers, from the first again after the last; so as many reads
+    /// as there are keys read each of them once.
     Every,
 }
 

@@ -1,4 +1,5 @@
-//! Loads of random keys: commits of one key, with and without pruning, batches, lookups, listings, room on disk.
+//! Loads of random keys: commits of one key, with and without pruning, batches, lookups, listings,
+//! room on disk.
 
 use std::time::Instant;
 

@@ -1,7 +1,8 @@
-//! The ten `merkle_trie_*` tests of Transact as a load: each in a store of its own, every answer checked.
+//! The ten `merkle_trie_*` tests of Transact as a load: each in a store of its own, every answer
+//! checked.
 //!
-//! Where Transact's own batch names an address twice, which is refused here, the plain batch with the same end state stands in
-//! its place. The random choices of `update` come from the seed.
+//! Where Transact's own batch names an address twice, which is refused here, the plain batch with
+//! the same end state stands in its place. The random choices of `update` come from the seed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,9 +1,10 @@
-//! Which entries a run looks up and deletes: drawn before it, so that drawing costs the run nothing.
+//! Which entries a run looks up and deletes: drawn before it, so that drawing costs the run
+//! nothing.
 //!
-//! An operation draws uniformly among all that live; what it draws is gone, and the next number is there
-//! in its place. A batch draws nothing twice, and nothing that it inserts itself. The draws lie in a file
-//! without a name, four bytes each, the offset of the number from the first one; so a long run takes no
-//! memory for them, and the file is gone with the process.
+//! An operation draws uniformly among all that live; what it draws is gone, and the next number is
+//! there in its place. A batch draws nothing twice, and nothing that it inserts itself. The draws
+//! lie in a file without a name, four bytes each, the offset of the number from the first one; so a
+//! long run takes no memory for them, and the file is gone with the process.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -21,7 +22,7 @@ const FILE_NAME: &str = "bench-utxo-draws";
 /// Draws that are held in memory of the file.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What becomes of what is drawn.
+/// Kind of a draw: which operations its numbers are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// It is deleted, and the next number is there in its place.
@@ -34,7 +35,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Draws {
     file: File,
-    /// What they are drawn from.
+    /// Prepared table whose entries are drawn.
     pub prepared: Prepared,
     /// Batches drawn.
     pub batches: u64,
@@ -42,8 +43,8 @@ pub struct Draws {
     pub batch_size: u64,
     /// Numbers that were drawn more than once.
     pub duplicates: u64,
-    /// BLAKE3 of all operations: for each the key that is looked up and deleted, the key and value that
-    /// are inserted.
+    /// BLAKE3 of all operations: for each the key that is looked up and deleted, the key and value
+    /// that are inserted.
     pub stream_hash: blake3::Hash,
     /// Time to draw, in seconds.
     pub draw_s: f64,
@@ -51,7 +52,7 @@ pub struct Draws {
     pub generate_s: f64,
 }
 
-/// What lives, by place.
+/// Live numbers by place.
 struct Live {
     entries: u64,
     kind: Kind,
@@ -74,7 +75,8 @@ impl Live {
         ((u128::from(random) * u128::from(self.entries)) >> 64) as u32
     }
 
-    /// Draws a batch, whose first insertion has the offset `next`; returns how many were drawn before.
+    /// Draws a batch, whose first insertion has the offset `next`; returns how many were drawn
+    /// before.
     fn batch(&mut self, size: u64, next: u64, out: &mut Vec<u32>) -> u64 {
         if self.kind == Kind::Kept && (self.seen_count + size) * 2 > self.entries {
             (self.seen, self.seen_count) = (Bitmap::new(self.entries), 0);
@@ -125,7 +127,8 @@ impl Draws {
     /// Draws for `batches` batches into a file in `dir`, which has no name when this returns.
     ///
     /// # Errors
-    /// [`Error::Options`] for too many operations or too large a batch, [`Error::Io`], [`Error::Interrupted`].
+    /// [`Error::Options`] for too many operations or too large a batch, [`Error::Io`],
+    /// [`Error::Interrupted`].
     pub fn new(
         dir: &Path,
         (prepared, kind): (Prepared, Kind),
@@ -189,7 +192,7 @@ impl Draws {
         Ok(DrawReader { file, bytes, first: self.prepared.first })
     }
 
-    /// What lives after so many batches.
+    /// Returns the live numbers after that many batches.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -280,7 +283,7 @@ mod tests {
         assert!(reader.next_batch(&mut batch).is_err());
         assert_eq!(draws.duplicates, 0);
         assert_eq!(draws.live_after(500).unwrap().collect::<BTreeSet<_>>(), live);
-        // Of an age of at most 10 batches: 1 - 0.92^10 = 57 %.
+        // Entries of at most 10 batches of age: 1 - 0.92^10 = 57 %.
         assert!((2000..2500).contains(&young), "{young} of 4000 are young");
     }
 

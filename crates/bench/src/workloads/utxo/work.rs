@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use terrane::lsm::{Lookup, PendingLookups, Table, TableStats, Update};
 
 use super::draws::{DrawReader, Draws};
-use super::run::{Mode, Options, debt_bytes};
-use super::{Key, Prepared, Value, entry, key, value};
+use super::options::{Mode, Options};
+use super::{Key, Prepared, Value, entry, key, merge_debt_bytes, value};
 use crate::instruments::meter::{Usage, rss_peak_bytes};
 use crate::workloads::{Error, Result, splitmix};
 use terrane_replay::latency::Latency;
@@ -16,7 +16,7 @@ use terrane_replay::monitor::{Monitor, Phase};
 /// Keys that are looked up at once when the table is compared.
 const COMPARED_AT_ONCE: usize = 1 << 12;
 
-/// What has been used so far.
+/// Counters at one moment.
 #[derive(Debug)]
 pub(super) struct Moment {
     pub(super) at: Instant,
@@ -35,7 +35,7 @@ struct Ahead {
     submitted: Instant,
 }
 
-/// What the batches since some moment have made of their keys.
+/// Patches of pipelined lookups: the changes of the batches since the submission.
 #[derive(Debug, Default)]
 struct Patches {
     /// With the batch that did it last.
@@ -85,7 +85,7 @@ pub(super) struct Work<'a> {
     prepared: Prepared,
     draws: DrawReader<'a>,
     monitor: &'a mut dyn Monitor,
-    /// Of the present batch.
+    /// Numbers of the present batch.
     numbers: Vec<u64>,
     keys: Vec<Key>,
     expected: Vec<Value>,
@@ -186,13 +186,13 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Goes on after the last batch until no more merge work is left than there was at first, or no more
-    /// is drawn.
+    /// Goes on after the last batch until no more merge work is left than there was at first, or no
+    /// more is drawn.
     fn update_only(&mut self) -> Result<()> {
-        let debt = debt_bytes(&self.table.stats());
+        let debt = merge_debt_bytes(&self.table.stats());
         let batches_max = self.options.batches + self.options.batches.div_ceil(2);
         for batch in 0..batches_max {
-            if batch >= self.options.batches && debt_bytes(&self.table.stats()) <= debt {
+            if batch >= self.options.batches && merge_debt_bytes(&self.table.stats()) <= debt {
                 break;
             }
             self.next_batch()?;
@@ -303,8 +303,8 @@ impl<'a> Work<'a> {
         if self.monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Compares the whole table with what must be in it after so many batches, read in order and key by
-    /// key, and looks for some of what was deleted.
+    /// Compares the whole table with what must be in it after so many batches, read in order and
+    /// key by key, and looks for some of what was deleted.
     ///
     /// # Errors
     /// [`Error::Wrong`], those of the engine.
@@ -346,7 +346,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Of an entry; sums of these stand for sets.
+/// Fingerprint of an entry. The sum of fingerprints stands for a set of entries.
 fn fingerprint(key: &[u8], value: &[u8]) -> u128 {
     let hash = *blake3::Hasher::new().update(key).update(value).finalize().as_bytes();
     u128::from_le_bytes(*hash.first_chunk().unwrap_or(&[0; 16]))

@@ -1,5 +1,5 @@
-//! Histories against lists of maps: going back by duplicates, by durable points and by undo records,
-//! within a process and across processes, and after losses of power.
+//! Histories against lists of maps: going back by duplicates, by durable points and by undo
+//! records, within a process and across processes, and after losses of power.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -73,7 +73,7 @@ fn walk(rng: &mut ChaCha8Rng, keep_max: Option<u64>, versions_max: usize, spacin
         if let Some(max) = keep_max {
             assert!(history.kept().count() as u64 <= max, "{context}");
         }
-        // What a process that opens the store next would read.
+        // The log as the next process would read it.
         let (kept, _) = read_log(history.log.as_ref()).unwrap();
         assert_eq!(kept, history.kept, "{context}");
     }
@@ -277,7 +277,8 @@ fn across_processes_going_back_gives_the_old_state_whatever_branches_there_were(
     });
 }
 
-/// Appends blocks up to one with a durable point after each tenth; each block sets one key to its number.
+/// Appends blocks up to one with a durable point after each tenth; each block sets one key to its
+/// number.
 fn append_tens(history: &mut History, end: u8) {
     let begin = history.tip().map_or(1, |tip| tip.note[0] + 1);
     for block in begin..=end {
@@ -398,8 +399,8 @@ fn what_is_no_point_of_this_history_is_passed_over() {
     assert_eq!(history.engine.snapshots().unwrap().len(), 4);
 }
 
-/// A crash can leave a point of a time when less was kept, if the same blocks were replayed anew. Going
-/// back by it would lose the blocks that only the present log has.
+/// A crash can leave a point of a time when less was kept, if the same blocks were replayed anew.
+/// Going back by it would lose the blocks that only the present log has.
 #[test]
 fn a_point_that_has_less_than_is_kept_is_passed_over() {
     let disk = SimDisk::new(1);

@@ -23,7 +23,7 @@ pub(super) trait Decode<'a>: Sized {
     fn decode(input: &mut Input<'a>) -> Result<Self>;
 }
 
-/// What is left of a row.
+/// Rest of a row.
 #[derive(Debug, Clone)]
 pub(super) struct Input<'a> {
     reader: Reader<'a>,

@@ -1,71 +1,16 @@
 //! The container of all families: magic, version, header, rows.
 
-use std::fmt;
 use std::io::{BufRead, ErrorKind, Read, Write};
 
 use super::codes::{Decode, Input, Output};
 use super::error::{Error, Malformed, Result};
-
-/// Bytes of magic and version.
-pub(super) const PREAMBLE_BYTES: usize = 12;
-
-/// The version that is known.
-pub(super) const VERSION: i32 = 0;
+use super::limits::{Family, PREAMBLE_BYTES, VERSION};
 
 /// Longest header: the known ones have less than 200 bytes.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
 
-/// Longest row that is a block: when the protocol changes, one moves some hundred thousand values.
-const BLOCK_BYTES_MAX: u64 = 1 << 30;
-
-/// Longest row that is one operation.
-const OPERATION_BYTES_MAX: u64 = 1 << 26;
-
 /// Most bytes of a varint.
 const VARINT_BYTES_MAX: usize = 10;
-
-/// Which program a trace is from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    /// The benchmark of irmin.
-    Irmin,
-    /// Octez, for replays.
-    Replayable,
-    /// Octez, as it was recorded.
-    Raw,
-}
-
-impl Family {
-    /// What its traces begin with.
-    #[must_use]
-    pub fn magic(self) -> &'static [u8; 8] {
-        match self {
-            Self::Irmin => b"IrmRepBT",
-            Self::Replayable => b"TezosRep",
-            Self::Raw => b"TezosRaw",
-        }
-    }
-
-    /// The family of a trace that begins with these bytes.
-    #[must_use]
-    pub fn of(start: &[u8]) -> Option<Self> {
-        let all = [Self::Irmin, Self::Replayable, Self::Raw];
-        all.into_iter().find(|family| start.starts_with(family.magic()))
-    }
-
-    fn row_bytes_max(self) -> u64 {
-        match self {
-            Self::Replayable => BLOCK_BYTES_MAX,
-            Self::Irmin | Self::Raw => OPERATION_BYTES_MAX,
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(self.magic()))
-    }
-}
 
 /// The rows of a trace, one after the other.
 #[derive(Debug)]
@@ -212,7 +157,7 @@ impl<R: BufRead> Rows<R> {
     }
 }
 
-/// What a varint in the file is.
+/// Varint in the file: complete, cut, or too long.
 enum Length {
     Bytes(u64),
     /// The file ended before it.

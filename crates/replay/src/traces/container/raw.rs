@@ -1,16 +1,17 @@
 //! The events of raw traces of Octez: one in a row. The header is empty.
 //!
-//! Trees and contexts are numbers without a scope. What was found is recorded as it is or, if it is long, by its MD5.
-//! What touches the store has the times of its start and end.
+//! Trees and contexts are numbers without a scope. What was found is recorded as it is or, if it is
+//! long, by its MD5. What touches the store has the times of its start and end.
 
 use std::io::BufRead;
 
 use super::codes::{Decode, Input, Key, List};
-use super::container::{Family, Rows};
+use super::container::Rows;
 use super::error::{Malformed, Result};
 use super::events::{Fold, Listing, Status, TreeOperation, tree_operation};
+use super::limits::Family;
 
-/// What a look-up has found.
+/// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found<'a> {
     /// This value.
@@ -394,7 +395,9 @@ impl<R: BufRead> Events<R> {
     /// Reads what stands before the events.
     ///
     /// # Errors
-    /// [`TooShort`](super::Error::TooShort), [`Magic`](super::Error::Magic), [`UnknownVersion`](super::Error::UnknownVersion), [`Header`](super::Error::Header), [`Read`](super::Error::Read).
+    /// [`TooShort`](super::Error::TooShort), [`Magic`](super::Error::Magic),
+    /// [`UnknownVersion`](super::Error::UnknownVersion), [`Header`](super::Error::Header),
+    /// [`Read`](super::Error::Read).
     pub fn open(input: R) -> Result<Self> {
         let (rows, header) = Rows::open(input, Family::Raw)?;
         rows.header(&header, |_| Ok(()))?;
@@ -404,7 +407,8 @@ impl<R: BufRead> Events<R> {
     /// Reads the next event; `None` at the end.
     ///
     /// # Errors
-    /// [`TruncatedTrace`](super::Error::TruncatedTrace), [`Malformed`](super::Error::Malformed), [`Read`](super::Error::Read); reading ends with it.
+    /// [`TruncatedTrace`](super::Error::TruncatedTrace), [`Malformed`](super::Error::Malformed),
+    /// [`Read`](super::Error::Read); reading ends with it.
     pub fn next_event(&mut self) -> Result<Option<Event<'_>>> {
         self.rows.decode()
     }

@@ -125,7 +125,7 @@ fn a_trace_that_is_cut_gives_its_whole_records_and_then_says_where() {
                 "{dialect}, {cut} bytes: {error}"
             );
             assert!(trace.next().is_none());
-            // The same if the dialect is to be found out first, and that is possible.
+            // A detected dialect gives the same records, where detection is possible.
             if let Ok(mut trace) = Trace::detect(&bytes[..cut])
                 && trace.dialect() == dialect
             {

@@ -1,4 +1,5 @@
-//! Replays over the engine in memory, whose commits are numbers, and over one that gives them hashes of our choice.
+//! Replays over the engine in memory, whose commits are numbers, and over one that gives them
+//! hashes of our choice.
 
 use super::*;
 use crate::engines::context::HASH_BYTES;
@@ -54,7 +55,8 @@ fn path(text: &str) -> StepsBuf {
     text.split('/').map(str::as_bytes).collect()
 }
 
-/// What the trace calls its commit of this number; the engine that claims hashes calls its own ones so, from 0 on.
+/// Hash of the trace's commit of this number. The engine that claims hashes names its commits like
+/// this, from 0 on.
 fn hash(number: u8) -> CommitHash {
     let mut hash = [0; HASH_BYTES];
     hash[0] = number;
@@ -86,7 +88,8 @@ fn commit(
     trace.commit((made, parents), (9, b"m"), of).unwrap();
 }
 
-/// Two children of one commit, which go on beside each other and are asked for what the other one has.
+/// Two children of one commit, which go on beside each other and are asked for what the other one
+/// has.
 fn forked() -> Vec<u8> {
     record(|trace| {
         add(trace, "data/a", keep(0), keep(1));

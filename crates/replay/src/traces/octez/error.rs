@@ -45,7 +45,7 @@ pub enum Error {
     Store {
         /// Where.
         place: Place,
-        /// What it says.
+        /// Its text.
         source: EngineError,
     },
     /// The store's answer is not the recorded one.
@@ -53,13 +53,13 @@ pub enum Error {
     ResultMismatch {
         /// Where.
         place: Place,
-        /// What was asked.
+        /// The question.
         question: &'static str,
-        /// Of which path.
+        /// Path of the question.
         path: String,
-        /// What the trace says.
+        /// Answer in the trace.
         expected: bool,
-        /// What the store says.
+        /// Answer of the store.
         found: bool,
     },
     /// A fold visits more, or less, than when the trace was recorded.
@@ -106,7 +106,7 @@ pub enum Error {
     Unexpected {
         /// Where.
         place: Place,
-        /// What is wrong.
+        /// The rule that is broken.
         what: &'static str,
     },
     /// The monitor asked to stop.
@@ -140,7 +140,7 @@ impl From<context::Error> for Error {
 }
 
 impl Error {
-    /// The same, of an event: errors of the store do not know theirs.
+    /// Returns the error with its place: errors of the store do not know it.
     pub(super) fn at(self, here: Place) -> Self {
         match self {
             Self::Store { place, source } if place == Place::default() => {

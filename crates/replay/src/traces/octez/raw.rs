@@ -1,8 +1,10 @@
-//! Raw traces, made replayable block by block: what replayable traces have no event for is left out.
+//! Raw traces, made replayable block by block: what replayable traces have no event for is left
+//! out.
 //!
-//! A block is all events up to a commit and with it; what follows the last commit is not executed. Left out are, beside what
-//! the recorder did not handle, changes of branches, proofs, synchronisation, questions for what a commit says of itself, the
-//! first commits of test chains, and lists, of which the trace does not say where; what is made by them is not there later. A
+//! A block is all events up to a commit and with it; what follows the last commit is not executed.
+//! Left out are, beside what the recorder did not handle, changes of branches, proofs,
+//! synchronisation, questions for what a commit says of itself, the first commits of test chains,
+//! and lists, of which the trace does not say where; what is made by them is not there later. A
 //! checkout that found nothing becomes a question for the commit.
 
 use std::io::BufRead;
@@ -22,7 +24,7 @@ use crate::traces::irmin::{Options, Report};
 /// Cost: memory of two blocks, with the contexts and trees made in them.
 ///
 /// # Errors
-/// As [`replay`](super::replay).
+/// Those of [`replay`](super::replay).
 pub fn replay(
     input: impl BufRead,
     store: &Store,
@@ -70,7 +72,7 @@ fn read_block<R: BufRead>(
     Ok(false)
 }
 
-/// What was there at the end of a block.
+/// Objects alive at the end of a block.
 #[derive(Default)]
 struct Numbers {
     contexts: Vec<u64>,
@@ -187,7 +189,7 @@ fn change(event: raw::Event<'_>) -> Option<Event<'_>> {
     })
 }
 
-/// What concerns the store.
+/// Returns the event of the store that a raw event is, if the store executes it.
 fn store_event(event: raw::Event<'_>) -> Option<Event<'_>> {
     use raw::Event as Raw;
     Some(match event {

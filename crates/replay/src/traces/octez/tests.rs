@@ -1,8 +1,9 @@
 //! Traces that are made here, replayed into stores in memory.
 //!
-//! Goal: every event is executed and every recorded answer compared; what the trace says wrong, or leaves out, is told with its
-//! place. Method: a scene records what it does to a store, with the answers and hashes of that store, and is replayed into
-//! another one; then single answers and events are changed.
+//! Goal: every event is executed and every recorded answer compared; what the trace says wrong, or
+//! leaves out, is told with its place. Method: a scene records what it does to a store, with the
+//! answers and hashes of that store, and is replayed into another one; then single answers and
+//! events are changed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -317,7 +318,7 @@ fn folds(keys: &[KeyBuf; 4]) -> Vec<Event<'_>> {
     ]);
     events.extend(visit(4));
     events.push(Event::FoldEnd);
-    // Of a value, and of what is absent, nothing is visited.
+    // A fold over a value, or over an absent path, visits nothing.
     for at in [a_b, b] {
         events.extend([Event::FoldStart(fold(None, keep(1), at.key())), Event::FoldEnd]);
     }
