@@ -1,4 +1,5 @@
-//! Instruments: measurements of this process, of the device and of the machine, and a limit on memory.
+//! Instruments: measurements of this process, of the device and of the machine, and a limit on
+//! memory.
 //!
 //! | module     | measures or does                                                              |
 //! |------------|-------------------------------------------------------------------------------|
@@ -16,7 +17,8 @@
 //! * Rejected: a library for a few text files of `/proc`.
 //! * Rejected: a child process inside the control group, a second command line that must agree.
 //!
-//! Latencies are histograms of [`terrane_replay::latency`], because replays of traces record them too.
+//! Latencies are histograms of [`terrane_replay::latency`], because replays of traces record them
+//! too.
 
 // Bottom-up: a module imports only from modules above it.
 mod mounts;

@@ -1,7 +1,7 @@
 //! Benchmarks of the engines of Terrane, and the instruments that measure them.
 //!
-//! A benchmark is a library function with options and a serialisable report; the command line parses
-//! arguments and prints. Begin with [`workloads`].
+//! A benchmark is a library function with options and a serialisable report; the command line
+//! parses arguments and prints. Begin with [`workloads`].
 
 #![forbid(unsafe_code)]
 

@@ -115,7 +115,8 @@ impl Prediction {
     /// Reads of a lookup if this share of the keys is absent.
     #[must_use]
     pub fn io_per_get(&self, absent_ratio: f64) -> f64 {
-        let (hit, miss) = (self.predicted_io_per_hit, self.predicted_io_per_miss);
+        let hit = self.predicted_io_per_hit;
+        let miss = self.predicted_io_per_miss;
         hit.mul_add(1.0 - absent_ratio, miss * absent_ratio)
     }
 
@@ -153,6 +154,7 @@ impl Shape {
     #[must_use]
     pub fn predict(&self, memory_ratio: f64, goal: Goal) -> Prediction {
         let memory = memory_ratio * self.entry_bytes;
+
         let mut best = self.cost(memory_ratio, [0.0, 0.0], [0.0, 0.0]);
         let mut is_first = true;
         for step in 0..=UPPER_STEPS {
@@ -167,6 +169,7 @@ impl Shape {
                 }
             }
         }
+
         best
     }
 
@@ -177,6 +180,7 @@ impl Shape {
             return vec![self.cost(memory_ratio, [upper_bits, 0.0], [rest / index, 0.0])];
         }
         let rest = rest - index;
+
         (0..=LAST_STEPS)
             .map(|step| f64::from(step) / LAST_STEPS_PER_BIT)
             .map(|bits| (bits, rest - (1.0 - self.upper_ratio) * bits / 8.0))
@@ -188,14 +192,16 @@ impl Shape {
             .collect()
     }
 
-    /// Returns the cost of lookups with these bits per key (upper runs, last run) and these shares (index,
-    /// pages) in memory.
+    /// Returns the cost of lookups with these bits per key (upper runs, last run) and these shares
+    /// (index, pages) in memory.
     fn cost(&self, memory_ratio: f64, bits: [f64; 2], cached: [f64; 2]) -> Prediction {
         let ([upper_bits, last_bits], [index, data]) = (bits, cached);
-        let (phi, runs) = (self.upper_ratio, self.upper_runs);
+        let phi = self.upper_ratio;
+        let runs = self.upper_runs;
         let upper = self.filter.false_positive_rate(upper_bits);
         let last = self.filter.false_positive_rate(last_bits);
         let hit = 1.0 + (1.0 - phi) * runs * upper + phi * (runs / 2.0) * upper;
+
         Prediction {
             memory_ratio,
             upper_filter_bits: upper_bits,
@@ -254,6 +260,7 @@ mod tests {
             ".992/1.00",
             ".972/1.00",
         ];
+
         check(levelled(1.5), Goal::Hit, hit);
         let row = [
             "2.06/2.08",
@@ -264,6 +271,7 @@ mod tests {
             "1.000/.001",
             ".980/.001",
         ];
+
         check(levelled(1.5), Goal::Balanced, row);
         let row = [
             "2.48/2.51",
@@ -274,6 +282,7 @@ mod tests {
             "1.000/.009",
             ".983/.002",
         ];
+
         check(Shape { filter: FilterKind::Bloom, ..levelled(1.5) }, Goal::Balanced, row);
         let row = [
             "3.99/4.28",
@@ -284,6 +293,7 @@ mod tests {
             "1.000/.002",
             ".981/.001",
         ];
+
         check(with(0.25, 5.0, 1.5), Goal::Balanced, row);
         let row = [
             "6.78/8.09",
@@ -294,6 +304,7 @@ mod tests {
             "1.001/.004",
             ".982/.001",
         ];
+
         check(with(0.37, 9.0, 1.5), Goal::Balanced, row);
         let row = [
             "2.19/2.20",
@@ -304,6 +315,7 @@ mod tests {
             "1.000/.004",
             ".982/.001",
         ];
+
         check(levelled(8.25), Goal::Balanced, row);
         let row = [
             "7.48/8.73",
@@ -314,6 +326,7 @@ mod tests {
             "1.002/.013",
             ".983/.001",
         ];
+
         check(with(0.37, 9.0, 8.25), Goal::Balanced, row);
         let row = [
             "2.19/2.20",
@@ -324,6 +337,7 @@ mod tests {
             "1.001/.019",
             ".984/.001",
         ];
+
         check(levelled(16.0), Goal::Balanced, row);
         let row = [
             "2.19/2.20",
@@ -334,6 +348,7 @@ mod tests {
             "1.007/.10",
             ".986/.001",
         ];
+
         check(levelled(25.0), Goal::Balanced, row);
     }
 

@@ -10,14 +10,15 @@
 //! | [`context`] | `bench context` | blocks of Tezos on the context store                     |
 //! | [`radix`]   | `bench radix`   | Merkle-radix states on every back-end                    |
 //!
-//! Imports: [`instruments`](crate::instruments), [`model`](crate::model) and the crate of replays. No
-//! workload imports another, but for the shape of tables of [`utxo`] in [`kvget`]. Begin with
+//! Imports: [`instruments`](crate::instruments), [`model`](crate::model) and the crate of replays.
+//! No workload imports another, but for the shape of tables of [`utxo`] in [`kvget`]. Begin with
 //! [`utxo`].
 //!
-//! * Keys and values follow from a seed and a number by [`splitmix`], so a run can be repeated to the
-//!   byte and every value found is compared with its expected value.
+//! * Keys and values follow from a seed and a number by [`splitmix`], so a run can be repeated to
+//!   the byte and every value found is compared with its expected value.
 //! * Draws and comparisons are outside of every measured interval, or their time is reported.
-//! * A run saves nothing: its changes are gone when the store is closed, unless `--keep` asks otherwise.
+//! * A run saves nothing: its changes are gone when the store is closed, unless `--keep` asks
+//!   otherwise.
 //! * Rejected: a table of all live numbers in memory, which would be most of the memory of a run.
 //! * Rejected: draws from a formula, which never draw recent entries or draw them too often.
 //! * Rejected: a counting disk for the engine's share of reads. Users see the engine's own

@@ -145,12 +145,14 @@ fn updates(table: &mut Table) -> Outcome<()> {
         changes.extend((first..first + BATCH).map(|number| (key(number), None)));
         changes
     };
+
     let changes: Vec<_> = (0..BATCHES).map(|at| changes(at * BATCH)).collect();
     let batches: Vec<_> = changes.iter().map(|changes| batch(changes)).collect();
     region_updates(table, &batches)?;
     println!("operations {}", BATCHES * BATCH);
     println!("updates {}", 2 * BATCHES * BATCH);
     let live = table.count_exact()?;
+
     if live == ENTRIES { Ok(()) } else { Err(format!("{live} entries, not {ENTRIES}").into()) }
 }
 
@@ -163,10 +165,12 @@ fn merges() -> Outcome<()> {
     let batches: Vec<_> = changes.iter().map(|changes| batch(changes)).collect();
     region_updates(&mut table, &batches)?;
     let stats = session.stats();
+
     // In entries of the size that those there have.
     println!("written {}", stats.written_bytes * stats.entries / stats.bytes);
     let live = table.count_exact()?;
     let expected = MERGED_BATCHES * BATCH;
+
     if live == expected { Ok(()) } else { Err(format!("{live} entries, not {expected}").into()) }
 }
 
@@ -179,10 +183,12 @@ fn main() -> Outcome<()> {
     println!("keys {}", stats.lookups);
     println!("probes {probes}");
     println!("reads {}", stats.lookup_reads);
+
     updates(&mut table)?;
     merges()?;
     let filter = FilterPolicy::PerLevel(vec![LevelFilter::Ribbon(COLUMNS)]);
     let table = loaded(&session, &TableConfig { filter, ..config })?;
     println!("ribbon-probes {}", lookups(&table)?);
+
     Ok(())
 }

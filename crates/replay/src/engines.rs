@@ -1,8 +1,9 @@
 //! Engines that a replay can run on, each behind the traits of [`engine`] or [`context`].
 //!
 //! [`engine`] has the traits of tables: lookups in bulk, atomic batches, forks and named snapshots.
-//! [`context`] has the traits of versioned trees with hashes. The other modules are adapters, one for
-//! each engine; `memory` and `context_memory` are the references that tests compare the others with.
+//! [`context`] has the traits of versioned trees with hashes. The other modules are adapters, one
+//! for each engine; `memory` and `context_memory` are the references that tests compare the others
+//! with.
 //!
 //! Imports: [`error`](crate::error), [`store`](crate::store), [`hex`](crate::hex) and the facade
 //! `terrane`. No adapter imports another adapter.

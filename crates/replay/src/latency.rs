@@ -131,20 +131,24 @@ mod tests {
 
     #[test]
     fn quantiles_of_merged_latencies_are_those_of_all() {
-        let (mut all, mut other) = (Latency::new(), Latency::default());
+        let mut all = Latency::new();
+        let mut other = Latency::default();
         for us in 1..=10_000 {
             let latency = if us % 2 == 0 { &mut all } else { &mut other };
             latency.record(Duration::from_micros(us));
         }
+
         all.merge(&other);
         let report = all.report();
         assert_eq!(report.ops, 10_000);
         let quantiles = [report.p50, report.p90, report.p99, report.p999, report.p9999, report.max];
+
         for (found, expected) in
             quantiles.into_iter().zip([5_000.0, 9_000.0, 9_900.0, 9_990.0, 9_999.0, 10_000.0])
         {
             assert!(close(found, expected), "{report:?}");
         }
+
         assert_eq!(Latency::new().report().ops, 0);
     }
 

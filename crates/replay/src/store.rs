@@ -40,6 +40,7 @@ pub fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Session> {
     if let Some(parent) = dir.parent() {
         create_dirs(disk.as_ref(), parent)?;
     }
+
     match Session::open(disk.clone(), dir, &SessionOptions::default().create_dir()) {
         Err(Error::SessionDirCorrupted { reason, .. }) if !is_store_like(disk.as_ref(), dir)? => {
             foreign(reason)

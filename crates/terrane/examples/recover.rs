@@ -55,11 +55,13 @@ fn fill(dir: &Path, entries: u64, log_bytes: u64) -> Outcome<()> {
         commit(&table, first..entries.min(first + 1_000))?;
     }
     store.checkpoint()?;
+
     let more = entries + log_bytes / UPDATE_BYTES;
     for first in (entries..more).step_by(512) {
         commit(&table, first..more.min(first + 512))?;
     }
     println!("{} commits", store.last_commit());
+
     std::process::abort();
 }
 
@@ -70,12 +72,14 @@ fn go_on(dir: &Path, first: u64, commits: u64) -> Outcome<u64> {
     let opened = Store::open_dir(dir, &options.log_bytes_max(1 << 30))?;
     let table = opened.table(&TableName::default())?;
     let mut slowest = [Duration::ZERO; 2];
+
     for number in 0..commits {
         let start = Instant::now();
         commit(&table, first + number..first + number + 1)?;
         let slowest = &mut slowest[usize::from(number > 0)];
         *slowest = start.elapsed().max(*slowest);
     }
+
     let [at_first, later] = slowest.map(|took| took.as_secs_f64() * 1e3);
     println!("first commit: {at_first:.1} ms; slowest of {} after it: {later:.1} ms", commits - 1);
     Ok(table.view()?.count_exact()? - commits)

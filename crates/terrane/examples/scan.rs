@@ -89,6 +89,7 @@ fn update(table: &mut Table, inserts: std::ops::Range<u64>, deletes: bool) -> Ou
         }
         table.write_batch(&batch)?;
     }
+
     Ok(())
 }
 
@@ -109,6 +110,7 @@ fn build(session: &Session, entries: u64, label: &str) -> Outcome<()> {
         disk_cache: DiskCache::None,
         ..TableConfig::default()
     };
+
     let mut table = session.new_table(&one_run)?;
     update(&mut table, 0..entries, false)?;
     table.save_snapshot(&name("one-run"), label)?;
@@ -117,6 +119,7 @@ fn build(session: &Session, entries: u64, label: &str) -> Outcome<()> {
     let steady = TableConfig { disk_cache: DiskCache::None, ..TableConfig::default() };
     let mut table = session.new_table(&steady)?;
     update(&mut table, 0..entries, false)?;
+
     update(&mut table, entries..entries * 3 / 2, true)?;
     table.save_snapshot(&name("steady"), label)?;
     Ok(())
@@ -128,7 +131,8 @@ fn scan(table: &Table, is_forward: bool, expected: Sum) -> Outcome<()> {
     if !is_forward {
         cursor.seek_to_end();
     }
-    let (mut sum, mut last) = (Sum::default(), [0; 34]);
+    let mut sum = Sum::default();
+    let mut last = [0; 34];
     loop {
         let record = if is_forward { cursor.next_ref()? } else { cursor.prev_ref()? };
         let Some(record) = record else { break };
@@ -157,6 +161,7 @@ fn fio(dir: &Path) -> Outcome<f64> {
         .arg(format!("--filename={}", file.display()))
         .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
+
     // The seventh field is the bandwidth of reads in KiB/s.
     let field = text.lines().last().and_then(|line| line.split(';').nth(6));
     let kib_per_s: f64 = field.ok_or_else(|| format!("fio said: {text}"))?.parse()?;
@@ -181,10 +186,12 @@ fn main() -> Outcome<()> {
     if session.open_snapshot(&name("steady"), &label).is_err() {
         build(&session, entries, &label)?;
     }
+
     session.close()?;
 
     let sums = [Sum::of(0..entries), Sum::of(entries / 2..entries * 3 / 2)];
     let session = open()?;
+
     for round in 1..=rounds {
         let yardstick = if with_fio { Some(fio(Path::new(&dir))?) } else { None };
         if let Some(rate) = yardstick {
@@ -193,7 +200,9 @@ fn main() -> Outcome<()> {
         for (title, sum) in ["one-run", "steady"].into_iter().zip(sums) {
             let table = session.open_snapshot(&name(title), &label)?;
             for (direction, is_forward) in [("forward", true), ("backward", false)] {
-                let (before, cpu_before, start) = (disk.counts(), cpu_ns(), Instant::now());
+                let before = disk.counts();
+                let cpu_before = cpu_ns();
+                let start = Instant::now();
                 scan(&table, is_forward, sum)?;
                 let seconds = start.elapsed().as_secs_f64();
                 let cpu = (cpu_ns() - cpu_before) / sum.count as f64;
@@ -210,5 +219,6 @@ fn main() -> Outcome<()> {
             }
         }
     }
+
     Ok(())
 }

@@ -78,11 +78,13 @@ impl Chain {
             let n = self.live.swap_remove(at);
             (n, key(n))
         });
+
         let spent = spent.collect();
         let first = self.next;
         self.next += CHANGES as u64;
         self.live.extend(first..self.next);
         let made = (first..self.next).map(|n| (n, key(n), value(n))).collect();
+
         Block { spent, made }
     }
 }
@@ -141,6 +143,7 @@ impl Store {
                 self.versions.pop_front();
             }
         }
+
         Ok(())
     }
 
@@ -179,10 +182,13 @@ fn open_files() -> Option<usize> {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let mut number = |default: usize| args.next().map_or(Ok(default), |text| text.parse());
-    let (kept, blocks, entries) = (number(2_160)?, number(6_480)?, number(500_000)?);
+    let kept = number(2_160)?;
+    let blocks = number(6_480)?;
+    let entries = number(500_000)?;
     let dir = args.next().unwrap_or_else(|| "/tmp/terrane-versions".to_owned());
     let dir = Path::new(&dir);
     std::fs::create_dir_all(dir)?;
+
     let entries = entries.max(CHANGES) as u64;
     let mut chain =
         Chain { live: (0..entries).collect(), next: entries, draws: Box::new(words(1)) };
@@ -207,13 +213,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         done += turn.len();
     }
+
     let now = resident_bytes();
     let files = open_files();
     let checked = keeping.check_versions()?;
 
     let rate = |took: Duration| (blocks * 2 * CHANGES) as f64 / took.as_secs_f64() / 1e6;
-    let (plain_rate, keeping_rate) = (rate(plain.took), rate(keeping.took));
+    let plain_rate = rate(plain.took);
+    let keeping_rate = rate(keeping.took);
     println!("without versions    {plain_rate:7.3} M updates/s, half as many lookups besides");
+
     println!("with {kept:5} versions {keeping_rate:7.3} M updates/s");
     println!("ratio               {:7.3}", keeping_rate / plain_rate);
     if let (Some(now), Some(before), Some(plain)) = (now, before, of_plain) {
@@ -226,6 +235,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
         println!("memory of a store   {:7.1} MB", plain as f64 / 1e6);
     }
+
     if let Some(files) = files {
         println!("open files          {files:7}");
     }
@@ -234,5 +244,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     plain.versions.clear();
     keeping.session.close()?;
     plain.session.close()?;
+
     Ok(())
 }

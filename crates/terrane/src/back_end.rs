@@ -119,6 +119,7 @@ impl Password {
             Self::Text(text) => return Ok(Some(text.clone())),
             Self::File(path) => path,
         };
+
         let failed = |source| OpenError::Io { path: path.clone(), source };
 
         // One byte beyond the limit tells a file that is too long.
@@ -128,12 +129,14 @@ impl Password {
         io::Read::read_to_string(&mut limited, &mut text).map_err(failed)?;
 
         let line = text.lines().next().unwrap_or_default();
+
         if line.is_empty() || text.len() as u64 > PASSWORD_BYTES_MAX {
             let path = path.display();
             return Err(OpenError::Refused(format!(
                 "{path} holds no password: its first line must be one, of at most {PASSWORD_BYTES_MAX} bytes"
             )));
         }
+
         Ok(Some(line.to_owned()))
     }
 }
@@ -240,8 +243,8 @@ impl Location<'_> {
         let Self { back_end, path, indexes, .. } = *self;
         match back_end {
             BackEnd::Memory => {
-                let (option, why) =
-                    ("read-only".to_owned(), "nothing would ever be in it".to_owned());
+                let option = "read-only".to_owned();
+                let why = "nothing would ever be in it".to_owned();
                 let back_end = back_end.name();
                 Err(kv::Error::Unsupported { back_end, option, why }.into())
             }
@@ -333,6 +336,7 @@ pub(crate) fn redis_options(
     let options =
         options.with_prefix(prefix).with_indexes(indexes.iter().copied()).with_password(password);
     options.check()?;
+
     Ok(options)
 }
 
@@ -358,6 +362,7 @@ pub fn without_user(url: &str) -> String {
         written.push(if number == 0 { '?' } else { '&' });
         written.push_str(field);
     }
+
     written
 }
 

@@ -194,6 +194,7 @@ impl OpenOptions {
             prefix: self.redis_prefix.clone().unwrap_or_else(|| "terrane".to_owned()),
             password: self.redis_password.clone(),
         });
+
         let location = Location {
             back_end: address.back_end,
             disk: RealDisk::auto(),
@@ -207,6 +208,7 @@ impl OpenOptions {
         } else {
             location.open(self.durability.unwrap_or(address.default_durability()))
         };
+
         opened.map_err(|error| match error {
             back_end::OpenError::Database(error) => error.into(),
             back_end::OpenError::NotBuilt(back_end) => not_built(back_end.name(), back_end.name()),
@@ -237,12 +239,14 @@ impl<'a> Address<'a> {
             TLS_SCHEME | "redis+unix" => Some(BackEnd::Redis),
             _ => BackEnd::named(scheme),
         };
+
         let Some(back_end) = back_end else {
             return Err(OpenError::UnknownScheme {
                 scheme: scheme.to_owned(),
                 known: known_schemes(),
             });
         };
+
         if is_tls && !cfg!(feature = "redis-tls") {
             return Err(not_built(scheme, "redis-tls"));
         }

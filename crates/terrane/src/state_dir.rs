@@ -148,7 +148,6 @@ pub fn damage_of_files(back_end: BackEnd, database: &Path) -> Result<Vec<String>
     #[cfg(feature = "lmdb")]
     if back_end == BackEnd::Lmdb {
         use std::io;
-
         use terrane_backends::lmdb::{Finding, check_file};
 
         match database.symlink_metadata() {
@@ -166,6 +165,7 @@ pub fn damage_of_files(back_end: BackEnd, database: &Path) -> Result<Vec<String>
         };
         return Ok(findings.iter().map(line).collect());
     }
+
     let _ = (back_end, database);
     Ok(Vec::new())
 }

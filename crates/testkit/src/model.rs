@@ -31,8 +31,9 @@ pub struct Stored {
 /// A key and what it has.
 pub type Entry = (Vec<u8>, Stored);
 
-/// Merge operator: how an upsert combines the newer value with the older one. Named like the engine's
-/// functions, but for [`Xor`](Resolve::Xor), which stands for a function of the user's own.
+/// Merge operator: how an upsert combines the newer value with the older one. Named like the
+/// engine's functions, but for [`Xor`](Resolve::Xor), which stands for a function of the user's
+/// own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolve {
     /// The newer one.
@@ -115,12 +116,15 @@ fn add(left: &[u8], right: &[u8], len: usize, sign: u8, full: Option<u8>) -> Vec
         None if bytes.last().is_some_and(|last| last & sign != 0) => 0xFF,
         None => 0,
     };
-    let (mut sum, mut carry) = (Vec::with_capacity(len), 0);
+
+    let mut sum = Vec::with_capacity(len);
+    let mut carry = 0;
     for at in 0..len {
         let total = digit(left, at) + digit(right, at) + carry;
         sum.push((total & 0xFF) as u8);
         carry = total >> 8;
     }
+
     match full {
         Some(byte) if carry > 0 => vec![byte; len],
         _ => sum,
@@ -264,6 +268,7 @@ impl Forest {
             };
             after && before
         };
+
         let entries = self.content(table)?.iter().filter(|(key, _)| inside(key));
         Ok(entries.map(|(key, stored)| (key.clone(), stored.clone())).collect())
     }
@@ -299,6 +304,7 @@ impl Forest {
                 Stored { value, blob: None }
             }
         };
+
         entries.insert(key.to_vec(), stored);
         Ok(())
     }
@@ -336,6 +342,7 @@ impl Forest {
         if inputs.iter().any(|input| input.resolve != resolve) {
             return Err(Refused::TableUnionNotCompatible);
         }
+
         let mut union = Entries::new();
         for input in inputs {
             for (key, right) in input.entries.iter() {
@@ -345,6 +352,7 @@ impl Forest {
                 }
             }
         }
+
         Ok(self.add_table(Table { resolve, entries: Arc::new(union) }))
     }
 
@@ -738,6 +746,7 @@ mod tests {
         forest.update(table, b"k", Change::Upsert(b"b".to_vec())).unwrap();
         let stored = Stored { value: b"ab".to_vec(), blob: None };
         assert_eq!(forest.get(table, b"k"), Ok(Some(&stored)));
+
         forest.update(table, b"k", Change::Delete).unwrap();
         forest.update(table, b"k", Change::Upsert(b"c".to_vec())).unwrap();
         assert_eq!(value(&forest, table, b"k"), Some(&b"c"[..]));
@@ -753,6 +762,7 @@ mod tests {
         insert(&mut forest, left, b"b", b"2");
         assert_eq!(value(&forest, copy, b"a"), Some(&b"1"[..]));
         assert_eq!(forest.resolve(copy), Ok(Resolve::Max));
+
         forest.update(right, b"a", Change::Delete).unwrap();
         assert_eq!(value(&forest, left, b"a"), Some(&b"1"[..]));
         assert_eq!(value(&forest, left, b"b"), Some(&b"2"[..]));
@@ -783,11 +793,13 @@ mod tests {
             let stored = forest.get(union, key).unwrap().unwrap();
             (stored.value.as_slice(), stored.blob.is_some())
         };
+
         assert_eq!(found(b"blob"), (&b"RML"[..], true));
         assert_eq!(found(b"none"), (&b"LL"[..], false));
         assert_eq!(found(b"only"), (&b"L"[..], true));
         assert_eq!(found(b"gone"), (&b"L"[..], false));
         let other = forest.new_table(Resolve::Newest);
+
         assert_eq!(forest.union(&[left, other]), Err(Refused::TableUnionNotCompatible));
     }
 
@@ -896,7 +908,9 @@ mod tests {
         let keys = |from, to| -> Vec<Vec<u8>> {
             forest.range(table, from, to).unwrap().into_iter().map(|(key, _)| key).collect()
         };
-        let (a, b) = (b"a".as_slice(), b"b".as_slice());
+
+        let a = b"a".as_slice();
+        let b = b"b".as_slice();
         assert_eq!(keys(Bound::Included(a), Bound::Excluded(b)), [b"a".to_vec(), b"aa".to_vec()]);
         assert_eq!(keys(Bound::Excluded(a), Bound::Included(b)), [b"aa".to_vec(), b"b".to_vec()]);
         assert_eq!(keys(Bound::Included(a), Bound::Excluded(a)), Vec::<Vec<u8>>::new());

@@ -58,12 +58,14 @@ pub fn attempt<T>(act: impl FnOnce() -> T) -> Result<T, Failure> {
             },
         ));
     });
+
     // An attempt may stand within another one, also in a drop while that one unwinds.
     let is_within = IS_ATTEMPT.replace(true);
     let outer = FAILURE.take();
     let result = panic::catch_unwind(AssertUnwindSafe(act));
     IS_ATTEMPT.set(is_within);
     let kept = FAILURE.replace(outer);
+
     result.map_err(|payload| {
         kept.unwrap_or(Failure { place: String::new(), message: message_of(payload.as_ref()) })
     })
@@ -90,6 +92,7 @@ pub fn minimise<T: Clone>(
         left = left.checked_sub(1)?;
         Some(fails(steps))
     };
+
     loop {
         let before = steps.len();
         let mut has_changed = false;
@@ -202,6 +205,7 @@ mod tests {
                 steps.len() >= 2
             },
         );
+
         assert_eq!(asked, 5);
         assert!((2..100).contains(&steps.len()));
     }

@@ -143,6 +143,7 @@ fn measure_with(
         }
         own_reads(disk.as_ref(), &file.path, load, Duration::from_secs_f64(seconds), monitor)
     };
+
     let read_iops = rate(STEADY, seconds)?;
     let read_iops_qd1 = Some(rate(SINGLE, seconds * ONE_BY_ONE)?);
     let measured_by = if by_fio { "fio" } else { "terrane" };
@@ -189,6 +190,7 @@ fn beside(
         Pattern::Steady => STEADY,
         Pattern::Bursts => BURSTS,
     };
+
     let mut jobs = vec![[job("reads", (&file.path, file_bytes), seconds), reads(load)].concat()];
     // Made by fio, removed by us.
     let written = Scratch { disk: disk.clone(), path: dir.join("terrane-yardstick-writes") };
@@ -196,6 +198,7 @@ fn beside(
         let job = job("writes", (&written.path, file_bytes), seconds);
         jobs.push([job, writes(bytes_per_s)].concat());
     }
+
     fio(jobs, monitor)
 }
 
@@ -216,6 +219,7 @@ impl Scratch {
     ) -> Result<Self> {
         let scratch = Self { disk: disk.clone(), path: dir.join("terrane-yardstick") };
         let file = disk.open(&scratch.path, OpenMode::Truncate, Access::Direct)?;
+
         let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES);
         let mut state = Random(bytes);
         for offset in (0..bytes).step_by(CHUNK_BYTES) {
@@ -227,6 +231,7 @@ impl Scratch {
             });
             file.write_at(&chunk, offset)?;
         }
+
         file.sync()?;
         Ok(scratch)
     }
@@ -266,6 +271,7 @@ fn own_reads(
     let mut idle: Vec<AlignedBuf> = (0..load.depth).map(|_| AlignedBuf::zeroed(ALIGN)).collect();
     let mut done = 0_u64;
     let start = Instant::now();
+
     while start.elapsed() < time {
         if monitor.stop() {
             return Err(Error::Interrupted);
@@ -283,6 +289,7 @@ fn own_reads(
             done += 1;
         }
     }
+
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
@@ -330,7 +337,9 @@ fn fio(jobs: Vec<Vec<String>>, monitor: &mut dyn Monitor) -> Result<Beside> {
     command.arg("--output-format=json").args(jobs.into_iter().flatten());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+
     // Both are read while it runs, or it would wait for room in the pipes.
     let (status, output, complaints) = thread::scope(|scope| {
         let output = scope.spawn(|| text(stdout));
@@ -338,11 +347,13 @@ fn fio(jobs: Vec<Vec<String>>, monitor: &mut dyn Monitor) -> Result<Beside> {
         let status = wait(&mut child, monitor);
         (status, output.join().unwrap_or_default(), complaints.join().unwrap_or_default())
     });
+
     if !status? {
         let said = [complaints, output].concat();
         let line = said.lines().find(|line| !line.trim().is_empty());
         return Err(Error::Fio(line.unwrap_or("it failed without a word").to_owned()));
     }
+
     rates(&output).ok_or_else(|| Error::Fio("its output has no rates".to_owned()))
 }
 
@@ -376,6 +387,7 @@ fn rates(output: &str) -> Option<Beside> {
     let value: serde_json::Value = serde_json::from_str(json).ok()?;
     let jobs = value.get("jobs")?.as_array()?;
     let job = |name: &str| jobs.iter().find(|job| job["jobname"] == name);
+
     Some(Beside {
         read_iops: job("reads")?["read"]["iops"].as_f64()?,
         write_bytes_per_s: match job("writes") {
@@ -483,6 +495,7 @@ mod tests {
             assert_eq!(error.class(), Class::Interrupted);
             assert!(is_empty(dir.path()));
         }
+
         let dir = Path::new("/nonexistent");
         let error = measure_with(dir, SMALL, false, 60.0, &mut Silent).unwrap_err();
         assert_eq!(error.class(), Class::Environment);

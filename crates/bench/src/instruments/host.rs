@@ -53,6 +53,7 @@ impl Host {
         let mount = Mount::of(dir);
         let device = mount.as_ref().and_then(Mount::device);
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+
         Self {
             os: std::env::consts::OS,
             cpu_model: value(&read("/proc/cpuinfo"), "model name"),
@@ -196,6 +197,7 @@ mod tests {
         assert!(host.filesystem.is_some(), "{host:?}");
         let mounted = Mounted::of(dir.path()).unwrap();
         assert_eq!(Some(mounted.filesystem), host.filesystem);
+
         assert!(mounted.mount_options.split(',').any(|option| option == "rw"));
         assert!(load_average().unwrap().iter().all(|load| *load >= 0.0));
         let json = serde_json::to_value(&host).unwrap();

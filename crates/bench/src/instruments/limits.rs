@@ -179,17 +179,20 @@ fn home(mounts: &[Mount], groups: &str) -> Option<(Version, PathBuf)> {
         Some(mount) => (Version::V1, mount),
         None => (Version::V2, mounts.iter().find(|mount| mount.filesystem == "cgroup2")?),
     };
+
     // Lines are `number:controllers:path`; the second generation has the number 0 and no
     // controllers.
     let path = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next()?, fields.next()?);
+        let controllers = fields.next()?;
+        let path = fields.next()?;
         let is_ours = match version {
             Version::V1 => controllers.split(',').any(|controller| controller == "memory"),
             Version::V2 => controllers.is_empty(),
         };
         is_ours.then_some(path)
     })?;
+
     // A container may see a part of the tree only, and paths from the root of the whole one.
     let below =
         Path::new(path).strip_prefix(&mount.root).or_else(|_| Path::new(path).strip_prefix("/"));
@@ -268,6 +271,7 @@ mod tests {
         let group_now = || std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let before = group_now();
         let name = format!("terrane-{}", std::process::id());
+
         match MemoryLimit::set(BYTES) {
             Ok(limit) => {
                 assert!(group_now().contains(&name), "{}", group_now());
@@ -286,6 +290,7 @@ mod tests {
                 );
             }
         }
+
         assert_eq!(group_now(), before);
     }
 }

@@ -50,6 +50,7 @@ impl Usage {
         let (user, system) = ticks(&stat)?;
         let tick_s = 1.0 / rustix::param::clock_ticks_per_second() as f64;
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
+
         Some(Self {
             cpu_s: cpu.tv_sec as f64 + cpu.tv_nsec as f64 * 1e-9,
             user_s: user as f64 * tick_s,
@@ -212,7 +213,8 @@ pub fn store_bytes(dir: &Path) -> io::Result<u64> {
     sum_of_files(dir, std::fs::Metadata::len)
 }
 
-/// Returns the bytes of the blocks that the file system has allocated to the files, whatever their lengths.
+/// Returns the bytes of the blocks that the file system has allocated to the files, whatever their
+/// lengths.
 ///
 /// # Errors
 /// Those of [`store_bytes`].
@@ -257,6 +259,7 @@ fn sum_of_files(dir: &Path, bytes: impl Fn(&std::fs::Metadata) -> u64) -> io::Re
             }
         }
     }
+
     Ok(total)
 }
 
@@ -287,6 +290,7 @@ mod tests {
         assert_eq!(store_bytes(dir.path()).unwrap(), 107);
         assert_eq!(store_bytes(&dir.path().join("absent")).unwrap(), 0);
         let sparse = std::fs::File::create(dir.path().join("sparse")).unwrap();
+
         sparse.set_len(1 << 30).unwrap();
         assert!(store_bytes(dir.path()).unwrap() > 1 << 30);
         assert!(allocated_bytes(dir.path()).unwrap() < 1 << 24);
@@ -338,6 +342,7 @@ mod tests {
         drop(memory);
         let peak = rss_peak_bytes().unwrap();
         assert!(peak >= BYTES, "{peak}");
+
         if reset_rss_peak() {
             // Other tests take memory at the same time, but not as much.
             let after = rss_peak_bytes().unwrap();

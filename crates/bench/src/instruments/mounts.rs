@@ -72,7 +72,9 @@ fn line(line: &str) -> Option<Mount> {
     let point = PathBuf::from(unescaped(place.next()?));
     let seen = unescaped(place.next()?);
     let mut kind = kind.split(' ').map(unescaped);
-    let (filesystem, source) = (kind.next()?, kind.next()?);
+    let filesystem = kind.next()?;
+
+    let source = kind.next()?;
     let options = kind.next().unwrap_or_default();
     Some(Mount { number, root, point, seen, filesystem, source, options })
 }

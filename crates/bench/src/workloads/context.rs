@@ -134,10 +134,12 @@ impl Generator {
             let message = format!("values must be at least {VALUES_MIN} and at most {OPTION_MAX}");
             return Err(Error::Options(message));
         }
+
         if options.fork_every == Some(0) {
             return Err(Error::Options("a fork is every 1 block or more".to_owned()));
         }
         let state = State::new(options.seed, options.values);
+
         Ok(Self {
             options,
             state,
@@ -173,6 +175,7 @@ impl Generator {
         self.undo.clear();
         let fresh = self.versions.len();
         let mut random = Random(splitmix(splitmix(self.options.seed).wrapping_add(self.blocks)));
+
         self.draw(&mut random);
         self.emit(block);
         if is_abandoned {
@@ -185,6 +188,7 @@ impl Generator {
             self.tip = Some(self.blocks);
             self.kept += 1;
         }
+
         self.blocks += 1;
     }
 
@@ -198,11 +202,13 @@ impl Generator {
         self.units.clear();
         self.taken.clear();
         let profile = self.options.profile;
+
         for (at, &(hot, accesses)) in profile.hot.iter().enumerate() {
             let number = self.hot(hot, at as u64, random);
             self.taken.insert(number);
             self.push(Action::Change, number, accesses);
         }
+
         for group in profile.groups {
             let rest = group.accesses - group.paths;
             for at in 0..group.paths {
@@ -211,6 +217,7 @@ impl Generator {
                 self.push(group.action, number, 1 + more);
             }
         }
+
         for at in (1..self.units.len()).rev() {
             self.units.swap(at, random.below(at as u64 + 1) as usize);
         }
@@ -335,11 +342,13 @@ impl Generator {
         if matches!(action, Action::Mem | Action::Change) {
             block.mem(is_there);
         }
+
         let find_count = match action {
             Action::Find => 1,
             Action::Change => 2,
             _ => 0,
         };
+
         for _ in 0..find_count {
             block.find(is_there, |out| self.state.value(number, version, out));
         }
@@ -376,10 +385,13 @@ impl Generator {
         block.path(self.path.steps());
         copied_path(self.copies, 0, &mut self.path);
         self.path.pop();
+
         block.copy_to(self.path.steps());
-        let (first, count) = (self.state.roll(0) as usize, self.state.roll_count() as usize);
+        let first = self.state.roll(0) as usize;
+        let count = self.state.roll_count() as usize;
         self.copied.clear();
         self.copied.extend_from_slice(&self.versions[first..first + count]);
+
         self.copies += 1;
     }
 }

@@ -69,15 +69,18 @@ impl Numbers {
     /// Key and value of a number.
     #[expect(clippy::big_endian_bytes, reason = "so that keys ascend with their numbers")]
     fn entry(self, number: u64) -> (Key, Value) {
-        let (mut key, mut value) = ([0; KEY_BYTES], [0; VALUE_BYTES]);
+        let mut key = [0; KEY_BYTES];
+        let mut value = [0; VALUE_BYTES];
         // `splitmix` is a bijection, so no two of these have one key.
         let drawn = splitmix(self.seed ^ number);
         fill(&mut key, drawn);
         fill(&mut value, splitmix(!self.seed ^ number));
+
         if number < self.loaded {
             let part = u64::MAX / self.loaded;
             key[..8].copy_from_slice(&(number * part + drawn % part).to_be_bytes());
         }
+
         (key, value)
     }
 }
@@ -96,7 +99,8 @@ mod tests {
     #[test]
     fn entries_differ_by_number_and_seed_in_all_parts() {
         let numbers = Numbers::new(1, 0);
-        let (one, other) = (numbers.entry(1), numbers.entry(2));
+        let one = numbers.entry(1);
+        let other = numbers.entry(2);
         assert!(one.0[..8] != other.0[..8] && one.0[24..] != other.0[24..]);
         assert!(one.1[..8] != other.1[..8] && one.1[8..] != other.1[8..]);
         assert_ne!(one, Numbers::new(2, 0).entry(1));

@@ -50,7 +50,8 @@ impl Prepared {
     fn from_label(label: &str) -> Option<Self> {
         let mut fields = label.strip_prefix("bench kvget 1, ")?.split(", ");
         let mut field = |name: &str| fields.next()?.strip_prefix(name)?.strip_prefix(' ');
-        let (seed, keys) = (field("seed")?.parse().ok()?, field("keys")?.parse().ok()?);
+        let seed = field("seed")?.parse().ok()?;
+        let keys = field("keys")?.parse().ok()?;
         let shape = field("shape")?;
         let shape = SHAPES.into_iter().find(|&known| name_of(known) == shape)?;
         Some(Self { seed, keys, shape })
@@ -84,6 +85,7 @@ mod tests {
             let prepared = Prepared { seed: 7, keys: 100, shape };
             assert_eq!(Prepared::from_label(&prepared.label()), Some(prepared));
         }
+
         for label in [
             "",
             "bench kvget 1, seed 7, keys 100",

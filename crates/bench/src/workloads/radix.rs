@@ -225,6 +225,7 @@ pub fn run(cell: &Cell<'_>) -> Result<Outcome> {
         return with_server(cell);
     }
     let mut databases = Databases::new(cell);
+
     match work(cell, &mut databases) {
         Ok((tests, figures)) => {
             let report = report(cell, &databases, tests, figures)?;
@@ -247,24 +248,29 @@ fn with_server(cell: &Cell<'_>) -> Result<Outcome> {
             "no server is given; name one by --redis-url, or have one started by --start-redis";
         return Ok(Outcome::Refused(why.to_owned()));
     }
+
     if !is_installed() {
         return Ok(Outcome::Refused(
             "redis-server is not installed, nor is its URL given".to_owned(),
         ));
     }
+
     let settings: &[&str] = match cell.durability {
         Durability::None => &["--appendonly", "no"],
         Durability::Async => &["--appendonly", "yes", "--appendfsync", "everysec"],
         Durability::Each | Durability::Group => &["--appendonly", "yes", "--appendfsync", "always"],
     };
+
     let server = Server::start(cell.dir, settings).map_err(|error| Error::io(cell.dir, error))?;
     let mut outcome = run(&Cell { redis_urls: vec![server.url()], ..cell.clone() })?;
     // The use of a child process counts once the child has ended.
     drop(server);
+
     if let (Outcome::Done(report), Some(usage)) = (&mut outcome, meter::Usage::now()) {
         report.process_write_bytes = Some(usage.write_bytes);
         report.process_read_bytes = Some(usage.read_bytes);
     }
+
     Ok(outcome)
 }
 
@@ -344,7 +350,8 @@ pub fn floor_of(load: Load, sizes: &Sizes, seed: u64) -> Vec<FigureFloor> {
             floors.collect()
         }
         Load::Batch => {
-            let (mut shape, mut keys) = (Shape::default(), Keys::new(seed));
+            let mut shape = Shape::default();
+            let mut keys = Keys::new(seed);
             let mut floors = Vec::new();
             let mut all = Shape::default();
             for batch in 0..sizes.batches {
@@ -382,6 +389,7 @@ pub fn append_synced(dir: &Path, count: u64, bytes: u64) -> Result<f64> {
     for _ in 0..count {
         file.write_all(&content).and_then(|()| file.sync_data()).map_err(failed)?;
     }
+
     let took = start.elapsed().as_secs_f64();
     drop(file);
     fs::remove_file(&path).map_err(failed)?;

@@ -128,6 +128,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
         let reference = fill(&session, options, &in_any, &mut filled, total, monitor)?;
         Ok((inputs, reference))
     };
+
     let (inputs, reference_table) = fill_all(monitor)?;
     let total = inputs.iter().map(|table| table.stats().entries()).sum();
     let keys = reference_table.stats().entries();
@@ -136,17 +137,23 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     let debt = union.remaining_union_debt();
     let mut lookups = Lookups { options, debt, drawn: 0 };
     let all_rounds = 2 * rounds + INSTALMENTS;
+
     let mut tell = |done: u64| {
         monitor.progress(Phase::Measure, done, Some(all_rounds));
         if monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
     };
-    let (mut full, mut of_reference) = (Vec::new(), Vec::new());
+
+    let mut full = Vec::new();
+    let mut of_reference = Vec::new();
     for round in 0..rounds {
         tell(round)?;
         full.push(lookups.round(&union)?);
         of_reference.push(lookups.round(&reference_table)?);
     }
-    let (mut paid, mut pay_s, mut instalment_max_s) = (Vec::new(), 0.0, 0.0_f64);
+
+    let mut paid = Vec::new();
+    let mut pay_s = 0.0;
+    let mut instalment_max_s = 0.0_f64;
     for instalment in 1..=INSTALMENTS {
         tell(rounds + instalment)?;
         let target = debt - debt / INSTALMENTS * instalment;
@@ -158,15 +165,18 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
         instalment_max_s = instalment_max_s.max(spent);
         paid.push(lookups.round(&union)?);
     }
+
     let mut none = Vec::new();
     for round in 0..rounds {
         tell(rounds + INSTALMENTS + round)?;
         none.push(lookups.round(&union)?);
     }
+
     let mut quarters = vec![typical(&full)];
     quarters.extend([25, 50, 75].map(|at: usize| typical(&paid[at - 2..=at])));
     quarters.push(typical(&none));
     session.close()?;
+
     Ok(Report {
         tables,
         entries: total,
@@ -193,6 +203,7 @@ fn fill(
         disk_cache: DiskCache::None,
         ..TableConfig::default()
     };
+
     let mut table = session.new_table(&config)?;
     let numbers: Vec<u64> = (0..2 * options.entries).filter(has).collect();
     for part in numbers.chunks(FILL_BATCH) {
@@ -206,6 +217,7 @@ fn fill(
         *filled += part.len() as u64;
         monitor.progress(Phase::Fill, *filled, Some(total));
     }
+
     Ok(table)
 }
 
@@ -241,6 +253,7 @@ impl Lookups<'_> {
                 }
             }
         }
+
         let count = (self.options.batches * BATCH) as f64;
         let debt = table.remaining_union_debt();
         Ok(Round {

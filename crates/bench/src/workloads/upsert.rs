@@ -129,6 +129,7 @@ impl<'a> Bench<'a> {
                 self.tell(chunk.len())?;
             }
         }
+
         Ok((seconds(start), table))
     }
 
@@ -161,8 +162,13 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
         })
         .collect();
     let mut bench = Bench { session: open(store)?, options, pairs: &pairs, monitor, done: 0 };
-    let (mut inserts, mut upserts, mut upserts_over_inserts) = (vec![], vec![], vec![]);
-    let (mut ten_upserts_s, mut ten_inserts_s, mut speedups) = (vec![], vec![], vec![]);
+
+    let mut inserts = vec![];
+    let mut upserts = vec![];
+    let mut upserts_over_inserts = vec![];
+    let mut ten_upserts_s = vec![];
+    let mut ten_inserts_s = vec![];
+    let mut speedups = vec![];
     for _ in 0..options.rounds {
         for turn in 0..FILLS_PER_ROUND {
             // By turns, so that neither always comes upon what the other has left in caches.
@@ -185,6 +191,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
         ten_inserts_s.push(insert_s);
         speedups.push(insert_s / upsert_s);
     }
+
     bench.session.close()?;
     Ok(Report {
         elements: options.elements,
@@ -218,5 +225,6 @@ fn compare(inserted: &Table, upserted: &Table, pairs: &[Pair], factor: u64) -> R
             }
         }
     }
+
     Ok(())
 }

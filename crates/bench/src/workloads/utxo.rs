@@ -125,7 +125,9 @@ impl Prepared {
             let (found, number) = fields.next()??;
             (found == name).then(|| number.parse().ok())?
         };
-        let (seed, entries, first) = (number("seed")?, number("entries")?, number("first")?);
+        let seed = number("seed")?;
+        let entries = number("entries")?;
+        let first = number("first")?;
         Some(Self { seed, entries, first })
     }
 }
@@ -140,14 +142,17 @@ fn check_numbers(entries: u64, batches: u64, batch_size: u64) -> Result<()> {
     super::bounded("batch size", batch_size, 1)?;
     let ops = batches.checked_mul(batch_size);
     let total = ops.and_then(|ops| ops.checked_add(entries));
+
     if total.is_none_or(|total| total > NUMBERS_MAX) {
         let message = format!("entries and operations together must be at most {NUMBERS_MAX}");
         return Err(Error::Options(message));
     }
+
     if batch_size * 2 > entries {
         let message = format!("a batch must be at most half of the {entries} entries of the table");
         return Err(Error::Options(message));
     }
+
     Ok(())
 }
 
@@ -166,7 +171,8 @@ mod tests {
 
     #[test]
     fn entries_differ_by_number_and_seed_in_all_parts() {
-        let (one, other) = (entry(1, 1), entry(1, 2));
+        let one = entry(1, 1);
+        let other = entry(1, 2);
         assert!(one.0[..8] != other.0[..8] && one.0[26..] != other.0[26..]);
         assert!(one.1[..8] != other.1[..8] && one.1[52..] != other.1[52..]);
         assert_ne!(one, entry(2, 1));

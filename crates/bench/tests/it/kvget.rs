@@ -43,6 +43,7 @@ fn a_table_is_set_up_and_read_with_one_read_a_hit() {
     println!("{}", report.workload.stream_hash);
     assert_eq!(report.workload.stream_hash, STREAM_HASH);
     assert_eq!((report.workload.found, report.workload.absent, report.missing), (4_000, 0, 0));
+
     assert!(report.workload.verified && report.convergence.converged);
     assert_eq!(report.convergence.windows, 40);
     assert!((1.0..1.05).contains(&report.io_per_get), "{}", report.io_per_get);
@@ -50,6 +51,7 @@ fn a_table_is_set_up_and_read_with_one_read_a_hit() {
     assert!(report.io.io_per_get_ci95.unwrap() < 0.05);
     let upper = report.model.upper_ratio;
     assert!((0.05..0.15).contains(&upper), "{upper} of the entries above the last level");
+
     // Other tests of this process read at the same time; alone it agrees, see the tests of the
     // program.
     if report.engine.io_mode == IoMode::Direct {
@@ -68,6 +70,7 @@ fn absent_keys_are_never_found_and_hardly_ever_read() {
     assert_eq!((report.io.io_per_hit, report.io.io_per_miss), (None, Some(report.io_per_get)));
     assert!(report.speed.cpu_bound_ceiling_ops_per_s.is_some() && report.io.device.is_none());
     let mixed = Options { absent_percent: 50, ..options };
+
     let report = run::run_in_memory(&setup, &mixed, &mut Silent).unwrap();
     assert!((1_800..2_200).contains(&report.workload.absent), "{}", report.workload.absent);
     assert_eq!(report.workload.found + report.workload.absent, 4_000);
@@ -81,6 +84,7 @@ fn operations_do_not_depend_on_threads_or_batches() {
     let store = tempfile::tempdir().unwrap();
     setup::run(store.path(), &LEVELLED, &mut Silent).unwrap();
     let distribution = Distribution::Every;
+
     let mut before: Option<Report> = None;
     for (threads, batch) in [(1, 64), (3, 7), (64, 1)] {
         let options = Options { reads: KEYS, distribution, threads, batch, ..Options::default() };
@@ -105,6 +109,7 @@ fn a_memory_budget_is_told_with_what_is_expected_of_it() {
     assert_eq!(report.memory.budget_bytes, Some(logical / 2));
     assert_eq!(report.memory.budget_exceeded_by_bytes, None);
     assert!(report.model.prediction.unwrap().predicted_io_per_hit < 1.0);
+
     let fixed = Options { warm_up: WarmUp::Fixed(0.0005), ..options };
     let report = read(store.path(), &fixed);
     assert_eq!(report.convergence.warmup_ops, KEYS.div_ceil(2_000));
@@ -151,11 +156,13 @@ fn wrong_answers_end_a_run() {
             other => panic!("{other:?}"),
         }
     };
+
     let all = [(0, 1337), (1, 1337), (2, 1337)];
     assert!(wrong(&all[..2], 0).contains("key 2 is there and was not found"));
     assert!(wrong(&[all[0], (1, 7), all[2]], 0).contains("key 1 was found with another value"));
     assert!(wrong(&[(5, 1337)], 100).contains("key 5 is absent and was found"));
     let report = run::run(planted(&all).path(), None, &options(), &mut Silent).unwrap();
+
     assert_eq!((report.workload.found, report.io_per_get), (4_000, 0.0));
 }
 

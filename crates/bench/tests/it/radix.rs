@@ -105,7 +105,8 @@ fn an_interrupted_creation_is_finished_with_the_back_end_that_it_began_with() {
     for back_end in with_files() {
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join("store");
-        let (marker, begun) = (dir.join("radix-store"), dir.join("radix-store.new"));
+        let marker = dir.join("radix-store");
+        let begun = dir.join("radix-store.new");
         opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
         fs::rename(&marker, &begun).unwrap();
         match OpenOptions::default().open(&dir).unwrap_err() {
@@ -116,7 +117,8 @@ fn an_interrupted_creation_is_finished_with_the_back_end_that_it_began_with() {
         OpenOptions::default().open_or_create(&dir).unwrap().close().unwrap();
         assert_eq!(Marker::read(&dir).unwrap().back_end, back_end);
 
-        // The request takes precedence over the marker, and without a whole marker nothing was begun.
+        // The request takes precedence over the marker, and without a whole marker nothing was
+        // begun.
         let other = if back_end == BackEnd::Lsm { BackEnd::Btree } else { BackEnd::Lsm };
         fs::rename(&marker, &begun).unwrap();
         opening(other).open_or_create(&dir).unwrap().close().unwrap();
@@ -203,7 +205,8 @@ fn on_each(load: Load, sizes: &Sizes, check: impl Fn(BackEnd, Durability, &Repor
     let made = |back_end, durability, redis_urls: &[String]| {
         let place = tempfile::tempdir().unwrap();
         let redis_urls = redis_urls.to_vec();
-        let (dir, sizes) = (place.path(), sizes.clone());
+        let dir = place.path();
+        let sizes = sizes.clone();
         let redis_password = Password::InUrl;
         run(&Cell {
             back_end,
@@ -218,12 +221,14 @@ fn on_each(load: Load, sizes: &Sizes, check: impl Fn(BackEnd, Durability, &Repor
         })
         .unwrap()
     };
+
     let report = |back_end, durability, redis_urls: &[String]| match made(
         back_end, durability, redis_urls,
     ) {
         Outcome::Done(report) => report,
         Outcome::Refused(why) => panic!("{back_end}: {why}"),
     };
+
     let memory = report(BackEnd::Memory, Durability::None, &[]);
     check(BackEnd::Memory, Durability::None, &memory);
     for back_end in with_files() {
@@ -233,6 +238,7 @@ fn on_each(load: Load, sizes: &Sizes, check: impl Fn(BackEnd, Durability, &Repor
             check(back_end, Durability::Each, &report(back_end, Durability::Each, &[]));
         }
     }
+
     #[cfg(feature = "redis")]
     {
         use terrane::backends::redis::server::{Server, is_installed};
@@ -306,6 +312,7 @@ fn loads_have_the_roots_of_transact() {
         "7205fb20135dc960f4745ed445408f9efd84cfd775cfa9ca20604bd34eb40101",
     ];
     const BATCHES: &str = "19e6df88dab18a04ab55072c01525b0c08da86f75370e3252f40e1a1c5eaa511";
+
     for (load, roots) in
         [(Load::Single, &SINGLE[..]), (Load::Prune, &SINGLE), (Load::Batch, &[BATCHES; 2])]
     {
@@ -340,6 +347,7 @@ fn a_durability_that_a_back_end_lacks_is_told_with_the_reason() {
         redis_password: Password::InUrl,
         starts_redis: false,
     });
+
     assert_eq!(outcome.unwrap(), Outcome::Refused("memory keeps nothing; take none".to_owned()));
 }
 

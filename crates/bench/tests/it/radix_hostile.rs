@@ -31,7 +31,8 @@ struct Scene {
 impl Scene {
     fn new(back_end: BackEnd) -> Self {
         let place = tempfile::tempdir().unwrap();
-        let (dir, victim) = (place.path().join("store"), place.path().join("victim"));
+        let dir = place.path().join("store");
+        let victim = place.path().join("victim");
         fs::write(&victim, MINE).unwrap();
         let opening = OpenOptions { back_end: Some(back_end), ..OpenOptions::default() };
         let store = opening.open_or_create(&dir).unwrap();
@@ -54,6 +55,7 @@ impl Scene {
             assert_eq!(value, Some(vec![7; 300]), "data that are not right");
             Ok(store.close()?)
         };
+
         let reading = OpenOptions { is_read_only: true, ..OpenOptions::default() };
         let outcomes = vec![
             read(&reading),
@@ -62,6 +64,7 @@ impl Scene {
             OpenOptions::default().repair(&self.dir, Loss::Refused).map(drop),
             damage_of_files(BackEnd::Lmdb, &database_path(&self.dir)).map(drop),
         ];
+
         assert_eq!(fs::read(&self.victim).unwrap(), MINE, "a file outside of the store");
         outcomes
     }
@@ -205,7 +208,6 @@ fn a_store_is_read_beside_its_writer() {
         let tree = writer.tree("t").unwrap();
         let set = [Change::Set("aa".parse().unwrap(), b"new".to_vec())];
         let next = tree.commit(&scene.root, &set).unwrap().root;
-
         let seen = reader.tree("t").unwrap();
         assert_eq!(seen.get_one(&next, &address()).unwrap(), Some(vec![7; 300]), "{back_end}");
         assert_eq!(seen.versions().unwrap().len(), 2);

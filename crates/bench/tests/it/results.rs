@@ -181,6 +181,7 @@ fn shown(value: Option<&Value>, show: Show) -> String {
     let Some(number) = value.as_f64() else {
         return value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     };
+
     match show {
         Plain => value.to_string(),
         Count if number >= 1e6 => format!("{} M", short(number / 1e6)),
@@ -226,6 +227,7 @@ fn row(name: &str, report: &Value) -> Result<(&'static str, String), String> {
             return Err(format!("{name}: there is no {pointer}; {advice}"));
         }
     }
+
     let command = text("/command").unwrap_or_default();
     let Some((command, columns)) = TABLES.iter().find(|(found, _)| *found == command) else {
         return Err(format!("{name}: no table for {command}"));
@@ -235,15 +237,21 @@ fn row(name: &str, report: &Value) -> Result<(&'static str, String), String> {
     for (_, pointer, show) in *columns {
         let _ = write!(row, " {} |", shown(report.pointer(pointer), *show));
     }
+
     // One report is flat, the other in groups.
     let device = ["/fio_read_iops", "/device/fio_read_iops"];
     let device = device.iter().find_map(|pointer| report.pointer(pointer));
     let _ = write!(row, " {} |", shown(device, Count));
     let at = |pointer| text(pointer).unwrap_or_default();
-    let (day, revision) = (at("/started_at"), at("/git_revision"));
-    let (day, revision) = (day.get(..10).unwrap_or(day), revision.get(..12).unwrap_or(revision));
-    let (kernel, cpu) = (at("/host/kernel"), at("/host/cpu_model"));
+    let day = at("/started_at");
+    let revision = at("/git_revision");
+    let day = day.get(..10).unwrap_or(day);
+
+    let revision = revision.get(..12).unwrap_or(revision);
+    let kernel = at("/host/kernel");
+    let cpu = at("/host/cpu_model");
     let _ = writeln!(row, " {day}, {revision}, {kernel}, {cpu} |");
+
     Ok((command, row))
 }
 
@@ -253,6 +261,7 @@ fn by_part(report: &Value) -> Vec<Value> {
         let ran = cells.iter().filter(|cell| cell["refused"].is_null());
         return ran.flat_map(|cell| by_figure(report, cell)).collect();
     }
+
     let parts = [("engines", "engine_report"), ("phases", "phase")];
     let found = parts.iter().find_map(|(all, one)| Some((report.get(all)?.as_array()?, one)));
     let Some((parts, name)) = found else { return vec![report.clone()] };
@@ -261,6 +270,7 @@ fn by_part(report: &Value) -> Vec<Value> {
         report[name] = part.clone();
         report
     };
+
     parts.iter().map(of).collect()
 }
 
@@ -278,6 +288,7 @@ fn by_figure(report: &Value, cell: &Value) -> Vec<Value> {
         report["figure"] = figure.clone();
         report
     };
+
     cell["figures"].as_array().into_iter().flatten().map(of).collect()
 }
 
@@ -287,6 +298,7 @@ fn tables(reports: &BTreeMap<String, Value>) -> Result<String, String> {
         by_part(report).into_iter().map(move |report| row(name, &report))
     });
     let rows = rows.collect::<Result<Vec<_>, _>>()?;
+
     let mut text = String::new();
     for (command, columns) in &TABLES {
         let rows: String =
@@ -303,6 +315,7 @@ fn tables(reports: &BTreeMap<String, Value>) -> Result<String, String> {
         let _ = writeln!(text, "\n| {} |\n|{}", heads.join(" | "), "---|".repeat(heads.len()));
         text += &rows;
     }
+
     Ok(text + "\n")
 }
 
@@ -390,6 +403,7 @@ fn a_run_of_the_radix_state_becomes_a_row_for_each_figure() {
         {"load": "batch", "backend": "lmdb", "refused": null,
          "figures": [{"name": "all", "best_us": 16.5}, {"name": "last", "best_us": 20.0}]},
     ]);
+
     let made = tables(&BTreeMap::from([("a.json".to_owned(), report)])).unwrap();
     assert!(made.contains("| lsm | – | 0.500 |") && !made.contains("| memory |"), "{made}");
     assert!(made.contains("| all | lmdb | – | – | 16.50 |") && made.contains("| last | lmdb |"));

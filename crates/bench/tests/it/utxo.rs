@@ -77,6 +77,7 @@ fn every_mode_finds_everything_and_leaves_what_it_must() {
             !entry.as_ref().unwrap().file_name().to_string_lossy().contains("draws")
         }));
     }
+
     let pinned = "7ca66e346c51fea43ee9dd5264b37799c5c9bc8abee0ff49e2de6fb99dcfb026";
     assert_eq!(streams, [pinned, pinned], "seed 7, 5,000 entries, 40 batches of 256");
 }
@@ -100,11 +101,13 @@ fn what_makes_no_sense_is_refused() {
     let Err(Error::Options(message)) = refused else { panic!("no table: {refused:?}") };
     assert!(message.contains("bench utxo setup"), "{message}");
     setup::run(store.path(), &setup_options(Loading::Bulk), &mut Silent).unwrap();
+
     for (batches, batch_size) in [(u64::MAX, 256), (1, 2_501), (1, 0)] {
         let options = Options { batches, batch_size, ..options(Mode::Sequential) };
         let refused = run::run(store.path(), &options, &mut Silent);
         assert!(matches!(refused, Err(Error::Options(_))), "{batches} x {batch_size}");
     }
+
     let huge = setup::Options { entries: 40_000_000_000, ..setup_options(Loading::Bulk) };
     let refused = setup::run(store.path(), &huge, &mut Silent);
     assert!(matches!(refused, Err(Error::Options(_) | Error::Space { .. })), "{refused:?}");

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::input::Place;
+use super::input::LinePlace;
 use super::record::Malformed;
 use crate::engines::engine::EngineError;
 use crate::error::Class;
@@ -16,7 +16,7 @@ pub enum Error {
     #[error("{place}: {source}")]
     Read {
         /// The line that was to be read.
-        place: Place,
+        place: LinePlace,
         /// Answer of the system or of the decoder.
         source: io::Error,
     },
@@ -24,7 +24,7 @@ pub enum Error {
     #[error("{place}: {what}")]
     Malformed {
         /// The line.
-        place: Place,
+        place: LinePlace,
         /// The rule that it breaks.
         what: Malformed,
     },
@@ -32,7 +32,7 @@ pub enum Error {
     #[error("{place}: the file ends inside block {block}, which is discarded")]
     Truncated {
         /// The end.
-        place: Place,
+        place: LinePlace,
         /// The block.
         block: u64,
     },
@@ -40,7 +40,7 @@ pub enum Error {
     #[error("{place}, {}: {check}: expected {expected}, found {found}", block_name(*.block))]
     Check {
         /// The line with the check.
-        place: Place,
+        place: LinePlace,
         /// The block of the state checked, or the one being built; `None` for the empty state.
         block: Option<u64>,
         /// Name of the check.
@@ -54,7 +54,7 @@ pub enum Error {
     #[error("{place}: {source}")]
     Rollback {
         /// The line.
-        place: Place,
+        place: LinePlace,
         /// Why it cannot.
         source: history::Error,
     },

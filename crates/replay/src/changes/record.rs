@@ -191,6 +191,7 @@ impl Expected {
                 return Err(refused());
             }
         }
+
         Ok(expected)
     }
 }
@@ -256,6 +257,7 @@ mod tests {
                 Record::Range { from: None, to: Some(vec![]), count: 3, digest },
             ),
         ];
+
         for (line, record) in cases {
             assert_eq!(Record::parse(line.as_bytes()), Ok(record), "{line}");
         }

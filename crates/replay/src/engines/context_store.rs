@@ -72,11 +72,13 @@ pub fn open_or_create(disk: &Arc<dyn Disk>, dir: &Path, settings: Settings) -> R
             |name: &str| name == "lock" || name == "control.new" || name == "chunk-00000000";
         let entries = disk.list(dir).map_err(Error::from)?;
         if let Some(entry) = entries.iter().find(|entry| !is_ours(&entry.name)) {
-            let (dir, name) = (dir.display(), &entry.name);
+            let dir = dir.display();
+            let name = &entry.name;
             let message = format!("{dir} is no context store of Terrane: it has {name:?}");
             return Err(EngineError::Refused(message.into()));
         }
     }
+
     if let Some(parent) = dir.parent() {
         create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
     }
@@ -126,8 +128,8 @@ impl ContextStore {
 }
 
 impl StoredContext {
-    /// Commits like [`Context::commit`] without parents, and sets the head of a branch to the commit: both
-    /// or neither, with one sync.
+    /// Commits like [`Context::commit`] without parents, and sets the head of a branch to the
+    /// commit: both or neither, with one sync.
     ///
     /// # Errors
     /// Those of [`Context::commit`].

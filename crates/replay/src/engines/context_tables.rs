@@ -90,7 +90,8 @@ impl ContextTables {
     }
 
     fn table(&self, context: Context) -> Box<dyn Table> {
-        let (store, unsaved) = (Arc::clone(&self.store), Arc::clone(&self.unsaved));
+        let store = Arc::clone(&self.store);
+        let unsaved = Arc::clone(&self.unsaved);
         Box::new(ContextTable { store, context: Mutex::new(context), unsaved })
     }
 }
@@ -143,10 +144,12 @@ impl Engine for ContextTables {
             return refused(format!("there is no branch {snapshot:?}"));
         };
         let found = self.store.commit_info(&head)?.message;
+
         if found != label.as_bytes() {
             let found = String::from_utf8_lossy(&found);
             return refused(format!("branch {snapshot:?} has the label {found:?}, not {label:?}"));
         }
+
         match self.store.checkout(&head)? {
             Some(context) => Ok(self.table(context)),
             None => refused(format!("the commit {head} of branch {snapshot:?} was collected")),
@@ -196,7 +199,9 @@ impl State for ContextTable {
             empty = context.find(&[EMPTY])?;
         }
         let from = hex::encode(from).into_bytes();
-        let (mut steps, mut offset) = (Vec::new(), 0);
+
+        let mut steps = Vec::new();
+        let mut offset = 0;
         loop {
             let page = context.list(&[DATA], offset, PAGE_KEYS)?;
             let count = page.len();
@@ -206,6 +211,7 @@ impl State for ContextTable {
             }
             offset += count;
         }
+
         // The last one first, so that it is taken off at little cost.
         steps.sort_unstable_by(|one, other| other.cmp(one));
         Ok(Box::new(ContextCursor { context, empty, steps }))
@@ -229,13 +235,15 @@ impl Table for ContextTable {
             })?;
             bytes += change.key.len() + change.value.map_or(0, <[u8]>::len) + CHANGE_OVERHEAD_BYTES;
         }
+
         *self.context() = context;
         self.unsaved.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     fn fork(&self) -> Result<Box<dyn Table>> {
-        let (store, unsaved) = (Arc::clone(&self.store), Arc::clone(&self.unsaved));
+        let store = Arc::clone(&self.store);
+        let unsaved = Arc::clone(&self.unsaved);
         let context = Mutex::new(self.context().clone());
         Ok(Box::new(Self { store, context, unsaved }))
     }

@@ -151,8 +151,11 @@ impl RadixLedger {
                 transaction.finish()?;
             }
         }
+
         let tree = store.tree(TREE)?;
-        let (mut kept, mut tip) = (VecDeque::<Block>::new(), None);
+
+        let mut kept = VecDeque::<Block>::new();
+        let mut tip = None;
         for (key, value) in store.metadata_entries(BLOCK)? {
             let number = block_number(&key).ok_or(Error::Corrupt("a key has a wrong length"))?;
             let (block, note) =
@@ -163,11 +166,13 @@ impl RadixLedger {
             tip = Some(Tip { block: number, note: note.to_vec() });
             kept.push_back(block);
         }
+
         let root = kept.back().map_or(Root::EMPTY, |block| block.root);
         if !tree.has_root(&root)? {
             return Err(Error::Corrupt("the root of the newest block is not in the tree"));
         }
         let state = RadixState { tree, root };
+
         Ok(Self { store, state, tip, kept, keep_max, unsaved: false })
     }
 
@@ -197,6 +202,7 @@ impl RadixLedger {
             transaction.set_metadata(&key, Some(&inherits.encode(note)))?;
             return Ok(true);
         }
+
         match transaction.prune(TREE, &block.root, &PruneOptions::default())? {
             Pruned::Removed { .. } | Pruned::Counted(_) => Ok(false),
             _ => Err(Error::Corrupt("the root of a block is not in the tree")),
@@ -256,6 +262,7 @@ impl Ledger for RadixLedger {
                 None => Change::Delete(address),
             });
         }
+
         let mut transaction = self.store.transaction()?;
         let committed = transaction.commit(TREE, &self.state.root, &batch)?;
         let before = self.tip.as_ref().map_or(number, |tip| tip.block);
@@ -272,6 +279,7 @@ impl Ledger for RadixLedger {
             let next = if at + 1 < self.kept.len() { &self.kept[at + 1] } else { &block };
             heir = Self::forget(&mut transaction, &oldest, Some(next))?.then_some(at + 1);
         }
+
         transaction.finish()?;
 
         if heir == Some(self.kept.len()) {
@@ -279,11 +287,13 @@ impl Ledger for RadixLedger {
         } else if let Some(heir) = heir {
             self.kept[heir].holds_version = true;
         }
+
         self.kept.push_back(block);
         self.kept.drain(..forgotten);
         self.state.root = block.root;
         self.tip = Some(Tip { block: number, note });
         self.unsaved = true;
+
         Ok(())
     }
 
@@ -303,6 +313,7 @@ impl Ledger for RadixLedger {
             let place = self.kept.binary_search_by_key(&block, |kept| kept.number);
             left = place.map_err(|_| Error::Unknown { block })? + 1;
         }
+
         let total = (self.kept.len() - left) as u64;
         while self.kept.len() > left {
             let target = left.max(self.kept.len().saturating_sub(UNDONE_AT_ONCE));
@@ -323,6 +334,7 @@ impl Ledger for RadixLedger {
                 break;
             }
         }
+
         Ok(())
     }
 
@@ -340,6 +352,7 @@ impl Ledger for RadixLedger {
                 synced => synced.map_err(EngineError::from)?,
             }
         }
+
         self.unsaved = false;
         Ok(())
     }

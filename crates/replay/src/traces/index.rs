@@ -49,6 +49,7 @@ impl<R: Read> Bodies<R> {
             4 => {}
             _ => return Err(Error::TruncatedTrace { record: self.record }),
         }
+
         #[expect(clippy::big_endian_bytes, reason = "the format of others")]
         let length = i32::from_be_bytes(length);
         let bytes = usize::try_from(length).ok().filter(|bytes| *bytes <= BODY_BYTES_MAX);
@@ -59,6 +60,7 @@ impl<R: Read> Bodies<R> {
         if self.fill(body)? < bytes {
             return Err(Error::TruncatedTrace { record: self.record });
         }
+
         self.record += 1;
         Ok(true)
     }
@@ -131,6 +133,7 @@ impl<R: Read> Trace<R> {
                 Err(error) => trace.failure = Some(error),
             }
         }
+
         let records = trace.ahead.len() as u64;
         match fitting.as_slice() {
             [] => Err(Error::UnknownDialect { record: records - 1 }),
@@ -158,6 +161,7 @@ impl<R: Read> Trace<R> {
         } else if !self.bodies.next(&mut self.body)? {
             return Ok(None);
         }
+
         let record = self.record;
         let op = Op::decode(self.dialect, &self.body);
         self.record += 1;

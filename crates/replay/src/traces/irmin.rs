@@ -162,6 +162,7 @@ pub fn replay(
     let compares_hashes = engine.has_tezos_hashes() && !options.ignores_hashes;
     let mut replay = Replay::new(engine, compares_hashes);
     let start = Instant::now();
+
     let mut block_start = start;
     while options.until.is_none_or(|until| replay.report.counts.commits < until) {
         let operation = match trace.next_operation() {
@@ -187,6 +188,7 @@ pub fn replay(
             }
         }
     }
+
     replay.report.wall_s = start.elapsed().as_secs_f64();
     Ok(replay.report)
 }
@@ -331,10 +333,12 @@ impl<'e> Replay<'e> {
         let mut context = self.take(from)?;
         as_it_is(source, &mut self.path);
         as_it_is(target, &mut self.target);
+
         if !context.copy(self.path.steps(), self.target.steps())? {
             let path = self.path.steps().to_string();
             return Err(Error::AbsentSource { block: self.block(), row: self.row, path });
         }
+
         self.put(to, context);
         Ok(())
     }
@@ -345,8 +349,8 @@ impl<'e> Replay<'e> {
         (key, expected): (Key<'_>, bool),
         of: Scoped<ContextId>,
     ) -> Result<()> {
-        let (mut path, mut value) =
-            (std::mem::take(&mut self.path), std::mem::take(&mut self.value));
+        let mut path = std::mem::take(&mut self.path);
+        let mut value = std::mem::take(&mut self.value);
         as_it_is(key, &mut path);
         let context = self.context(of.value)?;
         let (kind, answer) = match question {
@@ -354,6 +358,7 @@ impl<'e> Replay<'e> {
             Question::Mem => ("mem", context.mem(path.steps())),
             Question::MemTree => ("mem_tree", context.mem_tree(path.steps())),
         };
+
         let found = answer?;
         let counts = &mut self.report.counts;
         *match question {
@@ -361,8 +366,10 @@ impl<'e> Replay<'e> {
             Question::Mem => &mut counts.mems,
             Question::MemTree => &mut counts.mem_trees,
         } += 1;
+
         if found != expected {
-            let (block, path) = (self.block(), path.steps().to_string());
+            let block = self.block();
+            let path = path.steps().to_string();
             return Err(Error::ResultMismatch {
                 block,
                 row: self.row,
@@ -372,11 +379,13 @@ impl<'e> Replay<'e> {
                 found,
             });
         }
+
         self.report.checks_passed += 1;
         if of.is_last {
             self.contexts.remove(&of.value);
         }
         (self.path, self.value) = (path, value);
+
         Ok(())
     }
 
@@ -389,24 +398,29 @@ impl<'e> Replay<'e> {
         let start = Instant::now();
         let got = self.context(of.value)?.commit(info, parents)?;
         self.report.commits.record(start.elapsed());
+
         if self.compares_hashes {
             let expected = hash.value;
             if got != expected {
-                let (block, row) = (self.block(), self.row);
+                let block = self.block();
+                let row = self.row;
                 return Err(Error::HashMismatch { block, row, expected, got });
             }
             self.report.checks_passed += 1;
         }
+
         if hash.is_last {
             self.commits.remove(&hash.value);
         } else {
             self.commits.insert(hash.value, got);
         }
+
         if of.is_last {
             self.contexts.remove(&of.value);
         }
         self.report.counts.commits += 1;
         self.report.last_commit = Some(got);
+
         Ok(())
     }
 }

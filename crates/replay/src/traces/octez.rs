@@ -26,7 +26,7 @@ use terrane::context::{
     TezosContext, Tree,
 };
 
-pub use self::error::{Error, Place, Result};
+pub use self::error::{Error, EventPlace, Result};
 use crate::engines::context::CommitHash;
 use crate::monitor::{Monitor, Phase};
 use crate::traces::container::replayable::{Blocks, Event, MadeCommit, Tracker, UsedCommit};
@@ -70,6 +70,7 @@ pub fn replay(
     let mut replay = Replay::new(store, !options.ignores_hashes);
     replay.report.transactions = Some(0);
     let start = Instant::now();
+
     while options.until.is_none_or(|until| replay.place.block < until) {
         let block_start = Instant::now();
         let block = match blocks.next_block() {
@@ -88,6 +89,7 @@ pub fn replay(
         replay.report.blocks.record(block_start.elapsed());
         replay.ended_block(options.collection, Some(total), monitor)?;
     }
+
     replay.report.wall_s = start.elapsed().as_secs_f64();
     Ok(replay.report)
 }
@@ -125,7 +127,7 @@ struct Replay<'s> {
     commits: HashMap<Vec<u8>, Hash>,
     genesis: Option<Genesis>,
     report: Report,
-    place: Place,
+    place: EventPlace,
 }
 
 /// The events that are left of a block.
@@ -200,7 +202,7 @@ impl<'s> Replay<'s> {
             commits: HashMap::new(),
             genesis: None,
             report: Report::new(),
-            place: Place::default(),
+            place: EventPlace::default(),
         }
     }
 
@@ -227,6 +229,7 @@ impl<'s> Replay<'s> {
             let collected = self.collect(&Retain::newest(distance));
             collected.map_err(|error| error.at(self.place))?;
         }
+
         monitor.progress(Phase::Replay, self.place.block, total);
         if monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
@@ -251,12 +254,14 @@ impl<'s> Replay<'s> {
     }
 
     fn context(&mut self, of: Tracker) -> Result<TezosContext> {
-        let (place, number) = (self.place, of.value);
+        let place = self.place;
+        let number = of.value;
         take(&mut self.contexts, of).ok_or(Error::Unknown { place, kind: "context", number })
     }
 
     fn tree(&mut self, of: Tracker) -> Result<Tree> {
-        let (place, number) = (self.place, of.value);
+        let place = self.place;
+        let number = of.value;
         take(&mut self.trees, of).ok_or(Error::Unknown { place, kind: "tree", number })
     }
 
@@ -287,6 +292,7 @@ impl<'s> Replay<'s> {
             let place = self.place;
             return Err(Error::ResultMismatch { place, question, path, expected, found });
         }
+
         self.report.checks_passed += 1;
         Ok(())
     }
@@ -352,6 +358,7 @@ impl<'s> Replay<'s> {
             let root: [&[u8]; 0] = [];
             start.fold(&root, fold, (), |_, tree, ()| self.visit(tree, rest, folds + 1))?;
         }
+
         match self.next(rest)? {
             Event::FoldEnd | Event::Tree(TreeOperation::FoldEnd { .. }) => {
                 self.report.checks_passed += 1;
@@ -383,6 +390,7 @@ impl<'s> Replay<'s> {
             }
             _ => return self.unexpected("an event of a callback outside of a visit"),
         }
+
         loop {
             match self.next(rest)? {
                 Event::FoldExit { tree } | Event::Tree(TreeOperation::FoldExit { tree }) => {
@@ -483,6 +491,7 @@ impl<'s> Replay<'s> {
                 self.change_chain(event, context)?;
             }
         }
+
         Ok(())
     }
 
@@ -504,6 +513,7 @@ impl<'s> Replay<'s> {
             }
             _ => unreachable!("no change of a context"),
         }
+
         Ok(())
     }
 
@@ -577,7 +587,8 @@ impl<'s> Replay<'s> {
         const NONE: &str = "no first commit of a chain is being made";
         match *event {
             Event::CommitGenesisStart { chain, time, protocol } => {
-                let (chain, protocol) = (self.chain(chain)?, self.hash_of(protocol)?);
+                let chain = self.chain(chain)?;
+                let protocol = self.hash_of(protocol)?;
                 let context = TezosContext::from(self.store.empty());
                 self.genesis = Some(Genesis { chain, time, protocol, context });
                 Ok(())
@@ -646,6 +657,7 @@ impl<'s> Replay<'s> {
         let got = CommitHash(*hash.as_bytes());
         self.report.last_commit = Some(got);
         let recorded = made.hash.value;
+
         if self.compares_hashes {
             let expected = CommitHash(self.hash_of(recorded)?);
             if got != expected {
@@ -653,12 +665,14 @@ impl<'s> Replay<'s> {
             }
             self.report.checks_passed += 1;
         }
+
         if made.hash.is_last {
             // One of the same hash may have been made before.
             self.commits.remove(recorded);
         } else {
             self.commits.insert(recorded.to_vec(), hash);
         }
+
         Ok(hash)
     }
 
@@ -697,7 +711,8 @@ impl<'s> Replay<'s> {
             }
             Op::AddTree { tree, key, child, to } => {
                 self.counts().add_trees += 1;
-                let (mut changed, child) = (self.tree(tree)?, self.tree(child)?);
+                let mut changed = self.tree(tree)?;
+                let child = self.tree(child)?;
                 changed.add_tree(&steps(key), &child)?;
                 self.put_tree(to, changed);
                 Ok(())
@@ -762,6 +777,7 @@ impl<'s> Replay<'s> {
             Op::List(_) => return self.unexpected("a list, of which the trace does not say what"),
             _ => return self.unexpected("a visit of a fold outside of one"),
         }
+
         Ok(())
     }
 

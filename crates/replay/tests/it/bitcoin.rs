@@ -24,6 +24,7 @@ fn the_first_five_thousand_blocks_give_the_published_set_of_coins() {
     );
     assert_eq!((report.transactions, report.inputs, report.outputs), (5063, 306, 5089));
     assert_eq!((report.utxo_count, report.total_sat), (4782, 24_995_000_000_000));
+
     assert_eq!(
         report.hash_serialized_3,
         "b2c7b4aeacb27c054dfff4eb4dd768015a9609570374fd978ff9083dd52c6959"
@@ -54,6 +55,7 @@ fn composed(log: &Table, from: u64, to: u64) -> BTreeMap<Vec<u8>, Option<Vec<u8>
             old.insert(key, (*has_value == 1).then(|| sized(&mut rest)));
         }
     }
+
     old
 }
 
@@ -68,12 +70,14 @@ fn undo_records_between_two_durable_points_compose_to_the_diff_of_their_states()
         let report = replay(engine, &[data()], &options, &mut Silent).unwrap();
         assert_eq!(report.height, Some(height));
     }
+
     let session = Session::open(RealDisk::auto(), dir.path(), &SessionOptions::default()).unwrap();
     let label = "terrane replay bitcoin, network bitcoin";
     let open = |name: &str| {
         let name = SnapshotName::new(name).unwrap();
         session.open_snapshot(&name, label).unwrap()
     };
+
     let points = [(1, 99), (2, 499), (3, 999)];
     let log = open("chain-0000000003-999");
     for (older, newer) in

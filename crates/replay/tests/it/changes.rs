@@ -63,7 +63,8 @@ fn draw(rng: &mut ChaCha8Rng, steps: u64, key_min: usize) -> (Vec<String>, Model
         let mut state = before.clone();
         lines.push(format!("begin {block}"));
         for _ in 0..rng.below(12) {
-            let (size, key) = (key_min + rng.index(3), rng.below(32));
+            let size = key_min + rng.index(3);
+            let key = rng.below(32);
             let key = key.to_le_bytes()[..size].to_vec();
             match rng.below(4) {
                 0 | 1 => {
@@ -87,6 +88,7 @@ fn draw(rng: &mut ChaCha8Rng, steps: u64, key_min: usize) -> (Vec<String>, Model
         lines.push(end);
         states.push((block, state));
     }
+
     (lines, states.pop().map(|(_, model)| model).unwrap_or_default())
 }
 
@@ -108,6 +110,7 @@ fn on_radix(back_end: BackEnd, dir: &Path) -> Runner {
             OpenOptions { back_end: Some(back_end), durability, ..OpenOptions::default() };
         opening.open_or_create(dir).unwrap()
     };
+
     Box::new(move |paths, options| {
         let ledger = RadixLedger::open(store.clone(), options.keep_versions)?;
         let outcome = replay_on(Box::new(ledger), paths, options, &mut Silent);
@@ -220,12 +223,14 @@ fn a_radix_state_goes_back_as_far_as_versions_are_kept() {
         lines.extend(changes.iter().map(|&change| change.to_owned()));
         lines.push("end".to_owned());
     };
+
     block(2, &[]);
     block(3, &["put 01 aa"]);
     block(4, &["put 02 bb"]);
     block(5, &["del 02"]);
     block(6, &[]);
     let options = |keep| Options { keep_versions: Some(keep), ..Options::default() };
+
     for (keep, target, back) in [(3, "4", true), (3, "3", false), (4, "3", true), (6, "1", true)] {
         let mut lines = lines.clone();
         lines.push(format!("rollback {target}"));
@@ -276,6 +281,7 @@ fn ranges_with_bounds_that_are_no_addresses_hold() {
         format!("range {full}00 ! n=0 digest={none}"),
         format!("range {full} ! n=1 digest={whole}"),
     ];
+
     let engine = on_radix(BackEnd::Memory, dir.path());
     let report = run(engine, dir.path(), &lines, &Options::default()).unwrap();
     assert_eq!(report.checks_passed, 6);

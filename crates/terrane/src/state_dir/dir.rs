@@ -193,10 +193,12 @@ impl StateDir {
             }
             Some(found) => return Err(terrane_io::Error::WrongKind { path, found }.into()),
         };
+
         if is_empty {
             // A back-end would create a new database here, and hide the loss.
             return Err(Error::Corrupt { path, rule: "the database is empty".to_owned() });
         }
+
         Ok(())
     }
 }

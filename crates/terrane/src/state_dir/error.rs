@@ -133,6 +133,7 @@ impl Error {
             Self::NotBuilt { .. } => return Some(self.to_string()),
             _ => return None,
         };
+
         match error {
             kv::Error::Unsupported { why, .. } => Some(why.clone()),
             _ => None,

@@ -77,6 +77,7 @@ impl Marker {
             let value = line.strip_prefix(name).and_then(|value| value.strip_prefix(' '));
             value.map(str::to_owned).ok_or_else(|| format!("the marker has no {name}"))
         };
+
         let version = field(MARKER_MAGIC)?;
         if version != MARKER_VERSION.to_string() {
             return Err(format!(
@@ -146,6 +147,7 @@ mod tests {
             prefix: "terrane-00".to_owned(),
             password: Password::InUrl,
         };
+
         for marker in [
             Marker { back_end: BackEnd::Sqlite, redis: None },
             Marker { back_end: BackEnd::Redis, redis: Some(redis) },

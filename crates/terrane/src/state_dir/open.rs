@@ -32,6 +32,7 @@ fn create_dirs(dir: &Path) -> Result<()> {
         }
         missing.push(one);
     }
+
     fs::create_dir_all(dir).map_err(|error| Error::io(dir, error))?;
 
     // A directory is durable once its parent is synced, the outermost first.
@@ -39,6 +40,7 @@ fn create_dirs(dir: &Path) -> Result<()> {
     for parent in missing.iter().rev().filter_map(|created| created.parent()) {
         disk.sync_dir(parent)?;
     }
+
     Ok(())
 }
 
@@ -161,6 +163,7 @@ impl OpenOptions {
             let rule = NO_STATE.to_owned();
             return Err(Error::Corrupt { path: dir.path(DATABASE), rule });
         }
+
         let store = Store::open(database, &self.options)?;
         Ok(OpenStore { store, _lock: lock, _dir: Some(dir) })
     }
@@ -191,12 +194,14 @@ impl OpenOptions {
             }
             Self::check_empty(found)?;
         }
+
         // A store that cannot be created is refused before its directory exists.
         self.new_marker(found.as_ref())?;
 
         create_dirs(dir)?;
         let state_dir = StateDir::open(dir)?;
         let guard = state_dir.lock()?;
+
         if state_dir.has(MARKER)? {
             // Another process has created the store since the first look, and has closed it.
             drop(guard);
@@ -211,6 +216,7 @@ impl OpenOptions {
             let _ = state_dir.remove(MARKER_NEW);
             let _ = state_dir.remove(LOCK);
         }
+
         Ok(OpenStore { store: created?, _lock: Some(guard), _dir: Some(state_dir) })
     }
 
@@ -247,12 +253,14 @@ impl OpenOptions {
             }
             _ => Ok(()),
         };
+
         let closed = database.close();
 
         // The first failure is the cause of the others.
         let repaired = repaired?;
         synced?;
         closed?;
+
         Ok(repaired)
     }
 
@@ -317,6 +325,7 @@ impl OpenOptions {
                 if self.redis_urls.is_empty() { address.urls } else { self.redis_urls.clone() };
             RedisAddress { urls, password: self.redis_password.clone(), ..address }
         });
+
         let location = Location {
             back_end: marker.back_end,
             disk: dir.disk().clone(),
@@ -324,11 +333,13 @@ impl OpenOptions {
             redis: redis.as_ref(),
             indexes: &INDEXES,
         };
+
         let database = if self.is_read_only {
             location.open_read_only()
         } else {
             location.open(self.durability)
         };
+
         Ok(database?)
     }
 

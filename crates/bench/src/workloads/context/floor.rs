@@ -35,12 +35,14 @@ pub(super) fn measure(
         let share = u128::from(count) * u128::from(of) / u128::from(blocks.max(1));
         preimages.extend((0..share).map(|_| length));
     }
+
     let mut random = Random(splitmix(blocks));
     for at in (1..preimages.len()).rev() {
         preimages.swap(at, random.below(at as u64 + 1) as usize);
     }
     let each_ms = |took: Duration| took.as_secs_f64() * 1e3 / of as f64;
     let bytes: usize = preimages.iter().map(|length| length * HASH_BLOCK_BYTES).sum();
+
     FloorReport {
         preimages: preimages.len() as f64 / of as f64,
         bytes: bytes as f64 / of as f64,
@@ -62,6 +64,7 @@ fn shortest(rules: &Rules, preimages: &[usize], threads: usize) -> Duration {
         });
         start.elapsed()
     };
+
     (0..ROUNDS).map(|_| round()).min().unwrap_or_default()
 }
 
@@ -69,6 +72,7 @@ fn shortest(rules: &Rules, preimages: &[usize], threads: usize) -> Duration {
 fn hash(rules: &Rules, preimages: &[usize]) {
     let longest = preimages.iter().max().copied().unwrap_or(0) * HASH_BLOCK_BYTES;
     let content = vec![0xA5; longest];
+
     let mut batch: Vec<&[u8]> = Vec::new();
     let mut bytes = 0;
     for length in preimages {
@@ -80,5 +84,6 @@ fn hash(rules: &Rules, preimages: &[usize]) {
             (bytes, batch) = (0, Vec::new());
         }
     }
+
     black_box(rules.value_hashes(&batch));
 }

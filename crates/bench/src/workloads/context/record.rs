@@ -58,6 +58,7 @@ impl<W: Write> Trace<W> {
                 self.recorder.copy((from, to), step)?;
             }
         }
+
         Ok(())
     }
 
@@ -92,7 +93,8 @@ pub fn record(
 ) -> Result<CommitHash> {
     let mut trace = Trace { recorder: Recorder::new(output)?, context: 0, made: 0 };
     let mut tip = load(generator, engine, &mut trace)?;
-    let (mut block, mut value) = (Block::new(), Vec::new());
+    let mut block = Block::new();
+    let mut value = Vec::new();
     for _ in 0..blocks {
         generator.next_block(&mut block);
         let absent = || super::Error::Wrong(format!("the engine has lost commit {tip}"));
@@ -114,6 +116,7 @@ pub fn record(
             tip = commit;
         }
     }
+
     trace.recorder.finish()?;
     Ok(tip)
 }
@@ -125,12 +128,14 @@ fn load<W: Write>(
     trace: &mut Trace<W>,
 ) -> Result<CommitHash> {
     let mut context = engine.empty();
-    let (mut path, mut value) = (StepsBuf::new(), Vec::new());
+    let mut path = StepsBuf::new();
+    let mut value = Vec::new();
     for number in 0..generator.state().count() {
         generator.state().entry(number, &mut path, &mut value);
         context.add(path.steps(), &value)?;
         trace.operation(Operation::Add { path: path.steps(), value: &value })?;
     }
+
     let info = CommitInfo { date: START_S, author: AUTHOR, message: b"" };
     let commit = context.commit(&info, &[])?;
     trace.commit(keep(commit), &[], START_S)?;

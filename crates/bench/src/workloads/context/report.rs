@@ -213,7 +213,7 @@ impl FilesReport {
     /// Those of the store in `dir`.
     ///
     /// # Errors
-    /// Answer of the system.
+    /// Those of the system.
     pub fn of(dir: &Path) -> io::Result<Self> {
         let mut files = Self::default();
         for entry in std::fs::read_dir(dir)? {
@@ -232,6 +232,7 @@ impl FilesReport {
                 files.other_bytes += bytes;
             }
         }
+
         Ok(files)
     }
 }

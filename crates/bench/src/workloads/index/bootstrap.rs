@@ -89,6 +89,7 @@ pub fn run(
     if absent_percent > 100 {
         return Err(Error::Options("absent must be at most 100".to_owned()));
     }
+
     let mut engines = Vec::new();
     for &engine in &common.engines {
         engines.push(measure(store, engine, limit, options, monitor)?);
@@ -96,6 +97,7 @@ pub fn run(
             break;
         }
     }
+
     Ok(Report {
         entries,
         ops,
@@ -125,6 +127,7 @@ fn measure(
         }
         numbers.entry(number)
     });
+
     runner.load(&mut sorted)?;
     let mut live = entries;
     for op in 0..ops {
@@ -138,11 +141,13 @@ fn measure(
             }
         }
     }
+
     let measured = runner.measured()?;
     let check = match runner.check(numbers, live, monitor) {
         Err(Error::Interrupted) => None,
         check => Some(check?),
     };
+
     runner.finish(measured, check)
 }
 
@@ -161,15 +166,18 @@ fn operation(
         *live += 1;
         return Ok(());
     }
+
     let is_there = draw(ABSENT_STREAM) % 100 >= options.absent_percent;
     let number = if is_there { draw(KEY_STREAM) % *live } else { ABSENT_NUMBER + op };
     let (key, value) = numbers.entry(number);
     let how = if kind < ADDS + FINDS { Lookup::Find } else { Lookup::Mem };
     let found = runner.find(&key, how, false)?;
     let expected = is_there.then_some(&value[..]);
+
     if found.as_deref() != expected {
         let message = format!("operation {op}, key {number}: {found:?}, not {expected:?}");
         return Err(Error::Wrong(message));
     }
+
     Ok(())
 }

@@ -68,6 +68,7 @@ pub fn run(
     let Options { entries, batch, ref common } = *options;
     bounded_entries("entries", entries)?;
     bounded("batch", batch, 1)?;
+
     let mut engines = Vec::new();
     for &engine in &common.engines {
         engines.push(measure(store, engine, limit, options, monitor)?);
@@ -75,6 +76,7 @@ pub fn run(
             break;
         }
     }
+
     Ok(Report {
         entries,
         batch,
@@ -97,7 +99,9 @@ fn measure(
     let Options { entries, batch, ref common } = *options;
     let mut runner = Runner::new(store, engine, common)?;
     let numbers = Numbers::new(common.seed, 0);
-    let (mut done, mut calls) = (0, 0_u64);
+
+    let mut done = 0;
+    let mut calls = 0_u64;
     let mut part: Vec<(Key, Value)> = Vec::with_capacity(batch as usize);
     while done < entries && !monitor.stop() {
         let end = entries.min(done + batch);
@@ -112,10 +116,12 @@ fn measure(
         }
         monitor.progress(Phase::Operations, done, Some(entries));
     }
+
     let measured = runner.measured()?;
     let check = match runner.check(numbers, done, monitor) {
         Err(Error::Interrupted) => None,
         check => Some(check?),
     };
+
     runner.finish(measured, check)
 }

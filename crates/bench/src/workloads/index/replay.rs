@@ -77,7 +77,9 @@ pub fn run(
         common.flush_every = u64::MAX;
     }
     let dialect = open(trace, options.dialect)?.dialect();
-    let (mut engines, mut warnings) = (Vec::new(), Vec::from_iter(memory_warning(&common, limit)));
+
+    let mut engines = Vec::new();
+    let mut warnings = Vec::from_iter(memory_warning(&common, limit));
     for &engine in &common.engines {
         let operations = open(trace, Some(dialect))?;
         let mut runner = Runner::new(store, engine, &common)?;
@@ -88,10 +90,12 @@ pub fn run(
             break;
         }
     }
+
     if engines.windows(2).any(|pair| pair[0].result_hash != pair[1].result_hash) && !monitor.stop()
     {
         warnings.push("the engines gave different answers: see result_hash".to_owned());
     }
+
     Ok(Report {
         dialect: dialect.name(),
         checked: options.check,
@@ -131,6 +135,7 @@ fn replay(
             }
         }
     }
+
     Ok(())
 }
 
@@ -147,6 +152,7 @@ fn operation(runner: &mut Runner<'_>, op: Op, record: u64, options: &Options) ->
             }
         }
     };
+
     match op {
         Op::Mem { key, expected } => look(key, expected, Lookup::Mem, false),
         Op::Find { key, expected } => look(key, expected, Lookup::Find, false),

@@ -124,10 +124,12 @@ impl<'a> Runner<'a> {
             let message = format!("{} is there already; remove it first", dir.display());
             return Err(Error::Options(message));
         }
+
         reset_rss_peak();
         let rss_before_bytes = rss_bytes();
         let map = engine.create(&dir, common.memory_budget)?;
         let before = Reading::now(map.as_ref(), &dir)?;
+
         Ok(Self {
             map,
             engine,
@@ -157,7 +159,7 @@ impl<'a> Runner<'a> {
         self.latencies.replace.record(took);
         self.replaced += entries.len() as u64;
         self.ops_per_call = self.ops_per_call.max(entries.len() as u64);
-        self.told(took, entries.len() as u64)
+        self.count_call(took, entries.len() as u64)
     }
 
     /// Fills the empty map with entries in the order of their keys; what is measured begins after
@@ -182,12 +184,14 @@ impl<'a> Runner<'a> {
         let start = Instant::now();
         let found = if as_reader { self.map.find_as_reader(key)? } else { self.map.find(key)? };
         let took = start.elapsed();
+
         match how {
             Lookup::Find => self.latencies.find.record(took),
             Lookup::Mem => self.latencies.mem.record(took),
         }
+
         self.hash(key, found.as_deref());
-        self.told(took, 1)?;
+        self.count_call(took, 1)?;
         Ok(found)
     }
 
@@ -201,25 +205,25 @@ impl<'a> Runner<'a> {
         self.map.remove(key)?;
         let took = start.elapsed();
         self.latencies.remove.record(took);
-        self.told(took, 1)
+        self.count_call(took, 1)
     }
 
     /// Removes all entries.
     pub(super) fn clear(&mut self) -> Result<()> {
         let start = Instant::now();
         self.map.clear()?;
-        self.told(start.elapsed(), 1)
+        self.count_call(start.elapsed(), 1)
     }
 
     /// Counts a call of `ops` operations.
-    fn told(&mut self, took: Duration, ops: u64) -> Result<()> {
+    fn count_call(&mut self, took: Duration, ops: u64) -> Result<()> {
         self.busy += took;
         self.ops += ops;
         self.unflushed += ops;
         if self.unflushed >= self.common.flush_every {
             self.flush()?;
         }
-        self.curve.tell(self.busy.as_secs_f64(), self.ops);
+        self.curve.record(self.busy.as_secs_f64(), self.ops);
         Ok(())
     }
 
@@ -258,6 +262,7 @@ impl<'a> Runner<'a> {
             let message = format!("{engine} has {entries} entries where {live} were put");
             return Err(Error::Wrong(message));
         }
+
         let present = self.finds(numbers, (0, live), true, monitor)?;
         let absent = self.finds(numbers, (live, live), false, monitor)?;
         Ok(CheckReport { present, absent })
@@ -274,7 +279,9 @@ impl<'a> Runner<'a> {
         let seed = self.common.seed;
         let sample = self.common.sample.min(count);
         let before = Reading::now(self.map.as_ref(), &self.dir)?;
-        let (mut latency, mut busy) = (Latency::new(), Duration::ZERO);
+
+        let mut latency = Latency::new();
+        let mut busy = Duration::ZERO;
         for at in 0..sample {
             let number = first + splitmix(seed ^ CHECK_STREAM.wrapping_add(at)) % count;
             let (key, value) = numbers.entry(number);
@@ -297,6 +304,7 @@ impl<'a> Runner<'a> {
                 }
             }
         }
+
         let now = Reading::now(self.map.as_ref(), &self.dir)?;
         Ok(find_report(sample, busy, &latency, &before, &now))
     }
@@ -317,17 +325,21 @@ impl<'a> Runner<'a> {
         if !self.common.keep && self.dir.exists() {
             std::fs::remove_dir_all(&self.dir).map_err(failed)?;
         }
+
         let Self { engine, before, ops, curve, rss_before_bytes, .. } = self;
         let Measured { now, generate_s } = measured;
-        let (wall_s, ops_of) = (self.busy.as_secs_f64(), (ops, self.replaced));
+        let wall_s = self.busy.as_secs_f64();
+        let ops_of = (ops, self.replaced);
         let counts = now.engine.zip(before.engine).map(|(now, before)| now - before);
         let process = now.process.zip(before.process).map(|(now, before)| now.since(&before));
         let device = now.device.zip(before.device).map(|(now, before)| now.since(&before));
         let engine_io = counts.as_ref().map(EngineIo::of);
+
         let call = |latency: &Latency, ops_per_call| {
             let latency_us = latency.report();
             (latency_us.ops > 0).then_some(CallReport { ops_per_call, latency_us })
         };
+
         let tree = now.stats.zip(before.stats);
         Ok(EngineReport {
             engine,
@@ -375,6 +387,7 @@ fn find_report(
         let (now, before) = stats?;
         Some(since(of(now), of(before)).into_iter().map(each).collect())
     };
+
     FindReport {
         finds,
         finds_per_s: finds as f64 / busy.as_secs_f64().max(f64::MIN_POSITIVE),

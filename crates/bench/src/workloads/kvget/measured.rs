@@ -140,6 +140,7 @@ impl Window {
         self.reads += other.reads;
         self.wall_s += other.wall_s;
         self.generate_s += other.generate_s;
+
         if is_first {
             (self.process, self.device) = (other.process, other.device);
         } else {

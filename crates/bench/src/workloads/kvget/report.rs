@@ -374,6 +374,7 @@ impl Report {
             fio_read_iops_spread_ratio: spread,
             measured_by: before.measured_by,
         });
+
         self.speed.eta = Some(self.lookups_per_s / iops);
         self.speed.eta_io = Some(self.lookups_per_s * self.io_per_get / iops);
         if spread > SPREAD_RATIO_MAX {
@@ -407,6 +408,7 @@ pub(super) fn report(measurement: &Measurement) -> Report {
         index_refs_per_page: measurement.warm_up.index_refs_per_page,
         windows: measured.windows.len(),
     };
+
     Report {
         schema_version: SCHEMA_VERSION,
         io_per_get: io.io_per_get,
@@ -458,6 +460,7 @@ fn engine(measurement: &Measurement) -> Engine {
         filter_bits_per_key: per(level.filter_bytes as f64 * 8.0, level.entries.max(1)),
         false_positive_ratio: level.filter.false_positive_rate(),
     };
+
     Engine {
         engine: "lsm",
         engine_version: env!("CARGO_PKG_VERSION"),
@@ -477,13 +480,15 @@ fn engine(measurement: &Measurement) -> Engine {
 }
 
 fn memory(measurement: &Measurement) -> Memory {
-    let (stats, options) = (&measurement.stats, &measurement.options);
+    let stats = &measurement.stats;
+    let options = &measurement.options;
     let direct = (measurement.io_mode == IoMode::Direct).then_some("direct_io");
     let enforced_by = direct.or(measurement.limited_by);
     let in_flight = options.batch.min(QUEUE_DEPTH) * options.threads * PAGE_BYTES;
     let used = stats.memory_bytes();
     let rss_peak_bytes = rss_peak_bytes();
     let known = used + in_flight;
+
     let other = rss_peak_bytes.zip(measurement.binary_bytes);
     let exceeded = measurement.budget.and_then(|budget| used.checked_sub(budget));
     Memory {
@@ -511,12 +516,15 @@ fn memory(measurement: &Measurement) -> Memory {
 const QUEUE_DEPTH: u64 = 128;
 
 fn io(measurement: &Measurement) -> Io {
-    let (sum, options) = (&measurement.measured.sum, &measurement.options);
-    let (now, before) = (&measurement.stats.filter, &measurement.measured.before.filter);
+    let sum = &measurement.measured.sum;
+    let options = &measurement.options;
+    let now = &measurement.stats.filter;
+    let before = &measurement.measured.before.filter;
     let read_bytes = sum.reads * PAGE_BYTES;
     let asked = (now.found + now.false_positives) - (before.found + before.false_positives);
     let denied = now.denied - before.denied;
     let cache_hits = measurement.stats.cache_hits - measurement.measured.before.cache_hits;
+
     let pages = sum.reads + cache_hits;
     let exact = per(sum.reads as f64, sum.ops);
     let io_per_get = rounded(exact);
@@ -526,12 +534,14 @@ fn io(measurement: &Measurement) -> Io {
         read_calls: usage.read_calls,
         write_calls: usage.write_calls,
     });
+
     let is_direct = measurement.io_mode == IoMode::Direct;
     let process_bytes = sum.process.filter(|_| is_direct).map(|usage| usage.read_bytes);
     let difference = process_bytes
         .filter(|_| read_bytes > 0)
         .map(|bytes| per(bytes.abs_diff(read_bytes) as f64, read_bytes));
     let foreign = foreign_ratio(sum.process.as_ref(), sum.device.as_ref());
+
     Io {
         engine: EngineIo { read_requests: sum.reads, read_bytes },
         process,
@@ -564,8 +574,8 @@ fn io(measurement: &Measurement) -> Io {
 /// The share of what a device did that the process did not ask for; `None` if it did nothing.
 fn foreign_ratio(process: Option<&Usage>, device: Option<&DeviceUsage>) -> Option<f64> {
     let (process, device) = process.zip(device)?;
-    let (own, all) =
-        (process.read_bytes + process.write_bytes, device.read_bytes + device.write_bytes);
+    let own = process.read_bytes + process.write_bytes;
+    let all = device.read_bytes + device.write_bytes;
     (all > 0).then(|| per(all.saturating_sub(own) as f64, all))
 }
 
@@ -574,6 +584,7 @@ fn speed(measurement: &Measurement) -> Speed {
     let us_per_op = |seconds: f64| per(seconds * 1e6, sum.ops);
     let usage = sum.process;
     let rate = sum.ops as f64 / sum.wall_s;
+
     Speed {
         ops_per_s: rate,
         lookups_per_s: rate,
@@ -596,6 +607,7 @@ fn shape(stats: &TableStats, filter: FilterKind) -> (Shape, u64) {
     let entries: u64 = stats.levels.iter().map(|level| level.entries).sum();
     let last = stats.levels.iter().rev().find(|level| level.entries > 0);
     let (last_entries, last_runs) = last.map_or((0, 0), |level| (level.entries, level.runs));
+
     // If the last level has several runs, the model counts all but one among the upper runs.
     let last_run = last_entries / last_runs.max(1);
     let upper_runs = stats.runs().saturating_sub(1);
@@ -608,6 +620,7 @@ fn shape(stats: &TableStats, filter: FilterKind) -> (Shape, u64) {
         entry_bytes: ENTRY_BYTES as f64,
         filter,
     };
+
     (shape, upper_runs)
 }
 
@@ -616,12 +629,14 @@ fn model(measurement: &Measurement, io_per_get: f64) -> Model {
         super::Shape::Levelled10 => FilterKind::Ribbon,
         super::Shape::Default => FilterKind::Bloom,
     };
+
     let (shape, upper_runs) = shape(&measurement.stats, filter);
     let ratio =
         measurement.budget.map(|bytes| per(bytes as f64, measurement.prepared.logical_bytes()));
     let prediction = ratio.map(|ratio| shape.predict(ratio, measurement.options.goal));
     let absent = measurement.options.absent_percent as f64 / 100.0;
     let expected = prediction.map(|prediction| prediction.io_per_get(absent));
+
     Model {
         upper_ratio: shape.upper_ratio,
         upper_runs,
@@ -646,10 +661,12 @@ fn warnings(
     if !convergence.converged {
         warn("not_converged", "the cost was not steady before reads counted".to_owned());
     }
+
     if measurement.io_mode == IoMode::Buffered && !memory.memory_enforced {
         let text = "reads go through the page cache, so memory that no budget counts serves them";
         warn("memory_not_enforced", text.to_owned());
     }
+
     if let Some(bytes) = memory.budget_exceeded_by_bytes {
         warn("budget_exceeded", format!("the table takes {bytes} bytes more than its budget"));
     }
@@ -657,9 +674,11 @@ fn warnings(
         let text = format!("engine and process differ by {:.2} % of the bytes read", ratio * 100.0);
         warn("accounting_differs", text);
     }
+
     if let Some(ratio) = io.device_foreign_ratio.filter(|_| io.noisy == Some(true)) {
         let text = format!("{:.0} % of the device's work was for others", ratio * 100.0);
         warn("noisy_device", text);
     }
+
     warnings
 }

@@ -50,9 +50,10 @@ pub fn run(
     let session = open(store)?;
     let is_direct = !options.buffered && is_direct(store)?;
     let io_mode = if is_direct { IoMode::Direct } else { IoMode::Buffered };
-    let place = Place { dir: Some(store), io_mode, limit };
+    let place = TableLocation { dir: Some(store), io_mode, limit };
     let report = measure(&session, &place, options, monitor);
     session.close()?;
+
     report
 }
 
@@ -68,7 +69,7 @@ pub fn run_in_memory(
     check(options)?;
     let session = open_in_memory()?;
     setup::set_up(&session, setup, monitor)?;
-    let place = Place { dir: None, io_mode: IoMode::Memory, limit: None };
+    let place = TableLocation { dir: None, io_mode: IoMode::Memory, limit: None };
     measure(&session, &place, options, monitor)
 }
 
@@ -84,7 +85,7 @@ fn check(options: &Options) -> Result<()> {
 
 /// Where a table is.
 #[derive(Debug)]
-struct Place<'a> {
+struct TableLocation<'a> {
     /// On a device that is asked what it did.
     dir: Option<&'a Path>,
     io_mode: IoMode,
@@ -100,7 +101,7 @@ fn is_direct(store: &Path) -> Result<bool> {
 
 fn measure(
     session: &Session,
-    place: &Place<'_>,
+    place: &TableLocation<'_>,
     options: &Options,
     monitor: &mut dyn Monitor,
 ) -> Result<Report> {
@@ -109,10 +110,12 @@ fn measure(
         Err(terrane::lsm::Error::SnapshotDoesNotExist { .. }) => None,
         info => Some(info?.label),
     };
+
     let Some(prepared) = label.as_deref().and_then(Prepared::from_label) else {
         let message = "no table of this benchmark; make one with `terrane bench kvget setup`";
         return Err(Error::Options(message.to_owned()));
     };
+
     reset_rss_peak();
     let binary_bytes = rss_bytes();
     let budget = options.memory_budget.map(|budget| budget.bytes(prepared.logical_bytes()));
@@ -123,6 +126,7 @@ fn measure(
     if options.buffered {
         open_options = open_options.disk_cache(DiskCache::All);
     }
+
     let start = Instant::now();
     let table = session.open_snapshot_with(&snapshot, &prepared.label(), &open_options)?;
     let open_s = seconds(start);
@@ -142,6 +146,7 @@ fn measure(
         measured,
         stats: table.stats(),
     };
+
     Ok(report::report(&measurement))
 }
 
@@ -161,8 +166,12 @@ fn warm_up(
         WarmUp::Steady => options.reads,
         WarmUp::Fixed(ratio) => (keys as f64 * ratio).ceil() as u64,
     };
+
     let operations = reader.operations(WARM_UP_STREAM);
-    let (mut ops, mut costs, mut converged) = (0, Vec::new(), false);
+
+    let mut ops = 0;
+    let mut costs = Vec::new();
+    let mut converged = false;
     let mut cache_bytes = 0;
     while ops < most && (options.warm_up != WarmUp::Steady || !converged) {
         monitor.progress(Phase::WarmUp, ops, Some(most));
@@ -178,6 +187,7 @@ fn warm_up(
         let is_grown = std::mem::replace(&mut cache_bytes, stats.cache_bytes) == cache_bytes;
         converged = is_grown && (has_refs || is_steady(&costs));
     }
+
     Ok(WarmedUp { ops, converged, index_refs_per_page: index_refs_per_page(&reader.table.stats()) })
 }
 
@@ -189,7 +199,10 @@ fn reads(
     let operations = reader.operations(MEASURED_STREAM);
     let before = reader.table.stats();
     reader.latencies.fill_with(Latency::new);
-    let (mut sum, mut windows, mut hash) = (Window::default(), Vec::new(), StreamHash::default());
+
+    let mut sum = Window::default();
+    let mut windows = Vec::new();
+    let mut hash = StreamHash::default();
     while sum.ops < options.reads {
         monitor.progress(Phase::Operations, sum.ops, Some(options.reads));
         if monitor.stop() {
@@ -204,6 +217,7 @@ fn reads(
         windows.push(WindowReport::new(sum.ops, &window));
         sum.add(&window);
     }
+
     let means: Vec<f64> = windows.iter().map(|window| window.io_per_get).collect();
     let mut latency = Latency::new();
     reader.latencies.iter().for_each(|of_thread| latency.merge(of_thread));
@@ -220,7 +234,7 @@ fn reads(
 /// Reads a table and checks what is found.
 struct Reader<'a> {
     table: &'a Table,
-    place: &'a Place<'a>,
+    place: &'a TableLocation<'a>,
     prepared: Prepared,
     options: &'a Options,
     /// One for each thread.
@@ -239,7 +253,7 @@ struct Drawn {
 impl<'a> Reader<'a> {
     fn new(
         table: &'a Table,
-        place: &'a Place<'a>,
+        place: &'a TableLocation<'a>,
         prepared: Prepared,
         options: &'a Options,
     ) -> Self {
@@ -263,12 +277,14 @@ impl<'a> Reader<'a> {
         let operations: Vec<_> = numbers.map(|n| operations.operation(n)).collect();
         let keys: Vec<_> = operations.iter().map(|operation| key(operation.number)).collect();
         let seed = self.prepared.seed;
+
         if let Some(hash) = hash {
             for (operation, key) in operations.iter().zip(&keys) {
                 let value = operation.is_present.then(|| value(seed, operation.number, 0));
                 hash.get(key, value.as_ref().map(<[u8; _]>::as_slice));
             }
         }
+
         Drawn { operations, keys, seed, next: AtomicUsize::new(0) }
     }
 
@@ -283,7 +299,8 @@ impl<'a> Reader<'a> {
         let drawn = self.draw(operations, numbers, hash);
         let generate_s = seconds(start);
         let device = || self.place.dir.and_then(DeviceUsage::of);
-        let (device_before, process_before) = (device(), Usage::now());
+        let device_before = device();
+        let process_before = Usage::now();
         let reads_before = self.table.stats().lookup_reads;
         let start = Instant::now();
         let batch = self.options.batch as usize;
@@ -292,10 +309,12 @@ impl<'a> Reader<'a> {
         let reads = self.table.stats().lookup_reads - reads_before;
         let process = Usage::now().zip(process_before).map(|(now, before)| now.since(&before));
         let device = device().zip(device_before).map(|(now, before)| now.since(&before));
+
         // Which remembers the most that it has ever told.
         let _ = self.place.limit.and_then(MemoryLimit::page_cache_peak_bytes);
         let ops = drawn.operations.len() as u64;
         let absent = ops - found;
+
         Ok(Window { ops, found, absent, reads, wall_s, generate_s, process, device })
     }
 }

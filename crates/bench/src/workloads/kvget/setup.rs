@@ -109,6 +109,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     if needed > free {
         return Err(Error::Space { needed, free });
     }
+
     let report = set_up(&session, options, monitor)?;
     session.close()?;
     Ok(Report { store_bytes: store_bytes(store).ok(), ..report })
@@ -128,6 +129,7 @@ fn config(options: &Options) -> TableConfig {
         merge_schedule: MergeSchedule::OneShot,
         ..utxo::table_config(options.shape, None)
     };
+
     match options.shape {
         Shape::Default => base,
         Shape::Levelled10 => {
@@ -153,12 +155,16 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     session.delete_snapshot_if_exists(&snapshot)?;
     let config = config(options);
     let mut table = session.new_table(&config)?;
-    let (start, before) = (Instant::now(), Usage::now());
+    let start = Instant::now();
+
+    let before = Usage::now();
     let stream_hash = load(&mut table, prepared, monitor)?;
     settle(&mut table, prepared)?;
     table.save_snapshot(&snapshot, &prepared.label())?;
-    let (load_s, stats) = (seconds(start), table.stats());
+    let load_s = seconds(start);
+    let stats = table.stats();
     let WriteBuffer::Bytes(buffer) = config.write_buffer else { unreachable!() };
+
     Ok(Report {
         keys,
         seed,
@@ -196,6 +202,7 @@ fn load(table: &mut Table, prepared: Prepared, monitor: &mut dyn Monitor) -> Res
         table.write_batch(&batch)?;
         first = end;
     }
+
     Ok(hash.finish())
 }
 

@@ -24,8 +24,8 @@ pub(super) fn window_ops(ops: u64) -> u64 {
 /// Whether the last windows cost the same.
 pub(super) fn is_steady(costs: &[f64]) -> bool {
     let Some(last) = costs.last_chunk::<STEADY_WINDOWS>() else { return false };
-    let (least, most) =
-        (last.iter().copied().fold(f64::MAX, f64::min), last.iter().copied().fold(0.0, f64::max));
+    let least = last.iter().copied().fold(f64::MAX, f64::min);
+    let most = last.iter().copied().fold(0.0, f64::max);
     most - least <= (most * STEADY_RATIO).max(STEADY_READS)
 }
 

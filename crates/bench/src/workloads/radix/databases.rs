@@ -73,14 +73,17 @@ impl Databases {
             }),
             _ => None,
         };
+
         let database = open_database(self.back_end, &path, redis.as_ref(), self.durability)?;
         self.guarantee = database.guarantee().text;
         let settings = database.settings().into_iter();
         self.settings = settings.map(|(name, value)| (name.to_owned(), value)).collect();
+
         // These two name the database and say nothing of its use.
         self.settings.retain(|name, _| name != "path" && name != "prefix");
         let store = Store::open(database, &Options::default())?;
         let tree = store.create_tree(TREE)?;
+
         Ok(Bed { store, tree })
     }
 
@@ -97,6 +100,7 @@ impl Databases {
             // The server may be one that goes on.
             clear(&**database).map_err(Error::database)?;
         }
+
         Ok(bed.store.close()?)
     }
 }
@@ -116,6 +120,7 @@ fn clear(database: &dyn Database) -> kv::Result<()> {
             writer.remove(table, &key)?;
         }
     }
+
     let receipt = writer.commit()?;
     database.settle(receipt)
 }

@@ -19,7 +19,8 @@ const ROUNDS: usize = 3;
 /// Bytes hashed in a round at most. Of more bytes a share is hashed, and its time multiplied.
 const ROUND_BYTES_MAX: u64 = 256 << 20;
 
-/// Step of a batch on an address: sets a value of that many bytes, or deletes the address with `None`.
+/// Step of a batch on an address: sets a value of that many bytes, or deletes the address with
+/// `None`.
 pub type Step<'a> = (&'a [u8], Option<usize>);
 
 /// Addresses of one length, and the nodes that batches have hashed.
@@ -103,6 +104,7 @@ impl Shape {
                 _ => {}
             }
         }
+
         let mut before: Option<&[u8]> = None;
         for (address, value) in &steps {
             let first = before.map_or(0, |before| common(before, address) + 1);
@@ -151,7 +153,8 @@ impl Shape {
         let content = vec![0xA5; longest];
         let share = bytes.div_ceil(ROUND_BYTES_MAX).max(1);
         let round = || {
-            let (start, mut hashed) = (Instant::now(), 0);
+            let start = Instant::now();
+            let mut hashed = 0;
             for (size, count) in &self.hashed {
                 for _ in 0..count.div_ceil(share) {
                     black_box(Sha512::digest(black_box(&content[..*size])));
@@ -161,6 +164,7 @@ impl Shape {
             let scale = if hashed == 0 { 1.0 } else { bytes as f64 / hashed as f64 };
             start.elapsed().as_secs_f64() * scale
         };
+
         let wall_s = (0..ROUNDS).map(|_| round()).fold(f64::INFINITY, f64::min);
         Floor { nodes, bytes, wall_s }
     }
@@ -188,6 +192,7 @@ mod tests {
                 }
             }
         }
+
         let bytes = |prefix: &Vec<u8>| match values.get(prefix) {
             Some(value) => leaf_bytes(*value),
             None => {
@@ -196,13 +201,15 @@ mod tests {
                 branch_bytes(tokens.len() as u32)
             }
         };
+
         (touched.len() as u64, touched.iter().map(|prefix| bytes(prefix) as u64).sum())
     }
 
     #[test]
     fn the_nodes_are_those_of_a_plain_tree() {
         for_each_seed("the_nodes_are_those_of_a_plain_tree", 32, |rng, _| {
-            let (mut shape, mut values) = (Shape::default(), BTreeMap::new());
+            let mut shape = Shape::default();
+            let mut values = BTreeMap::new();
             for _ in 0..40 {
                 let mut batch: BTreeMap<Vec<u8>, Option<usize>> = BTreeMap::new();
                 for _ in 0..=rng.index(6) {

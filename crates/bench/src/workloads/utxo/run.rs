@@ -149,10 +149,12 @@ fn measure(
         Err(terrane::lsm::Error::SnapshotDoesNotExist { .. }) => None,
         info => Some(info?.label),
     };
+
     let Some(prepared) = label.as_deref().and_then(Prepared::from_label) else {
         let message = "no table of this benchmark; make one with `terrane bench utxo setup`";
         return Err(Error::Options(message.to_owned()));
     };
+
     let label = prepared.label();
     let &Options { mode, batches, batch_size, .. } = options;
     let (kind, drawn) = match mode {
@@ -161,6 +163,7 @@ fn measure(
         // Half as many more, to work off merges.
         Mode::UpdateOnly => (Kind::Replaced, batches.saturating_add(batches.div_ceil(2))),
     };
+
     let draws = Draws::new(draws_dir, (prepared, kind), (drawn, batch_size), monitor)?;
     reset_rss_peak();
     let merge_thread =
@@ -170,6 +173,7 @@ fn measure(
     if let Some(bytes) = options.memory_budget {
         open_options = open_options.memory_budget(bytes).memory_goal(options.memory_goal.into());
     }
+
     let opening = Instant::now();
     let table = session.open_snapshot_with(&snapshot, &label, &open_options)?;
     let open_s = seconds(opening);
@@ -177,10 +181,12 @@ fn measure(
     let before = work.moment();
     let work = work.done()?;
     let after = work.moment();
+
     if options.check {
         let batches = if mode == Mode::LookupOnly { 0 } else { work.batches() };
         work.compare(&draws, batches)?;
     }
+
     let outcome = Outcome { before, after, open_s, draws: &draws };
     Ok(report(options, &work, &outcome))
 }
@@ -195,14 +201,17 @@ struct Outcome<'a> {
 
 fn report(options: &Options, work: &Work<'_>, outcome: &Outcome<'_>) -> Report {
     let Outcome { before, after, open_s, draws } = outcome;
-    let (was, is) = (&before.stats, &after.stats);
+    let was = &before.stats;
+    let is = &after.stats;
     let wall_s = (after.at - before.at).as_secs_f64();
     let batches = work.batches();
     let ops = (batches * options.batch_size) as f64;
     let used = after.usage.since(&before.usage);
     let looks_up = options.mode != Mode::UpdateOnly;
+
     let update_bytes = is.update_bytes - was.update_bytes;
-    let (lookups, updates) = (work.lookups.report(), work.updates.report());
+    let lookups = work.lookups.report();
+    let updates = work.updates.report();
     Report {
         mode: options.mode,
         entries: draws.prepared.entries,

@@ -114,6 +114,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     check_numbers(entries + churned, 0, 1)?;
     let snapshot = Prepared::snapshot()?;
     session.delete_snapshot_if_exists(&snapshot)?;
+
     let merge_thread =
         if options.background_merges { MergeThread::Background } else { MergeThread::Caller };
     let config = TableConfig {
@@ -121,7 +122,9 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
         memory_goal: memory_goal.into(),
         ..table_config(shape, memory_budget)
     };
-    let (start, before) = (Instant::now(), Usage::now());
+
+    let start = Instant::now();
+    let before = Usage::now();
     let all = entries + churned;
     let mut table = match loading {
         Loading::Bulk => bulk_load(session, &config, (seed, entries), all, monitor)?,
@@ -131,6 +134,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
             table
         }
     };
+
     let loaded = Prepared { seed, entries, first: 0 };
     table.save_snapshot(&snapshot, &loaded.label())?;
     let load_s = seconds(start);
@@ -139,6 +143,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     session.delete_snapshot(&snapshot)?;
     let churned = Prepared { first: churned, ..loaded };
     table.save_snapshot(&snapshot, &churned.label())?;
+
     let wall_s = seconds(start);
     let stats = table.stats();
     Ok(Report {
@@ -180,6 +185,7 @@ fn insert(
         let batch: Vec<_> = pairs.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
         put(&batch)?;
     }
+
     Ok(())
 }
 
@@ -196,6 +202,7 @@ fn bulk_load(
         monitor.progress(Phase::Merge, done, Some(of));
         if monitor.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
+
     match loader.finish_watched(&mut watch)? {
         ControlFlow::Continue(table) => Ok(table),
         ControlFlow::Break(()) => Err(Error::Interrupted),
@@ -218,5 +225,6 @@ fn replace(
         let batch: Vec<_> = deletes.chain(inserts).collect();
         table.write_batch(&batch)?;
     }
+
     Ok(())
 }

@@ -183,6 +183,7 @@ impl<'a> Work<'a> {
             }
             self.end_batch()?;
         }
+
         Ok(())
     }
 
@@ -199,12 +200,16 @@ impl<'a> Work<'a> {
             self.update(batch)?;
             self.end_batch()?;
         }
+
         Ok(())
     }
 
     fn overlapped(&mut self, has_updates: bool) -> Result<()> {
-        let (batches, in_flight) = (self.options.batches, self.options.in_flight.max(1));
-        let (mut ahead, mut patches) = (VecDeque::new(), Patches::default());
+        let batches = self.options.batches;
+        let in_flight = self.options.in_flight.max(1);
+
+        let mut ahead = VecDeque::new();
+        let mut patches = Patches::default();
         for batch in 0..batches + in_flight {
             if batch < batches {
                 ahead.push_back(self.submit(batch)?);
@@ -232,6 +237,7 @@ impl<'a> Work<'a> {
             }
             self.end_batch()?;
         }
+
         Ok(())
     }
 
@@ -250,7 +256,8 @@ impl<'a> Work<'a> {
         self.next_batch()?;
         let submitted = Instant::now();
         let pending = self.table.submit(&self.keys)?;
-        let (numbers, keys) = (std::mem::take(&mut self.numbers), std::mem::take(&mut self.keys));
+        let numbers = std::mem::take(&mut self.numbers);
+        let keys = std::mem::take(&mut self.keys);
         Ok(Ahead { batch, numbers, keys, pending, submitted })
     }
 
@@ -260,6 +267,7 @@ impl<'a> Work<'a> {
         let seed = self.prepared.seed;
         self.expected.extend(self.numbers.iter().map(|&number| value(seed, number)));
         self.generating += start.elapsed();
+
         for (at, (expected, found)) in self.expected.iter().zip(found).enumerate() {
             match found.value() {
                 None => self.missing += 1,
@@ -275,30 +283,35 @@ impl<'a> Work<'a> {
                 }
             }
         }
+
         Ok(())
     }
 
     /// Deletes the present batch and inserts new entries.
     fn update(&mut self, batch: u64) -> Result<()> {
         let generating = Instant::now();
-        let (seed, count) = (self.prepared.seed, self.options.batch_size);
+        let seed = self.prepared.seed;
+        let count = self.options.batch_size;
         let numbers = self.prepared.inserted_from(batch, count)..;
         self.inserted.clear();
         let fresh = numbers.take(count as usize).map(|number| entry(seed, number));
         self.inserted.extend(fresh);
         self.generating += generating.elapsed();
+
         let deletes = self.keys.iter().map(|key| (key, Update::Delete));
         let inserts = self.inserted.iter().map(|(key, value)| (key, Update::Insert(value)));
         let updates: Vec<_> = deletes.chain(inserts).collect();
         let start = Instant::now();
         self.table.write_batch(&updates)?;
         self.updates.record(start.elapsed());
+
         Ok(())
     }
 
     fn end_batch(&mut self) -> Result<()> {
         self.done += 1;
-        let (size, all) = (self.options.batch_size, self.options.batches);
+        let size = self.options.batch_size;
+        let all = self.options.batches;
         self.monitor.progress(Phase::Operations, self.done * size, Some(all.max(self.done) * size));
         if self.monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
@@ -310,28 +323,37 @@ impl<'a> Work<'a> {
     /// [`Error::Wrong`], those of the engine.
     pub(super) fn compare(&self, draws: &Draws, batches: u64) -> Result<()> {
         let seed = self.prepared.seed;
-        let (mut expected, mut sum) = (0, 0_u128);
+
+        let mut expected = 0;
+        let mut sum = 0_u128;
         for number in draws.live_after(batches)? {
             let (key, value) = entry(seed, number);
             sum = sum.wrapping_add(fingerprint(&key, &value));
             expected += 1;
         }
-        let (mut cursor, mut count, mut found) = (self.table.cursor()?, 0_u64, 0_u128);
+
+        let mut cursor = self.table.cursor()?;
+        let mut count = 0_u64;
+        let mut found = 0_u128;
         while let Some(entry) = cursor.next_ref()? {
             count += 1;
             found = found.wrapping_add(fingerprint(entry.key, entry.value));
         }
+
         if (count, found) != (expected, sum) {
             let message = format!("the table has {count} entries, not the {expected} expected");
             let same = "the table has as many entries as expected, but others";
             let message = if count == expected { same.to_owned() } else { message };
             return Err(Error::Wrong(message));
         }
+
         self.look_for_deleted(draws, batches)
     }
 
     fn look_for_deleted(&self, draws: &Draws, batches: u64) -> Result<()> {
-        let (mut reader, mut numbers, mut keys) = (draws.read()?, Vec::new(), Vec::new());
+        let mut reader = draws.read()?;
+        let mut numbers = Vec::new();
+        let mut keys = Vec::new();
         for _ in 0..batches {
             reader.next_batch(&mut numbers)?;
             keys.extend(numbers.iter().map(|&number| key(self.prepared.seed, number)));
@@ -339,6 +361,7 @@ impl<'a> Work<'a> {
                 break;
             }
         }
+
         match self.table.get_many(&keys)?.iter().position(Lookup::is_found) {
             Some(at) => Err(Error::Wrong(format!("deleted key {:02x?} is found", keys[at]))),
             None => Ok(()),

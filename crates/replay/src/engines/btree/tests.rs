@@ -86,13 +86,16 @@ fn tables_saved_together_become_durable_together() {
         save(&engine, &mut tables, 1).unwrap();
         (engine, tables)
     };
+
     let calls_of = |disk: &Arc<SimDisk>| {
         let (engine, mut tables) = lay_out(disk);
         let before = disk.calls();
         save(&engine, &mut tables, 2).unwrap();
         before..disk.calls()
     };
-    let (mut older, mut newer) = (0, 0);
+
+    let mut older = 0;
+    let mut newer = 0;
     for call in calls_of(&SimDisk::new(1)) {
         for survival in [Survival::Nothing, Survival::Everything] {
             let disk = SimDisk::new(1);
@@ -114,6 +117,7 @@ fn tables_saved_together_become_durable_together() {
             }
         }
     }
+
     assert!(older > 0 && newer > 0, "{older} {newer}");
 }
 

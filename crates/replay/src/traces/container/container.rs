@@ -38,6 +38,7 @@ impl<R: BufRead> Rows<R> {
         if magic != family.magic() {
             return Err(Error::Magic { expected: family, found: *magic });
         }
+
         let version = version.first_chunk().expect("twelve bytes were read");
         #[expect(clippy::big_endian_bytes, reason = "the format of others")]
         let found = i32::from_be_bytes(*version);
@@ -45,12 +46,14 @@ impl<R: BufRead> Rows<R> {
             return Err(Error::UnknownVersion { family, found });
         }
         let broken = |what| Error::Header { offset: PREAMBLE_BYTES as u64, what };
+
         let bytes = match rows.length()? {
             Length::Bytes(bytes) if bytes <= HEADER_BYTES_MAX => bytes,
             Length::Bytes(bytes) => return Err(broken(Malformed::TooLong(bytes))),
             Length::Cut | Length::End => return Err(broken(Malformed::Short)),
             Length::Endless => return Err(broken(Malformed::Number)),
         };
+
         if !rows.read(bytes, &mut header)? {
             return Err(broken(Malformed::Short));
         }
@@ -78,6 +81,7 @@ impl<R: BufRead> Rows<R> {
         let place = self.place();
         let mut input = Input::new(&self.row);
         let decoded = input.read().and_then(|row| input.finish().map(|()| row));
+
         decoded.map(Some).map_err(|what| Error::Malformed {
             row: place.row,
             offset: place.offset + input.offset(),
@@ -89,8 +93,10 @@ impl<R: BufRead> Rows<R> {
     ///
     /// Memory grows as bytes are there, not as the length says.
     fn next(&mut self) -> Result<bool> {
-        let (row, offset) = (self.next, self.offset);
+        let row = self.next;
+        let offset = self.offset;
         let broken = |what| Error::Malformed { row, offset, what };
+
         let bytes = match self.length()? {
             Length::Bytes(bytes) if bytes <= self.family.row_bytes_max() => bytes,
             Length::Bytes(bytes) => return Err(broken(Malformed::TooLong(bytes))),
@@ -98,6 +104,7 @@ impl<R: BufRead> Rows<R> {
             Length::Cut => return Err(Error::TruncatedTrace { row, offset }),
             Length::Endless => return Err(broken(Malformed::Number)),
         };
+
         self.row_offset = self.offset;
         let mut bytes_of_row = std::mem::take(&mut self.row);
         let is_whole = self.read(bytes, &mut bytes_of_row)?;
@@ -106,12 +113,13 @@ impl<R: BufRead> Rows<R> {
             return Err(Error::TruncatedTrace { row, offset });
         }
         self.next += 1;
+
         Ok(true)
     }
 
     /// Where the present row is.
-    pub(super) fn place(&self) -> Place {
-        Place { row: self.next.saturating_sub(1), offset: self.row_offset }
+    pub(super) fn place(&self) -> RowPlace {
+        RowPlace { row: self.next.saturating_sub(1), offset: self.row_offset }
     }
 
     /// Replaces `bytes` by the next `count` ones; `false` if there are fewer.
@@ -129,7 +137,8 @@ impl<R: BufRead> Rows<R> {
             let Some(byte) = self.byte()? else {
                 return Ok(if at == 0 { Length::End } else { Length::Cut });
             };
-            let (bits, shift) = (u64::from(byte & 0x7F), 7 * at);
+            let bits = u64::from(byte & 0x7F);
+            let shift = 7 * at;
             if bits << shift >> shift != bits {
                 return Ok(Length::Endless);
             }
@@ -138,6 +147,7 @@ impl<R: BufRead> Rows<R> {
                 return Ok(Length::Bytes(number));
             }
         }
+
         Ok(Length::Endless)
     }
 
@@ -170,7 +180,7 @@ enum Length {
 
 /// Where a row is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct RowPlace {
     /// Its number.
     pub(super) row: u64,
     /// Where its bytes begin.

@@ -307,6 +307,7 @@ where
     if has_list && tag == LIST_TAG {
         return Ok(Op::List(input.read()?));
     }
+
     let op = match tag - u8::from(has_list && tag > LIST_TAG) {
         0 => Op::Empty { context: input.read()?, to: input.read()? },
         1 => Op::OfValue { context: input.read()?, value: input.read()?, to: input.read()? },
@@ -336,6 +337,7 @@ where
         19 => Op::FoldEnd { count: input.number()? },
         _ => return Err(Malformed::Tag { kind: "operation on a tree", tag }),
     };
+
     Ok(op)
 }
 
@@ -349,6 +351,7 @@ impl<T: Encode> Encode for TreeOperation<'_, T, bool, ()> {
                 part.encode(out);
             }
         };
+
         match self {
             Op::Empty { context, to } => put(0, &[context, to]),
             Op::OfValue { context, value, to } => put(1, &[context, value, to]),

@@ -64,6 +64,7 @@ impl<'a> Decode<'a> for Operation<'a> {
             let (key, answer) = input.read()?;
             Ok(Self::Ask { question, key, answer, context: input.read()? })
         };
+
         match input.u8()? {
             0 => Ok(Self::Checkout { commit: input.read()?, context: input.read()? }),
             1 => {
@@ -231,6 +232,7 @@ impl<W: Write> Recorder<W> {
             Question::Mem => 5,
             Question::MemTree => 6,
         };
+
         self.write(tag, |row| {
             put_path(row, path);
             row.u8(u8::from(answer));

@@ -13,7 +13,7 @@ use super::limits::Family;
 
 /// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum Lookup<'a> {
     /// This value.
     Value(&'a [u8]),
     /// A value of this MD5.
@@ -33,7 +33,7 @@ pub struct Times {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[expect(missing_docs, reason = "named as where it was recorded; `to` is what is made")]
 pub enum Event<'a> {
-    Tree(TreeOperation<'a, u64, Option<Found<'a>>, &'a [u8]>),
+    Tree(TreeOperation<'a, u64, Option<Lookup<'a>>, &'a [u8]>),
     FindTree {
         context: u64,
         key: Key<'a>,
@@ -69,7 +69,7 @@ pub enum Event<'a> {
     Find {
         context: u64,
         key: Key<'a>,
-        found: Option<Found<'a>>,
+        found: Option<Lookup<'a>>,
     },
     GetProtocol {
         context: u64,
@@ -221,7 +221,7 @@ pub enum Event<'a> {
     Split,
 }
 
-impl<'a> Decode<'a> for Found<'a> {
+impl<'a> Decode<'a> for Lookup<'a> {
     fn decode(input: &mut Input<'a>) -> std::result::Result<Self, Malformed> {
         match input.u8()? {
             0 => Ok(Self::Value(input.read()?)),
@@ -344,7 +344,8 @@ impl<'a> Event<'a> {
                 Ok(Self::Checkout { commit, to, times: input.read()? })
             }
             28 => {
-                let (commit, to) = (input.read()?, made(input)?);
+                let commit = input.read()?;
+                let to = made(input)?;
                 Ok(Self::CheckoutExn { commit, to, times: input.read()? })
             }
             29 => Ok(Self::Close),

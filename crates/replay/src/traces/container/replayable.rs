@@ -327,6 +327,7 @@ impl Encode for Event<'_> {
                 part.encode(out);
             }
         };
+
         match self {
             Self::Tree(operation) => put(0, &[operation]),
             Self::FindTree { context, key, to } => put(1, &[context, key, to]),
@@ -424,11 +425,13 @@ impl<W: Write> Recorder<W> {
             out.number(*level);
             out.string(hash);
         };
+
         header.initial.is_some().encode(&mut out);
         header.initial.iter().for_each(|initial| pair(initial, &mut out));
         pair(&header.last, &mut out);
         out.number(header.block_count);
         let rows = RowsWriter::with_header(output, Family::Replayable, &out.0)?;
+
         Ok(Self { rows, events: EventsBuf::default() })
     }
 

@@ -335,7 +335,8 @@ fn a_length_that_no_row_has_is_refused_without_reading_it() {
         matches!(end, Some(Error::Malformed { row: 0, offset: 13, what }) if what == too_long),
         "{end:?}"
     );
-    // The longest length with no bytes behind it: the reader takes no more memory than the file has bytes.
+    // The longest length with no bytes behind it: the reader takes no more memory than the file has
+    // bytes.
     let cut = [&start[..13], &[0x80, 0x80, 0x80, 0x20, 1]].concat();
     let (_, end) = read_irmin(&cut);
     assert!(matches!(end, Some(Error::TruncatedTrace { row: 0, offset: 13 })), "{end:?}");
@@ -775,7 +776,7 @@ fn name_of(text: &str) -> String {
 
 #[test]
 fn every_event_of_a_raw_trace_is_read() {
-    use raw::{Event, Events, Found, Times};
+    use raw::{Event, Events, Lookup, Times};
     let trace = raw_trace();
     let mut events = Events::open(trace.as_slice()).unwrap();
     let mut names = Vec::new();
@@ -784,7 +785,7 @@ fn every_event_of_a_raw_trace_is_read() {
         match names.len() {
             5 => assert!(matches!(
                 event,
-                Event::Tree(TreeOperation::Find { tree: 1, found: Some(Found::Md5(b"55")), .. })
+                Event::Tree(TreeOperation::Find { tree: 1, found: Some(Lookup::Md5(b"55")), .. })
             )),
             20 => assert_eq!(
                 event,
@@ -796,7 +797,7 @@ fn every_event_of_a_raw_trace_is_read() {
                     count: 4
                 }))
             ),
-            30 => assert!(matches!(event, Event::Find { found: Some(Found::Value(b"v")), .. })),
+            30 => assert!(matches!(event, Event::Find { found: Some(Lookup::Value(b"v")), .. })),
             33 => assert!(matches!(event, Event::MerkleTree { has_raw_leaves: true, .. })),
             47 => assert_eq!(event, Event::Checkout { commit: b"hh", to: Some(2), times }),
             54 => assert_eq!(event, Event::CommitGenesisEnd { commit: Some(b"hh"), at: 1.0 }),

@@ -67,6 +67,7 @@ impl Op {
         let mut input = Reader::new(body);
         let tag = input.u8()?;
         let kind = *dialect.kinds().get(usize::from(tag)).ok_or(Malformed::Tag(tag))?;
+
         let op = match kind {
             Kind::Flush => Self::Flush,
             Kind::Clear => Self::Clear,
@@ -89,6 +90,7 @@ impl Op {
                 }
             }
         };
+
         match input.rest().len() {
             0 => Ok(op),
             bytes => Err(Malformed::Excess(bytes)),
@@ -121,6 +123,7 @@ impl Op {
             Self::Remove { key } => put_key(&mut out, 4, key),
             Self::Clear | Self::RoMem { .. } | Self::RoFind { .. } => return None,
         }
+
         Some(out)
     }
 }
@@ -146,6 +149,7 @@ pub(super) fn varint(input: &mut Reader<'_>) -> Result<u64, Malformed> {
             return Ok(number);
         }
     }
+
     Err(Malformed::Number)
 }
 
@@ -167,6 +171,7 @@ fn key(dialect: Dialect, input: &mut Reader<'_>) -> Result<[u8; KEY_BYTES], Malf
         Dialect::Recorder => input.take(KEY_BYTES)?,
         Dialect::RecorderStrings | Dialect::Migration | Dialect::Mirage => string(input)?,
     };
+
     match (dialect, bytes.len()) {
         (Dialect::Migration | Dialect::Mirage | Dialect::RecorderStrings, TEXT_CHARS) => {
             key_of_text(bytes)

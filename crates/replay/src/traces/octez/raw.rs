@@ -14,7 +14,7 @@ use terrane::context::Store;
 
 use super::{Operation, Replay, Result, truncated};
 use crate::monitor::Monitor;
-use crate::traces::container::raw::{self, Events, Found};
+use crate::traces::container::raw::{self, Events, Lookup};
 use crate::traces::container::replayable::{Event, EventsBuf, MadeCommit, Tracker, UsedCommit};
 use crate::traces::container::{self, Fold, Scoped, TreeOperation};
 use crate::traces::irmin::{Options, Report};
@@ -36,6 +36,7 @@ pub fn replay(
     let mut events = EventsBuf::default();
     let mut last_block = Numbers::default();
     let start = Instant::now();
+
     while options.until.is_none_or(|until| replay.place.block < until) {
         let block_start = Instant::now();
         match read_block(&mut trace, &mut events) {
@@ -51,6 +52,7 @@ pub fn replay(
         replay.report.blocks.record(block_start.elapsed());
         replay.ended_block(options.collection, options.until, monitor)?;
     }
+
     replay.report.wall_s = start.elapsed().as_secs_f64();
     Ok(replay.report)
 }
@@ -69,6 +71,7 @@ fn read_block<R: BufRead>(
             }
         }
     }
+
     Ok(false)
 }
 
@@ -218,7 +221,7 @@ fn store_event(event: raw::Event<'_>) -> Option<Event<'_>> {
 }
 
 fn tree_operation<'a>(
-    operation: TreeOperation<'a, u64, Option<Found<'a>>, &'a [u8]>,
+    operation: TreeOperation<'a, u64, Option<Lookup<'a>>, &'a [u8]>,
 ) -> Option<Operation<'a>> {
     use TreeOperation as Op;
     Some(match operation {

@@ -73,11 +73,13 @@ impl Map for BtreeMap {
                 IndexReader::open(self.disk.clone(), &self.dir, &config)?
             }
         };
+
         if std::mem::take(&mut self.is_behind) {
             reader.sync()?;
         }
         let found = reader.find(key)?;
         self.reader = Some(reader);
+
         Ok(found)
     }
 
