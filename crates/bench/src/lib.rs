@@ -1,4 +1,7 @@
-//! Benchmarks of the engines of Terrane: fixed workloads whose every result is checked, and the instruments that measure them.
+//! Benchmarks of the engines of Terrane, and the instruments that measure them.
+//!
+//! A benchmark is a library function with options and a serialisable report; the command line
+//! parses arguments and prints. Begin with [`workloads`].
 
 #![forbid(unsafe_code)]
 

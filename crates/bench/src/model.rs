@@ -1,8 +1,8 @@
-//! What a lookup costs in reads, predicted from the memory that a table is given.
+//! Model of the reads of a lookup, from the memory that a table is given.
 //!
-//! A table is one large last run and `upper_runs` smaller ones above it, which together hold the share
-//! `upper_ratio` of all entries. Memory per entry, in bytes, goes to filters of the upper runs, to the index, to the
-//! filter of the last run and to a cache of pages:
+//! A table is one large last run and `upper_runs` smaller ones above it, which together hold the
+//! share `upper_ratio` of all entries. Memory per entry, in bytes, goes to filters of the upper
+//! runs, to the index, to the filter of the last run and to a cache of pages:
 //!
 //! ```text
 //! memory = φ·b_up/8 + ci·w/c + (1 − φ)·b_last/8 + dc·E
@@ -10,18 +10,19 @@
 //! miss   = [R·ε(b_up) + ε(b_last)] · (2 − ci)
 //! ```
 //!
-//! with φ = `upper_ratio`, R = `upper_runs`, w index bytes a page, c entries a page, E bytes an entry, b bits of a
-//! filter per key, ε its false-positive rate, ci and dc the shares of index and pages that are in memory. Not
-//! modelled: skew, merges in flight (more runs, pages that they push out), a first level whose runs overlap, blobs,
-//! values of several pages, CPU.
+//! with φ = `upper_ratio`, R = `upper_runs`, w index bytes a page, c entries a page, E bytes an
+//! entry, b bits of a filter per key, ε its false-positive rate, ci and dc the shares of index and
+//! pages that are in memory. Not modelled: skew, merges in flight (more runs, pages that they push
+//! out), a first level whose runs overlap, blobs, values of several pages, CPU.
 //!
-//! The best split is found by search: the filters of the upper runs are paid first, the index takes what it can of
-//! the rest, and only once it fits, the filter of the last run gets something; what remains is cache.
+//! The best split is found by search: the filters of the upper runs are paid first, the index takes
+//! what it can of the rest, and only once it fits, the filter of the last run gets something; what
+//! remains is cache.
 
 use serde::{Deserialize, Serialize};
 use terrane::lsm::MemoryGoal;
 
-/// What a filter costs and gives.
+/// Kind of a filter, which decides its bits and its false-positive rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilterKind {
@@ -46,7 +47,7 @@ impl FilterKind {
     }
 }
 
-/// What memory is to be spent for.
+/// Kind of lookups that memory is spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
@@ -77,7 +78,8 @@ pub struct Shape {
 }
 
 impl Default for Shape {
-    /// Levelled with a size ratio of 10, entries of 142 bytes, an Elias–Fano index of 1.5 bytes a page.
+    /// Levelled with a size ratio of 10, entries of 142 bytes, an Elias–Fano index of 1.5 bytes a
+    /// page.
     fn default() -> Self {
         Self {
             upper_ratio: 0.1,
@@ -113,7 +115,8 @@ impl Prediction {
     /// Reads of a lookup if this share of the keys is absent.
     #[must_use]
     pub fn io_per_get(&self, absent_ratio: f64) -> f64 {
-        let (hit, miss) = (self.predicted_io_per_hit, self.predicted_io_per_miss);
+        let hit = self.predicted_io_per_hit;
+        let miss = self.predicted_io_per_miss;
         hit.mul_add(1.0 - absent_ratio, miss * absent_ratio)
     }
 
@@ -126,7 +129,8 @@ impl Prediction {
     }
 }
 
-/// Most bits per key that are tried for the upper runs and for the last one, in steps of the search.
+/// Most bits per key that are tried for the upper runs and for the last one, in steps of the
+/// search.
 const UPPER_STEPS: u32 = 240;
 const LAST_STEPS: u32 = 80;
 
@@ -145,11 +149,12 @@ impl From<Goal> for MemoryGoal {
 }
 
 impl Shape {
-    /// The best split of `memory_ratio` bytes for each byte of keys and values. Of equal ones the first found: the
-    /// one with the smallest filters.
+    /// The best split of `memory_ratio` bytes for each byte of keys and values. Of equal ones the
+    /// first found: the one with the smallest filters.
     #[must_use]
     pub fn predict(&self, memory_ratio: f64, goal: Goal) -> Prediction {
         let memory = memory_ratio * self.entry_bytes;
+
         let mut best = self.cost(memory_ratio, [0.0, 0.0], [0.0, 0.0]);
         let mut is_first = true;
         for step in 0..=UPPER_STEPS {
@@ -164,16 +169,18 @@ impl Shape {
                 }
             }
         }
+
         best
     }
 
-    /// What can be done with the `rest` of the memory per entry, in bytes.
+    /// Returns the candidate splits of the `rest` of the memory, in bytes per entry.
     fn splits(&self, memory_ratio: f64, upper_bits: f64, rest: f64) -> Vec<Prediction> {
         let index = self.index_bytes_per_page / self.entries_per_page;
         if rest < index {
             return vec![self.cost(memory_ratio, [upper_bits, 0.0], [rest / index, 0.0])];
         }
         let rest = rest - index;
+
         (0..=LAST_STEPS)
             .map(|step| f64::from(step) / LAST_STEPS_PER_BIT)
             .map(|bits| (bits, rest - (1.0 - self.upper_ratio) * bits / 8.0))
@@ -185,13 +192,16 @@ impl Shape {
             .collect()
     }
 
-    /// What lookups cost with these bits per key (upper runs, last run) and these shares (index, pages) in memory.
+    /// Returns the cost of lookups with these bits per key (upper runs, last run) and these shares
+    /// (index, pages) in memory.
     fn cost(&self, memory_ratio: f64, bits: [f64; 2], cached: [f64; 2]) -> Prediction {
         let ([upper_bits, last_bits], [index, data]) = (bits, cached);
-        let (phi, runs) = (self.upper_ratio, self.upper_runs);
+        let phi = self.upper_ratio;
+        let runs = self.upper_runs;
         let upper = self.filter.false_positive_rate(upper_bits);
         let last = self.filter.false_positive_rate(last_bits);
         let hit = 1.0 + (1.0 - phi) * runs * upper + phi * (runs / 2.0) * upper;
+
         Prediction {
             memory_ratio,
             upper_filter_bits: upper_bits,
@@ -220,8 +230,8 @@ mod tests {
         Shape { upper_ratio, upper_runs, ..levelled(index) }
     }
 
-    /// Compares hits and misses with what is printed, rounded to as many digits as that has. Fewer than three digits
-    /// were rounded from three: 2.0547 is printed as 2.055 and as 2.06.
+    /// Compares hits and misses with what is printed, rounded to as many digits as that has. Fewer
+    /// than three digits were rounded from three: 2.0547 is printed as 2.055 and as 2.06.
     fn check(shape: Shape, goal: Goal, row: [&str; 7]) {
         for (memory, printed) in MEMORY.into_iter().zip(row) {
             let found = shape.predict(memory, goal);
@@ -250,6 +260,7 @@ mod tests {
             ".992/1.00",
             ".972/1.00",
         ];
+
         check(levelled(1.5), Goal::Hit, hit);
         let row = [
             "2.06/2.08",
@@ -260,6 +271,7 @@ mod tests {
             "1.000/.001",
             ".980/.001",
         ];
+
         check(levelled(1.5), Goal::Balanced, row);
         let row = [
             "2.48/2.51",
@@ -270,6 +282,7 @@ mod tests {
             "1.000/.009",
             ".983/.002",
         ];
+
         check(Shape { filter: FilterKind::Bloom, ..levelled(1.5) }, Goal::Balanced, row);
         let row = [
             "3.99/4.28",
@@ -280,6 +293,7 @@ mod tests {
             "1.000/.002",
             ".981/.001",
         ];
+
         check(with(0.25, 5.0, 1.5), Goal::Balanced, row);
         let row = [
             "6.78/8.09",
@@ -290,6 +304,7 @@ mod tests {
             "1.001/.004",
             ".982/.001",
         ];
+
         check(with(0.37, 9.0, 1.5), Goal::Balanced, row);
         let row = [
             "2.19/2.20",
@@ -300,6 +315,7 @@ mod tests {
             "1.000/.004",
             ".982/.001",
         ];
+
         check(levelled(8.25), Goal::Balanced, row);
         let row = [
             "7.48/8.73",
@@ -310,6 +326,7 @@ mod tests {
             "1.002/.013",
             ".983/.001",
         ];
+
         check(with(0.37, 9.0, 8.25), Goal::Balanced, row);
         let row = [
             "2.19/2.20",
@@ -320,6 +337,7 @@ mod tests {
             "1.001/.019",
             ".984/.001",
         ];
+
         check(levelled(16.0), Goal::Balanced, row);
         let row = [
             "2.19/2.20",
@@ -330,6 +348,7 @@ mod tests {
             "1.007/.10",
             ".986/.001",
         ];
+
         check(levelled(25.0), Goal::Balanced, row);
     }
 

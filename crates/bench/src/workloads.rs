@@ -1,7 +1,28 @@
-//! Benchmarks of the engines: fixed workloads, whose every result is checked.
+//! Workloads: fixed work on the engines, every result of which is checked.
 //!
-//! Keys and values follow from a seed by the generator [`splitmix`], so a workload can be repeated to the
-//! byte. What a benchmark makes in a store it does not save: it is gone when the store is closed.
+//! | module      | command         | work                                                     |
+//! |-------------|-----------------|----------------------------------------------------------|
+//! | [`kvget`]   | `bench kvget`   | reads of random keys with little memory                  |
+//! | [`union`]   | `bench union`   | lookups while a union of tables is completed             |
+//! | [`upsert`]  | `bench upsert`  | upserts beside reading and inserting                     |
+//! | [`utxo`]    | `bench utxo`    | a set of unspent outputs under load                      |
+//! | [`index`]   | `bench index`   | an index of objects by hash, on several engines          |
+//! | [`context`] | `bench context` | blocks of Tezos on the context store                     |
+//! | [`radix`]   | `bench radix`   | Merkle-radix states on every back-end                    |
+//!
+//! Imports: [`instruments`](crate::instruments), [`model`](crate::model) and the crate of replays.
+//! No workload imports another, but for the shape of tables of [`utxo`] in [`kvget`]. Begin with
+//! [`utxo`].
+//!
+//! * Keys and values follow from a seed and a number by [`splitmix`], so a run can be repeated to
+//!   the byte and every value found is compared with its expected value.
+//! * Draws and comparisons are outside of every measured interval, or their time is reported.
+//! * A run saves nothing: its changes are gone when the store is closed, unless `--keep` asks
+//!   otherwise.
+//! * Rejected: a table of all live numbers in memory, which would be most of the memory of a run.
+//! * Rejected: draws from a formula, which never draw recent entries or draw them too often.
+//! * Rejected: a counting disk for the engine's share of reads. Users see the engine's own
+//!   statistics, and a wrapper would be part of the measured rate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,28 +30,22 @@ use std::time::Instant;
 
 use terrane::io::{Disk, MemoryDisk, RealDisk};
 use terrane::lsm::{Session, SessionOptions};
-
 use terrane::state_dir;
 use terrane_replay::engines::engine::EngineError;
 use terrane_replay::error::Class;
 use terrane_replay::store;
 use terrane_replay::traces::{container, index as index_trace};
 
-pub mod kvget;
-
+// Bottom-up: a module imports only from modules above it.
 pub mod union;
-
 pub mod upsert;
-
 pub mod utxo;
-
+pub mod kvget;
 pub mod index;
-
 pub mod context;
-
 pub mod radix;
 
-/// Why a benchmark ended early.
+/// Reason why a benchmark ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The engine failed.
@@ -63,7 +78,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Answer of the system.
         error: std::io::Error,
     },
     /// A trace cannot be read.
@@ -71,7 +86,7 @@ pub enum Error {
     Trace {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The rule that it breaks.
         error: index_trace::Error,
     },
     /// The disk is too small for what is asked.
@@ -100,7 +115,7 @@ impl Error {
         Self::Trace { path: path.to_owned(), error }
     }
 
-    /// How to react to it.
+    /// Returns the class of the error, from which the exit code follows.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
@@ -126,13 +141,14 @@ impl From<terrane::radix::Error> for Error {
     }
 }
 
-/// The outcome of a benchmark.
+/// Result of a benchmark.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What `SplitMix64` adds to its state at each step.
+/// Increment of the state of `SplitMix64` at each step.
 pub const SPLITMIX_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// One step of `SplitMix64` on the state `number`: different numbers give different, evenly spread ones.
+/// One step of `SplitMix64` on the state `number`. The function is a bijection, and its results are
+/// evenly spread.
 #[must_use]
 pub fn splitmix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(SPLITMIX_STEP);
@@ -141,7 +157,7 @@ pub fn splitmix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The most that any option may be: sums and products of several stay numbers.
+/// Upper bound of every option. Sums and products of several options stay within 64 bits.
 const OPTION_MAX: u64 = 100_000_000;
 
 /// Refuses an option below `least`, or so large that no machine could do what is asked.

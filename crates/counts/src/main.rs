@@ -1,9 +1,11 @@
-//! Fixed work on a table in memory, whose instructions `cargo xtask counts` has counted by callgrind.
+//! Fixed work on a table in memory, whose instructions `cargo xtask counts` has counted by
+//! callgrind.
 //!
-//! The entries are those of the benchmark `utxo`: 34-byte keys, 60-byte values, evenly spread. Everything
-//! follows from constants, and there is one thread, so each run executes the same instructions. What is counted
-//! happens in the functions that are called like a region; each prints what its instructions are to be divided
-//! by. Results are checked, since an engine that finds nothing would be the cheapest.
+//! The entries are those of the benchmark `utxo`: 34-byte keys, 60-byte values, evenly spread.
+//! Everything follows from constants, and there is one thread, so each run executes the same
+//! instructions. What is counted happens in the functions that are called like a region; each
+//! prints what its instructions are to be divided by. Results are checked, since an engine that
+//! finds nothing would be the cheapest.
 
 #![forbid(unsafe_code)]
 
@@ -143,16 +145,19 @@ fn updates(table: &mut Table) -> Outcome<()> {
         changes.extend((first..first + BATCH).map(|number| (key(number), None)));
         changes
     };
+
     let changes: Vec<_> = (0..BATCHES).map(|at| changes(at * BATCH)).collect();
     let batches: Vec<_> = changes.iter().map(|changes| batch(changes)).collect();
     region_updates(table, &batches)?;
     println!("operations {}", BATCHES * BATCH);
     println!("updates {}", 2 * BATCHES * BATCH);
     let live = table.count_exact()?;
+
     if live == ENTRIES { Ok(()) } else { Err(format!("{live} entries, not {ENTRIES}").into()) }
 }
 
-/// Updates of a table that makes each merge at once, so that it is known how many entries were written.
+/// Updates of a table that makes each merge at once, so that it is known how many entries were
+/// written.
 fn merges() -> Outcome<()> {
     let session = session()?;
     let mut table = session.new_table(&config(CompactionSchedule::OneShot))?;
@@ -160,10 +165,12 @@ fn merges() -> Outcome<()> {
     let batches: Vec<_> = changes.iter().map(|changes| batch(changes)).collect();
     region_updates(&mut table, &batches)?;
     let stats = session.stats();
+
     // In entries of the size that those there have.
     println!("written {}", stats.written_bytes * stats.entries / stats.bytes);
     let live = table.count_exact()?;
     let expected = MERGED_BATCHES * BATCH;
+
     if live == expected { Ok(()) } else { Err(format!("{live} entries, not {expected}").into()) }
 }
 
@@ -176,10 +183,12 @@ fn main() -> Outcome<()> {
     println!("keys {}", stats.lookups);
     println!("probes {probes}");
     println!("reads {}", stats.lookup_reads);
+
     updates(&mut table)?;
     merges()?;
     let filter = FilterPolicy::PerLevel(vec![LevelFilter::Ribbon(COLUMNS)]);
     let table = loaded(&session, &TableConfig { filter, ..config })?;
     println!("ribbon-probes {}", lookups(&table)?);
+
     Ok(())
 }

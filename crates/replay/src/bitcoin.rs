@@ -18,14 +18,11 @@
 //! A call never goes back to a block that it applied itself, hence no versions are held as
 //! duplicates here; durable points and the undo log serve every way back.
 
+// Bottom-up: a module imports only from modules above it.
 mod coins;
-
 mod block;
-
 mod error;
-
 mod files;
-
 mod headers;
 
 use std::collections::{HashMap, HashSet};
@@ -45,7 +42,7 @@ pub use self::error::Error;
 
 use self::block::{Counters, Plan};
 use self::coins::{Coin, SetHash};
-use self::files::{BlockFiles, Found, Location};
+use self::files::{BlockFiles, FoundHeader, Location};
 use self::headers::{Headers, Index, Placed};
 use crate::engines::engine::Engine;
 use crate::hex;
@@ -53,18 +50,18 @@ use crate::ledger::checkpoints::Names;
 use crate::ledger::history::History;
 use crate::monitor::{Monitor, Phase};
 
-/// What to replay, and how.
+/// Options of a replay.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The network whose blocks these are.
     pub network: Network,
     /// The height to stop at.
     pub until: Option<u32>,
-    /// The height to go back to before anything is replayed.
+    /// Height to go back to before the replay.
     pub rollback_to: Option<u32>,
-    /// How many of the newest blocks can be gone back to; at least 1.
+    /// Number of the newest blocks that can be gone back to; at least 1.
     pub keep_versions: u64,
-    /// After how many blocks the state is made durable, besides at the end; at least 1.
+    /// Blocks between two durable points, beside the one at the end; at least 1.
     pub checkpoint_every: u64,
 }
 
@@ -80,7 +77,7 @@ impl Default for Options {
     }
 }
 
-/// The outcome of a replay.
+/// Report of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Height of the newest block.
@@ -95,11 +92,11 @@ pub struct Report {
     pub outputs: u64,
     /// Unspent outputs.
     pub utxo_count: u64,
-    /// Their sum, in satoshi.
+    /// Sum of the unspent outputs, in satoshi.
     pub total_sat: u64,
-    /// The digest of the table.
+    /// Digest of the table.
     pub digest: String,
-    /// What Bitcoin Core's `gettxoutsetinfo` calls so.
+    /// Hash of the set of unspent outputs, as `gettxoutsetinfo` of Bitcoin Core computes it.
     pub hash_serialized_3: String,
     /// Blocks applied in this call.
     pub blocks: u64,
@@ -114,11 +111,11 @@ pub struct Report {
     pub resumed_from: Option<u64>,
 }
 
-/// Replays the blocks of `paths` on `engine`. Without paths it only goes back, or only reports.
+/// Replays the blocks of `paths` on `engine`. Without paths, the replay only goes back or reports.
 ///
 /// Cost: one bulk lookup and two batches per block; 88 bytes read per block of the input and each
-/// block of the best chain read once, twice on a branch that replaces blocks of the store; about 120
-/// bytes of memory per block of the input. The report reads the whole table once.
+/// block of the best chain read once, twice on a branch that replaces blocks of the store; about
+/// 120 bytes of memory per block of the input. The report reads the whole table once.
 ///
 /// # Errors
 /// See [`Error`]. Unless the engine failed, the state of the last good block is durable then.
@@ -140,6 +137,7 @@ pub fn replay(
     if let Err(Error::History(error)) = outcome {
         return Err(error.into());
     }
+
     // A bad block or an interruption must not cost the good blocks before it.
     replay.history.checkpoint()?;
     outcome?;
@@ -155,7 +153,7 @@ struct Replay<'a> {
     applying: Duration,
 }
 
-/// What the undo log says about a block.
+/// Note of a block in the undo log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Note {
     hash: BlockHash,
@@ -164,6 +162,7 @@ struct Note {
 }
 
 impl Replay<'_> {
+    /// Scans the headers, chooses the chain with the most work, and applies its blocks.
     fn run(&mut self, paths: &[PathBuf]) -> Result<(), Error> {
         if let Some(height) = self.options.rollback_to {
             self.rollback(height.into())?;
@@ -173,15 +172,19 @@ impl Replay<'_> {
         }
         let mut files = BlockFiles::new(self.options.network, paths)?;
         let (mut headers, own) = self.own_blocks()?;
+
+        // Headers without proof of work are set aside: they may be damage of a block of the best
+        // chain.
         let mut workless = Vec::new();
         let damage = files.scan(self.monitor, |found| {
-            let Found { hash, header, location, has_work } = found;
+            let FoundHeader { hash, header, location, has_work } = found;
             if has_work {
                 headers.add_block(hash, header.prev_blockhash, header.work(), location);
             } else {
                 workless.push(found);
             }
         })?;
+
         self.check_stop()?;
         headers.connect(&genesis_block(self.options.network).block_hash());
         let best = headers.best();
@@ -190,6 +193,7 @@ impl Replay<'_> {
             let no_genesis = Error::NoGenesis { network: self.options.network };
             return Err(damage.into_iter().chain(faulty.error).next().unwrap_or(no_genesis));
         };
+
         self.warn_about_others(&headers, best, &mut files)?;
 
         let applying = Instant::now();
@@ -199,7 +203,8 @@ impl Replay<'_> {
         for warning in faulty.warnings {
             self.monitor.warn(&warning);
         }
-        // Only now: the good blocks before the damage have been applied.
+
+        // The error comes last, so that the good blocks before the damage have been applied.
         match damage.into_iter().chain(faulty.error).next() {
             Some(error) => Err(error),
             None => Ok(()),
@@ -224,8 +229,9 @@ impl Replay<'_> {
 
     /// Returns a tree of the store's own blocks, and their heights by hash.
     fn own_blocks(&self) -> Result<(Headers, HashMap<BlockHash, u64>), Error> {
-        let (mut headers, mut own) = (Headers::default(), HashMap::new());
-        // The tip goes first: among chains of equal work the store's stands.
+        let mut headers = Headers::default();
+        let mut own = HashMap::new();
+        // The tip goes first, so that among chains of equal work the chain of the store wins.
         for tip in self.history.notes()?.into_iter().rev() {
             let note = Note::parse(&tip.note)?;
             headers.add_root(note.hash, height(tip.block)?, note.work);
@@ -234,7 +240,7 @@ impl Replay<'_> {
         Ok((headers, own))
     }
 
-    /// Warns of blocks that lead nowhere, and of damage in stale ones.
+    /// Warns of blocks that connect to no known block, and of damage in stale blocks.
     fn warn_about_others(
         &mut self,
         headers: &Headers,
@@ -243,10 +249,11 @@ impl Replay<'_> {
     ) -> Result<(), Error> {
         let mut followed: HashSet<Index> = headers.chain(Some(best)).collect();
         if let Some(tip) = self.history.tip() {
-            // What the store has is not judged again, even where the best chain leaves it.
+            // Blocks in the store are not judged again, even where the best chain leaves them.
             let tip = headers.find(&Note::parse(&tip.note)?.hash);
             followed.extend(headers.chain(tip));
         }
+
         let mut unconnected = 0_u64;
         for index in headers.indexes().filter(|index| !followed.contains(index)) {
             self.check_stop()?;
@@ -254,7 +261,7 @@ impl Replay<'_> {
                 unconnected += 1;
                 continue;
             };
-            // Below what the store keeps, its own blocks cannot be told from stale ones.
+            // Below the oldest kept block, a block of the store looks like a stale block.
             let below_kept = self.history.oldest().is_some_and(|oldest| u64::from(height) < oldest);
             let Some(location) = location.filter(|_| !below_kept) else { continue };
             let block = match files.read(location) {
@@ -266,19 +273,21 @@ impl Replay<'_> {
                 Err(error) => return Err(error),
             };
             if let Err(fault) = block.and_then(|block| block::check_commitments(&block)) {
-                let (path, offset) = (files.path(location.file), location.offset);
+                let path = files.path(location.file);
+                let offset = location.offset;
                 let fault = Box::new(fault);
                 let error = Error::Block { height, hash, path, offset, fault };
                 self.monitor.warn(&format_args!("on a stale branch: {error}"));
             }
         }
+
         if unconnected > 0 {
             self.monitor.warn(&format_args!("{unconnected} blocks connect to no known block"));
         }
         Ok(())
     }
 
-    /// Leads the state to `best`, or to its ancestor at the height to stop at.
+    /// Moves the state to `best`, or to its ancestor at the height to stop at.
     fn follow(
         &mut self,
         headers: &Headers,
@@ -292,6 +301,8 @@ impl Replay<'_> {
         if tip.as_ref().is_some_and(|tip| end.work <= tip.work) {
             return Ok(());
         }
+
+        // The path goes from the target down to the first block that the store has.
         let mut path = Vec::new();
         let mut fork = None;
         for index in headers.chain(Some(target)) {
@@ -302,9 +313,12 @@ impl Replay<'_> {
             }
             path.push(placed);
         }
+
         if let (None, Some(oldest)) = (fork, self.history.oldest()) {
             return Err(Error::ForkTooDeep { hash: end.hash, oldest });
         }
+
+        // The store leaves its own blocks only for a branch with more work whose blocks are whole.
         let mut damage = None;
         if let (Some(fork), Some(tip)) = (fork, tip) {
             if self.history.tip().is_some_and(|tip| fork < tip.block) {
@@ -315,6 +329,7 @@ impl Replay<'_> {
             }
             self.rollback(fork)?;
         }
+
         let total = path.len() as u64;
         let mut unsaved = 0;
         while let Some(placed) = path.pop() {
@@ -328,12 +343,13 @@ impl Replay<'_> {
             }
             self.monitor.progress(Phase::Replay, self.blocks, Some(total));
         }
+
         damage.map_or(Ok(()), Err)
     }
 
-    /// Cuts a path, of which the first block is the last element, at its first damaged block and
-    /// returns what is wrong with that one. So the store's own blocks are left only for a branch that
-    /// is known to be better as far as it is whole.
+    /// Cuts a path, whose last element is its first block, at its first damaged block, and returns
+    /// the damage. The store thus leaves its own blocks only for a branch that is better as far as
+    /// it is whole.
     fn cut_at_damage(
         &mut self,
         path: &mut Vec<Placed>,
@@ -351,9 +367,11 @@ impl Replay<'_> {
                 Err(error) => return Err(error),
             }
         }
+
         Ok(None)
     }
 
+    /// Applies one block: one bulk lookup, and one batch on the state and one on the log.
     fn apply(
         &mut self,
         placed: &Placed,
@@ -363,26 +381,30 @@ impl Replay<'_> {
         let Placed { hash, height, work, .. } = *placed;
         let (block, location) = self.read_intact(placed, headers, files)?;
         let faulty = |fault| {
-            let (path, offset, fault) =
-                (files.path(location.file), location.offset, Box::new(fault));
+            let path = files.path(location.file);
+            let offset = location.offset;
+            let fault = Box::new(fault);
             Error::Block { height, hash, path, offset, fault }
         };
+
         let plan = Plan::new(&block, height).map_err(faulty)?;
         let keys = plan.keys();
         let values = self.history.state().get_many(&keys)?;
         self.lookups += keys.len() as u64;
+
         let before = match self.history.tip() {
             Some(tip) => Note::parse(&tip.note)?.counters,
             None => Counters::default(),
         };
+
         let note = Note { hash, work, counters: before.plus(plan.counters()) };
         let changes = plan.changes(values).map_err(faulty)?;
         self.history.append(height.into(), note.encode(), &changes)?;
         Ok(())
     }
 
-    /// Reads a block of which all is well that it says about itself, and tells where it lay. Of
-    /// several copies the first such one is taken; without any, the error is that of the first copy.
+    /// Reads the first copy of a block that passes all checks, and returns it with its location. If
+    /// no copy passes, the error is that of the first copy.
     fn read_intact(
         &mut self,
         placed: &Placed,
@@ -410,17 +432,20 @@ impl Replay<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            let (path, offset, fault) =
-                (files.path(location.file), location.offset, Box::new(fault));
+            let path = files.path(location.file);
+            let offset = location.offset;
+            let fault = Box::new(fault);
             damage.push(Error::Block { height, hash, path, offset, fault });
         }
+
         let in_no_file = Error::Corrupt("a block to be applied lies in no file");
         Err(damage.into_iter().next().unwrap_or(in_no_file))
     }
 
-    /// Reads the whole table for the figures that it alone can give.
+    /// Reads the whole table for the digest, the hash and the sums of the report.
     fn report(self, resumed_from: Option<u64>, started: Instant) -> Result<Report, Error> {
-        let (mut digest, mut hash) = (StateDigest::default(), SetHash::default());
+        let mut digest = StateDigest::default();
+        let mut hash = SetHash::default();
         let mut cursor = self.history.state().scan(&[])?;
         while let Some(entry) = cursor.next()? {
             let coin = Coin::parse(&entry.key, &entry.value);
@@ -431,13 +456,16 @@ impl Replay<'_> {
                 self.check_stop()?;
             }
         }
+
         drop(cursor);
+
         let tip = self.history.tip();
         let note = tip.map(|tip| Note::parse(&tip.note)).transpose()?;
         let counters = note.map(|note| note.counters).unwrap_or_default();
         let applying_s = self.applying.as_secs_f64().max(f64::EPSILON);
         #[expect(clippy::cast_precision_loss, reason = "rates are approximate")]
         let per_second = |count: u64| count as f64 / applying_s;
+
         Ok(Report {
             height: tip.map(|tip| tip.block),
             tip: note.map(|note| note.hash.to_string()),
@@ -472,10 +500,10 @@ struct FaultyHeaders {
 
 /// Tells headers without work that stand in the way from those of stale branches. A header's own
 /// account of its parent is all there is to go by. If the best chain does not pass that parent, the
-/// header is not missed; nor if it goes on above it, unless there are blocks that connect to nothing,
-/// which may be what follows the header.
+/// header is not missed; nor if it goes on above it, unless there are blocks that connect to
+/// nothing, which may be what follows the header.
 fn judge_headers(
-    workless: &[Found],
+    workless: &[FoundHeader],
     headers: &Headers,
     best: Option<Index>,
     until: Option<u32>,
@@ -484,8 +512,10 @@ fn judge_headers(
     let mut judged = FaultyHeaders { warnings: Vec::new(), error: None };
     let is_torn = headers.indexes().any(|index| headers.placed(index).is_none());
     let followed: HashSet<Index> = headers.chain(best).collect();
+
     for found in workless {
-        let (path, offset) = (files.path(found.location.file), found.location.offset);
+        let path = files.path(found.location.file);
+        let offset = found.location.offset;
         let error = Error::ProofOfWork { path, offset, hash: found.hash };
         let parent = headers.find(&found.header.prev_blockhash);
         let missed = match parent.and_then(|parent| Some((parent, headers.placed(parent)?))) {
@@ -502,6 +532,7 @@ fn judge_headers(
             judged.warnings.push(format!("on a stale branch: {error}"));
         }
     }
+
     judged
 }
 
@@ -523,6 +554,7 @@ impl Note {
         let Some((work, rest)) = rest.split_first_chunk::<32>() else { return Err(damaged) };
         let (counters, []) = rest.as_chunks::<8>() else { return Err(damaged) };
         let [transactions, inputs, outputs] = *counters else { return Err(damaged) };
+
         Ok(Self {
             hash: BlockHash::from_byte_array(*hash),
             work: Work::from_le_bytes(*work),

@@ -1,8 +1,8 @@
 //! Replay of a neutral history of changes, with the checks that it carries.
 //!
 //! A history is text, one record a line, and knows nothing of engines; the format is described in
-//! the contract of the command and read by the module `record`. Records of a block are gathered, then the
-//! block is one bulk lookup and one atomic batch of its net change.
+//! the contract of the command and read by the module `record`. Records of a block are gathered,
+//! then the block is one bulk lookup and one atomic batch of its net change.
 //!
 //! The note of a block in the undo log:
 //!
@@ -22,12 +22,10 @@
 //! one that goes on where the store is; the start tells where an input began that was replayed in
 //! part, even if the block before it is no longer kept.
 
+// Bottom-up: a module imports only from modules above it.
 mod input;
-
 mod record;
-
 mod error;
-
 mod block;
 
 use std::collections::BTreeMap;
@@ -39,7 +37,7 @@ use serde::Serialize;
 use terrane::lsm::StateDigest;
 
 pub use self::error::Error;
-pub use self::input::{LINE_BYTES_MAX, Place};
+pub use self::input::{LINE_BYTES_MAX, LinePlace};
 pub use self::record::Malformed;
 
 use self::block::{ChainId, Disagreement, EMPTY_CHAIN, OpenBlock};
@@ -52,16 +50,16 @@ use crate::ledger::history::History;
 use crate::ledger::ledger::Ledger;
 use crate::monitor::{Monitor, Phase};
 
-/// How to replay.
+/// Options of a replay.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Go on from a store that has blocks already.
+    /// Whether to go on from a store that has blocks already.
     pub resume: bool,
-    /// How many of the newest blocks can be gone back to; all if `None`.
+    /// Number of the newest blocks that can be gone back to; all if `None`.
     pub keep_versions: Option<u64>,
-    /// After how many blocks the state is made durable, besides at the end; at least 1.
+    /// Blocks between two durable points, beside the one at the end; at least 1.
     pub checkpoint_every: u64,
-    /// Bytes that a line of the input may have.
+    /// Bytes of a line of the input at most.
     pub line_bytes_max: u64,
 }
 
@@ -76,7 +74,7 @@ impl Default for Options {
     }
 }
 
-/// The outcome of a replay.
+/// Report of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Blocks applied in this call.
@@ -91,11 +89,11 @@ pub struct Report {
     pub gets: u64,
     /// `rollback` records followed.
     pub rollbacks: u64,
-    /// Expectations that held: each `get`, and each field of `end`, `expect` and `range`.
+    /// Checks that passed: each `get`, and each field of `end`, `expect` and `range`.
     pub checks_passed: u64,
     /// Live entries.
     pub count: u64,
-    /// The digest of the state.
+    /// Digest of the state.
     pub digest: String,
     /// The engine's commitments to the state, by scheme.
     pub roots: BTreeMap<String, String>,
@@ -126,10 +124,10 @@ pub fn replay(
     replay_on(Box::new(history), paths, options, monitor)
 }
 
-/// The same on a state that has been opened, whose own number of versions to keep counts.
+/// Replays on an open state, which decides itself how many versions it keeps.
 ///
 /// # Errors
-/// As [`replay`].
+/// Those of [`replay`].
 pub fn replay_on(
     history: Box<dyn Ledger>,
     paths: &[PathBuf],
@@ -141,6 +139,7 @@ pub fn replay_on(
         Some(tip) if !options.resume => return Err(Error::NotEmpty { tip }),
         tip => tip.map(|_| Skip::default()),
     };
+
     let mut replay = Replay {
         history,
         options,
@@ -152,17 +151,20 @@ pub fn replay_on(
         unsaved: 0,
         totals: Totals::default(),
     };
+
     replay.origin = replay.tip_note()?.map(|note| note.origin);
     let outcome = replay.run(paths);
     if let Err(Error::History(error)) = outcome {
         return Err(error.into());
     }
+
     // A failed check or an interruption must not cost the good blocks before it.
     replay.history.checkpoint()?;
     outcome?;
     replay.report(started)
 }
 
+/// Sums over the blocks applied in this call.
 #[derive(Debug, Default)]
 struct Totals {
     blocks: u64,
@@ -173,10 +175,10 @@ struct Totals {
     checks_passed: u64,
 }
 
-/// The blocks read over so far, of which the last is where the input is.
+/// Blocks of the input that the store has already. The last block is the position of the input.
 #[derive(Debug, Default)]
 struct Skip {
-    /// The input's first block has been read, and with it where the input begins.
+    /// Whether the first block of the input has been read, which shows where the input begins.
     begun: bool,
     chain: Vec<(u64, ChainId)>,
 }
@@ -191,19 +193,19 @@ struct Replay<'a> {
     history: Box<dyn Ledger>,
     options: &'a Options,
     monitor: &'a mut dyn Monitor,
-    /// Present while blocks are read over.
+    /// Present while the input is behind the store: blocks are read and not applied.
     skip: Option<Skip>,
     block: Option<OpenBlock>,
     /// The first block ever applied.
     origin: Option<ChainId>,
-    /// Where the input begins; `None` until its first block tells.
+    /// Beginning of the input; `None` until the first block has been read.
     start: Option<Start>,
     /// Blocks applied since the state was last made durable.
     unsaved: u64,
     totals: Totals,
 }
 
-/// What the undo log says about a block.
+/// Note of a block in the undo log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Note {
     id: ChainId,
@@ -229,11 +231,14 @@ impl Replay<'_> {
         self.check_arrival()
     }
 
+    /// Follows the records of one file.
     fn file(&mut self, path: &Path) -> Result<(), Error> {
-        let place = |line| Place { path: path.to_path_buf(), line };
+        let place = |line| LinePlace { path: path.to_path_buf(), line };
         let unreadable = |line, source| Error::Read { place: place(line), source };
         let mut lines = Lines::open(path, self.options.line_bytes_max)
             .map_err(|source| unreadable(1, source))?;
+
+        // Every turn asks the monitor, also while standard input has nothing to read.
         loop {
             self.check_stop()?;
             let (number, line) = match lines.next() {
@@ -261,6 +266,8 @@ impl Replay<'_> {
                 Err(what) => return Err(Error::Malformed { place, what }),
             }
         }
+
+        // A block never continues in the next file.
         match self.block.take() {
             Some(block) => {
                 Err(Error::Truncated { place: place(lines.number), block: block.number })
@@ -269,33 +276,39 @@ impl Replay<'_> {
         }
     }
 
-    /// Refuses what the engine would refuse, while the line is known and nothing has been changed.
+    /// Refuses keys and values that the engine would refuse, while the line is known and before any
+    /// change.
     fn check_sizes(&self, record: Record) -> Result<Record, Malformed> {
         let (key, value) = match &record {
             Record::Put { key, value } => (key, Some(value)),
             Record::Delete { key } | Record::Get { key, .. } => (key, None),
             _ => return Ok(record),
         };
+
         let key_min = self.history.key_bytes_min();
         if key.len() < key_min {
             return Err(Malformed::ShortKey { size: key.len(), min: key_min });
         }
-        let (key_max, value_max) = (self.history.key_bytes_max(), self.history.value_bytes_max());
+        let key_max = self.history.key_bytes_max();
+        let value_max = self.history.value_bytes_max();
         if key.len() > key_max {
             return Err(Malformed::KeySize { size: key.len(), max: key_max });
         }
+
         match value.map(Vec::len).filter(|&size| size > value_max) {
             Some(size) => Err(Malformed::ValueSize { size, max: value_max }),
             None => Ok(record),
         }
     }
 
-    fn follow(&mut self, record: Record, place: Place) -> Result<(), Error> {
+    /// Follows one record, which must stand in its place: inside a block, or between blocks.
+    fn follow(&mut self, record: Record, place: LinePlace) -> Result<(), Error> {
         let misplaced = |record, inside| {
             let rule = if inside { "stands only inside a block" } else { "stands between blocks" };
             let what = Malformed::Misplaced { record, rule };
             Error::Malformed { place: place.clone(), what }
         };
+
         let line = place.line;
         match (record, &mut self.block) {
             (Record::Put { key, value }, Some(block)) => block.put(key, value),
@@ -317,10 +330,12 @@ impl Replay<'_> {
             (Record::Expect(_), Some(_)) => return Err(misplaced("expect", false)),
             (Record::Range { .. }, Some(_)) => return Err(misplaced("range", false)),
         }
+
         Ok(())
     }
 
-    fn begin(&mut self, number: u64, place: &Place) -> Result<(), Error> {
+    /// Begins a block, whose number must be above the last block of the input.
+    fn begin(&mut self, number: u64, place: &LinePlace) -> Result<(), Error> {
         let last = match &self.skip {
             Some(skip) => skip.chain.last().map(|&(block, _)| block),
             None => self.history.tip().map(|tip| tip.block),
@@ -333,8 +348,11 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn end(&mut self, expected: &Expected, place: &Place) -> Result<(), Error> {
+    /// Ends the open block: reads over it, or applies it and checks its expectations.
+    fn end(&mut self, expected: &Expected, place: &LinePlace) -> Result<(), Error> {
         let Some(block) = self.block.take() else { return Ok(()) };
+        // While the input is behind the store, its blocks are hashed until the identity of the
+        // store appears.
         if self.skip.as_ref().is_some_and(|skip| !skip.begun) {
             self.find_beginning(&block)?;
         }
@@ -346,20 +364,26 @@ impl Replay<'_> {
             }
             return self.check_stop();
         }
+
+        // The note of the block extends the chain of identities of its parent.
         let before = self.tip_note()?;
         let (parent, count) = before.map_or((EMPTY_CHAIN, 0), |note| (note.id, note.count));
-        let (number, id) = (block.number, block.chain_id(&parent));
+        let number = block.number;
+        let id = block.chain_id(&parent);
         let origin = *self.origin.get_or_insert(id);
         let parent_block = self.history.tip().map_or(0, |tip| tip.block);
         let start = *self.start.get_or_insert(Start { block: parent_block, id: parent });
-        let (puts, deletes, gets) = (block.puts, block.deletes, block.gets);
+        let puts = block.puts;
+        let deletes = block.deletes;
+        let gets = block.gets;
         let changes = match block.settle(self.history.state())? {
             Ok(changes) => changes,
             Err(Disagreement { line, check, expected, found }) => {
-                let place = Place { line, ..place.clone() };
+                let place = LinePlace { line, ..place.clone() };
                 return Err(Error::Check { place, block: Some(number), check, expected, found });
             }
         };
+
         let added = changes.iter().filter(|change| change.old.is_none()).count() as u64;
         let removed = changes.iter().filter(|change| change.new.is_none()).count() as u64;
         let count = (count + added).checked_sub(removed);
@@ -372,16 +396,18 @@ impl Replay<'_> {
         self.totals.gets += gets;
         self.totals.checks_passed += gets;
         self.unsaved += 1;
+
         if self.unsaved >= self.options.checkpoint_every {
             self.history.checkpoint()?;
             self.unsaved = 0;
         }
+
         self.monitor.progress(Phase::Replay, self.totals.blocks, None);
         self.check(expected, place)?;
         self.check_stop()
     }
 
-    /// Finds out from the input's first block where the input begins.
+    /// Finds the beginning of the input from its first block.
     fn find_beginning(&mut self, block: &OpenBlock) -> Result<(), Error> {
         let Some(skip) = &mut self.skip else { return Ok(()) };
         skip.begun = true;
@@ -389,27 +415,32 @@ impl Replay<'_> {
             self.start = Some(Start::default());
             return Ok(());
         }
+
         let Some(tip) = self.history.tip().filter(|tip| block.number <= tip.block) else {
-            // The input goes on where the store is.
+            // The input continues from the store.
             self.skip = None;
             return Ok(());
         };
+
         let start = match self.history.kept_below(block.number) {
             Some(parent) => {
                 Start { block: parent, id: Note::parse(&self.history.note(parent)?)?.id }
             }
-            // If the input is not the one that the store was fed with, its blocks will show.
+            // If the store was filled from another input, the identities of the blocks will differ.
             None => Note::parse(&tip.note)?.start,
         };
+
         if start.id != EMPTY_CHAIN && start.block < block.number {
             skip.chain.push((start.block, start.id));
             self.start = Some(start);
         }
+
         Ok(())
     }
 
-    fn rollback(&mut self, block: Option<u64>, place: Place) -> Result<(), Error> {
-        // Nothing can be gone back from at the start of a whole history, so this input goes on.
+    /// Goes back to a block: in the blocks read over, or in the store.
+    fn rollback(&mut self, block: Option<u64>, place: LinePlace) -> Result<(), Error> {
+        // A whole history never starts with a rollback, so this input continues from the store.
         self.skip.take_if(|skip| !skip.begun);
         if let Some(skip) = &mut self.skip {
             let kept = skip.chain.partition_point(|&(number, _)| Some(number) <= block);
@@ -422,22 +453,25 @@ impl Replay<'_> {
             }
             return Ok(());
         }
+
         let monitor = &mut *self.monitor;
         let gone_back = self.history.rollback(block, &mut |done, total| {
             monitor.progress(Phase::Rollback, done, Some(total));
             !monitor.stop()
         });
+
         gone_back.map_err(|source| match source {
             crate::ledger::history::Error::Engine(_) => Error::History(source),
             source => Error::Rollback { place, source },
         })?;
+
         self.check_stop()?;
         self.totals.rollbacks += 1;
         Ok(())
     }
 
-    /// Checks the present state; nothing while blocks are read over.
-    fn check(&mut self, expected: &Expected, place: &Place) -> Result<(), Error> {
+    /// Checks the present state. While the input is behind the store, there is nothing to check.
+    fn check(&mut self, expected: &Expected, place: &LinePlace) -> Result<(), Error> {
         if self.skip.is_some() {
             return Ok(());
         }
@@ -445,10 +479,12 @@ impl Replay<'_> {
         if expected.digest.is_some() {
             found.digest = Some(self.state_digest()?);
         }
+
         if let Some(expected) = expected.count {
             let found = found.count.unwrap_or_default();
             self.compare(place, "count", &expected.to_string(), &found.to_string())?;
         }
+
         if let (Some(expected), Some(found)) = (&expected.digest, &found.digest) {
             self.compare(place, "digest", expected, found)?;
         }
@@ -456,33 +492,38 @@ impl Replay<'_> {
             return Ok(());
         }
         let roots = self.history.state().roots()?;
+
         for (scheme, expected) in &expected.roots {
             if let Some(found) = roots.get(scheme) {
                 self.compare(place, &format!("root.{scheme}"), expected, found)?;
             }
         }
+
         Ok(())
     }
 
+    /// Checks the count and the digest of a range of keys.
     fn check_range(
         &mut self,
         from: Option<&[u8]>,
         to: Option<&[u8]>,
         count: u64,
         digest: &str,
-        place: &Place,
+        place: &LinePlace,
     ) -> Result<(), Error> {
         if self.skip.is_some() {
             return Ok(());
         }
         let range = self.digest_of(from.unwrap_or_default(), to)?;
         self.compare(place, "range n", &count.to_string(), &range.count().to_string())?;
+
         self.compare(place, "range digest", digest, &hex::encode(&range.finish()))
     }
 
+    /// Counts a check that passed, or returns the error of one that failed.
     fn compare(
         &mut self,
-        place: &Place,
+        place: &LinePlace,
         check: &str,
         expected: &str,
         found: &str,
@@ -491,6 +532,7 @@ impl Replay<'_> {
             self.totals.checks_passed += 1;
             return Ok(());
         }
+
         Err(Error::Check {
             place: place.clone(),
             block: self.history.tip().map(|tip| tip.block),
@@ -500,7 +542,7 @@ impl Replay<'_> {
         })
     }
 
-    /// Reads the whole state. That it has as many entries as the updates made is checked on the way.
+    /// Reads the whole state, and checks on the way that its count is that of the updates.
     fn state_digest(&mut self) -> Result<String, Error> {
         let digest = self.digest_of(&[], None)?;
         if digest.count() != self.count()? {
@@ -509,6 +551,7 @@ impl Replay<'_> {
         Ok(hex::encode(&digest.finish()))
     }
 
+    /// Returns the digest of the keys from `from` on and below `to`.
     fn digest_of(&mut self, from: &[u8], to: Option<&[u8]>) -> Result<StateDigest, Error> {
         let mut digest = StateDigest::default();
         let mut cursor = self.history.state().scan(from)?;
@@ -522,6 +565,7 @@ impl Replay<'_> {
                 self.check_stop()?;
             }
         }
+
         Ok(digest)
     }
 
@@ -540,7 +584,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Checks, where the input ended before the store's state was reached, that it was on the way.
+    /// If the input ended behind the store, checks that its last block is in the history of the
+    /// store.
     fn check_arrival(&self) -> Result<(), Error> {
         let (Some(skip), Some(tip)) = (&self.skip, self.history.tip()) else { return Ok(()) };
         let Some(&(block, id)) = skip.chain.last() else { return Ok(()) };
@@ -554,6 +599,7 @@ impl Replay<'_> {
             }
             _ => block < tip.block,
         };
+
         if on_the_way { Ok(()) } else { Err(Error::OtherHistory { tip: tip.block }) }
     }
 
@@ -564,6 +610,7 @@ impl Replay<'_> {
         let Totals { blocks, puts, deletes, gets, rollbacks, checks_passed } = self.totals;
         #[expect(clippy::cast_precision_loss, reason = "a rate is approximate")]
         let changes_per_s = (puts + deletes) as f64 / wall_s.max(f64::EPSILON);
+
         Ok(Report {
             blocks,
             height: self.history.tip().map(|tip| tip.block),

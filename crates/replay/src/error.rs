@@ -1,6 +1,7 @@
-//! What a caller can do about an error: the classes that exit codes are made of.
+//! Classes of errors by what a caller can do, from which exit codes follow.
 //!
-//! Invariant: the class of an engine's error follows from its kind, so what an error means is said once, beside the error.
+//! Invariant: the class of an engine's error follows from its kind, so what an error means is said
+//! once, beside the error.
 
 use terrane::io::ErrorKind;
 use terrane::kv;
@@ -23,7 +24,8 @@ pub enum Class {
 }
 
 impl Class {
-    /// The class of an error of an engine, by its kind. What the system says of the disk is no fault of the request.
+    /// The class of an error of an engine, by its kind. What the system says of the disk is no
+    /// fault of the request.
     fn of(kind: ErrorKind, is_of_disk: bool) -> Self {
         match kind {
             ErrorKind::Corrupt => Self::Check,

@@ -1,11 +1,12 @@
-//! Latencies of one kind of operation: counted in nanoseconds to three digits, reported in microseconds.
+//! Latencies of one kind of operation: counted in nanoseconds to three digits, reported in
+//! microseconds.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// What takes longer counts as this long.
+/// Longest latency; longer ones count as this.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// Digits that are kept of each latency.
@@ -21,7 +22,7 @@ pub struct Latency {
     ns: Histogram<u64>,
 }
 
-/// What is said of latencies: in microseconds, and 0 throughout if there were none.
+/// Report of latencies in microseconds; 0 throughout if there were none.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LatencyReport {
     /// Half of the operations took no longer.
@@ -40,7 +41,8 @@ pub struct LatencyReport {
     pub ops: u64,
 }
 
-/// What is said of the latencies of long operations: in milliseconds, and 0 throughout if there were none.
+/// Report of the latencies of long operations in milliseconds; 0 throughout if there
+/// were none.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SpreadReport {
     /// The mean.
@@ -78,7 +80,7 @@ impl Latency {
         self.ns.add(&other.ns).expect("all have the same bounds");
     }
 
-    /// What is said of them.
+    /// Returns the report in microseconds.
     #[must_use]
     pub fn report(&self) -> LatencyReport {
         let us = |quantile| self.ns.value_at_quantile(quantile) as f64 / NS_PER_US;
@@ -95,7 +97,7 @@ impl Latency {
 }
 
 impl Latency {
-    /// What is said of them if they are long.
+    /// Returns the report in milliseconds.
     #[must_use]
     pub fn spread(&self) -> SpreadReport {
         let ms = |ns: f64| ns / NS_PER_MS;
@@ -129,20 +131,24 @@ mod tests {
 
     #[test]
     fn quantiles_of_merged_latencies_are_those_of_all() {
-        let (mut all, mut other) = (Latency::new(), Latency::default());
+        let mut all = Latency::new();
+        let mut other = Latency::default();
         for us in 1..=10_000 {
             let latency = if us % 2 == 0 { &mut all } else { &mut other };
             latency.record(Duration::from_micros(us));
         }
+
         all.merge(&other);
         let report = all.report();
         assert_eq!(report.ops, 10_000);
         let quantiles = [report.p50, report.p90, report.p99, report.p999, report.p9999, report.max];
+
         for (found, expected) in
             quantiles.into_iter().zip([5_000.0, 9_000.0, 9_900.0, 9_990.0, 9_999.0, 10_000.0])
         {
             assert!(close(found, expected), "{report:?}");
         }
+
         assert_eq!(Latency::new().report().ops, 0);
     }
 

@@ -1,8 +1,8 @@
-//! What a replay or a benchmark tells its caller while it runs, and what it asks.
+//! Monitor: progress from a replay or benchmark to its caller, and the caller's wish to stop.
 
 use std::fmt::Display;
 
-/// What is being done.
+/// Phase of a replay or benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Reading the headers of the input; counted in bytes.

@@ -1,4 +1,5 @@
-//! Stores as programs open them: the way to one is made, and what is no store is told from a damaged one.
+//! Stores as programs open them: the way to one is made, and what is no store is told from a
+//! damaged one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ pub fn is_store_like(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
 /// Opens the store in `dir`; a missing one is made, and so is the way to it, durably.
 ///
 /// # Errors
-/// [`Error::NotTerrane`] if something else is there, which is left as it is; those of [`Session::open`].
+/// [`Error::NotTerrane`] if something else is there, which is left as it is; those of
+/// [`Session::open`].
 pub fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Session> {
     let foreign = |found| {
         Err(Error::NotTerrane { path: dir.to_owned(), expected: "the directory of a store", found })
@@ -38,6 +40,7 @@ pub fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Session> {
     if let Some(parent) = dir.parent() {
         create_dirs(disk.as_ref(), parent)?;
     }
+
     match Session::open(disk.clone(), dir, &SessionOptions::default().create_dir()) {
         Err(Error::SessionDirCorrupted { reason, .. }) if !is_store_like(disk.as_ref(), dir)? => {
             foreign(reason)

@@ -1,9 +1,10 @@
-//! Says how many durable commits a second a store makes: one thread with an fsync each, several threads that
-//! share them, and beside them what the device gives: as many bytes appended and synced by hand.
+//! Says how many durable commits a second a store makes: one thread with an fsync each, several
+//! threads that share them, and beside them what the device gives: as many bytes appended and
+//! synced by hand.
 //!
-//! `cargo run --release --example commits [COMMITS [THREADS [DIR [ROUNDS]]]]`; COMMITS of one update each (key of
-//! 34 bytes, value of 60) in each round and way, all counted at the end. DIR is to be removed by whoever named
-//! it.
+//! `cargo run --release --example commits [COMMITS [THREADS [DIR [ROUNDS]]]]`; COMMITS of one
+//! update each (key of 34 bytes, value of 60) in each round and way, all counted at the end. DIR is
+//! to be removed by whoever named it.
 
 #![forbid(unsafe_code)]
 
@@ -75,6 +76,7 @@ fn group(
             .collect();
         workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| "a thread failed")?)
     })?;
+
     Ok(per_second(numbers.end - numbers.start, start))
 }
 
@@ -87,17 +89,21 @@ fn main() -> Outcome<()> {
     if commits == 0 || threads == 0 {
         return Err("at least one commit and one thread".into());
     }
+
     let dir = Path::new(&dir);
     std::fs::create_dir_all(dir)?;
     let store = Store::open_dir(dir.join("store"), &StoreOptions::default().create_dir())?;
     let name = TableName::default();
+
     let table = match store.table(&name) {
         Ok(table) => table,
         Err(_) => store.create_table(&name, &TableConfig::default())?,
     };
+
     let before = table.view()?.count_exact()?;
     println!("{commits} commits of one update, {threads} threads in a group; commits a second");
     println!("round  by hand     each    group   by hand / each   group / each");
+
     for round in 0..rounds {
         let first = before + round * commits;
         let numbers = first..first + commits;
@@ -111,9 +117,11 @@ fn main() -> Outcome<()> {
             group / each
         );
     }
+
     let count = table.view()?.count_exact()?;
     if count != before + 2 * rounds * commits {
         return Err(format!("{count} entries, not {}", before + 2 * rounds * commits).into());
     }
+
     Ok(store.close()?)
 }

@@ -2,15 +2,16 @@
 //!
 //! `cargo run --release --example diff [ENTRIES [UPDATES [VERSIONS [DIR]]]]`
 //!
-//! A table is filled with ENTRIES entries; keys are 34 bytes and uniform, values 60 bytes and random. Then come
-//! VERSIONS versions, UPDATES updates apart: inserts of new keys, new values of old keys, and deletions, a third
-//! each. Kept are pairs of neighbours: those between which the write buffer was flushed, since there merges
-//! begin, and a few others; what only the versions between them had goes. In the end all merges
-//! are completed, so that each pair at a flush has merged runs on one side and their inputs on the other, and
-//! each pair is compared, in both directions; so are the first and the last version.
+//! A table is filled with ENTRIES entries; keys are 34 bytes and uniform, values 60 bytes and
+//! random. Then come VERSIONS versions, UPDATES updates apart: inserts of new keys, new values of
+//! old keys, and deletions, a third each. Kept are pairs of neighbours: those between which the
+//! write buffer was flushed, since there merges begin, and a few others; what only the versions
+//! between them had goes. In the end all merges are completed, so that each pair at a flush has
+//! merged runs on one side and their inputs on the other, and each pair is compared, in both
+//! directions; so are the first and the last version.
 //!
-//! Pages are counted at the disk, and all changes are checked against what the updates did. DIR is to be
-//! removed by whoever named it.
+//! Pages are counted at the disk, and all changes are checked against what the updates did. DIR is
+//! to be removed by whoever named it.
 
 #![forbid(unsafe_code)]
 
@@ -59,7 +60,8 @@ fn value(n: u64, round: u64) -> [u8; 60] {
 /// A key by its number, with the number of the value that it has from then on, if any.
 type Change = (u64, Option<u64>);
 
-/// The changes of the step before version `version`: of three disjoint kinds, of keys that no other step changes.
+/// The changes of the step before version `version`: of three disjoint kinds, of keys that no other
+/// step changes.
 fn step(entries: u64, updates: u64, version: u64) -> Vec<Change> {
     let each = updates / 3;
     let first = version * each;
@@ -82,10 +84,10 @@ fn apply(table: &mut Table, changes: &[Change]) -> Outcome<()> {
     Ok(table.write_batch(&batch)?)
 }
 
-/// What a table has of a key before a step, and after it.
+/// Values of a key before a step and after the step.
 type Sides = (Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// What some steps change.
+/// Returns the expected difference of some steps.
 fn expected(entries: u64, updates: u64, steps: Range<u64>) -> BTreeMap<Vec<u8>, Sides> {
     let changes = steps.flat_map(|version| step(entries, updates, version));
     let sides = changes.map(|(n, round)| {
@@ -116,13 +118,15 @@ fn measure(
     expected: &BTreeMap<Vec<u8>, Sides>,
     is_back: bool,
 ) -> Outcome<(u64, Duration)> {
-    let (before, start) = (disk.counts().read_pages, Instant::now());
+    let before = disk.counts().read_pages;
+    let start = Instant::now();
     let mut diff = older.diff(newer)?;
     let mut changes = Vec::with_capacity(expected.len());
     while let Some(change) = diff.next()? {
         changes.push(change);
     }
     let measured = (disk.counts().read_pages - before, start.elapsed());
+
     let is_right = changes.len() == expected.len()
         && changes.iter().zip(expected).all(|(change, (key, (before, after)))| {
             let (old, new) = if is_back { (after, before) } else { (before, after) };
@@ -142,19 +146,22 @@ fn measure(
 fn versions(table: &mut Table, entries: u64, updates: u64, count: u64) -> Outcome<Vec<Pair>> {
     let mut pairs = Vec::new();
     for version in 0..count {
-        let (older, debt) = (table.fork()?, table.stats().merge_debt_pages);
+        let older = table.fork()?;
+        let debt = table.stats().merge_debt_pages;
         apply(table, &step(entries, updates, version))?;
         // Within a filling of the write buffer it only falls.
         let is_flushed = table.stats().merge_debt_pages > debt;
         if is_flushed || version % count.div_ceil(FEW) == 0 {
             let newer = table.fork()?;
-            let (before, after) = (merges(&older), merges(&newer));
+            let before = merges(&older);
+            let after = merges(&newer);
             let begun =
                 after.iter().enumerate().filter(|(at, pages)| before.get(*at) != Some(pages));
             let merged = is_flushed.then(|| begun.map(|(_, pages)| pages).sum());
             pairs.push(Pair { older, newer, steps: version..version + 1, merged });
         }
     }
+
     Ok(pairs)
 }
 
@@ -180,32 +187,39 @@ fn print(what: &str, mut all: Vec<(u64, Duration)>) {
 fn main() -> Outcome<()> {
     let mut args = std::env::args().skip(1);
     let mut number = |default: u64| args.next().map_or(Ok(default), |text| text.parse());
-    let (entries, updates, count) = (number(10_000_000)?, number(1_000)?, number(2_500)?);
+    let entries = number(10_000_000)?;
+    let updates = number(1_000)?;
+    let count = number(2_500)?;
     let dir = args.next().unwrap_or_else(|| "/tmp/terrane-diff".to_owned());
     let dir = Path::new(&dir);
     if entries < 2 * updates * (count + 1) {
         return Err("each version changes other entries; there are too few for so many".into());
     }
+
     std::fs::create_dir_all(dir)?;
     let disk = CountedDisk::new(RealDisk::auto());
     let session = Session::open(Arc::clone(&disk) as _, dir, &SessionOptions::default())?;
+
     let mut table = session.new_table(&TableConfig::default())?;
     for first in (0..entries).step_by(1_000) {
         let made: Vec<_> = (first..entries.min(first + 1_000)).map(|n| (n, Some(0))).collect();
         apply(&mut table, &made)?;
     }
+
     let first = table.fork()?;
     let pairs = versions(&mut table, entries, updates, count)?;
     let last = table.fork()?;
     complete_merges(&mut table)?;
 
-    let (mut at_flushes, mut others) = (Vec::new(), Vec::new());
+    let mut at_flushes = Vec::new();
+    let mut others = Vec::new();
     for Pair { older, newer, steps, merged } in &pairs {
         let expected = expected(entries, updates, steps.clone());
         let all = if merged.is_some() { &mut at_flushes } else { &mut others };
         all.push(measure(&disk, (older, newer), &expected, false)?);
         all.push(measure(&disk, (newer, older), &expected, true)?);
     }
+
     let stats = table.stats();
     println!("a table of {} entries in {} runs", stats.entries(), stats.runs());
     println!("neighbours, {updates} updates apart:");
@@ -214,9 +228,11 @@ fn main() -> Outcome<()> {
     println!("  merges that began with one of these flushes: up to {most} pages");
     print("  none", others);
     let expected = expected(entries, updates, 0..count);
+
     let all = measure(&disk, (&first, &last), &expected, false)?;
     print(&format!("{} updates apart", updates * count), vec![all]);
     drop((first, last, pairs, table));
     session.close()?;
+
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! Ingests a million entries, deletes half a million of them and as many others, looks up what is left,
-//! and says how fast that was on one core.
+//! Ingests a million entries, deletes half a million of them and as many others, looks up what is
+//! left, and says how fast that was on one core.
 //!
-//! `cargo run --release --example ingest [ENTRIES [DIR]]`; then `terrane inspect DIR` shows the shape.
-//! Keys are 34 bytes and uniform, values 60 bytes and random, as in a UTXO set; each update batch has
-//! 500 entries. Merges run inside the updates, so the rate includes them.
+//! `cargo run --release --example ingest [ENTRIES [DIR]]`; then `terrane inspect DIR` shows the
+//! shape. Keys are 34 bytes and uniform, values 60 bytes and random, as in a UTXO set; each update
+//! batch has 500 entries. Merges run inside the updates, so the rate includes them.
 
 #![forbid(unsafe_code)]
 
@@ -50,12 +50,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let session = Session::open_dir(&dir, &SessionOptions::default().create_dir())?;
     let snapshot = SnapshotName::new("ingest")?;
     if session.snapshot_exists(&snapshot)? {
-        // Of an earlier run.
+        // An earlier run has left the snapshot.
         session.delete_snapshot(&snapshot)?;
     }
     let mut table = session.new_table(&TableConfig::default())?;
 
-    // What is to be written is made first, so that the rate is the engine's own.
+    // The entries are made first, so that the rate is that of the engine alone.
     let inserts: Vec<([u8; 34], [u8; 60])> = (0..entries).map(|n| (key(n), value(n))).collect();
     let start = Instant::now();
     for batch in inserts.chunks(BATCH as usize) {

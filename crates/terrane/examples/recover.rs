@@ -1,10 +1,11 @@
-//! Says how long a store takes to open after its process was killed with so much of a log that no checkpoint
-//! holds yet.
+//! Says how long a store takes to open after its process was killed with so much of a log that no
+//! checkpoint holds yet.
 //!
-//! `cargo run --release --example recover [ENTRIES [LOG_BYTES [DIR]]]`. Starts itself as the process that fills
-//! the store with ENTRIES entries (keys of 34 bytes, values of 60, batches of 1,000), makes a checkpoint, commits
-//! that much more in batches of 512 updates, and is killed. Then opens the store, three times, with what the page
-//! cache holds, and goes on with as many commits of one update as the log had updates. DIR is to be removed by whoever named it.
+//! `cargo run --release --example recover [ENTRIES [LOG_BYTES [DIR]]]`. Starts itself as the
+//! process that fills the store with ENTRIES entries (keys of 34 bytes, values of 60, batches of
+//! 1,000), makes a checkpoint, commits that much more in batches of 512 updates, and is killed.
+//! Then opens the store, three times, with what the page cache holds, and goes on with as many
+//! commits of one update as the log had updates. DIR is to be removed by whoever named it.
 
 #![forbid(unsafe_code)]
 
@@ -54,27 +55,31 @@ fn fill(dir: &Path, entries: u64, log_bytes: u64) -> Outcome<()> {
         commit(&table, first..entries.min(first + 1_000))?;
     }
     store.checkpoint()?;
+
     let more = entries + log_bytes / UPDATE_BYTES;
     for first in (entries..more).step_by(512) {
         commit(&table, first..more.min(first + 512))?;
     }
     println!("{} commits", store.last_commit());
+
     std::process::abort();
 }
 
-/// Commits single updates after recovery, and says what the first one costs and the slowest of the others.
-/// Returns how many of the entries before are there in the end.
+/// Commits single updates after recovery, and says what the first one costs and the slowest of the
+/// others. Returns how many of the entries before are there in the end.
 fn go_on(dir: &Path, first: u64, commits: u64) -> Outcome<u64> {
     let options = StoreOptions::default().durability(Durability::Buffered);
     let opened = Store::open_dir(dir, &options.log_bytes_max(1 << 30))?;
     let table = opened.table(&TableName::default())?;
     let mut slowest = [Duration::ZERO; 2];
+
     for number in 0..commits {
         let start = Instant::now();
         commit(&table, first + number..first + number + 1)?;
         let slowest = &mut slowest[usize::from(number > 0)];
         *slowest = start.elapsed().max(*slowest);
     }
+
     let [at_first, later] = slowest.map(|took| took.as_secs_f64() * 1e3);
     println!("first commit: {at_first:.1} ms; slowest of {} after it: {later:.1} ms", commits - 1);
     Ok(table.view()?.count_exact()? - commits)

@@ -1,5 +1,5 @@
-//! Retains a version of a store after each block, and says what that costs: bytes written, bytes kept, and time, with
-//! and without the versions.
+//! Retains a version of a store after each block, and says what that costs: bytes written, bytes
+//! kept, and time, with and without the versions.
 //!
 //! `cargo run --release --example retained [VERSIONS [DIR]]`
 //!
@@ -52,6 +52,7 @@ fn fill(dir: &Path, blocks: u64, is_retained: bool) -> Result<Cost, Box<dyn Erro
     let table = store.create_table(&TableName::default(), &TableConfig::default())?;
 
     let started = Instant::now();
+
     for block in 0..blocks {
         let keys: Vec<_> = (block * UPDATES..(block + 1) * UPDATES).map(key).collect();
         let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(&[7; 60]))).collect();
@@ -62,7 +63,9 @@ fn fill(dir: &Path, blocks: u64, is_retained: bool) -> Result<Cost, Box<dyn Erro
     }
 
     let took = started.elapsed();
-    let (written, kept) = (disk.counts().write_bytes, allocated_below(disk.as_ref(), dir)?);
+    let written = disk.counts().write_bytes;
+    let kept = allocated_below(disk.as_ref(), dir)?;
+
     Ok(Cost { store, took, written, kept })
 }
 
@@ -75,10 +78,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let plain = fill(&dir.join("plain"), blocks, false)?;
     plain.store.close()?;
     let retained = fill(&dir.join("retained"), blocks, true)?;
+
     let updates = (blocks * UPDATES * ENTRY_BYTES) as f64;
     println!("{blocks} blocks, {:.1} MB of updates", updates / 1e6);
     for (name, cost) in [("plain", &plain), ("retained", &retained)] {
-        let (written, kept) = (cost.written as f64, cost.kept as f64);
+        let written = cost.written as f64;
+        let kept = cost.kept as f64;
         println!(
             "{name:>9}: {:.2} s, {:.1} MB written, {:.1} MB on the disk",
             cost.took.as_secs_f64(),
@@ -86,6 +91,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             kept / 1e6
         );
     }
+
     println!(
         "versions: {:.2} x the bytes of the updates kept, {:.2} x the bytes written, {:.2} x the time",
         retained.kept.saturating_sub(plain.kept) as f64 / updates,
@@ -94,6 +100,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
 
     let store = retained.store;
+
     let versions = store.versions()?;
     for at in [0, versions.len() / 2, versions.len() - 1] {
         let started = Instant::now();
@@ -103,9 +110,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         assert_eq!(count, (at as u64 + 1) * UPDATES);
         println!("version {at}: opened in {:.3} s, {count} entries", opened.as_secs_f64());
     }
+
     let started = Instant::now();
     store.roll_back(versions[versions.len().saturating_sub(10)].number)?;
     println!("back by ten blocks in {:.3} s", started.elapsed().as_secs_f64());
     store.close()?;
+
     Ok(())
 }

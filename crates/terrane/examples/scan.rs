@@ -1,12 +1,13 @@
-//! Builds two tables of so many entries, one of a single run and one in its steady shape of several levels,
-//! and says how fast a cursor reads them from one end to the other, past the page cache.
+//! Builds two tables of so many entries, one of a single run and one in its steady shape of several
+//! levels, and says how fast a cursor reads them from one end to the other, past the page cache.
 //!
-//! `cargo run --profile bench --example scan [ENTRIES [DIR [ROUNDS]]] [--fio]`; with `--fio` each round begins
-//! with a sequential read of a file in DIR by that program, in requests of 1 MiB, 8 in flight, and each rate is
-//! given as a share of that. Tables that an earlier run left in DIR are used again.
+//! `cargo run --profile bench --example scan [ENTRIES [DIR [ROUNDS]]] [--fio]`; with `--fio` each
+//! round begins with a sequential read of a file in DIR by that program, in requests of 1 MiB, 8 in
+//! flight, and each rate is given as a share of that. Tables that an earlier run left in DIR are
+//! used again.
 //!
-//! Keys are 34 bytes and uniform, values 60 bytes. Rates count the bytes that are read; what is read is checked
-//! by its order, its count and a sum over keys and values.
+//! Keys are 34 bytes and uniform, values 60 bytes. Rates count the bytes that are read; what is
+//! read is checked by its order, its count and a sum over keys and values.
 
 #![forbid(unsafe_code)]
 
@@ -53,7 +54,7 @@ fn value(n: u64) -> [u8; 60] {
     filled(!n)
 }
 
-/// What tells one set of entries from another: how many, and the sum of their parts.
+/// Fingerprint of a set of entries: their number, and the sum of their parts.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Sum {
     count: u64,
@@ -88,6 +89,7 @@ fn update(table: &mut Table, inserts: std::ops::Range<u64>, deletes: bool) -> Ou
         }
         table.write_batch(&batch)?;
     }
+
     Ok(())
 }
 
@@ -108,6 +110,7 @@ fn build(session: &Session, entries: u64, label: &str) -> Outcome<()> {
         disk_cache: DiskCache::None,
         ..TableConfig::default()
     };
+
     let mut table = session.new_table(&one_run)?;
     update(&mut table, 0..entries, false)?;
     table.save_snapshot(&name("one-run"), label)?;
@@ -116,6 +119,7 @@ fn build(session: &Session, entries: u64, label: &str) -> Outcome<()> {
     let steady = TableConfig { disk_cache: DiskCache::None, ..TableConfig::default() };
     let mut table = session.new_table(&steady)?;
     update(&mut table, 0..entries, false)?;
+
     update(&mut table, entries..entries * 3 / 2, true)?;
     table.save_snapshot(&name("steady"), label)?;
     Ok(())
@@ -127,7 +131,8 @@ fn scan(table: &Table, is_forward: bool, expected: Sum) -> Outcome<()> {
     if !is_forward {
         cursor.seek_to_end();
     }
-    let (mut sum, mut last) = (Sum::default(), [0; 34]);
+    let mut sum = Sum::default();
+    let mut last = [0; 34];
     loop {
         let record = if is_forward { cursor.next_ref()? } else { cursor.prev_ref()? };
         let Some(record) = record else { break };
@@ -147,7 +152,7 @@ fn cpu_ns() -> f64 {
     text.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// What `fio` reads from a file in `dir` with direct I/O, in MB/s.
+/// Returns the rate of `fio` on a file in `dir` with direct I/O, in MB/s.
 fn fio(dir: &Path) -> Outcome<f64> {
     let file = dir.join("fio.bin");
     let output = Command::new("fio")
@@ -156,6 +161,7 @@ fn fio(dir: &Path) -> Outcome<f64> {
         .arg(format!("--filename={}", file.display()))
         .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
+
     // The seventh field is the bandwidth of reads in KiB/s.
     let field = text.lines().last().and_then(|line| line.split(';').nth(6));
     let kib_per_s: f64 = field.ok_or_else(|| format!("fio said: {text}"))?.parse()?;
@@ -180,10 +186,12 @@ fn main() -> Outcome<()> {
     if session.open_snapshot(&name("steady"), &label).is_err() {
         build(&session, entries, &label)?;
     }
+
     session.close()?;
 
     let sums = [Sum::of(0..entries), Sum::of(entries / 2..entries * 3 / 2)];
     let session = open()?;
+
     for round in 1..=rounds {
         let yardstick = if with_fio { Some(fio(Path::new(&dir))?) } else { None };
         if let Some(rate) = yardstick {
@@ -192,7 +200,9 @@ fn main() -> Outcome<()> {
         for (title, sum) in ["one-run", "steady"].into_iter().zip(sums) {
             let table = session.open_snapshot(&name(title), &label)?;
             for (direction, is_forward) in [("forward", true), ("backward", false)] {
-                let (before, cpu_before, start) = (disk.counts(), cpu_ns(), Instant::now());
+                let before = disk.counts();
+                let cpu_before = cpu_ns();
+                let start = Instant::now();
                 scan(&table, is_forward, sum)?;
                 let seconds = start.elapsed().as_secs_f64();
                 let cpu = (cpu_ns() - cpu_before) / sum.count as f64;
@@ -209,5 +219,6 @@ fn main() -> Outcome<()> {
             }
         }
     }
+
     Ok(())
 }

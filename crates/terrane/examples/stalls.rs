@@ -1,11 +1,11 @@
-//! Makes a million updates of one entry each, and says what the worst of them cost: pages read and written
-//! by the call, and its latency.
+//! Makes a million updates of one entry each, and says what the worst of them cost: pages read and
+//! written by the call, and its latency.
 //!
-//! `cargo run --release --example stalls [UPDATES [DIR]]`. Three times: with merges in equal shares inside
-//! the updates, with merges on the background thread, and for comparison with each merge done at once when
-//! it is due. Keys are 34 bytes and uniform, values 60 bytes; every fourth update deletes. Pages are
-//! counted by the counting disk; of the background thread's work they are counted with the call that was
-//! running at that moment, so there only latencies are told.
+//! `cargo run --release --example stalls [UPDATES [DIR]]`. Three times: with merges in equal shares
+//! inside the updates, with merges on the background thread, and for comparison with each merge
+//! done at once when it is due. Keys are 34 bytes and uniform, values 60 bytes; every fourth update
+//! deletes. Pages are counted by the counting disk; of the background thread's work they are
+//! counted with the call that was running at that moment, so there only latencies are told.
 
 #![forbid(unsafe_code)]
 
@@ -49,6 +49,7 @@ fn run(dir: &Path, config: &TableConfig, updates: u64) -> Result<Outcome, Box<dy
     let disk = CountedDisk::new(RealDisk::auto());
     let options = SessionOptions::default().create_dir();
     let session = Session::open(Arc::clone(&disk) as Arc<dyn Disk>, dir, &options)?;
+
     let mut table = session.new_table(config)?;
     let mut outcome = Outcome { worst_pages: 0, levels: 0, latencies: Vec::new() };
     let mut before = disk.counts();
@@ -63,6 +64,7 @@ fn run(dir: &Path, config: &TableConfig, updates: u64) -> Result<Outcome, Box<dy
         outcome.worst_pages = outcome.worst_pages.max(spent.read_pages + spent.write_pages);
         before = now;
     }
+
     outcome.levels = table.stats().levels.len();
     outcome.latencies.sort_unstable();
     session.close()?;
@@ -81,6 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         disk_cache: DiskCache::All,
         ..TableConfig::default()
     };
+
     let background = TableConfig { merge_thread: CompactionThread::Background, ..shares.clone() };
     let at_once = TableConfig { merge_schedule: CompactionSchedule::OneShot, ..shares.clone() };
     println!("{updates} updates of one entry, latencies in microseconds");
@@ -89,6 +92,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "merges", "worst pages", "levels", "p50", "p99", "p99.9", "p99.99", "max"
     );
     let modes = [("in shares", shares), ("background", background), ("at once", at_once)];
+
     for (name, config) in modes {
         let outcome = run(Path::new(&dir), &config, updates)?;
         let at = |share: f64| {
@@ -109,5 +113,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             at(1.0)
         );
     }
+
     Ok(())
 }

@@ -1,17 +1,18 @@
-//! Keeps the newest versions of a ledger's state, one for each block, and says what that costs: the rate
-//! with and without them, the memory that they hold, and the files that are open.
+//! Keeps the newest versions of a ledger's state, one for each block, and says what that costs: the
+//! rate with and without them, the memory that they hold, and the files that are open.
 //!
 //! `cargo run --release --example versions [VERSIONS [BLOCKS [ENTRIES [DIR]]]]`
 //!
-//! The state begins with ENTRIES entries. Each block looks up 256 keys that it spends, deletes them, and
-//! inserts 256 others; keys are 34 bytes and uniform, values 60 bytes and random, as in a UTXO set. Two
-//! stores get the same blocks in turns of 64, so that both see the same machine: one keeps nothing but its
-//! table, the other makes a duplicate for each block and drops the oldest beyond VERSIONS. The first
-//! VERSIONS blocks are not timed. All lookups are checked, and so are some of the old versions at the end.
+//! The state begins with ENTRIES entries. Each block looks up 256 keys that it spends, deletes
+//! them, and inserts 256 others; keys are 34 bytes and uniform, values 60 bytes and random, as in a
+//! UTXO set. Two stores get the same blocks in turns of 64, so that both see the same machine: one
+//! keeps nothing but its table, the other makes a duplicate for each block and drops the oldest
+//! beyond VERSIONS. The first VERSIONS blocks are not timed. All lookups are checked, and so are
+//! some of the old versions at the end.
 //!
-//! Memory is what the process has resident (on Linux). The plain store is filled first and takes what one
-//! store takes; what the process has beyond two of these at the end is held by the versions. DIR is to be
-//! removed by whoever named it.
+//! Memory is what the process has resident (on Linux). The plain store is filled first and takes
+//! what one store takes; what the process has beyond two of these at the end is held by the
+//! versions. DIR is to be removed by whoever named it.
 
 #![forbid(unsafe_code)]
 
@@ -57,7 +58,7 @@ fn value(n: u64) -> [u8; 60] {
     value
 }
 
-/// What a block spends and what it makes, with the numbers that they follow from.
+/// Outputs that a block spends and makes, with the numbers that they follow from.
 struct Block {
     spent: Vec<(u64, [u8; 34])>,
     made: Vec<(u64, [u8; 34], [u8; 60])>,
@@ -77,11 +78,13 @@ impl Chain {
             let n = self.live.swap_remove(at);
             (n, key(n))
         });
+
         let spent = spent.collect();
         let first = self.next;
         self.next += CHANGES as u64;
         self.live.extend(first..self.next);
         let made = (first..self.next).map(|n| (n, key(n), value(n))).collect();
+
         Block { spent, made }
     }
 }
@@ -89,8 +92,8 @@ impl Chain {
 /// A store with the versions that it keeps, and the time that its blocks took.
 struct Store {
     session: Session,
-    /// Oldest first, with a number that the version after it does not hold any more; the last one is the
-    /// newest.
+    /// Oldest first, with a number that the version after it does not hold any more; the last one
+    /// is the newest.
     versions: VecDeque<(Table, u64)>,
     kept_max: usize,
     took: Duration,
@@ -140,6 +143,7 @@ impl Store {
                 self.versions.pop_front();
             }
         }
+
         Ok(())
     }
 
@@ -178,10 +182,13 @@ fn open_files() -> Option<usize> {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let mut number = |default: usize| args.next().map_or(Ok(default), |text| text.parse());
-    let (kept, blocks, entries) = (number(2_160)?, number(6_480)?, number(500_000)?);
+    let kept = number(2_160)?;
+    let blocks = number(6_480)?;
+    let entries = number(500_000)?;
     let dir = args.next().unwrap_or_else(|| "/tmp/terrane-versions".to_owned());
     let dir = Path::new(&dir);
     std::fs::create_dir_all(dir)?;
+
     let entries = entries.max(CHANGES) as u64;
     let mut chain =
         Chain { live: (0..entries).collect(), next: entries, draws: Box::new(words(1)) };
@@ -206,13 +213,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         done += turn.len();
     }
+
     let now = resident_bytes();
     let files = open_files();
     let checked = keeping.check_versions()?;
 
     let rate = |took: Duration| (blocks * 2 * CHANGES) as f64 / took.as_secs_f64() / 1e6;
-    let (plain_rate, keeping_rate) = (rate(plain.took), rate(keeping.took));
+    let plain_rate = rate(plain.took);
+    let keeping_rate = rate(keeping.took);
     println!("without versions    {plain_rate:7.3} M updates/s, half as many lookups besides");
+
     println!("with {kept:5} versions {keeping_rate:7.3} M updates/s");
     println!("ratio               {:7.3}", keeping_rate / plain_rate);
     if let (Some(now), Some(before), Some(plain)) = (now, before, of_plain) {
@@ -225,6 +235,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
         println!("memory of a store   {:7.1} MB", plain as f64 / 1e6);
     }
+
     if let Some(files) = files {
         println!("open files          {files:7}");
     }
@@ -233,5 +244,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     plain.versions.clear();
     keeping.session.close()?;
     plain.session.close()?;
+
     Ok(())
 }

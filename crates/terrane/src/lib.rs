@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 // Bottom-up: a module imports only from modules above it.
+mod back_end;
+pub mod kv;
 pub mod state_dir;
 
 #[doc(inline)]
@@ -13,13 +15,11 @@ pub use terrane_context as context;
 #[doc(inline)]
 pub use terrane_io as io;
 #[doc(inline)]
-pub use terrane_kv as kv;
-#[doc(inline)]
 pub use terrane_lsm as lsm;
 #[doc(inline)]
 pub use terrane_radix as radix;
 
-/// The names that a program with named tables uses first.
+/// Names that a program with named tables uses first.
 pub mod prelude {
     pub use terrane_lsm::{
         Durability, NamedTable, Store, StoreOptions, TableConfig, TableName, Update, Version,

@@ -1,8 +1,8 @@
 //! How much of a long sweep a test runs: a sample under `cargo test`, everything in CI.
 //!
 //! A sweep that crashes, fails or damages each of thousands of places takes minutes. Under a plain
-//! `cargo test` it visits a sample of them; `TERRANE_EFFORT=full`, which `cargo xtask ci` sets, makes it
-//! visit all.
+//! `cargo test` it visits a sample of them; `TERRANE_EFFORT=full`, which `cargo xtask ci` sets,
+//! makes it visit all.
 //!
 //! ```
 //! use terrane_testkit::effort::{by_effort, places};
@@ -63,11 +63,11 @@ pub fn by_effort<T>(sample: T, full: T) -> T {
     }
 }
 
-/// The numbers of `range` that a sweep visits, in ascending order: all of them, or as a sample a number
-/// drawn from each `every` that follow one another.
+/// The numbers of `range` that a sweep visits, in ascending order: all of them, or as a sample a
+/// number drawn from each `every` that follow one another.
 ///
-/// The draw within each stretch keeps a sample from seeing only writes, or only syncs, of a workload
-/// that alternates them.
+/// The draw within each stretch keeps a sample from seeing only writes, or only syncs, of a
+/// workload that alternates them.
 ///
 /// # Panics
 /// When `every` is zero, and those of [`effort`].
@@ -137,7 +137,8 @@ mod tests {
         }
     }
 
-    /// A sample of every other call of a workload that writes and syncs in turn would never see a sync.
+    /// A sample of every other call of a workload that writes and syncs in turn would never see a
+    /// sync.
     #[test]
     fn a_sample_sees_even_and_odd_places() {
         let odd = sample(0..1_000, 2, 1).filter(|place| place % 2 == 1).count();

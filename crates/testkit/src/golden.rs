@@ -81,11 +81,13 @@ fn check_in(mode: Mode, crate_dir: &Path, name: &str, bytes: &[u8]) -> Result<()
         fs::create_dir_all(crate_dir.join(FOLDER)).map_err(failed)?;
         return fs::write(&path, bytes).map_err(failed);
     }
+
     let golden = fs::read(&path).map_err(failed)?;
     if golden == bytes {
         return Ok(());
     }
     let offset = golden.iter().zip(bytes).take_while(|(left, right)| left == right).count();
+
     Err(format!(
         "{} differs at byte {offset}: golden {} of {} bytes, now {} of {} bytes; {REMEDY}",
         path.display(),
@@ -104,11 +106,13 @@ fn check_complete_in(mode: Mode, crate_dir: &Path, names: &[&str]) -> Result<(),
     {
         return Err(format!("{} is missing; {REMEDY}", missing.display()));
     }
+
     let entries = match fs::read_dir(&folder) {
         Ok(entries) => entries,
         Err(_) if names.is_empty() || mode == Mode::Write => return Ok(()),
         Err(error) => return Err(format!("{}: {error}", folder.display())),
     };
+
     for entry in entries {
         let path = entry.map_err(|error| format!("{}: {error}", folder.display()))?.path();
         if !expected.contains(&path) {
@@ -118,6 +122,7 @@ fn check_complete_in(mode: Mode, crate_dir: &Path, names: &[&str]) -> Result<(),
             ));
         }
     }
+
     Ok(())
 }
 
@@ -166,6 +171,7 @@ mod tests {
         assert_eq!(check_complete_in(Mode::Compare, dir, &["one", "two"]), Ok(()));
         let unexpected = check_complete_in(Mode::Compare, dir, &["one"]).unwrap_err();
         assert!(unexpected.contains("two.bin is expected by no test"), "{unexpected}");
+
         let missing = check_complete_in(Mode::Compare, dir, &["one", "two", "three"]).unwrap_err();
         assert!(missing.contains("three.bin is missing"), "{missing}");
         assert_eq!(check_complete_in(Mode::Write, dir, &["one", "two", "three"]), Ok(()));

@@ -57,6 +57,7 @@ impl Keys {
     pub fn new(shape: Shape, count: usize, rng: &mut impl RngCore) -> Self {
         assert!(count > 0, "a population of nothing");
         let stems: Vec<Vec<u8>> = (0..4).map(|_| rng.bytes(8)).collect();
+
         let mut seen = BTreeSet::new();
         let mut keys = Vec::with_capacity(count);
         while keys.len() < count {
@@ -70,6 +71,7 @@ impl Keys {
             seen.insert(key.clone());
             keys.push(key);
         }
+
         Self { keys }
     }
 

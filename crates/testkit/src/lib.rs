@@ -1,4 +1,4 @@
-//! What Terrane's own tests share: replayable seeds, keys that hurt, a model of the tables, golden
+//! Shared parts of Terrane's own tests: replayable seeds, awkward keys, a model of tables, golden
 //! files, a skewed distribution.
 //!
 //! This crate depends on no crate of ours, so every one of them can name it as a dev-dependency
@@ -6,20 +6,14 @@
 
 #![forbid(unsafe_code)]
 
+// Bottom-up: a module imports only from modules above it.
 pub mod draw;
-
 pub mod effort;
-
 pub mod seeds;
-
 pub mod zipf;
-
 pub mod keys;
-
 pub mod model;
-
 pub mod golden;
-
 pub mod trial;
 
 pub use rand_chacha::ChaCha8Rng;

@@ -1,12 +1,13 @@
 //! The model of the tables: a forest of sorted maps with duplicates, unions, cursors and snapshots.
 //!
 //! It says what the engine must answer, in the plainest way: a table is a `BTreeMap`, a duplicate
-//! shares the map until one side changes it, a snapshot is a map with a name and a label, an export is
-//! a directory of snapshots, a cursor is a list and a place in it. It knows nothing of runs, merges,
-//! buffers or files, and that is its worth: a test drives the engine and the model side by side and
-//! compares every answer.
+//! shares the map until one side changes it, a snapshot is a map with a name and a label, an export
+//! is a directory of snapshots, a cursor is a list and a place in it. It knows nothing of runs,
+//! merges, buffers or files, and that is its worth: a test drives the engine and the model side by
+//! side and compares every answer.
 //!
-//! [`Forest::crash`] is what is left after the process died: no table and no cursor, every snapshot.
+//! [`Forest::crash`] is what is left after the process died: no table and no cursor, every
+//! snapshot.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -18,7 +19,7 @@ pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 /// The live entries of a table, in the order of their keys.
 pub type Entries = BTreeMap<Vec<u8>, Stored>;
 
-/// What a key has.
+/// Value and blob of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// The value.
@@ -30,8 +31,9 @@ pub struct Stored {
 /// A key and what it has.
 pub type Entry = (Vec<u8>, Stored);
 
-/// What an upsert makes of the newer value and the older one; by the names of the engine's functions,
-/// but for [`Xor`](MergeOperator::Xor), which stands for a function of the user's own.
+/// Merge operator: how an upsert combines the newer value with the older one. Named like the
+/// engine's functions, but for [`Xor`](MergeOperator::Xor), which stands for a function of the user's
+/// own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MergeOperator {
     /// The newer one.
@@ -84,7 +86,7 @@ impl MergeOperator {
         }
     }
 
-    /// What the function makes of two values.
+    /// Combines two values.
     #[must_use]
     pub fn apply(self, newer: &[u8], older: &[u8]) -> Vec<u8> {
         match self {
@@ -105,21 +107,24 @@ impl MergeOperator {
     }
 }
 
-/// Adds the first `len` bytes of two little-endian numbers as on paper. A shorter number is filled up:
-/// with ones if its last byte has a bit of `sign`, otherwise with zeros. `full` is what every byte
-/// becomes when a carry is left over; without it the carry is dropped.
+/// Adds the first `len` bytes of two little-endian numbers as on paper. A shorter number is filled
+/// up: with ones if its last byte has a bit of `sign`, otherwise with zeros. `full` is what every
+/// byte becomes when a carry is left over; without it the carry is dropped.
 fn add(left: &[u8], right: &[u8], len: usize, sign: u8, full: Option<u8>) -> Vec<u8> {
     let digit = |bytes: &[u8], at: usize| match bytes.get(at) {
         Some(&byte) => u16::from(byte),
         None if bytes.last().is_some_and(|last| last & sign != 0) => 0xFF,
         None => 0,
     };
-    let (mut sum, mut carry) = (Vec::with_capacity(len), 0);
+
+    let mut sum = Vec::with_capacity(len);
+    let mut carry = 0;
     for at in 0..len {
         let total = digit(left, at) + digit(right, at) + carry;
         sum.push((total & 0xFF) as u8);
         carry = total >> 8;
     }
+
     match full {
         Some(byte) if carry > 0 => vec![byte; len],
         _ => sum,
@@ -134,7 +139,7 @@ pub struct TableId(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CursorId(u64);
 
-/// What an operation is refused with; each stands for the error of that name in the engine.
+/// Refusal of an operation; each variant stands for the error of that name in the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
     /// The table was closed, or lost in a crash.
@@ -215,7 +220,7 @@ impl Forest {
         self.tables.remove(&table);
     }
 
-    /// What a table holds.
+    /// Content of a table.
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
@@ -231,7 +236,7 @@ impl Forest {
         Ok(self.table(table)?.resolve)
     }
 
-    /// What a key has, if it is present.
+    /// Returns the value and blob of a key, if the key is present.
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
@@ -263,6 +268,7 @@ impl Forest {
             };
             after && before
         };
+
         let entries = self.content(table)?.iter().filter(|(key, _)| inside(key));
         Ok(entries.map(|(key, stored)| (key.clone(), stored.clone())).collect())
     }
@@ -298,6 +304,7 @@ impl Forest {
                 Stored { value, blob: None }
             }
         };
+
         entries.insert(key.to_vec(), stored);
         Ok(())
     }
@@ -339,6 +346,7 @@ impl Forest {
         if inputs.iter().any(|input| input.resolve != resolve) {
             return Err(Refused::TableUnionNotCompatible);
         }
+
         let mut union = Entries::new();
         for input in inputs {
             for (key, right) in input.entries.iter() {
@@ -348,6 +356,7 @@ impl Forest {
                 }
             }
         }
+
         Ok(self.add_table(Table { resolve, entries: Arc::new(union) }))
     }
 
@@ -436,8 +445,9 @@ impl Forest {
     /// Takes a snapshot of such a directory in, under a name of its own.
     ///
     /// # Errors
-    /// [`Refused::SnapshotExists`]; [`Refused::SnapshotImportDirDoesNotExist`] if nothing was exported there;
-    /// [`Refused::SnapshotDoesNotExist`] if the directory has none of the name `from`.
+    /// [`Refused::SnapshotExists`]; [`Refused::SnapshotImportDirDoesNotExist`] if nothing was
+    /// exported there; [`Refused::SnapshotDoesNotExist`] if the directory has none of the name
+    /// `from`.
     pub fn import_snapshot(
         &mut self,
         directory: &str,
@@ -483,7 +493,7 @@ impl Forest {
         Ok(self.snapshot(name)?.table.resolve)
     }
 
-    /// What a snapshot holds.
+    /// Content of a snapshot.
     ///
     /// # Errors
     /// [`Refused::SnapshotDoesNotExist`].
@@ -510,7 +520,8 @@ impl Forest {
     }
 }
 
-/// Cursors. Each is a gap between two entries of what its table had when it was made, within bounds.
+/// Cursors. Each is a gap between two entries of what its table had when it was made, within
+/// bounds.
 impl Forest {
     /// A cursor before the first entry within the bounds.
     ///
@@ -625,7 +636,8 @@ impl Forest {
         self.take_while(cursor, count, |_| true)
     }
 
-    /// Further entries, up to `count`, as long as `wanted` holds; the first other one is not passed.
+    /// Further entries, up to `count`, as long as `wanted` holds; the first other one is not
+    /// passed.
     ///
     /// # Errors
     /// [`Refused::CursorClosed`].
@@ -642,8 +654,8 @@ impl Forest {
         Ok(taken)
     }
 
-    /// The entries before the gap, the nearest first, up to `count`, as long as `wanted` holds; the first
-    /// other one is not passed.
+    /// The entries before the gap, the nearest first, up to `count`, as long as `wanted` holds; the
+    /// first other one is not passed.
     ///
     /// # Errors
     /// [`Refused::CursorClosed`].
@@ -738,6 +750,7 @@ mod tests {
         forest.update(table, b"k", Change::Upsert(b"b".to_vec())).unwrap();
         let stored = Stored { value: b"ab".to_vec(), blob: None };
         assert_eq!(forest.get(table, b"k"), Ok(Some(&stored)));
+
         forest.update(table, b"k", Change::Delete).unwrap();
         forest.update(table, b"k", Change::Upsert(b"c".to_vec())).unwrap();
         assert_eq!(value(&forest, table, b"k"), Some(&b"c"[..]));
@@ -753,6 +766,7 @@ mod tests {
         insert(&mut forest, left, b"b", b"2");
         assert_eq!(value(&forest, copy, b"a"), Some(&b"1"[..]));
         assert_eq!(forest.resolve(copy), Ok(MergeOperator::Max));
+
         forest.update(right, b"a", Change::Delete).unwrap();
         assert_eq!(value(&forest, left, b"a"), Some(&b"1"[..]));
         assert_eq!(value(&forest, left, b"b"), Some(&b"2"[..]));
@@ -783,11 +797,13 @@ mod tests {
             let stored = forest.get(union, key).unwrap().unwrap();
             (stored.value.as_slice(), stored.blob.is_some())
         };
+
         assert_eq!(found(b"blob"), (&b"RML"[..], true));
         assert_eq!(found(b"none"), (&b"LL"[..], false));
         assert_eq!(found(b"only"), (&b"L"[..], true));
         assert_eq!(found(b"gone"), (&b"L"[..], false));
         let other = forest.new_table(MergeOperator::Newest);
+
         assert_eq!(forest.union(&[left, other]), Err(Refused::TableUnionNotCompatible));
     }
 
@@ -896,7 +912,9 @@ mod tests {
         let keys = |from, to| -> Vec<Vec<u8>> {
             forest.range(table, from, to).unwrap().into_iter().map(|(key, _)| key).collect()
         };
-        let (a, b) = (b"a".as_slice(), b"b".as_slice());
+
+        let a = b"a".as_slice();
+        let b = b"b".as_slice();
         assert_eq!(keys(Bound::Included(a), Bound::Excluded(b)), [b"a".to_vec(), b"aa".to_vec()]);
         assert_eq!(keys(Bound::Excluded(a), Bound::Included(b)), [b"aa".to_vec(), b"b".to_vec()]);
         assert_eq!(keys(Bound::Included(a), Bound::Excluded(a)), Vec::<Vec<u8>>::new());

@@ -47,9 +47,11 @@ pub fn for_each_seed(name: &str, count: u64, mut case: impl FnMut(&mut ChaCha8Rn
         }
         Err(message) => panic!("{message}"),
     };
+
     assert!(!seeds.is_empty(), "{name} names no seeds, so it could not fail");
     let package = env_value("CARGO_PKG_NAME");
     let effort = env_value(effort::VARIABLE);
+
     for seed in seeds {
         let command = replay_command(package.as_deref(), name, seed, effort.as_deref());
         run_case(seed, &command, &|line| eprintln!("{line}"), &mut case);
@@ -66,7 +68,7 @@ pub fn seed_of(name: &str, number: u64) -> u64 {
     spread(start, number)
 }
 
-/// What the environment asks for.
+/// Seeds that the environment asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     /// One seed, given by hand.

@@ -1,7 +1,8 @@
 //! A panic as a value, and the shortest list that still causes it.
 //!
-//! A random history that fails is long, and little of it matters. [`attempt`] runs one and gives its panic
-//! as a [`Failure`]; [`minimise`] leaves steps out as long as the rest fails in the same way.
+//! A random history that fails is long, and little of it matters. [`attempt`] runs one and gives
+//! its panic as a [`Failure`]; [`minimise`] leaves steps out as long as the rest fails in the same
+//! way.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -14,7 +15,7 @@ use std::sync::Once;
 pub struct Failure {
     /// File, line and column; empty if the panic came from another thread.
     pub place: String,
-    /// What was said.
+    /// Message of the panic.
     pub message: String,
 }
 
@@ -57,12 +58,14 @@ pub fn attempt<T>(act: impl FnOnce() -> T) -> Result<T, Failure> {
             },
         ));
     });
+
     // An attempt may stand within another one, also in a drop while that one unwinds.
     let is_within = IS_ATTEMPT.replace(true);
     let outer = FAILURE.take();
     let result = panic::catch_unwind(AssertUnwindSafe(act));
     IS_ATTEMPT.set(is_within);
     let kept = FAILURE.replace(outer);
+
     result.map_err(|payload| {
         kept.unwrap_or(Failure { place: String::new(), message: message_of(payload.as_ref()) })
     })
@@ -72,10 +75,11 @@ pub fn attempt<T>(act: impl FnOnce() -> T) -> Result<T, Failure> {
 ///
 /// First whole stretches go, half of the list, a quarter, down to single steps; then each step is
 /// replaced by one of the steps that `simpler` offers for it; all again until nothing changes or
-/// `fails` has been asked `attempts` times. The result fails; no step of it can be left out, unless the
-/// attempts ran out.
+/// `fails` has been asked `attempts` times. The result fails; no step of it can be left out, unless
+/// the attempts ran out.
 ///
-/// `fails` gets lists that nobody has drawn: a step must mean something, or nothing, after any other.
+/// `fails` gets lists that nobody has drawn: a step must mean something, or nothing, after any
+/// other.
 #[must_use]
 pub fn minimise<T: Clone>(
     mut steps: Vec<T>,
@@ -88,6 +92,7 @@ pub fn minimise<T: Clone>(
         left = left.checked_sub(1)?;
         Some(fails(steps))
     };
+
     loop {
         let before = steps.len();
         let mut has_changed = false;
@@ -200,6 +205,7 @@ mod tests {
                 steps.len() >= 2
             },
         );
+
         assert_eq!(asked, 5);
         assert!((2..100).contains(&steps.len()));
     }

@@ -1,9 +1,10 @@
-//! What the device gives: the rate of random 4 KiB reads that figures are divided by.
+//! Yardstick of the device: the rate of random 4 KiB reads that figures are divided by.
 //!
-//! One thread reads whole pages of a file of 1 GiB of random bytes past the page cache, 96 at a time, 32 handed over
-//! together: the job of the report of `lsm-tree`. The program `fio` does it if it is installed, since its figure is one
-//! that others can repeat; otherwise a loop over the engine's own queues, and the result says which. The file lies in
-//! the directory given, so on the same file system as what is measured, and is removed in any case but a kill.
+//! One thread reads whole pages of a file of 1 GiB of random bytes past the page cache, 96 at a
+//! time, 32 handed over together: the job of the report of `lsm-tree`. The program `fio` does it if
+//! it is installed, since its figure is one that others can repeat; otherwise a loop over the
+//! engine's own queues, and the result says which. The file lies in the directory given, so on the
+//! same file system as what is measured, and is removed in any case but a kill.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -42,9 +43,9 @@ struct Load {
     depth: usize,
     /// Handed over together.
     batch: usize,
-    /// As few are left when new ones are handed over.
+    /// Reads still in flight when the next batch is submitted.
     low: usize,
-    /// Completions that are waited for.
+    /// Completions that a submission waits for.
     complete: usize,
 }
 
@@ -54,7 +55,8 @@ const STEADY: Load = Load { depth: 96, batch: 32, low: 64, complete: 1 };
 /// One read after the other.
 const SINGLE: Load = Load { depth: 1, batch: 1, low: 1, complete: 1 };
 
-/// 256 at once, all of them awaited, then the next 256: what batches of lookups do that do not overlap.
+/// 256 at once, all of them awaited, then the next 256: what batches of lookups do that do not
+/// overlap.
 const BURSTS: Load = Load { depth: 256, batch: 256, low: 1, complete: 256 };
 
 /// Why there is no yardstick.
@@ -85,7 +87,7 @@ impl Error {
 /// The outcome of a measurement.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What the device gives when nothing else is asked of it.
+/// Rate of the device while nothing else uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Yardstick {
     /// Random 4 KiB reads per second, 96 in flight.
@@ -101,13 +103,13 @@ pub struct Yardstick {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
-    /// As the yardstick's own: 96 in flight.
+    /// 96 reads in flight, like the yardstick.
     Steady,
     /// 256 at once, each burst awaited in full before the next one begins.
     Bursts,
 }
 
-/// What the device gives to reads beside writes.
+/// Rate of reads beside writes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Beside {
     /// Random 4 KiB reads per second.
@@ -116,8 +118,8 @@ pub struct Beside {
     pub write_bytes_per_s: f64,
 }
 
-/// Measures the device below `dir` for `seconds`, and a quarter more with one read at a time. A second or so is
-/// spent before that on the file.
+/// Measures the device below `dir` for `seconds`, and a quarter more with one read at a time. A
+/// second or so is spent before that on the file.
 ///
 /// # Errors
 /// [`Error`]; the file is gone in any case.
@@ -141,14 +143,15 @@ fn measure_with(
         }
         own_reads(disk.as_ref(), &file.path, load, Duration::from_secs_f64(seconds), monitor)
     };
+
     let read_iops = rate(STEADY, seconds)?;
     let read_iops_qd1 = Some(rate(SINGLE, seconds * ONE_BY_ONE)?);
     let measured_by = if by_fio { "fio" } else { "terrane" };
     Ok(Yardstick { read_iops, measured_by, read_iops_qd1 })
 }
 
-/// Measures reads of this pattern beside sequential writes, past the page cache, of `write_bytes_per_s`, for
-/// `seconds`; `None` where `fio` is not installed.
+/// Measures reads of this pattern beside sequential writes, past the page cache, of
+/// `write_bytes_per_s`, for `seconds`; `None` where `fio` is not installed.
 ///
 /// # Errors
 /// [`Error`]; the files are gone in any case.
@@ -187,6 +190,7 @@ fn beside(
         Pattern::Steady => STEADY,
         Pattern::Bursts => BURSTS,
     };
+
     let mut jobs = vec![[job("reads", (&file.path, file_bytes), seconds), reads(load)].concat()];
     // Made by fio, removed by us.
     let written = Scratch { disk: disk.clone(), path: dir.join("terrane-yardstick-writes") };
@@ -194,6 +198,7 @@ fn beside(
         let job = job("writes", (&written.path, file_bytes), seconds);
         jobs.push([job, writes(bytes_per_s)].concat());
     }
+
     fio(jobs, monitor)
 }
 
@@ -204,7 +209,8 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// Writes `bytes` of random bytes, durably, so that nothing of it is written back while reads are measured.
+    /// Writes `bytes` of random bytes, durably, so that nothing of it is written back while reads
+    /// are measured.
     fn make(
         disk: &Arc<RealDisk>,
         dir: &Path,
@@ -213,6 +219,7 @@ impl Scratch {
     ) -> Result<Self> {
         let scratch = Self { disk: disk.clone(), path: dir.join("terrane-yardstick") };
         let file = disk.open(&scratch.path, OpenMode::Truncate, Access::Direct)?;
+
         let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES);
         let mut state = Random(bytes);
         for offset in (0..bytes).step_by(CHUNK_BYTES) {
@@ -224,6 +231,7 @@ impl Scratch {
             });
             file.write_at(&chunk, offset)?;
         }
+
         file.sync()?;
         Ok(scratch)
     }
@@ -263,6 +271,7 @@ fn own_reads(
     let mut idle: Vec<AlignedBuf> = (0..load.depth).map(|_| AlignedBuf::zeroed(ALIGN)).collect();
     let mut done = 0_u64;
     let start = Instant::now();
+
     while start.elapsed() < time {
         if monitor.stop() {
             return Err(Error::Interrupted);
@@ -280,6 +289,7 @@ fn own_reads(
             done += 1;
         }
     }
+
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
@@ -289,7 +299,7 @@ fn fio_is_installed() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// What every job has: the file with its size, and how long it runs.
+/// Returns the arguments that every job of `fio` has: file, size and duration.
 fn job(name: &str, (path, bytes): (&Path, u64), seconds: f64) -> Vec<String> {
     // A colon divides names of files.
     let path = path.display().to_string().replace(':', "\\:");
@@ -302,7 +312,7 @@ fn job(name: &str, (path, bytes): (&Path, u64), seconds: f64) -> Vec<String> {
     words
 }
 
-/// What reads have beside.
+/// Returns the arguments of a job that reads.
 fn reads(load: Load) -> Vec<String> {
     let mut words = ["--rw=randread", "--bs=4k"].map(str::to_owned).to_vec();
     words.push(format!("--iodepth={}", load.depth));
@@ -312,7 +322,7 @@ fn reads(load: Load) -> Vec<String> {
     words
 }
 
-/// What writes have beside.
+/// Returns the arguments of a job that writes.
 fn writes(bytes_per_s: u64) -> Vec<String> {
     let mut words = ["--rw=write", "--iodepth=4"].map(str::to_owned).to_vec();
     words.push(format!("--bs={BESIDE_BYTES}"));
@@ -327,7 +337,9 @@ fn fio(jobs: Vec<Vec<String>>, monitor: &mut dyn Monitor) -> Result<Beside> {
     command.arg("--output-format=json").args(jobs.into_iter().flatten());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+
     // Both are read while it runs, or it would wait for room in the pipes.
     let (status, output, complaints) = thread::scope(|scope| {
         let output = scope.spawn(|| text(stdout));
@@ -335,17 +347,19 @@ fn fio(jobs: Vec<Vec<String>>, monitor: &mut dyn Monitor) -> Result<Beside> {
         let status = wait(&mut child, monitor);
         (status, output.join().unwrap_or_default(), complaints.join().unwrap_or_default())
     });
+
     if !status? {
         let said = [complaints, output].concat();
         let line = said.lines().find(|line| !line.trim().is_empty());
         return Err(Error::Fio(line.unwrap_or("it failed without a word").to_owned()));
     }
+
     rates(&output).ok_or_else(|| Error::Fio("its output has no rates".to_owned()))
 }
 
 fn text(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
-    // What was read until an error is all there is to say.
+    // The part read before an error is still worth reporting.
     let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -373,6 +387,7 @@ fn rates(output: &str) -> Option<Beside> {
     let value: serde_json::Value = serde_json::from_str(json).ok()?;
     let jobs = value.get("jobs")?.as_array()?;
     let job = |name: &str| jobs.iter().find(|job| job["jobname"] == name);
+
     Some(Beside {
         read_iops: job("reads")?["read"]["iops"].as_f64()?,
         write_bytes_per_s: match job("writes") {
@@ -480,6 +495,7 @@ mod tests {
             assert_eq!(error.class(), Class::Interrupted);
             assert!(is_empty(dir.path()));
         }
+
         let dir = Path::new("/nonexistent");
         let error = measure_with(dir, SMALL, false, 60.0, &mut Silent).unwrap_err();
         assert_eq!(error.class(), Class::Environment);

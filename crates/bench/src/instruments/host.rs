@@ -1,6 +1,6 @@
 //! The machine that a figure was measured on: the group `host` of reports.
 //!
-//! What the system does not tell is absent.
+//! A field is absent where the system does not tell.
 
 use std::path::Path;
 
@@ -53,6 +53,7 @@ impl Host {
         let mount = Mount::of(dir);
         let device = mount.as_ref().and_then(Mount::device);
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+
         Self {
             os: std::env::consts::OS,
             cpu_model: value(&read("/proc/cpuinfo"), "model name"),
@@ -71,7 +72,7 @@ impl Host {
     }
 }
 
-/// What a directory is on.
+/// File system and device of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Mounted {
     /// The kind of file system, as `ext4`.
@@ -83,7 +84,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// What holds `dir`; `None` where the system does not tell.
+    /// Returns the file system of `dir`; `None` where the system does not tell.
     #[must_use]
     pub fn of(dir: &Path) -> Option<Self> {
         let Mount { filesystem, source, seen, options, .. } = Mount::of(dir)?;
@@ -107,7 +108,8 @@ pub fn load_average() -> Option<[f64; 3]> {
     Some([numbers.next()?, numbers.next()?, numbers.next()?])
 }
 
-/// The revision of the source that this program was built from, if whoever built it has set `TERRANE_REVISION`.
+/// The revision of the source that this program was built from, if whoever built it has set
+/// `TERRANE_REVISION`.
 #[must_use]
 pub fn revision() -> Option<&'static str> {
     option_env!("TERRANE_REVISION")
@@ -134,7 +136,7 @@ fn device_model(device: &str) -> Option<String> {
 }
 
 fn device_kind(device: &str) -> Option<&'static str> {
-    // What a virtual device says of its rotation is said by default.
+    // A virtual device reports rotation by default, so its answer is not used.
     match device {
         name if name.starts_with("nvme") => Some("nvme"),
         name if name.starts_with("vd") || name.starts_with("xvd") => Some("virtual"),
@@ -195,6 +197,7 @@ mod tests {
         assert!(host.filesystem.is_some(), "{host:?}");
         let mounted = Mounted::of(dir.path()).unwrap();
         assert_eq!(Some(mounted.filesystem), host.filesystem);
+
         assert!(mounted.mount_options.split(',').any(|option| option == "rw"));
         assert!(load_average().unwrap().iter().all(|load| *load >= 0.0));
         let json = serde_json::to_value(&host).unwrap();

@@ -1,8 +1,10 @@
-//! A limit on the memory of this process, page cache included: a control group of Linux, made for it.
+//! A limit on the memory of this process, page cache included: a control group of Linux, made for
+//! it.
 //!
-//! Memory counts for the group that a process was in when it asked for it, so the limit is set before anything
-//! is opened. Swap is excluded where the system can do that. Dropping the limit moves the process back and
-//! removes the group; after a kill the group stays, empty, and the next limit of the same process id takes it.
+//! Memory counts for the group that a process was in when it asked for it, so the limit is set
+//! before anything is opened. Swap is excluded where the system can do that. Dropping the limit
+//! moves the process back and removes the group; after a kill the group stays, empty, and the next
+//! limit of the same process id takes it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +28,7 @@ pub enum Error {
         .path.display()
     )]
     Refused {
-        /// What was tried.
+        /// The attempt that failed.
         call: &'static str,
         /// On which file or directory.
         path: PathBuf,
@@ -59,7 +61,8 @@ impl Version {
         }
     }
 
-    /// The file with a limit that excludes swap, and what to write into it where `bytes` is the limit.
+    /// The file with a limit that excludes swap, and what to write into it where `bytes` is the
+    /// limit.
     fn swap(self, bytes: u64) -> (&'static str, String) {
         match self {
             // Memory and swap together.
@@ -90,7 +93,8 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Puts this process into a new control group of `bytes`. What it has in memory already does not count.
+    /// Puts this process into a new control group of `bytes`. What it has in memory already does
+    /// not count.
     ///
     /// # Errors
     /// [`Error`], and the process is where it was.
@@ -118,7 +122,7 @@ impl MemoryLimit {
         Ok(limit)
     }
 
-    /// What enforces the limit, as reports call it: `cgroup_v1` or `cgroup_v2`.
+    /// Name of the mechanism in reports: `cgroup_v1` or `cgroup_v2`.
     #[must_use]
     pub fn enforced_by(&self) -> &'static str {
         match self.version {
@@ -127,8 +131,8 @@ impl MemoryLimit {
         }
     }
 
-    /// Reads how much page cache the group has, and returns the most of all readings so far; so it is called
-    /// now and then during a run.
+    /// Reads how much page cache the group has, and returns the most of all readings so far; so it
+    /// is called now and then during a run.
     ///
     /// Cost: one small file.
     #[must_use]
@@ -175,24 +179,28 @@ fn home(mounts: &[Mount], groups: &str) -> Option<(Version, PathBuf)> {
         Some(mount) => (Version::V1, mount),
         None => (Version::V2, mounts.iter().find(|mount| mount.filesystem == "cgroup2")?),
     };
-    // Lines are `number:controllers:path`; the second generation has the number 0 and no controllers.
+
+    // Lines are `number:controllers:path`; the second generation has the number 0 and no
+    // controllers.
     let path = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next()?, fields.next()?);
+        let controllers = fields.next()?;
+        let path = fields.next()?;
         let is_ours = match version {
             Version::V1 => controllers.split(',').any(|controller| controller == "memory"),
             Version::V2 => controllers.is_empty(),
         };
         is_ours.then_some(path)
     })?;
+
     // A container may see a part of the tree only, and paths from the root of the whole one.
     let below =
         Path::new(path).strip_prefix(&mount.root).or_else(|_| Path::new(path).strip_prefix("/"));
     Some((version, mount.point.join(below.ok()?)))
 }
 
-/// The nearest group of the second generation that hands memory down to its children: `home` itself only if
-/// it is the root, since others may have either processes or such children.
+/// The nearest group of the second generation that hands memory down to its children: `home` itself
+/// only if it is the root, since others may have either processes or such children.
 fn divided(home: &Path) -> Option<PathBuf> {
     let hands_down = |dir: &Path| {
         let control = std::fs::read_to_string(dir.join("cgroup.subtree_control"));
@@ -255,13 +263,15 @@ mod tests {
         assert_eq!(statistic(stat, "mapped"), None);
     }
 
-    /// Where the system allows it the whole cycle is seen; where it does not, what is said about it.
+    /// Where the system allows it the whole cycle is seen; where it does not, what is said about
+    /// it.
     #[test]
     fn a_limit_holds_until_it_is_dropped_or_is_refused_with_advice() {
         const BYTES: u64 = 1 << 30;
         let group_now = || std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let before = group_now();
         let name = format!("terrane-{}", std::process::id());
+
         match MemoryLimit::set(BYTES) {
             Ok(limit) => {
                 assert!(group_now().contains(&name), "{}", group_now());
@@ -280,6 +290,7 @@ mod tests {
                 );
             }
         }
+
         assert_eq!(group_now(), before);
     }
 }

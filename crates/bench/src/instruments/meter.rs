@@ -1,7 +1,7 @@
-//! What a run costs: processor time, memory, bytes read and written, and room on disk.
+//! Cost of a run: processor time, memory, bytes read and written, and room on disk.
 //!
-//! Figures are those that Linux keeps in `/proc`; elsewhere they are absent. They count a whole process, or a
-//! whole device, from its beginning, so a run is the difference of two readings.
+//! Figures are those that Linux keeps in `/proc`; elsewhere they are absent. They count a whole
+//! process, or a whole device, from its beginning, so a run is the difference of two readings.
 
 use std::io;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::instruments::mounts::Mount;
 /// Bytes of the sectors that the kernel counts devices in, whatever their own are.
 const SECTOR_BYTES: u64 = 512;
 
-/// What this process has used since it began, in all its threads.
+/// Resources that all threads of this process have used since it began.
 ///
-/// Bytes and calls are also those of children that have ended and were waited for, as Linux adds them; so no yardstick
-/// is measured between two readings.
+/// Bytes and calls are also those of children that have ended and were waited for, as Linux adds
+/// them; so no yardstick is measured between two readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Usage {
     /// Processor time in seconds, to the nanosecond.
@@ -28,7 +28,8 @@ pub struct Usage {
     pub system_s: f64,
     /// Bytes that it has made block devices read.
     pub read_bytes: u64,
-    /// Bytes that it has made block devices write, or will have once the page cache is written back.
+    /// Bytes that it has made block devices write, or will have once the page cache is written
+    /// back.
     pub write_bytes: u64,
     /// Calls to read; requests of `io_uring` are not among them.
     pub read_calls: u64,
@@ -49,6 +50,7 @@ impl Usage {
         let (user, system) = ticks(&stat)?;
         let tick_s = 1.0 / rustix::param::clock_ticks_per_second() as f64;
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
+
         Some(Self {
             cpu_s: cpu.tv_sec as f64 + cpu.tv_nsec as f64 * 1e-9,
             user_s: user as f64 * tick_s,
@@ -61,7 +63,7 @@ impl Usage {
         })
     }
 
-    /// What was used since the reading `before`.
+    /// Returns the use since the reading `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -98,7 +100,8 @@ fn field(text: &str, name: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Ticks in user mode and in the kernel, from `/proc/self/stat`; the command's name before them may hold anything.
+/// Ticks in user mode and in the kernel, from `/proc/self/stat`; the command's name before them may
+/// hold anything.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
@@ -119,7 +122,7 @@ fn context_switches() -> Option<u64> {
     Some(total)
 }
 
-/// What a block device has done since the system began, for all processes together.
+/// Requests and bytes of a block device since boot, by all processes together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceUsage {
     /// Reads completed.
@@ -133,14 +136,15 @@ pub struct DeviceUsage {
 }
 
 impl DeviceUsage {
-    /// A reading of the device that holds `dir`; `None` if there is none, as in memory, or the system does not tell.
+    /// A reading of the device that holds `dir`; `None` if there is none, as in memory, or the
+    /// system does not tell.
     #[must_use]
     pub fn of(dir: &Path) -> Option<Self> {
         let device = Mount::of(dir)?.device()?;
         device_usage(&std::fs::read_to_string("/proc/diskstats").ok()?, &device)
     }
 
-    /// What was done since the reading `before`.
+    /// Returns the requests and bytes since the reading `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -163,7 +167,8 @@ impl DeviceUsage {
     }
 }
 
-/// The row of `device`: numbers, name, then reads, merged ones, sectors, time; and the same for writes.
+/// The row of `device`: numbers, name, then reads, merged ones, sectors, time; and the same for
+/// writes.
 fn device_usage(table: &str, device: &str) -> Option<DeviceUsage> {
     let row = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let row = row.into_iter().find(|row| row.get(2) == Some(&device))?;
@@ -203,15 +208,16 @@ fn status_bytes(name: &str) -> Option<u64> {
 /// there is no such directory. Files that vanish meanwhile are left out.
 ///
 /// # Errors
-/// What the system says about a directory that cannot be read.
+/// Those of the system, for a directory that cannot be read.
 pub fn store_bytes(dir: &Path) -> io::Result<u64> {
     sum_of_files(dir, std::fs::Metadata::len)
 }
 
-/// The same of the blocks that the file system has given to the files, whatever their lengths.
+/// Returns the bytes of the blocks that the file system has allocated to the files, whatever their
+/// lengths.
 ///
 /// # Errors
-/// As [`store_bytes`].
+/// Those of [`store_bytes`].
 pub fn allocated_bytes(dir: &Path) -> io::Result<u64> {
     sum_of_files(dir, allocated)
 }
@@ -253,10 +259,11 @@ fn sum_of_files(dir: &Path, bytes: impl Fn(&std::fs::Metadata) -> u64) -> io::Re
             }
         }
     }
+
     Ok(total)
 }
 
-/// What two names of one file have in common.
+/// Returns the device and inode, which two names of one file share.
 #[cfg(unix)]
 fn identity(meta: &std::fs::Metadata, _: std::path::PathBuf) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
@@ -283,6 +290,7 @@ mod tests {
         assert_eq!(store_bytes(dir.path()).unwrap(), 107);
         assert_eq!(store_bytes(&dir.path().join("absent")).unwrap(), 0);
         let sparse = std::fs::File::create(dir.path().join("sparse")).unwrap();
+
         sparse.set_len(1 << 30).unwrap();
         assert!(store_bytes(dir.path()).unwrap() > 1 << 30);
         assert!(allocated_bytes(dir.path()).unwrap() < 1 << 24);
@@ -334,6 +342,7 @@ mod tests {
         drop(memory);
         let peak = rss_peak_bytes().unwrap();
         assert!(peak >= BYTES, "{peak}");
+
         if reset_rss_peak() {
             // Other tests take memory at the same time, but not as much.
             let after = rss_peak_bytes().unwrap();

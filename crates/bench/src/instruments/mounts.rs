@@ -1,5 +1,5 @@
-//! Which file systems are mounted, after `/proc/self/mountinfo` of Linux: where a directory lies, on which
-//! device, and where control groups are reached.
+//! Which file systems are mounted, after `/proc/self/mountinfo` of Linux: where a directory lies,
+//! on which device, and where control groups are reached.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Mount {
     /// Major and minor number of the device, as `8:1`.
     pub(crate) number: String,
-    /// What part of the file system is mounted.
+    /// Root of the mounted part within its file system.
     pub(crate) root: PathBuf,
     /// Where it is seen.
     pub(crate) point: PathBuf,
@@ -16,7 +16,7 @@ pub(crate) struct Mount {
     pub(crate) seen: String,
     /// Its kind, as `ext4`.
     pub(crate) filesystem: String,
-    /// What it is on, as `/dev/sda1`.
+    /// Source of the mount, as `/dev/sda1`.
     pub(crate) source: String,
     /// Its own options; for control groups the controllers are among them.
     pub(crate) options: String,
@@ -38,8 +38,8 @@ impl Mount {
         self.options.split(',').any(|found| found == option)
     }
 
-    /// The name of the block device below, as the kernel has it in `/proc/diskstats` and `/sys/block`; `None`
-    /// where there is none, as in memory or over the network.
+    /// The name of the block device below, as the kernel has it in `/proc/diskstats` and
+    /// `/sys/block`; `None` where there is none, as in memory or over the network.
     pub(crate) fn device(&self) -> Option<String> {
         let uevent = format!("/sys/dev/block/{}/uevent", self.number);
         if let Ok(uevent) = std::fs::read_to_string(uevent) {
@@ -72,7 +72,9 @@ fn line(line: &str) -> Option<Mount> {
     let point = PathBuf::from(unescaped(place.next()?));
     let seen = unescaped(place.next()?);
     let mut kind = kind.split(' ').map(unescaped);
-    let (filesystem, source) = (kind.next()?, kind.next()?);
+    let filesystem = kind.next()?;
+
+    let source = kind.next()?;
     let options = kind.next().unwrap_or_default();
     Some(Mount { number, root, point, seen, filesystem, source, options })
 }

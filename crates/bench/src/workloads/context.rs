@@ -1,26 +1,24 @@
-//! A workload of versioned trees after published counts of Tezos: a starting state, and blocks of operations over it.
+//! A workload of versioned trees after published counts of Tezos: a starting state, and blocks of
+//! operations over it.
 //!
-//! Everything follows from a seed and numbers: a value of the state has a number, from which its path and its bytes are
-//! made, see [`state`]; how often it was written is a byte. So the state is never in memory, and the expected result of
-//! every read is known: an engine is checked while it is measured.
+//! Everything follows from a seed and numbers: a value of the state has a number, from which its
+//! path and its bytes are made, see [`state`]; how often it was written is a byte. So the state is
+//! never in memory, and the expected result of every read is known: an engine is checked while it
+//! is measured.
 //!
-//! A block is drawn as *accesses*, see [`profile`]: reads, or a question, two reads and a write of one path, as a balance
-//! is changed. They are shuffled. Forks are two blocks of one parent, the first of which is abandoned.
+//! A block is drawn as *accesses*, see [`profile`]: reads, or a question, two reads and a write of
+//! one path, as a balance is changed. They are shuffled. Forks are two blocks of one parent, the
+//! first of which is abandoned.
 //!
 //! Cost: a byte for each value; drawing a block allocates nothing once its buffers have grown.
 
+// Bottom-up: a module imports only from modules above it.
 pub mod profile;
-
 pub mod state;
-
 pub mod block;
-
 pub mod record;
-
 pub mod report;
-
 mod floor;
-
 pub mod run;
 
 use std::collections::HashSet;
@@ -37,7 +35,7 @@ const ABSENT: u8 = 255;
 /// Values that are never there have numbers from here on.
 const NEVER: u64 = 1 << 40;
 
-/// So many of the hottest balances are the same in each block; the others are new ones each time.
+/// Hottest balances that are the same in each block; the others are new in each block.
 const LASTING_HOT_COUNT: u64 = 3;
 
 /// One of so many draws is even, the others are of what is drawn often.
@@ -55,14 +53,14 @@ const BLOCK_S: i64 = 30;
 /// When the first block was made, in seconds since 1970.
 const START_S: i64 = 1_670_000_000;
 
-/// What is generated.
+/// Options of a generator.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// All follows from it.
     pub seed: u64,
     /// Values of the starting state: from [`VALUES_MIN`] on.
     pub values: u64,
-    /// What a block does.
+    /// Kind of a block.
     pub profile: &'static Profile,
     /// Before each so many blocks there is one of the same parent, which is abandoned.
     pub fork_every: Option<u64>,
@@ -116,7 +114,7 @@ pub struct Generator {
     kept: u64,
     /// The last block that was not abandoned.
     tip: Option<u64>,
-    /// What an abandoned block has changed: numbers and their versions before, the last one last.
+    /// Undo record of an abandoned block: numbers with their earlier versions, in order.
     undo: Vec<(u64, u8)>,
     units: Vec<Unit>,
     /// Numbers that the block accesses.
@@ -136,10 +134,12 @@ impl Generator {
             let message = format!("values must be at least {VALUES_MIN} and at most {OPTION_MAX}");
             return Err(Error::Options(message));
         }
+
         if options.fork_every == Some(0) {
             return Err(Error::Options("a fork is every 1 block or more".to_owned()));
         }
         let state = State::new(options.seed, options.values);
+
         Ok(Self {
             options,
             state,
@@ -164,7 +164,8 @@ impl Generator {
 
     /// Draws the next block into `block`.
     ///
-    /// Its parent must be committed, with the hash of the block that has the parent's number, before it is applied.
+    /// Its parent must be committed, with the hash of the block that has the parent's number,
+    /// before it is applied.
     pub fn next_block(&mut self, block: &mut Block) {
         let is_fork = |every| (self.kept + 1).is_multiple_of(every);
         let is_abandoned = self.options.fork_every.is_some_and(is_fork) && !self.has_abandoned();
@@ -174,6 +175,7 @@ impl Generator {
         self.undo.clear();
         let fresh = self.versions.len();
         let mut random = Random(splitmix(splitmix(self.options.seed).wrapping_add(self.blocks)));
+
         self.draw(&mut random);
         self.emit(block);
         if is_abandoned {
@@ -186,6 +188,7 @@ impl Generator {
             self.tip = Some(self.blocks);
             self.kept += 1;
         }
+
         self.blocks += 1;
     }
 
@@ -199,11 +202,13 @@ impl Generator {
         self.units.clear();
         self.taken.clear();
         let profile = self.options.profile;
+
         for (at, &(hot, accesses)) in profile.hot.iter().enumerate() {
             let number = self.hot(hot, at as u64, random);
             self.taken.insert(number);
             self.push(Action::Change, number, accesses);
         }
+
         for group in profile.groups {
             let rest = group.accesses - group.paths;
             for at in 0..group.paths {
@@ -212,6 +217,7 @@ impl Generator {
                 self.push(group.action, number, 1 + more);
             }
         }
+
         for at in (1..self.units.len()).rev() {
             self.units.swap(at, random.below(at as u64 + 1) as usize);
         }
@@ -283,7 +289,8 @@ impl Generator {
         }
     }
 
-    /// One of `count`: the n-th is drawn as often as by Zipf's law, or evenly; which one is the n-th is scattered.
+    /// One of `count`: the n-th is drawn as often as by Zipf's law, or evenly; which one is the
+    /// n-th is scattered.
     fn skewed(&self, random: &mut Random, count: u64) -> u64 {
         let rank = if random.below(EVEN_ONE_OF) == 0 {
             random.below(count)
@@ -318,7 +325,8 @@ impl Generator {
         }
     }
 
-    /// Asks for the directory of a value. That of an item of the starting state is always there: its length is.
+    /// Asks for the directory of a value. That of an item of the starting state is always there:
+    /// its length is.
     fn mem_tree(&mut self, number: u64, block: &mut Block) {
         self.state.path(number, &mut self.path);
         self.path.pop();
@@ -334,11 +342,13 @@ impl Generator {
         if matches!(action, Action::Mem | Action::Change) {
             block.mem(is_there);
         }
+
         let find_count = match action {
             Action::Find => 1,
             Action::Change => 2,
             _ => 0,
         };
+
         for _ in 0..find_count {
             block.find(is_there, |out| self.state.value(number, version, out));
         }
@@ -375,10 +385,13 @@ impl Generator {
         block.path(self.path.steps());
         copied_path(self.copies, 0, &mut self.path);
         self.path.pop();
+
         block.copy_to(self.path.steps());
-        let (first, count) = (self.state.roll(0) as usize, self.state.roll_count() as usize);
+        let first = self.state.roll(0) as usize;
+        let count = self.state.roll_count() as usize;
         self.copied.clear();
         self.copied.extend_from_slice(&self.versions[first..first + count]);
+
         self.copies += 1;
     }
 }

@@ -1,28 +1,24 @@
 //! `terrane bench index`: the workloads of an index that finds objects by their hashes.
 //!
-//! Keys of 32 bytes, values of 13. Entries are *numbered*; key and value follow from the number and the seed, so every value
-//! that is found is compared with what it must be.
+//! Keys of 32 bytes, values of 13. Entries are *numbered*; key and value follow from the number and
+//! the seed, so every value that is found is compared with what it must be.
 //!
-//! The same work is done by several engines, one after the other, each in a directory of its own below the store, with
-//! the same memory budget and as many durable flushes. [`high_insert`] inserts into an empty map, [`bootstrap`] does what a
-//! node does that starts with many entries, [`replay`] does what a trace says.
+//! Several engines do identical work, one after the other, each in a directory of its own
+//! below the store, with the same memory budget and as many durable flushes. [`high_insert`]
+//! inserts into an empty map, [`bootstrap`] does what a node does that starts with many entries,
+//! [`replay`] does what a trace says.
 
 use super::{Error, Result, seconds, splitmix};
 
+// Bottom-up: a module imports only from modules above it.
 pub mod map;
-
 mod maps;
-
+pub mod engine;
 mod curve;
-
 pub mod report;
-
 mod runner;
-
 pub mod high_insert;
-
 pub mod bootstrap;
-
 pub mod replay;
 
 pub use self::runner::Common;
@@ -54,9 +50,10 @@ fn bounded_entries(name: &str, value: u64) -> Result<()> {
 
 /// The entries of a run, by number.
 ///
-/// The first ones are those that a run begins with, and come in the order of their keys, so that no sorting is needed to load
-/// them: the first eight bytes of key *i* of *n* lie in the *i*-th of *n* equal parts of all numbers of eight bytes. The keys of
-/// all others are random from the first byte on.
+/// The first ones are those that a run begins with, and come in the order of their keys, so that no
+/// sorting is needed to load them: the first eight bytes of key *i* of *n* lie in the *i*-th of *n*
+/// equal parts of all numbers of eight bytes. The keys of all others are random from the first byte
+/// on.
 #[derive(Debug, Clone, Copy)]
 struct Numbers {
     seed: u64,
@@ -72,15 +69,18 @@ impl Numbers {
     /// Key and value of a number.
     #[expect(clippy::big_endian_bytes, reason = "so that keys ascend with their numbers")]
     fn entry(self, number: u64) -> (Key, Value) {
-        let (mut key, mut value) = ([0; KEY_BYTES], [0; VALUE_BYTES]);
+        let mut key = [0; KEY_BYTES];
+        let mut value = [0; VALUE_BYTES];
         // `splitmix` is a bijection, so no two of these have one key.
         let drawn = splitmix(self.seed ^ number);
         fill(&mut key, drawn);
         fill(&mut value, splitmix(!self.seed ^ number));
+
         if number < self.loaded {
             let part = u64::MAX / self.loaded;
             key[..8].copy_from_slice(&(number * part + drawn % part).to_be_bytes());
         }
+
         (key, value)
     }
 }
@@ -99,7 +99,8 @@ mod tests {
     #[test]
     fn entries_differ_by_number_and_seed_in_all_parts() {
         let numbers = Numbers::new(1, 0);
-        let (one, other) = (numbers.entry(1), numbers.entry(2));
+        let one = numbers.entry(1);
+        let other = numbers.entry(2);
         assert!(one.0[..8] != other.0[..8] && one.0[24..] != other.0[24..]);
         assert!(one.1[..8] != other.1[..8] && one.1[8..] != other.1[8..]);
         assert_ne!(one, Numbers::new(2, 0).entry(1));

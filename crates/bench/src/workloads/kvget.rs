@@ -1,26 +1,26 @@
-//! `terrane bench kvget`: what a lookup of a random key costs in reads when memory is a small part of the data.
+//! `terrane bench kvget`: what a lookup of a random key costs in reads when memory is a small part
+//! of the data.
 //!
-//! The workload of the published `bench_kvdb`: 32-byte keys, the hashes of a counter; values of 110 bytes, which here
-//! are incompressible and a function of the key's number, so that every one that is found is compared with what it
-//! must be. [`setup`] inserts the numbers from 0 on and leaves a table without unfinished merges and with an empty
-//! write buffer; [`run`] opens it with the memory that is to be measured, waits until its cost is steady, and
-//! reads. A run changes nothing and can be repeated.
+//! The workload of the published `bench_kvdb`: 32-byte keys, the hashes of a counter; values of 110
+//! bytes, which here are incompressible and a function of the key's number, so that every one that
+//! is found is compared with what it must be. [`setup`] inserts the numbers from 0 on and leaves a
+//! table without unfinished merges and with an empty write buffer; [`run`] opens it with the memory
+//! that is to be measured, waits until its cost is steady, and reads. A run changes nothing and can
+//! be repeated.
 //!
-//! A *hit* is a read of a key that is there, a *miss* of one that is not; a key that is not found and should be, or
-//! the other way round, ends the run.
+//! A *hit* is a read of a key that is there, a *miss* of one that is not; a key that is not found
+//! and should be, or the other way round, ends the run.
 
 use terrane::lsm::SnapshotName;
 
 use super::{Result, utxo};
 
+// Bottom-up: a module imports only from modules above it.
 pub mod data;
-
 mod windows;
-
 pub mod setup;
-
+mod measured;
 pub mod report;
-
 pub mod run;
 
 pub use utxo::Shape;
@@ -50,7 +50,8 @@ impl Prepared {
     fn from_label(label: &str) -> Option<Self> {
         let mut fields = label.strip_prefix("bench kvget 1, ")?.split(", ");
         let mut field = |name: &str| fields.next()?.strip_prefix(name)?.strip_prefix(' ');
-        let (seed, keys) = (field("seed")?.parse().ok()?, field("keys")?.parse().ok()?);
+        let seed = field("seed")?.parse().ok()?;
+        let keys = field("keys")?.parse().ok()?;
         let shape = field("shape")?;
         let shape = SHAPES.into_iter().find(|&known| name_of(known) == shape)?;
         Some(Self { seed, keys, shape })
@@ -84,6 +85,7 @@ mod tests {
             let prepared = Prepared { seed: 7, keys: 100, shape };
             assert_eq!(Prepared::from_label(&prepared.label()), Some(prepared));
         }
+
         for label in [
             "",
             "bench kvget 1, seed 7, keys 100",

@@ -1,19 +1,16 @@
 //! Benchmarks of the radix state on its back-ends: Transact's ten tests, and loads of random keys.
 //!
-//! The unit is a *cell*: one load on one back-end at one durability in one directory. Who compares runs each in a process of
-//! its own, so that the time and memory of a process are those of the cell; [`run`] is what that process does. Yardsticks that
-//! all cells stand beside are measured outside: [`floor_of`] and [`append_synced`].
+//! The unit is a *cell*: one load on one back-end at one durability in one directory. Who compares
+//! runs each in a process of its own, so that the time and memory of a process are those of the
+//! cell; [`run`] is what that process does. Yardsticks that all cells stand beside are measured
+//! outside: [`floor_of`] and [`append_synced`].
 
+// Bottom-up: a module imports only from modules above it.
 pub mod published;
-
 pub mod keys;
-
 pub mod floor;
-
 mod databases;
-
 pub mod transact;
-
 mod loads;
 
 use std::collections::BTreeMap;
@@ -38,14 +35,14 @@ use self::keys::Keys;
 /// Appends of the yardstick.
 pub const APPENDS: u64 = 1_000;
 
-/// What is done to a state.
+/// Load on a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Load {
     /// The ten tests of Transact.
     Tests,
     /// Commits of one key each.
     Single,
-    /// The same, each of which prunes the root before it.
+    /// Commits, each of which prunes the root before it.
     Prune,
     /// One value at many addresses, all of which are overwritten and pruned at once.
     Equal,
@@ -93,7 +90,8 @@ impl Load {
         Self::ALL.into_iter().find(|load| load.name() == name)
     }
 
-    /// Whether it reads only once its state is made, so that how durable commits are does not matter.
+    /// Whether it reads only once its state is made, so that how durable commits are does not
+    /// matter.
     #[must_use]
     pub fn only_reads(self) -> bool {
         matches!(self, Self::Get | Self::Leaves)
@@ -124,17 +122,17 @@ impl Default for Sizes {
 /// A load on a back-end. See the [module](self).
 #[derive(Debug, Clone)]
 pub struct Cell<'a> {
-    /// What the state is kept in.
+    /// Back-end of the state.
     pub back_end: BackEnd,
     /// An empty directory for it.
     pub dir: &'a Path,
     /// How durable commits are.
     pub durability: Durability,
-    /// What is done.
+    /// The operation.
     pub load: Load,
     /// How much of it.
     pub sizes: Sizes,
-    /// Of keys, values and choices.
+    /// Seed of keys, values and choices.
     pub seed: u64,
     /// Where Redis is.
     pub redis_urls: Vec<String>,
@@ -156,7 +154,7 @@ pub struct Timed {
 /// A figure of a load, other than of the tests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// What was done, as `1,000 commits of 1 key`.
+    /// Name of the work, as `1,000 commits of 1 key`.
     pub name: String,
     /// How often.
     pub count: u64,
@@ -171,7 +169,7 @@ pub struct Figure {
     pub root: String,
 }
 
-/// What a cell has come to.
+/// Report of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Transactions that were committed.
@@ -188,19 +186,20 @@ pub struct Report {
     pub process_read_bytes: Option<u64>,
     /// The most memory that the process has had.
     pub rss_peak_bytes: Option<u64>,
-    /// Bytes that all databases took in the end: allocated blocks, or memory where there are no files.
+    /// Bytes that all databases took in the end: allocated blocks, or memory where there are no
+    /// files.
     pub disk_bytes: u64,
-    /// What the commits were worth.
+    /// Guarantee of the commits.
     pub guarantee: String,
     /// The settings in effect.
     pub settings: BTreeMap<String, String>,
-    /// Of the ten tests: each of them.
+    /// Results of the ten tests, if the load is the ten tests.
     pub tests: Vec<Timed>,
-    /// Of the other loads: what was measured.
+    /// Figures of the other loads.
     pub figures: Vec<Figure>,
 }
 
-/// What became of a cell.
+/// Outcome of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -218,13 +217,15 @@ fn ensure(is_right: bool, what: impl FnOnce() -> String) -> Result<()> {
 /// Runs a cell, in a process that does nothing else.
 ///
 /// # Errors
-/// [`Error::Wrong`], and what the back-end says; what it cannot do at all is no error, but [`Outcome::Refused`].
+/// [`Error::Wrong`], and what the back-end says; what it cannot do at all is no error, but
+/// [`Outcome::Refused`].
 pub fn run(cell: &Cell<'_>) -> Result<Outcome> {
     fs::create_dir_all(cell.dir).map_err(|error| Error::io(cell.dir, error))?;
     if cell.back_end == BackEnd::Redis && cell.redis_urls.is_empty() {
         return with_server(cell);
     }
     let mut databases = Databases::new(cell);
+
     match work(cell, &mut databases) {
         Ok((tests, figures)) => {
             let report = report(cell, &databases, tests, figures)?;
@@ -247,24 +248,29 @@ fn with_server(cell: &Cell<'_>) -> Result<Outcome> {
             "no server is given; name one by --redis-url, or have one started by --start-redis";
         return Ok(Outcome::Refused(why.to_owned()));
     }
+
     if !is_installed() {
         return Ok(Outcome::Refused(
             "redis-server is not installed, nor is its URL given".to_owned(),
         ));
     }
+
     let settings: &[&str] = match cell.durability {
         Durability::None => &["--appendonly", "no"],
         Durability::Async => &["--appendonly", "yes", "--appendfsync", "everysec"],
         Durability::Each | Durability::Group => &["--appendonly", "yes", "--appendfsync", "always"],
     };
+
     let server = Server::start(cell.dir, settings).map_err(|error| Error::io(cell.dir, error))?;
     let mut outcome = run(&Cell { redis_urls: vec![server.url()], ..cell.clone() })?;
-    // What the server has used counts once it has ended.
+    // The use of a child process counts once the child has ended.
     drop(server);
+
     if let (Outcome::Done(report), Some(usage)) = (&mut outcome, meter::Usage::now()) {
         report.process_write_bytes = Some(usage.write_bytes);
         report.process_read_bytes = Some(usage.read_bytes);
     }
+
     Ok(outcome)
 }
 
@@ -344,7 +350,8 @@ pub fn floor_of(load: Load, sizes: &Sizes, seed: u64) -> Vec<FigureFloor> {
             floors.collect()
         }
         Load::Batch => {
-            let (mut shape, mut keys) = (Shape::default(), Keys::new(seed));
+            let mut shape = Shape::default();
+            let mut keys = Keys::new(seed);
             let mut floors = Vec::new();
             let mut all = Shape::default();
             for batch in 0..sizes.batches {
@@ -368,10 +375,11 @@ pub fn floor_of(load: Load, sizes: &Sizes, seed: u64) -> Vec<FigureFloor> {
     }
 }
 
-/// Writes `count` times `bytes` bytes to the end of a file in a directory, each time with an `fdatasync`; gives the seconds.
+/// Writes `count` times `bytes` bytes to the end of a file in a directory, each time with an
+/// `fdatasync`; gives the seconds.
 ///
 /// # Errors
-/// What the system says of the file.
+/// Those of the system, for the file.
 pub fn append_synced(dir: &Path, count: u64, bytes: u64) -> Result<f64> {
     let path = dir.join("appends");
     let failed = |error| Error::io(&path, error);
@@ -381,6 +389,7 @@ pub fn append_synced(dir: &Path, count: u64, bytes: u64) -> Result<f64> {
     for _ in 0..count {
         file.write_all(&content).and_then(|()| file.sync_data()).map_err(failed)?;
     }
+
     let took = start.elapsed().as_secs_f64();
     drop(file);
     fs::remove_file(&path).map_err(failed)?;

@@ -1,10 +1,10 @@
 //! `terrane bench union`: lookups in a union of tables while its debt is paid.
 //!
-//! Ten tables of a million entries (34-byte keys, 60-byte values), each with a random half of the keys of a
-//! domain of two million, no page cache; and one reference table with all keys. Rounds of 200 batches of 256
-//! lookups of random keys of the domain: some at full debt, then one after each per cent of the debt that is
-//! paid, then some with none. Every result is checked. Keys are drawn from the whole domain, so one in a
-//! thousand is in no table.
+//! Ten tables of a million entries (34-byte keys, 60-byte values), each with a random half of the
+//! keys of a domain of two million, no page cache; and one reference table with all keys. Rounds of
+//! 200 batches of 256 lookups of random keys of the domain: some at full debt, then one after each
+//! per cent of the debt that is paid, then some with none. Every result is checked. Keys are drawn
+//! from the whole domain, so one in a thousand is in no table.
 
 use std::path::Path;
 use std::time::Instant;
@@ -21,13 +21,14 @@ const BATCH: u64 = 256;
 /// Instalments that the debt is paid in.
 const INSTALMENTS: u64 = 100;
 
-/// The fewest entries of a table: with fewer all keys may have gone to the others, and no debt be left.
+/// The fewest entries of a table: with fewer all keys may have gone to the others, and no debt be
+/// left.
 const ENTRIES_MIN: u64 = 100;
 
 /// Entries written with one call.
 const FILL_BATCH: usize = 500;
 
-/// What is measured.
+/// Options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Tables that are united.
@@ -45,9 +46,9 @@ pub struct Options {
 /// A round of lookups.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Round {
-    /// What is left of the debt.
+    /// Debt that is left.
     pub debt: u64,
-    /// The same in per cent of the whole.
+    /// Debt that is left, in per cent of the whole.
     pub debt_percent: f64,
     /// Keys looked up in a second.
     pub lookups_per_s: f64,
@@ -55,7 +56,7 @@ pub struct Round {
     pub reads_per_lookup: f64,
 }
 
-/// What was measured.
+/// Report of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Tables united.
@@ -127,6 +128,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
         let reference = fill(&session, options, &in_any, &mut filled, total, monitor)?;
         Ok((inputs, reference))
     };
+
     let (inputs, reference_table) = fill_all(monitor)?;
     let total = inputs.iter().map(|table| table.stats().entries()).sum();
     let keys = reference_table.stats().entries();
@@ -135,17 +137,23 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     let debt = union.remaining_union_debt();
     let mut lookups = Lookups { options, debt, drawn: 0 };
     let all_rounds = 2 * rounds + INSTALMENTS;
+
     let mut tell = |done: u64| {
         monitor.progress(Phase::Measure, done, Some(all_rounds));
         if monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
     };
-    let (mut full, mut of_reference) = (Vec::new(), Vec::new());
+
+    let mut full = Vec::new();
+    let mut of_reference = Vec::new();
     for round in 0..rounds {
         tell(round)?;
         full.push(lookups.round(&union)?);
         of_reference.push(lookups.round(&reference_table)?);
     }
-    let (mut paid, mut pay_s, mut instalment_max_s) = (Vec::new(), 0.0, 0.0_f64);
+
+    let mut paid = Vec::new();
+    let mut pay_s = 0.0;
+    let mut instalment_max_s = 0.0_f64;
     for instalment in 1..=INSTALMENTS {
         tell(rounds + instalment)?;
         let target = debt - debt / INSTALMENTS * instalment;
@@ -157,15 +165,18 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
         instalment_max_s = instalment_max_s.max(spent);
         paid.push(lookups.round(&union)?);
     }
+
     let mut none = Vec::new();
     for round in 0..rounds {
         tell(rounds + INSTALMENTS + round)?;
         none.push(lookups.round(&union)?);
     }
+
     let mut quarters = vec![typical(&full)];
     quarters.extend([25, 50, 75].map(|at: usize| typical(&paid[at - 2..=at])));
     quarters.push(typical(&none));
     session.close()?;
+
     Ok(Report {
         tables,
         entries: total,
@@ -192,6 +203,7 @@ fn fill(
         disk_cache: DiskCache::None,
         ..TableConfig::default()
     };
+
     let mut table = session.new_table(&config)?;
     let numbers: Vec<u64> = (0..2 * options.entries).filter(has).collect();
     for part in numbers.chunks(FILL_BATCH) {
@@ -205,10 +217,11 @@ fn fill(
         *filled += part.len() as u64;
         monitor.progress(Phase::Fill, *filled, Some(total));
     }
+
     Ok(table)
 }
 
-/// What is looked up: always other keys.
+/// Keys to look up, never the same twice.
 struct Lookups<'a> {
     options: &'a Options,
     debt: u64,
@@ -240,6 +253,7 @@ impl Lookups<'_> {
                 }
             }
         }
+
         let count = (self.options.batches * BATCH) as f64;
         let debt = table.remaining_union_debt();
         Ok(Round {

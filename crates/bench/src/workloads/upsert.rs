@@ -1,11 +1,12 @@
-//! `terrane bench upsert`: what an upsert costs beside an insert, and beside a lookup and an insert.
+//! `terrane bench upsert`: what an upsert costs beside an insert, and beside a lookup and an
+//! insert.
 //!
-//! 8-byte keys and values from a seeded generator, addition as resolve function, 250 operations a batch, a
-//! write buffer of 1,000 entries, no page cache: as the report of `lsm-tree` has it. The same pairs are
-//! inserted into one table and upserted into another, by turns, several times a round, since a fill takes
-//! but a tenth of a second; then each key is upserted ten times, and a rival looks it up, adds, and inserts
-//! ten times. Merges run inside the updates. Both tables of each comparison are read at the end and must
-//! hold the same.
+//! 8-byte keys and values from a seeded generator, addition as resolve function, 250 operations a
+//! batch, a write buffer of 1,000 entries, no page cache: as the report of `lsm-tree` has it. The
+//! same pairs are inserted into one table and upserted into another, by turns, several times a
+//! round, since a fill takes but a tenth of a second; then each key is upserted ten times, and a
+//! rival looks it up, adds, and inserts ten times. Merges run inside the updates. Both tables of
+//! each comparison are read at the end and must hold the same.
 
 use std::path::Path;
 use std::time::Instant;
@@ -24,7 +25,7 @@ const UPSERTS_PER_KEY: u64 = 10;
 /// Fills of either kind in a round.
 const FILLS_PER_ROUND: u64 = 10;
 
-/// What is measured.
+/// Options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Pairs.
@@ -37,7 +38,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// What was measured: medians of the rounds.
+/// Report of a run: medians of the rounds.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Pairs.
@@ -128,6 +129,7 @@ impl<'a> Bench<'a> {
                 self.tell(chunk.len())?;
             }
         }
+
         Ok((seconds(start), table))
     }
 
@@ -160,8 +162,13 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
         })
         .collect();
     let mut bench = Bench { session: open(store)?, options, pairs: &pairs, monitor, done: 0 };
-    let (mut inserts, mut upserts, mut upserts_over_inserts) = (vec![], vec![], vec![]);
-    let (mut ten_upserts_s, mut ten_inserts_s, mut speedups) = (vec![], vec![], vec![]);
+
+    let mut inserts = vec![];
+    let mut upserts = vec![];
+    let mut upserts_over_inserts = vec![];
+    let mut ten_upserts_s = vec![];
+    let mut ten_inserts_s = vec![];
+    let mut speedups = vec![];
     for _ in 0..options.rounds {
         for turn in 0..FILLS_PER_ROUND {
             // By turns, so that neither always comes upon what the other has left in caches.
@@ -184,6 +191,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
         ten_inserts_s.push(insert_s);
         speedups.push(insert_s / upsert_s);
     }
+
     bench.session.close()?;
     Ok(Report {
         elements: options.elements,
@@ -217,5 +225,6 @@ fn compare(inserted: &Table, upserted: &Table, pairs: &[Pair], factor: u64) -> R
             }
         }
     }
+
     Ok(())
 }

@@ -1,27 +1,29 @@
-//! `terrane bench utxo`: the primary benchmark of the report on `lsm-tree`, a set of unspent outputs under load.
+//! `terrane bench utxo`: the primary benchmark of the report on `lsm-tree`, a set of unspent
+//! outputs under load.
 //!
-//! Keys of 34 bytes, values of 60, all uniform and incompressible. Each batch looks up 256 keys that the table
-//! has, drawn uniformly and without repetition, deletes exactly those, and inserts 256 new ones; so the table
-//! keeps its size. One *operation* is a lookup, a deletion and an insertion.
+//! Keys of 34 bytes, values of 60, all uniform and incompressible. Each batch looks up 256 keys
+//! that the table has, drawn uniformly and without repetition, deletes exactly those, and inserts
+//! 256 new ones; so the table keeps its size. One *operation* is a lookup, a deletion and an
+//! insertion.
 //!
-//! Entries are *numbered*. Key and value follow from the number and the seed ([`entry`]), so every value that
-//! is found is compared with what it must be. The first eight bytes of a key are a bijection of its number,
-//! so no two numbers have the same key. [`setup`] inserts the numbers from 0 on and then replaces the oldest ones,
-//! so that the table has the shape it has in use; what lives then are the numbers from `first` on. [`run`]
-//! measures in a copy of that table, which it forgets; it can be repeated.
+//! Entries are *numbered*. Key and value follow from the number and the seed ([`entry`]), so every
+//! value that is found is compared with what it must be. The first eight bytes of a key are a
+//! bijection of its number, so no two numbers have the same key. [`setup`] inserts the numbers from
+//! 0 on and then replaces the oldest ones, so that the table has the shape it has in use; what
+//! lives then are the numbers from `first` on. [`run`] measures in a copy of that table, which it
+//! forgets; it can be repeated.
 //!
 //! [`draws`] decides which numbers are looked up, before anything is measured.
 
-use terrane::lsm::{CompactionPolicy, DiskCache, SnapshotName, TableConfig};
+use terrane::lsm::{DiskCache, CompactionPolicy, PAGE_SIZE, SnapshotName, TableConfig, TableStats};
 
 use super::{Error, Result, splitmix};
 
+// Bottom-up: a module imports only from modules above it.
 pub mod draws;
-
 pub mod setup;
-
+mod options;
 mod work;
-
 pub mod run;
 
 /// Bytes of a key.
@@ -81,7 +83,8 @@ pub enum Shape {
     Levelled10,
 }
 
-/// What a table of a benchmark is like: past the page cache, the rest as the engine has it by default.
+/// Returns the configuration of a table of a benchmark: past the page cache, and otherwise the
+/// default of the engine.
 #[must_use]
 pub fn table_config(shape: Shape, memory_budget: Option<u64>) -> TableConfig {
     let base = TableConfig { disk_cache: DiskCache::None, memory_budget, ..TableConfig::default() };
@@ -122,9 +125,16 @@ impl Prepared {
             let (found, number) = fields.next()??;
             (found == name).then(|| number.parse().ok())?
         };
-        let (seed, entries, first) = (number("seed")?, number("entries")?, number("first")?);
+        let seed = number("seed")?;
+        let entries = number("entries")?;
+        let first = number("first")?;
         Some(Self { seed, entries, first })
     }
+}
+
+/// Returns the bytes that the compactions under way have still to read.
+fn merge_debt_bytes(stats: &TableStats) -> u64 {
+    stats.merge_debt_pages * PAGE_SIZE as u64
 }
 
 /// Refuses what cannot be numbered.
@@ -132,14 +142,17 @@ fn check_numbers(entries: u64, batches: u64, batch_size: u64) -> Result<()> {
     super::bounded("batch size", batch_size, 1)?;
     let ops = batches.checked_mul(batch_size);
     let total = ops.and_then(|ops| ops.checked_add(entries));
+
     if total.is_none_or(|total| total > NUMBERS_MAX) {
         let message = format!("entries and operations together must be at most {NUMBERS_MAX}");
         return Err(Error::Options(message));
     }
+
     if batch_size * 2 > entries {
         let message = format!("a batch must be at most half of the {entries} entries of the table");
         return Err(Error::Options(message));
     }
+
     Ok(())
 }
 
@@ -158,7 +171,8 @@ mod tests {
 
     #[test]
     fn entries_differ_by_number_and_seed_in_all_parts() {
-        let (one, other) = (entry(1, 1), entry(1, 2));
+        let one = entry(1, 1);
+        let other = entry(1, 2);
         assert!(one.0[..8] != other.0[..8] && one.0[26..] != other.0[26..]);
         assert!(one.1[..8] != other.1[..8] && one.1[52..] != other.1[52..]);
         assert_ne!(one, entry(2, 1));

@@ -1,7 +1,8 @@
 //! The benchmark of the context store, with some thousand values.
 //!
-//! Goal: the same options give the same commits, whatever is set for speed and whether old commits are collected beside;
-//! what is reported fits together; a state that was kept is used again, and no other. Method: the smallest state, and few blocks.
+//! Goal: the same options give the same commits, whatever is set for speed and whether old commits
+//! are collected beside; what is reported fits together; a state that was kept is used again, and
+//! no other. Method: the smallest state, and few blocks.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -48,12 +49,14 @@ fn commits_do_not_depend_on_settings_or_collections() {
     let collected =
         done(store.path(), &Options { settings, prefetch: true, collection, ..options(10) });
     assert_eq!(collected.last_commit, plain.last_commit);
+
     let [before, beside] = collected.phases.as_slice() else { panic!("two phases") };
     assert!(before.per_block.read_batches > 0.5, "{:?}", before.per_block);
     assert!(!before.collecting && before.collections.is_none() && beside.collecting);
     let collections = beside.collections.unwrap();
     assert!(collections.count >= 1 && collections.commits >= 8, "{collections:?}");
     assert!(collections.store_peak_bytes >= collections.live_bytes, "{collections:?}");
+
     assert!(collections.freed_bytes > 0 && collections.wall_s >= collections.longest_s);
 }
 
@@ -66,18 +69,23 @@ fn what_is_reported_fits_together() {
     assert_eq!((phase.blocks, phase.ops), (3, 3 * 9_435));
     let tps = phase.tps.unwrap();
     assert!((tps * phase.wall_s - 3.0 * 46.0).abs() < 1e-6, "{tps} in {} s", phase.wall_s);
-    // Of each block: so many nodes were hashed as are measured, and all that was hashed was written or is in a node.
-    let (each, floor) = (&phase.per_block, &phase.hashing_floor);
+
+    // For each block, the measured nodes were hashed, and everything hashed was written
+    // or is in a node.
+    let each = &phase.per_block;
+    let floor = &phase.hashing_floor;
     assert!((each.hashed - floor.preimages).abs() < 0.5, "{each:?} {floor:?}");
     let padding = floor.bytes - each.hashed_bytes;
     assert!(padding >= 0.0 && padding < 128.0 * each.hashed, "{each:?} {floor:?}");
     assert!(each.nodes + each.values <= each.hashed && each.nodes > 100.0, "{each:?}");
+
     assert!(floor.one_thread_ms > 0.0 && phase.over_floor > 0.0);
     let split = &phase.split_ms;
     let parts = split.operations + split.hash + split.encode + split.write + split.sync;
     let mean = phase.wall_s * 1e3 / 3.0;
     assert!((parts + split.rest - mean).abs() < mean * 1e-3, "{split:?} of {mean}");
     assert!(report.files.chunks > 0 && report.files.index_bytes > 0);
+
     assert!(phase.store_bytes > report.load.store_bytes);
 }
 
@@ -86,6 +94,7 @@ fn a_state_that_was_kept_is_used_again_and_no_other() {
     let store = tempfile::tempdir().unwrap();
     let first = done(store.path(), &Options { keep: true, ..options(5) });
     assert!(!first.load.reused);
+
     for _ in 0..2 {
         let again = done(store.path(), &options(5));
         assert!(again.load.reused);
@@ -93,12 +102,14 @@ fn a_state_that_was_kept_is_used_again_and_no_other() {
         // Blocks of earlier runs are gone, and so is the garbage of loading.
         assert!(again.load.store_bytes < first.files.chunk_bytes, "{again:?}");
     }
+
     for other in [Options { seed: 8, ..options(5) }, Options { values: 20_001, ..options(5) }] {
         match run(store.path(), &other, &mut Silent) {
             Err(Error::Options(message)) => assert!(message.contains("is not of"), "{message}"),
             other => panic!("{other:?}"),
         }
     }
+
     assert!(done(store.path(), &options(1)).load.reused);
 }
 
@@ -127,11 +138,13 @@ fn what_was_measured_until_an_interruption_is_reported_and_half_a_state_is_remov
     let store = tempfile::tempdir().unwrap();
     let collection = Some(Collection { every: 2, distance: 2, bytes_per_s: None });
     let options = Options { collection, keep: true, ..options(6) };
+
     for (phase, calls) in [(Phase::Fill, 1), (Phase::Replay, 1)] {
         let outcome = run(store.path(), &options, &mut Stopping { phase, calls });
         assert!(matches!(outcome, Err(Error::Interrupted)), "{outcome:?}");
         assert!(is_empty(store.path()), "{phase:?}");
     }
+
     for (calls, blocks) in [(5, &[3][..]), (11, &[6, 3])] {
         let mut monitor = Stopping { phase: Phase::Replay, calls };
         let report = run(store.path(), &options, &mut monitor).unwrap();

@@ -1,13 +1,14 @@
 //! The benchmarks of the index, with some thousand entries.
 //!
-//! Goal: every engine gives the same answers, those of the workload, whatever its batches and flushes; wrong answers end
-//! a run; nothing is left behind unless asked for. Method: one small budget, so that the B+tree drains and splits.
+//! Goal: every engine gives the same answers, those of the workload, whatever its batches and
+//! flushes; wrong answers end a run; nothing is left behind unless asked for. Method: one small
+//! budget, so that the B+tree drains and splits.
 
 use std::fs::File;
 use std::path::Path;
 
 use terrane_bench::workloads::Error;
-use terrane_bench::workloads::index::map::Engine;
+use terrane_bench::workloads::index::engine::Engine;
 use terrane_bench::workloads::index::{Common, bootstrap, high_insert, replay};
 use terrane_replay::monitor::Silent;
 use terrane_replay::traces::index::{Op, Recorder};
@@ -35,10 +36,11 @@ fn inserts_give_the_same_finds_on_every_engine() {
     let options = high_insert::Options { entries: 12_345, batch: 100, common: common(&ALL) };
     let report = high_insert::run(store.path(), None, &options, &mut Silent).unwrap();
     assert_eq!(report.engines.len(), 3);
+
     for engine in &report.engines {
         let name = engine.engine.name();
         assert_eq!((engine.ops, engine.entries), (12_345, Some(12_345)), "{name}");
-        // Of the keys that are drawn from seed 7, and their values.
+        // Hash of the keys drawn from seed 7 and of their values.
         assert_eq!(engine.result_hash, "6254beb9f6cef4582962937166f33f90", "{name}");
         let check = engine.check.as_ref().unwrap();
         assert_eq!((check.present.finds, check.absent.finds), (500, 500), "{name}");
@@ -50,10 +52,12 @@ fn inserts_give_the_same_finds_on_every_engine() {
         assert_eq!(engine.curve.last().unwrap().ops, 12_345, "{name}");
         assert!(engine.calls.find.is_none() && engine.ops_per_s > 0.0, "{name}");
     }
+
     let [btree, lsm, memory] = report.engines.as_slice() else { panic!("three engines") };
     assert!(btree.tree.as_ref().unwrap().height > 0 && lsm.tree.is_none());
     assert!(btree.io.engine.unwrap().syncs >= 13 && lsm.io.engine.unwrap().syncs >= 13);
     assert!(memory.io.engine.is_none() && memory.store_bytes == 0 && btree.store_bytes > 0);
+
     assert!(is_empty(store.path()), "nothing is left");
 }
 
@@ -85,13 +89,16 @@ fn the_mix_of_a_start_gives_the_same_answers_on_every_engine() {
         // In the ratio of 10 : 69 : 20, within four standard deviations.
         assert!(adds.abs_diff(505) < 86 && mems.abs_diff(1_010) < 114, "{adds} {mems}");
     }
+
     assert!(is_empty(store.path()), "nothing is left");
 }
 
 /// A trace of every operation of our dialect; what is recorded of the last lookup is as told.
 fn write_trace(path: &Path, last: bool) {
-    let (key, value) = ([7; 32], [9; 13]);
+    let key = [7; 32];
+    let value = [9; 13];
     let other = [8; 32];
+
     let mut recorder = Recorder::new(File::create(path).unwrap());
     for op in [
         Op::Mem { key, expected: Some(false) },
@@ -106,6 +113,7 @@ fn write_trace(path: &Path, last: bool) {
     ] {
         recorder.record(&op).unwrap();
     }
+
     recorder.finish().unwrap();
 }
 
@@ -120,17 +128,20 @@ fn a_trace_is_replayed_and_the_first_wrong_answer_ends_it() {
         trace_flushes: true,
         common: common(&ALL),
     };
+
     let run =
         |options: &replay::Options| replay::run(store.path(), &trace, None, options, &mut Silent);
     write_trace(&trace, false);
     let report = run(&options).unwrap();
     assert_eq!((report.dialect, report.engines.len()), ("migration", 3));
+
     for engine in &report.engines {
         let entries = (engine.engine != Engine::Lsm).then_some(1);
         assert_eq!((engine.ops, engine.entries), (7, entries), "{}", engine.engine.name());
         assert_eq!(engine.calls.flush.unwrap().latency_us.ops, 3);
         assert_eq!(engine.result_hash, report.engines[0].result_hash);
     }
+
     write_trace(&trace, true);
     let error = run(&options).unwrap_err().to_string();
     assert!(error.contains("record 8") && error.contains(&"07".repeat(32)), "{error}");
@@ -139,10 +150,12 @@ fn a_trace_is_replayed_and_the_first_wrong_answer_ends_it() {
     assert_eq!(run(&some).unwrap().engines[0].ops, 6);
     let unchecked = replay::Options { check: false, trace_flushes: false, ..options };
     let report = run(&unchecked).unwrap();
+
     assert!(!report.checked && report.flush_every == Some(1_000));
     // A trace that ends inside a record.
     let bytes = std::fs::read(&trace).unwrap();
     std::fs::write(&trace, &bytes[..bytes.len() - 1]).unwrap();
+
     assert!(matches!(run(&unchecked), Err(Error::Trace { .. })));
 }
 
@@ -168,6 +181,7 @@ fn lmdb_gives_the_same_answers() {
         absent_percent: 20,
         common: common(&engines),
     };
+
     let report = bootstrap::run(store.path(), None, &options, &mut Silent).unwrap();
     assert_eq!(report.engines[0].result_hash, report.engines[1].result_hash);
     assert_eq!(report.warnings.len(), 1, "no limit: {:?}", report.warnings);

@@ -1,7 +1,8 @@
 //! The benchmark of random reads with tiny parameters.
 //!
-//! Goal: it measures what it says, and the same every time. Method: a small table is set up and read in every way
-//! that there is; what is done has a known hash, and counts of reads are those of the table's shape.
+//! Goal: it measures what it says, and the same every time. Method: a small table is set up and
+//! read in every way that there is; what is done has a known hash, and counts of reads are those of
+//! the table's shape.
 
 use std::path::Path;
 
@@ -21,7 +22,7 @@ const KEYS: u64 = 10_007;
 const LEVELLED: setup::Options =
     setup::Options { keys: KEYS, seed: 1337, shape: Shape::Levelled10 };
 
-/// Of the operations of [`options`] on that table.
+/// Hash of the operations of [`options`] on that table.
 const STREAM_HASH: &str = "12a0b57b1ceb5394488df834602416173ab527b62dbc184b11bb61ede94dd6e0";
 
 fn options() -> Options {
@@ -42,6 +43,7 @@ fn a_table_is_set_up_and_read_with_one_read_a_hit() {
     println!("{}", report.workload.stream_hash);
     assert_eq!(report.workload.stream_hash, STREAM_HASH);
     assert_eq!((report.workload.found, report.workload.absent, report.missing), (4_000, 0, 0));
+
     assert!(report.workload.verified && report.convergence.converged);
     assert_eq!(report.convergence.windows, 40);
     assert!((1.0..1.05).contains(&report.io_per_get), "{}", report.io_per_get);
@@ -49,7 +51,9 @@ fn a_table_is_set_up_and_read_with_one_read_a_hit() {
     assert!(report.io.io_per_get_ci95.unwrap() < 0.05);
     let upper = report.model.upper_ratio;
     assert!((0.05..0.15).contains(&upper), "{upper} of the entries above the last level");
-    // Other tests of this process read at the same time; alone it agrees, see the tests of the program.
+
+    // Other tests of this process read at the same time; alone it agrees, see the tests of the
+    // program.
     if report.engine.io_mode == IoMode::Direct {
         assert!(report.io.process.unwrap().read_bytes >= report.io.engine.read_bytes);
         assert_eq!(report.memory.enforced_by, "direct_io");
@@ -66,18 +70,21 @@ fn absent_keys_are_never_found_and_hardly_ever_read() {
     assert_eq!((report.io.io_per_hit, report.io.io_per_miss), (None, Some(report.io_per_get)));
     assert!(report.speed.cpu_bound_ceiling_ops_per_s.is_some() && report.io.device.is_none());
     let mixed = Options { absent_percent: 50, ..options };
+
     let report = run::run_in_memory(&setup, &mixed, &mut Silent).unwrap();
     assert!((1_800..2_200).contains(&report.workload.absent), "{}", report.workload.absent);
     assert_eq!(report.workload.found + report.workload.absent, 4_000);
     assert!((0.4..0.6).contains(&report.io_per_get), "{}", report.io_per_get);
 }
 
-/// The same operations, whatever the threads and the batches are; and when all keys are read, all are found.
+/// Threads and batches do not change the operations. When all keys are read, all
+/// are found.
 #[test]
-fn case_1_operations_do_not_depend_on_threads_or_batches() {
+fn operations_do_not_depend_on_threads_or_batches() {
     let store = tempfile::tempdir().unwrap();
     setup::run(store.path(), &LEVELLED, &mut Silent).unwrap();
     let distribution = Distribution::Every;
+
     let mut before: Option<Report> = None;
     for (threads, batch) in [(1, 64), (3, 7), (64, 1)] {
         let options = Options { reads: KEYS, distribution, threads, batch, ..Options::default() };
@@ -102,6 +109,7 @@ fn a_memory_budget_is_told_with_what_is_expected_of_it() {
     assert_eq!(report.memory.budget_bytes, Some(logical / 2));
     assert_eq!(report.memory.budget_exceeded_by_bytes, None);
     assert!(report.model.prediction.unwrap().predicted_io_per_hit < 1.0);
+
     let fixed = Options { warm_up: WarmUp::Fixed(0.0005), ..options };
     let report = read(store.path(), &fixed);
     assert_eq!(report.convergence.warmup_ops, KEYS.div_ceil(2_000));
@@ -109,7 +117,7 @@ fn a_memory_budget_is_told_with_what_is_expected_of_it() {
 
 /// Acceptance case 6: reads that the page cache serves are told from those of a device.
 #[test]
-fn case_6_reads_through_the_page_cache_are_told() {
+fn reads_through_the_page_cache_are_reported() {
     let store = tempfile::tempdir().unwrap();
     setup::run(store.path(), &LEVELLED, &mut Silent).unwrap();
     let report = read(store.path(), &Options { buffered: true, ..options() });
@@ -148,11 +156,13 @@ fn wrong_answers_end_a_run() {
             other => panic!("{other:?}"),
         }
     };
+
     let all = [(0, 1337), (1, 1337), (2, 1337)];
     assert!(wrong(&all[..2], 0).contains("key 2 is there and was not found"));
     assert!(wrong(&[all[0], (1, 7), all[2]], 0).contains("key 1 was found with another value"));
     assert!(wrong(&[(5, 1337)], 100).contains("key 5 is absent and was found"));
     let report = run::run(planted(&all).path(), None, &options(), &mut Silent).unwrap();
+
     assert_eq!((report.workload.found, report.io_per_get), (4_000, 0.0));
 }
 

@@ -1,12 +1,10 @@
-//! Replays as a library.
+//! Tests of the benchmarks as a library, of radix states in directories, and of the recorded
+//! results.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod bitcoin;
-mod changes;
 mod context;
-mod faults;
 mod index;
 mod kvget;
 mod radix;

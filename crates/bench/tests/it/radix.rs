@@ -1,11 +1,12 @@
-//! Radix stores by the names of their back-ends: directories that say what they are, and the loads of the benchmark on each.
+//! Radix stores by the names of their back-ends: directories that say what they are, and the loads
+//! of the benchmark on each.
 
 use std::fs;
 use std::path::Path;
 
 use terrane::kv::{Durability, PowerLoss};
 use terrane::radix::{Address, Change, Root};
-use terrane::state_dir::{BackEnd, Error, Marker, Opening, Password, database_path, is_store};
+use terrane::state_dir::{BackEnd, Error, Marker, OpenOptions, Password, database_path, is_store};
 use terrane_bench::workloads::radix::transact::TESTS;
 use terrane_bench::workloads::radix::{
     Cell, Load, Outcome, Report, Sizes, append_synced, floor_of, run,
@@ -18,8 +19,8 @@ pub(crate) fn with_files() -> Vec<BackEnd> {
     BackEnd::ALL.into_iter().filter(|one| one.has_files() && one.is_built()).collect()
 }
 
-fn opening(back_end: BackEnd) -> Opening {
-    Opening { back_end: Some(back_end), ..Opening::default() }
+fn opening(back_end: BackEnd) -> OpenOptions {
+    OpenOptions { back_end: Some(back_end), ..OpenOptions::default() }
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -43,7 +44,7 @@ fn a_directory_says_which_back_end_it_has() {
         assert_eq!(Marker::read(&dir).unwrap(), Marker { back_end, redis: None });
         assert!(is_store(&dir).unwrap() && !is_store(place.path()).unwrap());
 
-        let store = Opening::default().open(&dir).unwrap();
+        let store = OpenOptions::default().open(&dir).unwrap();
         assert_eq!(store.database().name(), back_end.name());
         let found = store.tree("t").unwrap().get_one(&root, &address).unwrap();
         assert_eq!(found.as_deref(), Some(&b"v"[..]));
@@ -57,7 +58,7 @@ fn a_directory_says_which_back_end_it_has() {
 
         let database = database_path(&dir);
         fs::rename(&database, dir.join("gone")).unwrap();
-        let error = Opening::default().open_or_create(&dir).unwrap_err();
+        let error = OpenOptions::default().open_or_create(&dir).unwrap_err();
         assert_eq!(Class::from(&error), Class::Check, "{error}");
         assert!(!database.exists(), "a lost database is not made anew");
     }
@@ -69,7 +70,7 @@ fn a_creation_that_was_cut_short_is_done_again_and_other_directories_are_left_al
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join("store");
         opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
-        // As it is before the last step.
+        // The state of the directory before the last step of a creation.
         fs::rename(dir.join("radix-store"), dir.join("radix-store.new")).unwrap();
         assert!(is_store(&dir).unwrap());
         opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
@@ -83,7 +84,7 @@ fn a_creation_that_was_cut_short_is_done_again_and_other_directories_are_left_al
     let dir = foreign.path().join("new");
     let durability = Durability::Group;
     for back_end in with_files() {
-        let refused = Opening { durability, ..opening(back_end) }.open_or_create(&dir);
+        let refused = OpenOptions { durability, ..opening(back_end) }.open_or_create(&dir);
         match refused {
             Err(error) => {
                 assert_eq!(Class::from(&error), Class::Input, "{error}");
@@ -97,31 +98,34 @@ fn a_creation_that_was_cut_short_is_done_again_and_other_directories_are_left_al
     }
 }
 
-/// It was finished with the default back-end, whatever had been begun; and whoever only opened it made it.
+/// It was finished with the default back-end, whatever had been begun; and whoever only opened it
+/// made it.
 #[test]
 fn an_interrupted_creation_is_finished_with_the_back_end_that_it_began_with() {
     for back_end in with_files() {
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join("store");
-        let (marker, begun) = (dir.join("radix-store"), dir.join("radix-store.new"));
+        let marker = dir.join("radix-store");
+        let begun = dir.join("radix-store.new");
         opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
         fs::rename(&marker, &begun).unwrap();
-        match Opening::default().open(&dir).unwrap_err() {
+        match OpenOptions::default().open(&dir).unwrap_err() {
             Error::Unfinished { back_end: found, .. } => assert_eq!(found, Some(back_end)),
             other => panic!("{other}"),
         }
         assert!(begun.exists() && !marker.exists(), "opening makes nothing");
-        Opening::default().open_or_create(&dir).unwrap().close().unwrap();
+        OpenOptions::default().open_or_create(&dir).unwrap().close().unwrap();
         assert_eq!(Marker::read(&dir).unwrap().back_end, back_end);
 
-        // What is asked for goes before it, and without a whole marker nothing was begun.
+        // The request takes precedence over the marker, and without a whole marker nothing was
+        // begun.
         let other = if back_end == BackEnd::Lsm { BackEnd::Btree } else { BackEnd::Lsm };
         fs::rename(&marker, &begun).unwrap();
         opening(other).open_or_create(&dir).unwrap().close().unwrap();
         assert_eq!(Marker::read(&dir).unwrap().back_end, other);
         fs::rename(&marker, &begun).unwrap();
         fs::write(&begun, "terrane-rad").unwrap();
-        let error = Opening::default().open(&dir).unwrap_err();
+        let error = OpenOptions::default().open(&dir).unwrap_err();
         assert!(matches!(error, Error::Unfinished { back_end: None, .. }), "{error}");
         fs::write(dir.join("letter"), "dear").unwrap();
         let error = opening(back_end).open_or_create(&dir).unwrap_err();
@@ -153,15 +157,19 @@ fn a_store_has_one_owner_at_a_time() {
     }
 }
 
-/// Commands that only read opened without syncs, and what a back-end writes when it closes took durable commits back.
+/// Commands that only read opened without syncs, and what a back-end writes when it closes took
+/// durable commits back.
 #[test]
 fn reading_leaves_durable_what_was_durable() {
     for back_end in with_files() {
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join("store");
         opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
-        let reading =
-            Opening { is_reading: true, durability: Durability::None, ..Opening::default() };
+        let reading = OpenOptions {
+            is_read_only: true,
+            durability: Durability::None,
+            ..OpenOptions::default()
+        };
         let store = reading.open(&dir).unwrap();
         assert_eq!(store.database().guarantee().power_loss, PowerLoss::EveryCommit, "{back_end}");
     }
@@ -176,7 +184,7 @@ fn urls_that_cannot_be_are_refused_before_anything_is_made() {
         ["redis://host\nurl redis://other", "redis://host/\u{7}", "redis://:pa/ss@host", "host"]
     {
         let redis_urls = vec![url.to_owned()];
-        let refused = Opening { redis_urls, ..opening(BackEnd::Redis) }.open_or_create(&dir);
+        let refused = OpenOptions { redis_urls, ..opening(BackEnd::Redis) }.open_or_create(&dir);
         let error = refused.unwrap_err();
         assert_eq!(Class::from(&error), Class::Input, "{url}: {error}");
         assert!(!error.to_string().contains("ss@"), "{error}");
@@ -191,12 +199,14 @@ fn done(cell: &Cell<'_>) -> Report {
     }
 }
 
-/// Calls `check` with each back-end of this build and a cell on it; Redis only where a server can be started.
+/// Calls `check` with each back-end of this build and a cell on it; Redis only where a server can
+/// be started.
 fn on_each(load: Load, sizes: &Sizes, check: impl Fn(BackEnd, Durability, &Report)) {
     let made = |back_end, durability, redis_urls: &[String]| {
         let place = tempfile::tempdir().unwrap();
         let redis_urls = redis_urls.to_vec();
-        let (dir, sizes) = (place.path(), sizes.clone());
+        let dir = place.path();
+        let sizes = sizes.clone();
         let redis_password = Password::InUrl;
         run(&Cell {
             back_end,
@@ -211,12 +221,14 @@ fn on_each(load: Load, sizes: &Sizes, check: impl Fn(BackEnd, Durability, &Repor
         })
         .unwrap()
     };
+
     let report = |back_end, durability, redis_urls: &[String]| match made(
         back_end, durability, redis_urls,
     ) {
         Outcome::Done(report) => report,
         Outcome::Refused(why) => panic!("{back_end}: {why}"),
     };
+
     let memory = report(BackEnd::Memory, Durability::None, &[]);
     check(BackEnd::Memory, Durability::None, &memory);
     for back_end in with_files() {
@@ -226,6 +238,7 @@ fn on_each(load: Load, sizes: &Sizes, check: impl Fn(BackEnd, Durability, &Repor
             check(back_end, Durability::Each, &report(back_end, Durability::Each, &[]));
         }
     }
+
     #[cfg(feature = "redis")]
     {
         use terrane::backends::redis::server::{Server, is_installed};
@@ -291,7 +304,7 @@ fn loads_give_equal_roots_on_every_back_end() {
     }
 }
 
-/// What `peers/transact` finds of the same keys with `transact` 0.4.7.
+/// Roots that `peers/transact` computes from the same keys with `transact` 0.4.7.
 #[test]
 fn loads_have_the_roots_of_transact() {
     const SINGLE: [&str; 2] = [
@@ -299,6 +312,7 @@ fn loads_have_the_roots_of_transact() {
         "7205fb20135dc960f4745ed445408f9efd84cfd775cfa9ca20604bd34eb40101",
     ];
     const BATCHES: &str = "19e6df88dab18a04ab55072c01525b0c08da86f75370e3252f40e1a1c5eaa511";
+
     for (load, roots) in
         [(Load::Single, &SINGLE[..]), (Load::Prune, &SINGLE), (Load::Batch, &[BATCHES; 2])]
     {
@@ -333,6 +347,7 @@ fn a_durability_that_a_back_end_lacks_is_told_with_the_reason() {
         redis_password: Password::InUrl,
         starts_redis: false,
     });
+
     assert_eq!(outcome.unwrap(), Outcome::Refused("memory keeps nothing; take none".to_owned()));
 }
 

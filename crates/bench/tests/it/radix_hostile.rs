@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use terrane::radix::{Address, Change, Loss, Root};
-use terrane::state_dir::{BackEnd, Error, Opening, damage_of_files, database_path, is_store};
+use terrane::state_dir::{BackEnd, Error, OpenOptions, damage_of_files, database_path, is_store};
 use terrane_replay::error::Class;
 
 use crate::radix::with_files;
@@ -31,9 +31,10 @@ struct Scene {
 impl Scene {
     fn new(back_end: BackEnd) -> Self {
         let place = tempfile::tempdir().unwrap();
-        let (dir, victim) = (place.path().join("store"), place.path().join("victim"));
+        let dir = place.path().join("store");
+        let victim = place.path().join("victim");
         fs::write(&victim, MINE).unwrap();
-        let opening = Opening { back_end: Some(back_end), ..Opening::default() };
+        let opening = OpenOptions { back_end: Some(back_end), ..OpenOptions::default() };
         let store = opening.open_or_create(&dir).unwrap();
         let tree = store.create_tree("t").unwrap();
         let set = [Change::Set(address(), vec![7; 300])];
@@ -48,20 +49,22 @@ impl Scene {
 
     /// Opens, checks and repairs the store; answers how each went.
     fn try_all(&self) -> Vec<Result<(), Error>> {
-        let read = |opening: &Opening| -> Result<(), Error> {
+        let read = |opening: &OpenOptions| -> Result<(), Error> {
             let store = opening.open(&self.dir)?;
             let value = store.tree("t")?.get_one(&self.root, &address())?;
             assert_eq!(value, Some(vec![7; 300]), "data that are not right");
             Ok(store.close()?)
         };
-        let reading = Opening { is_reading: true, ..Opening::default() };
+
+        let reading = OpenOptions { is_read_only: true, ..OpenOptions::default() };
         let outcomes = vec![
             read(&reading),
-            read(&Opening::default()),
-            Opening::default().open_or_create(&self.dir).map(drop),
-            Opening::default().repair(&self.dir, Loss::Refused).map(drop),
+            read(&OpenOptions::default()),
+            OpenOptions::default().open_or_create(&self.dir).map(drop),
+            OpenOptions::default().repair(&self.dir, Loss::Refused).map(drop),
             damage_of_files(BackEnd::Lmdb, &database_path(&self.dir)).map(drop),
         ];
+
         assert_eq!(fs::read(&self.victim).unwrap(), MINE, "a file outside of the store");
         outcomes
     }
@@ -139,7 +142,7 @@ fn a_lost_or_foreign_database_is_neither_read_nor_made_anew() {
         // The database of another store that was just made.
         let other = tempfile::tempdir().unwrap();
         let other = other.path().join("other");
-        let opening = Opening { back_end: Some(back_end), ..Opening::default() };
+        let opening = OpenOptions { back_end: Some(back_end), ..OpenOptions::default() };
         opening.open_or_create(&other).unwrap().close().unwrap();
         fs::rename(database_path(&other), &database).unwrap();
         let outcomes = scene.try_all();
@@ -165,7 +168,7 @@ fn a_cut_file_is_an_error_or_has_the_right_data() {
                 let length = whole.len() * part / 8;
                 fs::write(&file, &whole[..length]).unwrap();
                 // A call that repairs may have written elsewhere: only that it ends is asked for.
-                let reading = Opening { is_reading: true, ..Opening::default() };
+                let reading = OpenOptions { is_read_only: true, ..OpenOptions::default() };
                 if let Ok(store) = reading.open(&scene.dir) {
                     let Ok(tree) = store.tree("t") else { continue };
                     let Ok(found) = tree.get_one(&scene.root, &address()) else { continue };
@@ -194,23 +197,22 @@ fn files_below(path: &Path) -> Vec<PathBuf> {
 fn a_store_is_read_beside_its_writer() {
     for back_end in with_files() {
         let scene = Scene::new(back_end);
-        let writer = Opening::default().open(&scene.dir).unwrap();
+        let writer = OpenOptions::default().open(&scene.dir).unwrap();
         // LMDB is open once in a process; the other back-ends take a second handle for another
         // process.
         if back_end == BackEnd::Lmdb {
             continue;
         }
-        let reading = Opening { is_reading: true, ..Opening::default() };
+        let reading = OpenOptions { is_read_only: true, ..OpenOptions::default() };
         let reader = reading.open(&scene.dir).unwrap();
         let tree = writer.tree("t").unwrap();
         let set = [Change::Set("aa".parse().unwrap(), b"new".to_vec())];
         let next = tree.commit(&scene.root, &set).unwrap().root;
-
         let seen = reader.tree("t").unwrap();
         assert_eq!(seen.get_one(&next, &address()).unwrap(), Some(vec![7; 300]), "{back_end}");
         assert_eq!(seen.versions().unwrap().len(), 2);
         assert!(seen.commit(&next, &set).is_err(), "{back_end}");
-        assert!(Opening::default().open(&scene.dir).unwrap_err().is_in_use());
+        assert!(OpenOptions::default().open(&scene.dir).unwrap_err().is_in_use());
         reader.close().unwrap();
         writer.close().unwrap();
     }

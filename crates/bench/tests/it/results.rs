@@ -1,8 +1,8 @@
 //! The tables of recorded runs in `docs/benchmarks.md`, made from `bench/results/*.json`.
 //!
-//! Goal: the page says what the files say. Method: each file is what `terrane bench ... --json` has printed; the
-//! tables are made anew and compared with what stands between the two marks of the page. `cargo xtask results`
-//! sets `TERRANE_RESULTS=write`, and then they are written instead.
+//! Goal: the page says what the files say. Method: each file is what `terrane bench ... --json` has
+//! printed; the tables are made anew and compared with what stands between the two marks of the
+//! page. `cargo xtask results` sets `TERRANE_RESULTS=write`, and then they are written instead.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,7 +16,7 @@ const END: &str = "<!-- made by `cargo xtask results`: end -->";
 /// How a number of a report is shown.
 #[derive(Clone, Copy)]
 enum Show {
-    /// As it is.
+    /// The number itself.
     Plain,
     /// Thousands as `k`, millions as `M`.
     Count,
@@ -160,10 +160,10 @@ const TABLES: [(&str, &[Column]); 9] = [
     ),
 ];
 
-/// What the other loads of `bench radix` are listed under.
+/// Heading of the other loads of `bench radix`.
 const RADIX_LOADS: &str = "bench radix, loads";
 
-/// What every recorded run must say, and what to do if it does not.
+/// Fields of every recorded run, with the remedy where one is missing.
 const REQUIRED: [(&str, &str); 5] = [
     ("/command_line", "record the whole output of --json"),
     ("/started_at", "record the whole output of --json"),
@@ -181,6 +181,7 @@ fn shown(value: Option<&Value>, show: Show) -> String {
     let Some(number) = value.as_f64() else {
         return value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     };
+
     match show {
         Plain => value.to_string(),
         Count if number >= 1e6 => format!("{} M", short(number / 1e6)),
@@ -226,6 +227,7 @@ fn row(name: &str, report: &Value) -> Result<(&'static str, String), String> {
             return Err(format!("{name}: there is no {pointer}; {advice}"));
         }
     }
+
     let command = text("/command").unwrap_or_default();
     let Some((command, columns)) = TABLES.iter().find(|(found, _)| *found == command) else {
         return Err(format!("{name}: no table for {command}"));
@@ -235,15 +237,21 @@ fn row(name: &str, report: &Value) -> Result<(&'static str, String), String> {
     for (_, pointer, show) in *columns {
         let _ = write!(row, " {} |", shown(report.pointer(pointer), *show));
     }
+
     // One report is flat, the other in groups.
     let device = ["/fio_read_iops", "/device/fio_read_iops"];
     let device = device.iter().find_map(|pointer| report.pointer(pointer));
     let _ = write!(row, " {} |", shown(device, Count));
     let at = |pointer| text(pointer).unwrap_or_default();
-    let (day, revision) = (at("/started_at"), at("/git_revision"));
-    let (day, revision) = (day.get(..10).unwrap_or(day), revision.get(..12).unwrap_or(revision));
-    let (kernel, cpu) = (at("/host/kernel"), at("/host/cpu_model"));
+    let day = at("/started_at");
+    let revision = at("/git_revision");
+    let day = day.get(..10).unwrap_or(day);
+
+    let revision = revision.get(..12).unwrap_or(revision);
+    let kernel = at("/host/kernel");
+    let cpu = at("/host/cpu_model");
     let _ = writeln!(row, " {day}, {revision}, {kernel}, {cpu} |");
+
     Ok((command, row))
 }
 
@@ -253,6 +261,7 @@ fn by_part(report: &Value) -> Vec<Value> {
         let ran = cells.iter().filter(|cell| cell["refused"].is_null());
         return ran.flat_map(|cell| by_figure(report, cell)).collect();
     }
+
     let parts = [("engines", "engine_report"), ("phases", "phase")];
     let found = parts.iter().find_map(|(all, one)| Some((report.get(all)?.as_array()?, one)));
     let Some((parts, name)) = found else { return vec![report.clone()] };
@@ -261,6 +270,7 @@ fn by_part(report: &Value) -> Vec<Value> {
         report[name] = part.clone();
         report
     };
+
     parts.iter().map(of).collect()
 }
 
@@ -278,6 +288,7 @@ fn by_figure(report: &Value, cell: &Value) -> Vec<Value> {
         report["figure"] = figure.clone();
         report
     };
+
     cell["figures"].as_array().into_iter().flatten().map(of).collect()
 }
 
@@ -287,6 +298,7 @@ fn tables(reports: &BTreeMap<String, Value>) -> Result<String, String> {
         by_part(report).into_iter().map(move |report| row(name, &report))
     });
     let rows = rows.collect::<Result<Vec<_>, _>>()?;
+
     let mut text = String::new();
     for (command, columns) in &TABLES {
         let rows: String =
@@ -303,6 +315,7 @@ fn tables(reports: &BTreeMap<String, Value>) -> Result<String, String> {
         let _ = writeln!(text, "\n| {} |\n|{}", heads.join(" | "), "---|".repeat(heads.len()));
         text += &rows;
     }
+
     Ok(text + "\n")
 }
 
@@ -390,6 +403,7 @@ fn a_run_of_the_radix_state_becomes_a_row_for_each_figure() {
         {"load": "batch", "backend": "lmdb", "refused": null,
          "figures": [{"name": "all", "best_us": 16.5}, {"name": "last", "best_us": 20.0}]},
     ]);
+
     let made = tables(&BTreeMap::from([("a.json".to_owned(), report)])).unwrap();
     assert!(made.contains("| lsm | – | 0.500 |") && !made.contains("| memory |"), "{made}");
     assert!(made.contains("| all | lmdb | – | – | 16.50 |") && made.contains("| last | lmdb |"));

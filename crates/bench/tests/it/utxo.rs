@@ -1,8 +1,9 @@
 //! The benchmark of unspent outputs, with tables of some thousand entries.
 //!
-//! Goal: every mode does what it says and gives the same results; the table is at the end what it must be; what
-//! is not there, or cannot be numbered, is refused. Method: one table that is set up once for each way of loading,
-//! with batches so large against it that lookups often come upon updates which are not in the state they read.
+//! Goal: every mode does what it says and gives the same results; the table is at the end what it
+//! must be; what is not there, or cannot be numbered, is refused. Method: one table that is set up
+//! once for each way of loading, with batches so large against it that lookups often come upon
+//! updates which are not in the state they read.
 
 use terrane_bench::model::Goal;
 use terrane_bench::workloads::Error;
@@ -38,7 +39,7 @@ fn options(mode: Mode) -> Options {
     }
 }
 
-/// What must hold of every report.
+/// Checks the invariants of every report.
 fn check(report: &Report) {
     assert_eq!((report.missing, report.duplicates, report.entries), (0, 0, 5_000));
     assert!(report.checked && report.wall_s > 0.0 && report.ops_per_s > 0.0);
@@ -76,6 +77,7 @@ fn every_mode_finds_everything_and_leaves_what_it_must() {
             !entry.as_ref().unwrap().file_name().to_string_lossy().contains("draws")
         }));
     }
+
     let pinned = "7ca66e346c51fea43ee9dd5264b37799c5c9bc8abee0ff49e2de6fb99dcfb026";
     assert_eq!(streams, [pinned, pinned], "seed 7, 5,000 entries, 40 batches of 256");
 }
@@ -99,11 +101,13 @@ fn what_makes_no_sense_is_refused() {
     let Err(Error::Options(message)) = refused else { panic!("no table: {refused:?}") };
     assert!(message.contains("bench utxo setup"), "{message}");
     setup::run(store.path(), &setup_options(Loading::Bulk), &mut Silent).unwrap();
+
     for (batches, batch_size) in [(u64::MAX, 256), (1, 2_501), (1, 0)] {
         let options = Options { batches, batch_size, ..options(Mode::Sequential) };
         let refused = run::run(store.path(), &options, &mut Silent);
         assert!(matches!(refused, Err(Error::Options(_))), "{batches} x {batch_size}");
     }
+
     let huge = setup::Options { entries: 40_000_000_000, ..setup_options(Loading::Bulk) };
     let refused = setup::run(store.path(), &huge, &mut Silent);
     assert!(matches!(refused, Err(Error::Options(_) | Error::Space { .. })), "{refused:?}");

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane::radix::{Address, Prefix, PruneOptions, Pruned, Root, Store, Tree, VersionInfo};
-use terrane::state_dir::{Opened, Opening};
+use terrane::state_dir::{OpenOptions, OpenStore};
 
 use self::proofs::{ProveArgs, VerifyProofArgs};
 use self::transfer::{ExportArgs, ImportArgs};
@@ -342,7 +342,7 @@ impl RadixCommand {
 }
 
 impl CommonArgs {
-    fn open_to_read(&self) -> Result<Opened, Failure> {
+    fn open_to_read(&self) -> Result<OpenStore, Failure> {
         Ok(self.redis.reading().open(&self.store)?)
     }
 
@@ -355,7 +355,7 @@ impl CommonArgs {
     /// any point.
     fn with_store(
         &self,
-        opening: &Opening,
+        opening: &OpenOptions,
         work: impl FnOnce(&Store) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let store = opening.open(&self.store)?;

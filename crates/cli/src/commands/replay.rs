@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use terrane::radix::{self, Store};
-use terrane::state_dir::{self, BackEnd, Opened, open_database};
+use terrane::state_dir::{self, BackEnd, OpenStore, open_database};
 use terrane_bench::instruments::meter;
 use terrane_replay::engines::btree::Btree;
 use terrane_replay::engines::context_tables::ContextTables;
@@ -346,7 +346,7 @@ impl RadixArgs {
         }
     }
 
-    fn open(&self, dir: Option<&Path>, monitor: &mut dyn Monitor) -> Result<Opened, Failure> {
+    fn open(&self, dir: Option<&Path>, monitor: &mut dyn Monitor) -> Result<OpenStore, Failure> {
         let durability = self.durability.unwrap_or(DurabilityArg::Each);
         if self.backend == Some(BackEndArg::Memory) {
             if let Some(dir) = dir {

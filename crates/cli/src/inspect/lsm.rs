@@ -10,7 +10,7 @@ use terrane::lsm::inspect::{
     SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
 };
 use terrane::lsm::{
-    CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer,
+    CanonicalSummary, Error, CompactionPolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer,
 };
 
 use crate::stores::listed::{ListedTable, ListedVersion, Sums};
@@ -385,9 +385,9 @@ fn config(config: &TableConfig) -> Config {
     };
     Config {
         merge_policy: match config.merge_policy {
-            MergePolicy::LazyLevelling => "lazy_levelling",
-            MergePolicy::Levelling => "levelling",
-            MergePolicy::Tiering => "tiering",
+            CompactionPolicy::LazyLevelling => "lazy_levelling",
+            CompactionPolicy::Levelling => "levelling",
+            CompactionPolicy::Tiering => "tiering",
             _ => "other",
         },
         size_ratio: config.size_ratio,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use terrane::kv::Durability;
-use terrane::state_dir::{BackEnd, Opening, Password};
+use terrane::state_dir::{BackEnd, OpenOptions, Password};
 
 /// Name of a back-end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -94,23 +94,23 @@ impl RedisArgs {
         &self,
         back_end: Option<BackEndArg>,
         durability: DurabilityArg,
-    ) -> Opening {
-        Opening {
+    ) -> OpenOptions {
+        OpenOptions {
             back_end: back_end.map(BackEnd::from),
             redis_urls: self.redis_url.clone(),
             redis_password: self.password(),
             durability: durability.into(),
-            ..Opening::default()
+            ..OpenOptions::default()
         }
     }
 
-    /// Returns the options to open a store for reading.
-    pub(crate) fn reading(&self) -> Opening {
-        Opening {
+    /// How a store is opened that is only read.
+    pub(crate) fn reading(&self) -> OpenOptions {
+        OpenOptions {
             redis_urls: self.redis_url.clone(),
             redis_password: self.password(),
-            is_reading: true,
-            ..Opening::default()
+            is_read_only: true,
+            ..OpenOptions::default()
         }
     }
 }

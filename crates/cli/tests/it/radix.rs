@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use terrane::kv::{Durability, Table};
 use terrane::radix::{Change, Root, VERSIONS};
-use terrane::state_dir::{BackEnd, Opened, Opening, database_path};
+use terrane::state_dir::{BackEnd, OpenOptions, OpenStore, database_path};
 
 use crate::program::{Answer, Place, command, text};
 use crate::schema::{faults, schema};
@@ -46,10 +46,10 @@ fn on_dir(name: &str, dir: &Path) -> Answer {
     command().args([name, "--json"]).arg(dir).output().unwrap().into()
 }
 
-fn open(back_end: &str, dir: &Path) -> Opened {
+fn open(back_end: &str, dir: &Path) -> OpenStore {
     let back_end = BackEnd::named(back_end);
     let durability = Durability::None;
-    Opening { back_end, durability, ..Opening::default() }.open_or_create(dir).unwrap()
+    OpenOptions { back_end, durability, ..OpenOptions::default() }.open_or_create(dir).unwrap()
 }
 
 fn check_replay(found: &Value, back_end: &str) {
@@ -361,7 +361,7 @@ fn a_repair_loses_nothing_unless_that_is_accepted() {
         let second = tree.commit(&first, &[set("bb", 3)]).unwrap().root;
         let value = keys(&store).into_iter().find(|key| !before.contains(key)).unwrap();
         drop(tree);
-        let remove = |store: &Opened, table, key: &[u8]| {
+        let remove = |store: &OpenStore, table, key: &[u8]| {
             let mut writer = store.database().writer().unwrap();
             writer.delete(table, key).unwrap();
             store.database().settle(writer.commit().unwrap()).unwrap();
@@ -399,8 +399,8 @@ fn a_repair_loses_nothing_unless_that_is_accepted() {
     }
 }
 
-/// Reports of the main table.
-fn keys(store: &Opened) -> Vec<Vec<u8>> {
+/// Of the main table.
+fn keys(store: &OpenStore) -> Vec<Vec<u8>> {
     let reader = store.database().reader().unwrap();
     let mut cursor = reader.cursor(Table::Main).unwrap();
     std::iter::from_fn(|| cursor.next().unwrap().map(|(key, _)| key)).collect()

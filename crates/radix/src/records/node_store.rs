@@ -7,8 +7,8 @@ use crate::base::address::{ADDRESS_BYTES_MAX, Prefix};
 use crate::base::error::{Error, Result, with_causes};
 use crate::base::node_hash::{NodeHash, Root};
 use crate::node::branch::Branch;
-use crate::node::node::{Broken, Edge, Stop, StopRef, common};
-use crate::records::record::{Content, Row, RowKey, key_of};
+use crate::node::node::{Broken, Edge, Node, NodeRef, common};
+use crate::records::record::{Content, Record, RecordKey, key_of};
 use terrane_io::cache::{Cache, Key, Weigh};
 use terrane_kv::{Reader, Table};
 

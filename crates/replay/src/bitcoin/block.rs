@@ -1,4 +1,4 @@
-//! What one block does to the table of unspent outputs.
+//! Change of the table of unspent outputs by one block.
 //!
 //! In two steps around one bulk lookup: [`Plan::new`] says which keys it needs, [`Plan::changes`]
 //! turns their values into the block's net change. Outputs made and spent within the block never
@@ -116,6 +116,7 @@ impl Plan {
             coinbase_keys: Vec::new(),
             created: HashMap::new(),
         };
+
         let mut spent = HashSet::new();
         for (index, transaction) in block.txdata.iter().enumerate() {
             let txid = transaction.compute_txid();
@@ -155,6 +156,7 @@ impl Plan {
                 }
             }
         }
+
         Ok(plan)
     }
 
@@ -171,6 +173,7 @@ impl Plan {
     /// Returns the block's net change in key order, given the values of [`keys`](Self::keys).
     pub(super) fn changes(self, values: Vec<Option<Vec<u8>>>) -> Result<Vec<NetChange>, Fault> {
         debug_assert_eq!(values.len(), self.spends.len() + self.coinbase_keys.len());
+
         let mut values = values.into_iter();
         let mut changes = BTreeMap::new();
         for spend in &self.spends {
@@ -178,6 +181,7 @@ impl Plan {
             let old = values.next().flatten().ok_or(Fault::Missing { txid, input, outpoint })?;
             changes.insert(key, (Some(old), None));
         }
+
         for (key, old) in self.coinbase_keys.iter().zip(values) {
             changes.entry(*key).or_insert((old, None));
         }
@@ -185,6 +189,7 @@ impl Plan {
             changes.entry(key).or_insert((None, None)).1 = Some(value);
         }
         let changes = changes.into_iter().filter(|(_, (old, new))| old != new);
+
         Ok(changes.map(|(key, (old, new))| NetChange { key: key.to_vec(), old, new }).collect())
     }
 }

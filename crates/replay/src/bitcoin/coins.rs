@@ -65,6 +65,7 @@ impl<'a> Coin<'a> {
         let (amount, rest) = value.split_first_chunk::<8>()?;
         let (height, rest) = rest.split_first_chunk::<4>()?;
         let (&coinbase, script) = rest.split_first()?;
+
         Some(Self {
             txid: *txid,
             vout: u32::from_be_bytes(vout.try_into().ok()?),
@@ -126,7 +127,8 @@ mod tests {
         let outpoint = OutPoint { txid: Txid::from_byte_array([7; 32]), vout: 0x0102_0304 };
         let script_pubkey = ScriptBuf::from_bytes(vec![0x51, 0x52]);
         let output = TxOut { value: Amount::from_sat(5_000_000_000), script_pubkey };
-        let (key, value) = (key(&outpoint), value(&output, 91_842, true));
+        let key = key(&outpoint);
+        let value = value(&output, 91_842, true);
         assert_eq!(key[32..], [1, 2, 3, 4]);
         let coin = Coin::parse(&key, &value).unwrap();
         assert_eq!((coin.vout, coin.amount_sat, coin.height), (0x0102_0304, 5_000_000_000, 91_842));
@@ -134,6 +136,7 @@ mod tests {
         for size in 0..FIXED_SIZE {
             assert_eq!(Coin::parse(&key, &value[..size]), None);
         }
+
         assert_eq!(Coin::parse(&key[1..], &value), None);
     }
 

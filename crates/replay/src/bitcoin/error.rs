@@ -27,7 +27,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Answer of the system.
         source: io::Error,
     },
     /// Magic or size of a record is damaged, so what follows in the file cannot be told apart.
@@ -37,7 +37,7 @@ pub enum Error {
         path: PathBuf,
         /// Where the damage is.
         offset: u64,
-        /// What is wrong.
+        /// The rule that is broken.
         what: String,
     },
     /// A header's hash does not have the work that it claims.
@@ -45,7 +45,7 @@ pub enum Error {
     ProofOfWork {
         /// The file.
         path: PathBuf,
-        /// Of the record.
+        /// Offset of the record in its file, in bytes.
         offset: u64,
         /// The hash of the header as it stands.
         hash: BlockHash,
@@ -59,9 +59,9 @@ pub enum Error {
         hash: BlockHash,
         /// The file.
         path: PathBuf,
-        /// Of the record.
+        /// Offset of the record in its file, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// The rule that is broken.
         fault: Box<Fault>,
     },
     /// No block of the input leads back to genesis, and the store is empty.

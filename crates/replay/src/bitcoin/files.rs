@@ -31,15 +31,15 @@ const CHUNK_SIZE: usize = 64 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Location {
     pub(super) file: u32,
-    /// Of the record, in bytes from the start of the file.
+    /// Offset of the record, in bytes from the start of the file.
     pub(super) offset: u64,
-    /// Of the block, in bytes.
+    /// Size of the block, in bytes.
     pub(super) size: u32,
 }
 
 /// A header that a scan found.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct FoundHeader {
     pub(super) header: Header,
     pub(super) hash: BlockHash,
     pub(super) location: Location,
@@ -47,10 +47,10 @@ pub(super) struct Found {
     pub(super) has_work: bool,
 }
 
-/// What was found in a file so far.
+/// Records found in a file so far.
 #[derive(Debug, Default)]
 struct Scan {
-    found: Vec<Found>,
+    found: Vec<FoundHeader>,
     /// Framing that is damaged in the midst of the file; reading stopped there.
     damage: Option<Error>,
 }
@@ -70,8 +70,8 @@ pub(super) struct BlockFiles {
     open: Option<(u32, File)>,
 }
 
-/// What stands at a place where a record may begin.
-enum Next {
+/// Content of a place where a record may begin.
+enum RecordStart {
     Record(u64),
     Garbage(u64),
     End,
@@ -112,6 +112,7 @@ impl BlockFiles {
             }
             added.sort_by(|one, other| one.path.cmp(&other.path));
         }
+
         Ok(Self { network, files, open: None })
     }
 
@@ -128,12 +129,15 @@ impl BlockFiles {
     pub(super) fn scan(
         &mut self,
         monitor: &mut dyn Monitor,
-        mut visit: impl FnMut(Found),
+        mut visit: impl FnMut(FoundHeader),
     ) -> Result<Vec<Error>, Error> {
         let total = self.files.iter().map(|file| file.size).sum();
-        let (mut damage, mut before) = (Vec::new(), 0);
+
+        let mut damage = Vec::new();
+        let mut before = 0;
         for file in 0..u32::try_from(self.files.len()).unwrap_or(u32::MAX) {
-            let (mut scan, mut position) = (Scan::default(), 0);
+            let mut scan = Scan::default();
+            let mut position = 0;
             while !monitor.stop() {
                 let Some(found) = self.record(file, position, &mut scan, monitor)? else { break };
                 position = found.location.offset + FRAME_SIZE + u64::from(found.location.size);
@@ -147,6 +151,7 @@ impl BlockFiles {
             damage.extend(scan.damage);
             before += self.size(file);
         }
+
         Ok(damage)
     }
 
@@ -158,15 +163,16 @@ impl BlockFiles {
         position: u64,
         scan: &mut Scan,
         monitor: &mut dyn Monitor,
-    ) -> Result<Option<Found>, Error> {
+    ) -> Result<Option<FoundHeader>, Error> {
         let offset = match self.skip_padding(file, position)? {
-            Next::End => return Ok(None),
-            Next::Record(offset) => offset,
-            Next::Garbage(offset) => {
+            RecordStart::End => return Ok(None),
+            RecordStart::Record(offset) => offset,
+            RecordStart::Garbage(offset) => {
                 scan.damage = self.explain_garbage(file, offset, &mut scan.found, monitor)?;
                 return Ok(None);
             }
         };
+
         let path = self.path(file);
         let left = self.size(file) - offset;
         let mut frame = [0; FRAME_SIZE as usize + HEADER_SIZE];
@@ -175,6 +181,7 @@ impl BlockFiles {
             self.read_at(file, offset, &mut frame)?;
         }
         let (size, header) = split_frame(&frame);
+
         if !fits || size > BLOCK_SIZE_MAX || FRAME_SIZE + u64::from(size) > left {
             if self.next_record(file, offset + 4)?.is_none() {
                 let path = path.display();
@@ -185,12 +192,15 @@ impl BlockFiles {
             }
             return Ok(None);
         }
+
         let location = Location { file, offset, size };
         let Some(header) = header else {
             return Err(Error::Framing { path, offset, what: "the header is cut".to_owned() });
         };
-        let (hash, has_work) = (header.block_hash(), has_work(&header, self.network));
-        Ok(Some(Found { header, hash, location, has_work }))
+        let hash = header.block_hash();
+        let has_work = has_work(&header, self.network);
+
+        Ok(Some(FoundHeader { header, hash, location, has_work }))
     }
 
     /// Says what is wrong where neither a record nor padding stands. The record before may have a
@@ -199,7 +209,7 @@ impl BlockFiles {
         &mut self,
         file: u32,
         offset: u64,
-        found: &mut Vec<Found>,
+        found: &mut Vec<FoundHeader>,
         monitor: &mut dyn Monitor,
     ) -> Result<Option<Error>, Error> {
         let path = self.path(file);
@@ -207,6 +217,7 @@ impl BlockFiles {
             let what = format!("no block of {} begins here", self.network);
             return Ok(Some(Error::Framing { path, offset, what }));
         };
+
         let own_size = self.own_size(previous)?;
         let lying = own_size.filter(|&own| own != u64::from(previous.size));
         let searched_from = lying.map_or(offset, |_| previous.offset + FRAME_SIZE);
@@ -214,11 +225,13 @@ impl BlockFiles {
         if lying.is_some() {
             found.pop();
         }
+
         if at_end {
             let (path, offset) = (path.display(), lying.map_or(offset, |_| previous.offset));
             monitor.warn(&format_args!("{path}: no whole record from byte {offset} to the end"));
             return Ok(None);
         }
+
         Ok(Some(match lying {
             Some(own) => {
                 let what = format!("the size says {} bytes, the block has {own}", previous.size);
@@ -231,8 +244,8 @@ impl BlockFiles {
         }))
     }
 
-    /// Returns the size that the block at a place has by its own account; `None` if its transactions
-    /// are damaged, and their sizes with them.
+    /// Returns the size that the block at a place has by its own account; `None` if its
+    /// transactions are damaged, and their sizes with them.
     fn own_size(&mut self, location: Location) -> Result<Option<u64>, Error> {
         let start = location.offset + FRAME_SIZE;
         let left = self.size(location.file) - start;
@@ -248,8 +261,8 @@ impl BlockFiles {
     /// Reads a block.
     ///
     /// # Errors
-    /// [`Error::Read`], [`Error::Framing`] if the block is whole but of another size than the record
-    /// says. The inner error says that the bytes are no block.
+    /// [`Error::Read`], [`Error::Framing`] if the block is whole but of another size than the
+    /// record says. The inner error says that the bytes are no block.
     pub(super) fn read(
         &mut self,
         location: Location,
@@ -258,12 +271,14 @@ impl BlockFiles {
         let mut bytes = vec![0; size as usize];
         self.read_at(file, offset + FRAME_SIZE, &mut bytes)?;
         let block = deserialize::<Block>(&bytes);
+
         if block.is_err()
             && let Some(own) = self.own_size(location)?.filter(|&own| own != u64::from(size))
         {
             let what = format!("the size says {size} bytes, the block has {own}");
             return Err(Error::Framing { path: self.path(file), offset, what });
         }
+
         Ok(block)
     }
 
@@ -297,9 +312,11 @@ impl BlockFiles {
     }
 
     /// Finds what follows the padding at `position`.
-    fn skip_padding(&mut self, file: u32, position: u64) -> Result<Next, Error> {
-        let (key, magic) = (self.key(file), self.network.magic().to_bytes());
+    fn skip_padding(&mut self, file: u32, position: u64) -> Result<RecordStart, Error> {
+        let key = self.key(file);
+        let magic = self.network.magic().to_bytes();
         let end = self.size(file);
+
         let mut chunk_start = position;
         while chunk_start < end {
             let mut chunk = vec![0; chunk_size(end - chunk_start)];
@@ -307,17 +324,18 @@ impl BlockFiles {
             for (&raw, place) in chunk.iter().zip(chunk_start..) {
                 let byte = raw ^ key_byte(key, place);
                 if byte == magic[0] && self.stands_at(file, place, magic)? {
-                    return Ok(Next::Record(place));
+                    return Ok(RecordStart::Record(place));
                 }
                 if raw != 0 && byte != 0 {
                     // Padding of less than a magic is more likely part of the damage.
                     let from = if place - position < 4 { position } else { place };
-                    return Ok(Next::Garbage(from));
+                    return Ok(RecordStart::Garbage(from));
                 }
             }
             chunk_start += chunk.len() as u64;
         }
-        Ok(Next::End)
+
+        Ok(RecordStart::End)
     }
 
     /// Whether the file goes on with `magic`, as far as it goes on.
@@ -334,6 +352,7 @@ impl BlockFiles {
     fn next_record(&mut self, file: u32, position: u64) -> Result<Option<u64>, Error> {
         let magic = self.network.magic().to_bytes();
         let end = self.size(file);
+
         let mut chunk_start = position;
         while chunk_start < end {
             let mut chunk = vec![0; chunk_size(end - chunk_start)];
@@ -357,6 +376,7 @@ impl BlockFiles {
             let advance = chunk.len() as u64;
             chunk_start += if advance > 3 { advance - 3 } else { advance };
         }
+
         Ok(None)
     }
 }
@@ -374,7 +394,8 @@ fn split_frame(frame: &[u8; FRAME_SIZE as usize + HEADER_SIZE]) -> (u32, Option<
     (u32::from_le_bytes([*a, *b, *c, *d]), deserialize(header).ok())
 }
 
-/// Whether a header's hash meets its own target, and that one is not easier than the network allows.
+/// Whether a header's hash meets its own target, and that one is not easier than the network
+/// allows.
 fn has_work(header: &Header, network: Network) -> bool {
     // A target above 2^256 would lose its upper bits when it is expanded.
     let exponent = header.bits.to_consensus() >> 24;

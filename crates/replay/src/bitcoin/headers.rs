@@ -73,6 +73,7 @@ impl Headers {
             }
             return;
         }
+
         self.by_hash.insert(node.hash, self.nodes.len());
         self.nodes.push(node);
     }
@@ -117,6 +118,7 @@ impl Headers {
         }
         let mut path = Vec::new();
         let mut leads_nowhere = vec![false; self.nodes.len()];
+
         for start in self.indexes() {
             // Hashes cannot form a cycle: the walk ends at a node that is connected, at one that is
             // known to lead nowhere, or at one whose parent is missing.
@@ -132,7 +134,8 @@ impl Headers {
                 path.drain(..).for_each(|index| leads_nowhere[index] = true);
                 continue;
             };
-            let (mut height, mut work) = (below.height, below.work);
+            let mut height = below.height;
+            let mut work = below.work;
             while let Some(node) = path.pop().and_then(|index| self.nodes.get_mut(index)) {
                 (height, work) = (height + 1, work + node.work);
                 (node.height, node.work) = (Some(height), work);
@@ -149,7 +152,8 @@ impl Headers {
             .map(|(index, _)| index)
     }
 
-    /// Returns the block at `height` on the chain of `index`, or `index` itself if it is not higher.
+    /// Returns the block at `height` on the chain of `index`, or `index` itself if it is not
+    /// higher.
     pub(super) fn ancestor(&self, mut index: Index, height: u32) -> Index {
         while self.placed(index).is_some_and(|placed| placed.height > height) {
             let Some(parent) = self.parent(index) else { break };

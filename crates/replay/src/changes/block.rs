@@ -15,7 +15,7 @@ pub(super) type ChainId = [u8; 32];
 /// The chain of no blocks.
 pub(super) const EMPTY_CHAIN: ChainId = [0; 32];
 
-/// What a line expects of the state before the block.
+/// Expectation of a line about the state before the block.
 #[derive(Debug)]
 enum Expectation {
     /// A `get`.
@@ -49,7 +49,8 @@ pub(super) struct OpenBlock {
 
 impl OpenBlock {
     pub(super) fn new(number: u64) -> Self {
-        let (changes, expectations) = (BTreeMap::new(), Vec::new());
+        let changes = BTreeMap::new();
+        let expectations = Vec::new();
         Self { number, changes, expectations, puts: 0, deletes: 0, gets: 0 }
     }
 
@@ -87,11 +88,13 @@ impl OpenBlock {
             hash.update((bytes.len() as u64).to_le_bytes());
             hash.update(bytes);
         };
+
         for (key, value) in &self.changes {
             add(key);
             add(&[u8::from(value.is_some())]);
             add(value.as_deref().unwrap_or_default());
         }
+
         hash.finalize().into()
     }
 
@@ -128,10 +131,12 @@ impl OpenBlock {
                 }));
             }
         }
+
         let changes = self.changes.into_iter().map(|(key, new)| {
             let old = before.remove(&key).flatten();
             NetChange { key, old, new }
         });
+
         Ok(Ok(changes.filter(|change| change.old != change.new).collect()))
     }
 }

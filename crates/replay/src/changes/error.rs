@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::input::Place;
+use super::input::LinePlace;
 use super::record::Malformed;
 use crate::engines::engine::EngineError;
 use crate::error::Class;
@@ -16,23 +16,23 @@ pub enum Error {
     #[error("{place}: {source}")]
     Read {
         /// The line that was to be read.
-        place: Place,
-        /// What the system or the decoder said.
+        place: LinePlace,
+        /// Answer of the system or of the decoder.
         source: io::Error,
     },
     /// A line breaks the format.
     #[error("{place}: {what}")]
     Malformed {
         /// The line.
-        place: Place,
-        /// What is wrong with it.
+        place: LinePlace,
+        /// The rule that it breaks.
         what: Malformed,
     },
     /// The file ends inside a block, which is discarded.
     #[error("{place}: the file ends inside block {block}, which is discarded")]
     Truncated {
         /// The end.
-        place: Place,
+        place: LinePlace,
         /// The block.
         block: u64,
     },
@@ -40,21 +40,21 @@ pub enum Error {
     #[error("{place}, {}: {check}: expected {expected}, found {found}", block_name(*.block))]
     Check {
         /// The line with the check.
-        place: Place,
+        place: LinePlace,
         /// The block of the state checked, or the one being built; `None` for the empty state.
         block: Option<u64>,
-        /// What was checked.
+        /// Name of the check.
         check: String,
-        /// What the history says.
+        /// Value in the history.
         expected: String,
-        /// What the engine says.
+        /// Answer of the engine.
         found: String,
     },
     /// The history goes back to where the store cannot.
     #[error("{place}: {source}")]
     Rollback {
         /// The line.
-        place: Place,
+        place: LinePlace,
         /// Why it cannot.
         source: history::Error,
     },

@@ -52,19 +52,21 @@ impl Lines {
                 _ => Box::new(file),
             }
         };
+
         Ok(Self { reader, line: Vec::new(), bytes_max, is_partial: false, number: 0 })
     }
 
     /// Returns the number of the next line and the line without its line feed; `None` at the end.
     ///
     /// # Errors
-    /// Of the kind `WouldBlock` if standard input has nothing at the moment: the call is to be made
-    /// again. Any other ends the file.
+    /// An error of kind `WouldBlock` if standard input is empty for now: repeat the call
+    /// later. Any other error ends the file.
     pub(super) fn next(&mut self) -> io::Result<(u64, Option<&[u8]>)> {
         if !self.is_partial {
             self.line.clear();
             self.number += 1;
         }
+
         let left = self.bytes_max.saturating_sub(self.line.len() as u64);
         let read = (&mut self.reader).take(left).read_until(b'\n', &mut self.line);
         self.is_partial =
@@ -74,12 +76,14 @@ impl Lines {
         if size == 0 {
             return Ok((self.number, None));
         }
+
         if self.line.last() == Some(&b'\n') {
             self.line.pop();
         } else if size as u64 >= self.bytes_max {
             let message = format!("the line has more than {} bytes", self.bytes_max);
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
+
         Ok((self.number, Some(&self.line)))
     }
 }
@@ -99,7 +103,8 @@ impl StandardInput {
                 let mut chunk = vec![0; CHUNK_SIZE];
                 let read = match io::stdin().read(&mut chunk) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    // Of a descriptor that does not wait; the kind means something else here.
+                    // A non-blocking descriptor says this; for the caller the kind has another
+                    // meaning.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         Err(io::Error::other(error))
                     }
@@ -115,6 +120,7 @@ impl StandardInput {
                 }
             }
         })?;
+
         Ok(Self { chunks, chunk: io::Cursor::default() })
     }
 }
@@ -132,6 +138,7 @@ impl Read for StandardInput {
             // The thread has said that the input is at its end, and gone.
             Err(RecvTimeoutError::Disconnected) => return Ok(0),
         }
+
         self.chunk.read(buffer)
     }
 }
@@ -166,6 +173,7 @@ impl<R: BufRead> ZstdFrames<R> {
                 Err(error) => return Err(damaged(error)),
             }
         }
+
         Ok(false)
     }
 }
@@ -189,8 +197,8 @@ impl<R: BufRead> Read for ZstdFrames<R> {
                 return Ok(size);
             }
             if self.decoder.is_finished() {
-                let (stated, computed) =
-                    (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum());
+                let stated = self.decoder.get_checksum_from_data();
+                let computed = self.decoder.get_calculated_checksum();
                 if stated.is_some() && computed.is_some() && stated != computed {
                     return Err(damaged("the checksum of a frame is wrong"));
                 }
@@ -206,14 +214,14 @@ fn damaged(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
 
 /// Where in the input something is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct LinePlace {
     /// The file; `-` is standard input.
     pub path: PathBuf,
     /// The number of the line, from 1.
     pub line: u64,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for LinePlace {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{} line {}", self.path.display(), self.line)
     }

@@ -36,7 +36,7 @@ pub(super) enum Record {
     },
 }
 
-/// What a state is expected to be.
+/// Expected state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Expected {
     pub(super) count: Option<u64>,
@@ -191,6 +191,7 @@ impl Expected {
                 return Err(refused());
             }
         }
+
         Ok(expected)
     }
 }
@@ -256,6 +257,7 @@ mod tests {
                 Record::Range { from: None, to: Some(vec![]), count: 3, digest },
             ),
         ];
+
         for (line, record) in cases {
             assert_eq!(Record::parse(line.as_bytes()), Ok(record), "{line}");
         }

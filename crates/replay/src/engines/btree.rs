@@ -1,8 +1,10 @@
-//! Terrane's B+tree as an engine of replays: all tables in one index, changes of a block in memory until a durable point.
+//! Terrane's B+tree as an engine of replays: all tables in one index, changes of a block in memory
+//! until a durable point.
 //!
-//! An index has one state and not several, so of a table the last snapshot is in the index and what was changed
-//! since is in memory; the replay is told to make a durable point before that takes too much. Snapshots that were saved
-//! since the last [`commit`](Engine::commit) reach the index with it, as one batch: all of them or none.
+//! An index has one state and not several, so of a table the last snapshot is in the index and what
+//! was changed since is in memory; the replay is told to make a durable point before that takes too
+//! much. Snapshots that were saved since the last [`commit`](Engine::commit) reach the index with
+//! it, as one batch: all of them or none.
 //!
 //! | key of the index                             | value                                                      |
 //! |----------------------------------------------|------------------------------------------------------------|
@@ -98,7 +100,7 @@ fn corrupt(what: impl Into<Cause>) -> EngineError {
     EngineError::Corrupt(what.into())
 }
 
-/// What all keys of one kind of a table begin with.
+/// Returns the prefix of all keys of one kind of a table.
 #[expect(clippy::big_endian_bytes, reason = "so that tables lie one after the other")]
 fn prefix(table: u32, kind: u8) -> Vec<u8> {
     let mut prefix = table.to_be_bytes().to_vec();
@@ -119,10 +121,10 @@ fn snapshot_key(name: &str) -> Vec<u8> {
     [&[0; 4], name.as_bytes()].concat()
 }
 
-/// What stands for a value under its key.
+/// Head of a value: the part that lies under its key.
 enum Head<'a> {
     Whole(&'a [u8]),
-    /// So many bytes, in pieces.
+    /// Number of bytes, which lie in pieces.
     Pieces(usize),
 }
 
@@ -160,7 +162,7 @@ impl Btree {
     /// Opens the index in `dir` of a disk; what is missing of the way to it is made, durably.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Self> {
         if !inspect::is_index(disk.as_ref(), dir)? {
             refuse_foreign(disk.as_ref(), dir)?;
@@ -168,6 +170,7 @@ impl Btree {
                 create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
             }
         }
+
         let config = Config::variable().with_memory(MEMORY_BYTES);
         let index = Index::open_or_create(disk.clone(), dir, &config)?;
         let shared = Shared {
@@ -176,6 +179,7 @@ impl Btree {
             changes_bytes: AtomicUsize::new(0),
             saved: Mutex::new(Vec::new()),
         };
+
         let newest = shared.snapshots()?.into_iter().map(|(_, table, _)| table).max();
         shared.next.store(newest.unwrap_or(0) + 1, Ordering::Relaxed);
         Ok(Self(Arc::new(shared)))
@@ -189,10 +193,12 @@ fn refuse_foreign(disk: &dyn Disk, dir: &Path) -> Result<()> {
     }
     let is_ours = |name: &str| ["lock", "log", "readers", "tree.tmp"].contains(&name);
     let entries = disk.list(dir).map_err(Error::from)?;
+
     match entries.iter().find(|entry| !is_ours(&entry.name)) {
         None => Ok(()),
         Some(entry) => {
-            let (dir, name) = (dir.display(), &entry.name);
+            let dir = dir.display();
+            let name = &entry.name;
             let message = format!("{dir} is no B+tree of Terrane: it has {name:?}");
             Err(EngineError::Refused(message.into()))
         }
@@ -213,10 +219,11 @@ impl Shared {
                 value.split_first_chunk::<4>().ok_or_else(|| corrupt("a snapshot is cut off"))?;
             snapshots.push((text(&key[4..])?, u32::from_le_bytes(*table), text(label)?));
         }
+
         Ok(snapshots)
     }
 
-    /// What stands in the index for each of `keys` of a table.
+    /// Returns the head of each of `keys` of a table.
     fn heads(&self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| value_key(table, key)).collect();
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
@@ -230,6 +237,7 @@ impl Shared {
             Head::Whole(value) => return Ok(value.to_vec()),
             Head::Pieces(length) => length,
         };
+
         let keys: Vec<Vec<u8>> =
             (0..head.pieces()).map(|piece| piece_key(table, key, piece)).collect();
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
@@ -240,6 +248,7 @@ impl Shared {
         if value.len() != length {
             return Err(corrupt("the pieces of a value are not as long as it"));
         }
+
         Ok(value)
     }
 
@@ -292,12 +301,14 @@ impl Batch {
                 [&[0], value].concat()
             }
         });
+
         self.0.push((value_key(table, key), head));
         let mut pieces = 0;
         for piece in value.filter(is_long).unwrap_or_default().chunks(PIECE_BYTES) {
             self.0.push((piece_key(table, key, pieces), Some(piece.to_vec())));
             pieces += 1;
         }
+
         self.0.extend((pieces..old_pieces).map(|piece| (piece_key(table, key, piece), None)));
     }
 }
@@ -363,9 +374,10 @@ impl Engine for Btree {
     }
 
     fn commit(&self) -> Result<()> {
-        // What fails is saved again under another name.
+        // If saving fails, the next save takes another name.
         let saved = std::mem::take(&mut *locked(&self.0.saved));
         let snapshots = self.0.snapshots()?;
+
         let mut batch = Batch::default();
         for Saved { name, label, table, changes } in &saved {
             self.0.batch(*table, &locked(changes), &mut batch)?;
@@ -374,6 +386,7 @@ impl Engine for Btree {
             let value = [&table.to_le_bytes(), label.as_bytes()].concat();
             batch.0.push((snapshot_key(name), Some(value)));
         }
+
         let updates: Vec<Update<'_>> = batch
             .0
             .iter()
@@ -390,6 +403,7 @@ impl Engine for Btree {
             self.0.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
             changes.clear();
         }
+
         Ok(())
     }
 
@@ -411,11 +425,13 @@ impl State for BtreeTable {
             (0..keys.len()).filter(|&at| !changes.contains_key(keys[at])).collect();
         drop(changes);
         let stored: Vec<&[u8]> = missing.iter().map(|&at| keys[at]).collect();
+
         for (at, head) in missing.into_iter().zip(self.shared.heads(self.number, &stored)?) {
             if let Some(head) = head {
                 found[at] = Some(self.shared.value(self.number, keys[at], &head)?);
             }
         }
+
         Ok(found)
     }
 
@@ -425,7 +441,8 @@ impl State for BtreeTable {
             .range::<[u8], _>(range)
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        let (from, to) = (value_key(self.number, from), prefix(self.number, PIECES));
+        let from = value_key(self.number, from);
+        let to = prefix(self.number, PIECES);
         let mut stored = self.shared.index.range(from..to)?;
         let next = next_stored(&mut stored)?;
         let changes = changes.into_iter().peekable();
@@ -437,13 +454,15 @@ impl Table for BtreeTable {
     fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
         let mut held = locked(&self.changes);
         for change in changes {
-            let (key, value) = (change.key.to_vec(), change.value.map(<[u8]>::to_vec));
+            let key = change.key.to_vec();
+            let value = change.value.map(<[u8]>::to_vec);
             let old = held.get_key_value(&key).map_or(0, change_bytes);
             let new = change_bytes((&key, &value));
             held.insert(key, value);
             self.shared.changes_bytes.fetch_add(new, Ordering::Relaxed);
             self.shared.changes_bytes.fetch_sub(old, Ordering::Relaxed);
         }
+
         Ok(())
     }
 
@@ -462,7 +481,7 @@ impl Table for BtreeTable {
     }
 }
 
-/// What was changed and not committed goes with the table.
+/// Uncommitted changes are dropped with the table.
 impl Drop for BtreeTable {
     fn drop(&mut self) {
         let bytes = locked(&self.changes).iter().map(change_bytes).sum();

@@ -1,10 +1,12 @@
-//! What replays and benchmarks of versioned trees ask of an engine.
+//! Traits of an engine of versioned trees, for replays and benchmarks.
 //!
-//! A [`ContextEngine`] keeps commits; a [`Context`] is a tree of values that was checked out of one and is changed
-//! in memory until it is committed in turn. Both are used as objects, so one replay serves every engine.
+//! A [`ContextEngine`] keeps commits; a [`Context`] is a tree of values that was checked out of one
+//! and is changed in memory until it is committed in turn. Both are used as objects, so one replay
+//! serves every engine.
 //!
-//! A path is a list of steps, which are byte strings; [`Steps`] borrows it from a buffer that holds many of them, so that
-//! an operation allocates nothing. Paths are physical ones: those of users lie below the step `data`.
+//! A path is a list of steps, which are byte strings; [`Steps`] borrows it from a buffer that holds
+//! many of them, so that an operation allocates nothing. Paths are physical ones: those of users
+//! lie below the step `data`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +18,7 @@ use crate::engines::engine::Result;
 /// Bytes of the hash of a commit.
 pub const HASH_BYTES: usize = 32;
 
-/// What stands before a hash in its text, so that the text begins with `Co`.
+/// Prefix of a hash in its text, which makes the text begin with `Co`.
 const TEXT_PREFIX: [u8; 2] = [79, 199];
 
 /// Characters of the text of a hash.
@@ -57,7 +59,8 @@ impl FromStr for CommitHash {
     }
 }
 
-/// A path: its steps back to back, and where each one ends, counted from the start of the first one.
+/// A path: its steps back to back, and where each one ends, counted from the start of the first
+/// one.
 ///
 /// Invariant: `ends` does not decrease, and its last one is the length of `bytes`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -169,14 +172,14 @@ impl<'a> FromIterator<&'a [u8]> for StepsBuf {
     }
 }
 
-/// What a commit says of itself beside its tree and its parents.
+/// Metadata of a commit, beside its tree and its parents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitInfo<'a> {
     /// Seconds since 1970.
     pub date: i64,
-    /// Who made it.
+    /// Author of the commit.
     pub author: &'a [u8],
-    /// What it is about.
+    /// Message of the commit.
     pub message: &'a [u8],
 }
 
@@ -194,13 +197,14 @@ pub trait ContextEngine: fmt::Debug {
     /// The tree of a commit; `None` if there is no such commit.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn checkout(&self, commit: &CommitHash) -> Result<Option<Box<dyn Context>>>;
 
-    /// Takes all commits away but the `newest` ones that were made last, and what only they reach, if the engine can.
+    /// Takes all commits away but the `newest` ones that were made last, and what only they reach,
+    /// if the engine can.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn collect(&mut self, newest: u64) -> Result<()> {
         let _ = newest;
         Ok(())
@@ -209,7 +213,7 @@ pub trait ContextEngine: fmt::Debug {
     /// Makes everything durable; nothing is committed afterwards.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn close(&mut self) -> Result<()> {
         Ok(())
     }
@@ -220,8 +224,8 @@ pub trait Context: fmt::Debug {
     /// An independent context of the same tree.
     fn fork(&self) -> Box<dyn Context>;
 
-    /// Says that these paths are asked for or changed next, so that the engine can read what it needs for it, if it can.
-    /// Changes nothing.
+    /// Says that these paths are asked for or changed next, so that the engine can read what it
+    /// needs for it, if it can. Changes nothing.
     fn prefetch(&mut self, paths: &[Steps<'_>]) {
         let _ = paths;
     }
@@ -229,43 +233,45 @@ pub trait Context: fmt::Debug {
     /// Whether a value is at `path`.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn mem(&mut self, path: Steps<'_>) -> Result<bool>;
 
     /// Whether a value or a directory is at `path`.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn mem_tree(&mut self, path: Steps<'_>) -> Result<bool>;
 
     /// Whether a value is at `path`; if so, `value` becomes it.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn find(&mut self, path: Steps<'_>, value: &mut Vec<u8>) -> Result<bool>;
 
-    /// Puts a value at `path`. What was there is replaced, and so is a value in the place of a directory above it.
+    /// Puts a value at `path`. What was there is replaced, and so is a value in the place of a
+    /// directory above it.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn add(&mut self, path: Steps<'_>, value: &[u8]) -> Result<()>;
 
-    /// Removes the value or the directory at `path`, and the directories above it that become empty.
+    /// Removes the value or the directory at `path`, and the directories above it that become
+    /// empty.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn remove(&mut self, path: Steps<'_>) -> Result<()>;
 
     /// Puts what is at `from` also at `to`; `false`, and nothing is changed, if nothing is there.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn copy(&mut self, from: Steps<'_>, to: Steps<'_>) -> Result<bool>;
 
     /// Commits the tree with these parents.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn commit(&mut self, info: &CommitInfo<'_>, parents: &[CommitHash]) -> Result<CommitHash>;
 }
 

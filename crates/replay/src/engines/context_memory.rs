@@ -1,7 +1,9 @@
-//! Versioned trees in memory: the plainest thing that a replay or a generator can be checked against.
+//! Versioned trees in memory: the plainest thing that a replay or a generator can be checked
+//! against.
 //!
-//! A tree is a sorted map from paths to values. A directory is there as long as a value lies below it, so nothing is to be
-//! pruned. Trees are shared until they are changed. A commit has no hash but a number.
+//! A tree is a sorted map from paths to values. A directory is there as long as a value lies below
+//! it, so nothing is to be pruned. Trees are shared until they are changed. A commit has no hash
+//! but a number.
 //!
 //! Invariant: no path in a map is the beginning of another one.
 
@@ -72,13 +74,14 @@ fn owned(path: Steps<'_>) -> Path {
 }
 
 impl MemoryContext {
-    /// What lies at `path` and below it.
+    /// Entries at `path` and below.
     fn below(&self, path: &Path) -> impl Iterator<Item = (&Path, &Vec<u8>)> {
         let path = path.clone();
         self.tree.range(path.clone()..).take_while(move |(at, _)| at.starts_with(&path))
     }
 
-    /// Makes room for something at `path`: nothing is below it, and no value in place of a directory above it.
+    /// Makes room for something at `path`: nothing is below it, and no value in place of a
+    /// directory above it.
     fn make_room(&mut self, path: &Path) {
         let mut gone: Vec<Path> = self.below(path).map(|(at, _)| at.clone()).collect();
         let above = (0..path.len()).map(|count| path[..count].to_vec());
@@ -132,13 +135,15 @@ impl Context for MemoryContext {
     }
 
     fn copy(&mut self, from: Steps<'_>, to: Steps<'_>) -> Result<bool> {
-        let (from, to) = (owned(from), owned(to));
+        let from = owned(from);
+        let to = owned(to);
         let moved = |at: &Path| [to.as_slice(), &at[from.len()..]].concat();
         let copied: Vec<(Path, Vec<u8>)> =
             self.below(&from).map(|(at, value)| (moved(at), value.clone())).collect();
         if copied.is_empty() {
             return Ok(false);
         }
+
         self.make_room(&to);
         Arc::make_mut(&mut self.tree).extend(copied);
         Ok(true)
@@ -169,13 +174,14 @@ mod tests {
         context
     }
 
-    /// What is there of some paths: a value, a directory or nothing.
+    /// Returns the kinds of some paths: value, directory or nothing.
     fn look(context: &mut dyn Context, paths: &str) -> String {
         let mut value = Vec::new();
         let mut look = |at: &str| {
-            let (path, mut found) = (path(at), at.to_owned());
-            let (is_value, is_there) =
-                (context.mem(path.steps()).unwrap(), context.mem_tree(path.steps()).unwrap());
+            let path = path(at);
+            let mut found = at.to_owned();
+            let is_value = context.mem(path.steps()).unwrap();
+            let is_there = context.mem_tree(path.steps()).unwrap();
             assert_eq!(context.find(path.steps(), &mut value).unwrap(), is_value);
             match (is_value, is_there) {
                 (true, true) => found = format!("{found}={}", String::from_utf8_lossy(&value)),
@@ -185,6 +191,7 @@ mod tests {
             }
             found
         };
+
         paths.split(' ').map(&mut look).collect::<Vec<_>>().join(" ")
     }
 
@@ -198,6 +205,7 @@ mod tests {
         assert_eq!(look(&mut *context, "a a/b x x/y"), "a=2 a/b- x/ x/y=1");
         context.remove(path("x/y/z").steps()).unwrap();
         context.remove(path("q").steps()).unwrap();
+
         assert_eq!(look(&mut *context, "a x/y"), "a=2 x/y=1");
         context.remove(path("x/y").steps()).unwrap();
         context.remove(path("").steps()).unwrap();
@@ -228,6 +236,7 @@ mod tests {
         let second = context.commit(&info, &[first]).unwrap();
         assert_eq!(look(&mut *engine.checkout(&first).unwrap().unwrap(), "a"), "a=a");
         assert_eq!(look(&mut *engine.checkout(&second).unwrap().unwrap(), "a"), "a=new");
+
         for absent in [hash_of(2), CommitHash([1; HASH_BYTES]), CommitHash([255; HASH_BYTES])] {
             assert!(engine.checkout(&absent).unwrap().is_none());
         }

@@ -55,7 +55,8 @@ impl Settings {
     }
 }
 
-/// Opens the store in `dir` of a disk, or makes one where nothing is; what is missing of the way to it is made, durably.
+/// Opens the store in `dir` of a disk, or makes one where nothing is; what is missing of the way to
+/// it is made, durably.
 ///
 /// # Errors
 /// [`EngineError::Environment`] if another process holds it or the system does not let us,
@@ -66,16 +67,18 @@ pub fn open_or_create(disk: &Arc<dyn Disk>, dir: &Path, settings: Settings) -> R
         return Ok(Store::open(Arc::clone(disk), dir, &options)?);
     }
     if disk.kind(dir).map_err(Error::from)?.is_some() {
-        // What an interrupted creation leaves.
+        // An interrupted creation leaves these.
         let is_ours =
             |name: &str| name == "lock" || name == "control.new" || name == "chunk-00000000";
         let entries = disk.list(dir).map_err(Error::from)?;
         if let Some(entry) = entries.iter().find(|entry| !is_ours(&entry.name)) {
-            let (dir, name) = (dir.display(), &entry.name);
+            let dir = dir.display();
+            let name = &entry.name;
             let message = format!("{dir} is no context store of Terrane: it has {name:?}");
             return Err(EngineError::Refused(message.into()));
         }
     }
+
     if let Some(parent) = dir.parent() {
         create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
     }
@@ -99,7 +102,7 @@ impl ContextStore {
     /// Opens the store in `dir`, which is made if it is missing. Only one process can hold it.
     ///
     /// # Errors
-    /// As [`open_or_create`].
+    /// Those of [`open_or_create`].
     pub fn open(dir: &Path, settings: Settings) -> Result<Self> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         Ok(Self::new(open_or_create(&disk, dir, settings)?))
@@ -125,10 +128,11 @@ impl ContextStore {
 }
 
 impl StoredContext {
-    /// As [`Context::commit`] without parents, and sets the head of a branch to the commit: both or neither, with one sync.
+    /// Commits like [`Context::commit`] without parents, and sets the head of a branch to the
+    /// commit: both or neither, with one sync.
     ///
     /// # Errors
-    /// As [`Context::commit`].
+    /// Those of [`Context::commit`].
     pub fn commit_to(&mut self, branch: &[u8], info: &CommitInfo<'_>) -> Result<CommitHash> {
         self.context.set_parents(Vec::new());
         let CommitInfo { date, author, message } = *info;
@@ -136,11 +140,11 @@ impl StoredContext {
         Ok(CommitHash(hash.0))
     }
 
-    /// Writes what was changed, without a commit, and forgets what was loaded, so that a tree of any size can be built in
-    /// little memory.
+    /// Writes what was changed, without a commit, and forgets what was loaded, so that a tree of
+    /// any size can be built in little memory.
     ///
     /// # Errors
-    /// As the store says.
+    /// Those of the store.
     pub fn flush(&mut self) -> Result<()> {
         self.store.flush(self.context.tree())?;
         self.context.clear();

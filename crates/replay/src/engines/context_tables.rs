@@ -1,4 +1,5 @@
-//! Terrane's context store as an engine of tables: a table is a tree, and its commitment the hash of the root.
+//! Terrane's context store as an engine of tables: a table is a tree, and its commitment the hash
+//! of the root.
 //!
 //! | in the store              | is                                                                 |
 //! |---------------------------|--------------------------------------------------------------------|
@@ -39,7 +40,7 @@ const DUPLICATES_MAX: usize = 16;
 /// Changes are saved when they take so much memory, about.
 const CHANGES_BYTES_MAX: usize = 64 << 20;
 
-/// What a change takes beside its key and its value: nodes on the way to it.
+/// Bytes of a change beside its key and value: the nodes on its path.
 const CHANGE_OVERHEAD_BYTES: usize = 500;
 
 /// Keys that are read from a directory at once.
@@ -74,7 +75,7 @@ impl ContextTables {
     /// Opens the store in `dir` of a disk; what is missing of the way to it is made, durably.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Self> {
         // All commits of a point are made durable at once.
         let settings = Settings { is_durable: false, ..Settings::default() };
@@ -89,7 +90,8 @@ impl ContextTables {
     }
 
     fn table(&self, context: Context) -> Box<dyn Table> {
-        let (store, unsaved) = (Arc::clone(&self.store), Arc::clone(&self.unsaved));
+        let store = Arc::clone(&self.store);
+        let unsaved = Arc::clone(&self.unsaved);
         Box::new(ContextTable { store, context: Mutex::new(context), unsaved })
     }
 }
@@ -142,10 +144,12 @@ impl Engine for ContextTables {
             return refused(format!("there is no branch {snapshot:?}"));
         };
         let found = self.store.commit_info(&head)?.message;
+
         if found != label.as_bytes() {
             let found = String::from_utf8_lossy(&found);
             return refused(format!("branch {snapshot:?} has the label {found:?}, not {label:?}"));
         }
+
         match self.store.checkout(&head)? {
             Some(context) => Ok(self.table(context)),
             None => refused(format!("the commit {head} of branch {snapshot:?} was collected")),
@@ -161,7 +165,7 @@ impl Engine for ContextTables {
 /// Makes what is durable in the frames quick to find for who opens the store next.
 impl Drop for ContextTables {
     fn drop(&mut self) {
-        // What was saved is durable without it; opening reads what follows the last control record.
+        // Saved data are durable without the close; opening reads beyond the last control record.
         let _ = self.store.close();
     }
 }
@@ -195,7 +199,9 @@ impl State for ContextTable {
             empty = context.find(&[EMPTY])?;
         }
         let from = hex::encode(from).into_bytes();
-        let (mut steps, mut offset) = (Vec::new(), 0);
+
+        let mut steps = Vec::new();
+        let mut offset = 0;
         loop {
             let page = context.list(&[DATA], offset, PAGE_KEYS)?;
             let count = page.len();
@@ -205,6 +211,7 @@ impl State for ContextTable {
             }
             offset += count;
         }
+
         // The last one first, so that it is taken off at little cost.
         steps.sort_unstable_by(|one, other| other.cmp(one));
         Ok(Box::new(ContextCursor { context, empty, steps }))
@@ -228,13 +235,15 @@ impl Table for ContextTable {
             })?;
             bytes += change.key.len() + change.value.map_or(0, <[u8]>::len) + CHANGE_OVERHEAD_BYTES;
         }
+
         *self.context() = context;
         self.unsaved.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     fn fork(&self) -> Result<Box<dyn Table>> {
-        let (store, unsaved) = (Arc::clone(&self.store), Arc::clone(&self.unsaved));
+        let store = Arc::clone(&self.store);
+        let unsaved = Arc::clone(&self.unsaved);
         let context = Mutex::new(self.context().clone());
         Ok(Box::new(Self { store, context, unsaved }))
     }
@@ -243,7 +252,7 @@ impl Table for ContextTable {
         let mut context = self.context();
         let meta = Meta::tezos(0, label);
         let hash = self.store.commit_to(snapshot.as_bytes(), &context, &meta)?;
-        // What is in memory can be read again.
+        // The tree in memory can be read again from its commit.
         if let Some(committed) = self.store.checkout(&hash)? {
             *context = committed;
         }

@@ -1,4 +1,4 @@
-//! What a replay asks of an engine.
+//! Traits of an engine, for replays.
 //!
 //! A [`Table`] is an ordered map from bytes to bytes that lives as long as its handle and can be
 //! duplicated; only snapshots of it, which belong to the [`Engine`] and have names, are durable.
@@ -67,18 +67,21 @@ pub trait Engine: Debug + Send {
     /// Whether snapshots outlive the process.
     fn is_durable(&self) -> bool;
 
-    /// How many duplicates of a table may be alive at once at little cost; 0 if each is a full copy.
+    /// How many duplicates of a table may be alive at once at little cost; 0 if each is a full
+    /// copy.
     fn forks_max(&self) -> usize;
 
-    /// Whether a snapshot stays as it is when its table is saved again; if not, only the last one of a table is there.
+    /// Whether a snapshot stays as it is when its table is saved again; if not, only the last one
+    /// of a table is there.
     fn keeps_snapshots(&self) -> bool {
         true
     }
 
-    /// Makes the snapshots durable that were saved since the last call, where saving does not: all of them or none.
+    /// Makes the snapshots durable that were saved since the last call, where saving does not: all
+    /// of them or none.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn commit(&self) -> Result<()> {
         Ok(())
     }
@@ -97,13 +100,13 @@ pub trait Engine: Debug + Send {
     /// Makes an empty table.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn new_table(&self) -> Result<Box<dyn Table>>;
 
     /// Returns the names of all snapshots, in no particular order.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn snapshots(&self) -> Result<Vec<String>>;
 
     /// Opens a snapshot as a table of its own.
@@ -115,7 +118,7 @@ pub trait Engine: Debug + Send {
     /// Deletes a snapshot. Tables opened from it go on.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn delete(&self, snapshot: &str) -> Result<()>;
 }
 
@@ -124,20 +127,20 @@ pub trait State: Debug + Send {
     /// Returns the value of each of `keys`, in their order; `None` where a key is absent.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>>;
 
     /// Returns a cursor over the live entries with keys `>= from`, in key order.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>>;
 
     /// Returns the commitments that the engine makes to the content: lower-case hexadecimal by
     /// scheme. Engines without any have none.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn roots(&self) -> Result<BTreeMap<String, String>> {
         Ok(BTreeMap::new())
     }
@@ -148,19 +151,19 @@ pub trait Table: State {
     /// Applies all of `changes` or, on error, none.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn update(&mut self, changes: &[Change<'_>]) -> Result<()>;
 
     /// Returns an independent writable copy.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn fork(&self) -> Result<Box<dyn Table>>;
 
     /// Makes the content durable under a free name. A label is checked when the snapshot is opened.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn save(&self, snapshot: &str, label: &str) -> Result<()>;
 }
 
@@ -169,6 +172,6 @@ pub trait Cursor {
     /// Returns the next entry; `None` at the end and ever after.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     fn next(&mut self) -> Result<Option<Entry>>;
 }

@@ -36,7 +36,7 @@ impl Lsm {
     /// Opens the session in `dir` of a disk; what is missing of the way to it is made, durably.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Self> {
         let session = store::open(disk, dir)?;
         Ok(Self { session, config: TableConfig::default() })

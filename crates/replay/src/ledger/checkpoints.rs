@@ -1,6 +1,7 @@
-//! Durable points over two tables that must agree, made by naming alone.
+//! Durable points over two tables that must agree, by names alone.
 //!
-//! Snapshots are atomic one by one; a replay needs two of one moment. A point is a pair
+//! A snapshot of one table is atomic, and a replay needs two snapshots of one moment. A point is a
+//! pair
 //!
 //! | snapshot                        | holds     |
 //! |---------------------------------|-----------|
@@ -9,53 +10,55 @@
 //!
 //! with one sequence number (10 digits) and the number of the newest block, or `empty`. Invariants:
 //!
-//! - The log is saved before the state, and what a pair replaces is deleted only when it is complete.
+//! - The log is saved before the state. An older pair is deleted only when the new pair is
+//!   complete.
 //! - A point exists if both halves do. The greatest sequence of a complete pair is the state of the
 //!   store, so a crash at any call leaves the older point or the newer, never a mixture.
-//! - Older points are retained versions, ways back that lead there faster. Their blocks rise with
-//!   their sequence up to the newest point's. A crash may leave one of a branch that was abandoned,
-//!   as two points can have one block number; whoever goes back by a point checks what it holds.
-//! - Whatever else is found at opening is the remains of a crash and is deleted.
+//! - Older points are retained versions for going back. Their blocks rise with their sequence up to
+//!   the newest point. A crash may leave a point of an abandoned branch, because two points can
+//!   have one block number; a rollback therefore checks the notes of a point.
+//! - Opening deletes everything else: the remains of a crash.
 
 use std::collections::BTreeMap;
 
 use crate::engines::engine::{Engine, EngineError, Result, Table};
 
-/// The names and the label that a kind of replay saves its tables under.
+/// Names and label of the saved tables of one kind of replay.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     /// Name of the undo log.
     pub(crate) log: &'static str,
     /// Name of the state.
     pub(crate) state: &'static str,
-    /// Label of both: what the store is for.
+    /// Label of both tables, which names the kind of replay.
     pub(crate) label: String,
 }
 
-/// What a durable point is called by.
+/// Name of a durable point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) sequence: u64,
-    /// The newest block; `None` in the empty state.
+    /// Newest block; `None` in the empty state.
     pub(crate) block: Option<u64>,
 }
 
-/// A durable point, opened.
+/// Open durable point.
 #[derive(Debug)]
 pub(crate) struct Point {
     pub(crate) log: Box<dyn Table>,
     pub(crate) state: Box<dyn Table>,
 }
 
-/// What a store holds.
+/// Durable points and leftovers of a store.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct StoredPoints {
     pub(crate) sequence: u64,
     pub(crate) newest: Point,
-    /// The points there are, ascending by sequence and by block; the newest is the last one.
+    /// All points, ascending by sequence and by block; the last one is the newest.
     pub(crate) marks: Vec<Mark>,
 }
 
+/// Snapshots of one sequence number.
 #[derive(Debug, Default)]
 struct Halves {
     log: Option<String>,
@@ -63,12 +66,12 @@ struct Halves {
 }
 
 impl Names {
-    /// Opens the newest point, tells which older ones there are and deletes what is unfinished;
-    /// `None` in an empty store.
+    /// Opens the newest point, lists the older points and deletes unfinished ones; `None` in an
+    /// empty store.
     ///
     /// # Errors
     /// [`EngineError::Refused`] if the store has snapshots that are not of this replay.
-    pub(crate) fn find(&self, engine: &dyn Engine) -> Result<Option<Found>> {
+    pub(crate) fn find(&self, engine: &dyn Engine) -> Result<Option<StoredPoints>> {
         let pairs = self.pairs(engine)?;
         let complete = pairs.iter().rev().find_map(|(&sequence, halves)| {
             Some((sequence, halves.log.as_deref()?, halves.state.as_deref()?))
@@ -77,50 +80,53 @@ impl Names {
             delete(engine, pairs.values())?;
             return Ok(None);
         };
+
         let newest =
             Point { log: engine.open(log, &self.label)?, state: engine.open(state, &self.label)? };
         let marks = self.rising_marks(pairs.range(..=sequence).rev());
         let is_kept = |found| found == sequence || marks.iter().any(|mark| mark.sequence == found);
         let others = pairs.iter().filter(|&(&found, _)| !is_kept(found));
         delete(engine, others.map(|(_, halves)| halves))?;
-        Ok(Some(Found { sequence, newest, marks }))
+
+        Ok(Some(StoredPoints { sequence, newest, marks }))
     }
 
-    /// Opens a point's log.
+    /// Opens the log of a point.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     pub(crate) fn open_log(&self, engine: &dyn Engine, mark: Mark) -> Result<Box<dyn Table>> {
         engine.open(&name(self.log, mark), &self.label)
     }
 
-    /// Opens a point's state.
+    /// Opens the state of a point.
     ///
     /// # Errors
-    /// As the engine says.
+    /// Those of the engine.
     pub(crate) fn open_state(&self, engine: &dyn Engine, mark: Mark) -> Result<Box<dyn Table>> {
         engine.open(&name(self.state, mark), &self.label)
     }
 
-    /// Makes both tables durable as a point, which must have a greater sequence than all others.
+    /// Makes both tables durable as a point, whose sequence must be greater than all others.
     ///
     /// # Errors
-    /// As the engine says; half of the point may be there then, which is none.
+    /// Those of the engine. Half of the point may be left, which counts as no point.
     pub(crate) fn save(
         &self,
         engine: &dyn Engine,
         mark: Mark,
         (log, state): (&dyn Table, &dyn Table),
     ) -> Result<()> {
+        // The state goes last: with both halves, the point exists.
         log.save(&name(self.log, mark), &self.label)?;
         state.save(&name(self.state, mark), &self.label)?;
         engine.commit()
     }
 
-    /// Deletes all points but `kept`, among which is the newest, and halves of points.
+    /// Deletes all points but `kept`, which include the newest, and halves of points.
     ///
     /// # Errors
-    /// As the engine says; those of `kept` are all there then.
+    /// Those of the engine; all points of `kept` are still there.
     pub(crate) fn delete_others(&self, engine: &dyn Engine, kept: &[Mark]) -> Result<()> {
         let is_kept = |sequence| kept.iter().any(|mark| mark.sequence == sequence);
         let pairs = self.pairs(engine)?;
@@ -128,8 +134,9 @@ impl Names {
         delete(engine, others.map(|(_, halves)| halves))
     }
 
-    /// Returns, ascending, the points of `pairs`, which descend, that have lower blocks than all
-    /// later ones: where a block is not below a later point's, it was gone back from.
+    /// Returns the points of the descending `pairs` whose blocks are below those of all later
+    /// points, ascending. A point at or above a later one belongs to blocks that were gone back
+    /// from.
     fn rising_marks<'a>(&self, pairs: impl Iterator<Item = (&'a u64, &'a Halves)>) -> Vec<Mark> {
         let mut marks: Vec<Mark> = Vec::new();
         for (&sequence, halves) in pairs {
@@ -139,12 +146,14 @@ impl Names {
             }
         }
         marks.reverse();
+        debug_assert!(marks.is_sorted_by(|left, right| left.block < right.block));
         marks
     }
 
-    /// Returns what a pair is called by; `None` if a half is missing or they differ.
+    /// Returns the name of a pair; `None` if a half is missing or the halves differ.
     fn mark(&self, sequence: u64, halves: &Halves) -> Option<Mark> {
-        let (log, state) = (halves.log.as_deref()?, halves.state.as_deref()?);
+        let log = halves.log.as_deref()?;
+        let state = halves.state.as_deref()?;
         let mark = Mark { sequence, block: log.rsplit('-').next()?.parse().ok() };
         (log == name(self.log, mark) && state == name(self.state, mark)).then_some(mark)
     }
@@ -169,13 +178,16 @@ impl Names {
                 }
             }
         }
+
         Ok(pairs)
     }
 }
 
-/// Thins out `marks`, which ascend from block `oldest` up to below `newest`, to at most `count_max`:
-/// each time the one goes that leaves the smallest gap, so that the ways that are left stay short.
+/// Thins out `marks`, which ascend from block `oldest` up to below `newest`, to at most
+/// `count_max`. Each step removes the mark that leaves the smallest gap, so that rollbacks stay
+/// short.
 pub(crate) fn thin(marks: &mut Vec<Mark>, oldest: u64, newest: u64, count_max: usize) {
+    debug_assert!(marks.iter().all(|mark| mark.block < Some(newest)));
     let block = |mark: Option<&Mark>| mark.and_then(|mark| mark.block);
     while marks.len() > count_max {
         let gap = |&index: &usize| {
@@ -193,7 +205,8 @@ fn name(role: &str, Mark { sequence, block }: Mark) -> String {
     format!("{role}-{sequence:010}-{block}")
 }
 
-/// Deletes pairs, oldest first; either half gone makes a pair void.
+/// Deletes pairs, oldest first. A pair without one half is void, so a crash in between does no
+/// harm.
 fn delete<'a>(engine: &dyn Engine, pairs: impl Iterator<Item = &'a Halves>) -> Result<()> {
     for halves in pairs {
         for name in [&halves.state, &halves.log].into_iter().flatten() {

@@ -1,6 +1,7 @@
-//! A state that can go back: the table itself, its undo log, and their durable points.
+//! State that goes forward and back by blocks: the table itself, its undo log, and durable points.
 //!
-//! Every block is one batch on the state and one on the log, which has two records per block kept:
+//! Every block is one batch on the state and one on the log. The log has two records per kept
+//! block:
 //!
 //! | key                       | value                                                           |
 //! |---------------------------|-----------------------------------------------------------------|
@@ -10,44 +11,52 @@
 //! | `02` ‖ block, u64-BE      | per changed key: u32-LE length ‖ key ‖ the value before, as     |
 //! |                           | `00` for absent or `01` ‖ u32-LE length ‖ value                 |
 //!
-//! Invariants: the newest note is the state's; the blocks kept are the newest ones, without a gap
-//! in the history, which the numbers of the blocks before show; the log goes back with the state.
-//! Block numbers rise but need not be dense.
-//! Going far back starts from the nearest version that is held and undoes only what is left. These are
+//! Invariants:
 //!
-//! - within a process duplicates, where the engine makes them cheaply, some blocks apart because a
-//!   duplicate makes the next update of a write buffer a new part of it;
-//! - across processes the older durable points, a bounded number of them as far as blocks are kept.
-//!   Such a point is of the present history if the note of its newest block is the one that the
-//!   present log has for that block. So notes must tell histories apart: one note, one state.
-//!   Points that are not are deleted with the next durable point; so are those of blocks gone back from.
+//! * The newest note is that of the state, and the log goes back together with the state.
+//! * The kept blocks are the newest blocks of the history, without a gap. Each note names the block
+//!   before, which shows a gap. Block numbers rise and need not be dense.
+//! * Notes tell histories apart: equal notes mean equal states.
+//!
+//! Going far back starts from the nearest version and undoes the rest by records. Versions are
+//!
+//! * within a process, forks, where the engine makes forks cheaply. They lie some blocks apart,
+//!   because a fork makes the next update of a memtable begin a new part;
+//! * across processes, older durable points, a bounded number as far as blocks are kept. A point
+//!   belongs to the present history if the note of its newest block equals the note that the
+//!   present log has for that block. The next durable point deletes all other points, and those of
+//!   blocks that were gone back from.
 
 use std::collections::VecDeque;
 
-use super::checkpoints::{Found, Mark, Names, thin};
+use super::checkpoints::{Mark, Names, StoredPoints, thin};
 use crate::engines::engine::{Change, Engine, EngineError, Entry, State, Table};
 use crate::error::Class;
 
+/// Version of the format of the log.
 const VERSION: u8 = 2;
+/// Key of the version.
 const VERSION_KEY: &[u8] = &[0];
+/// First byte of the key of a note.
 const NOTE: u8 = 1;
+/// First byte of the key of an undo record.
 const UNDO: u8 = 2;
-/// Blocks from one version held as a duplicate to the next.
+/// Blocks from one fork that is held as a version to the next.
 const VERSION_SPACING: u32 = 256;
 /// Durable points kept, the newest included. Each pins the runs of its time.
 const POINTS_MAX: usize = 16;
-/// A durable point is opened if that saves the undoing of so many blocks; opening reads the filters
-/// and indexes of the whole state.
+/// Undone blocks that opening a durable point must save, because opening reads the filters and
+/// indexes of the whole state.
 const POINT_SAVES_MIN: usize = 64;
 
-/// A call on a history failed.
+/// Reason why a call on a history failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The undo log is not one that this program wrote.
+    /// The undo log breaks a rule of its format.
     #[error("the undo log is damaged: {0}")]
     Corrupt(&'static str),
     /// The undo log has a format that this program does not know.
@@ -81,7 +90,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// How to react to it.
+    /// Returns the class of the error, from which the exit code follows.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
@@ -101,27 +110,27 @@ fn describe(tip: Option<u64>) -> String {
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// What a block does to one key.
+/// Change of one key by a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetChange {
     /// The key.
     pub key: Vec<u8>,
-    /// Its value before the block.
+    /// Value before the block.
     pub old: Option<Vec<u8>>,
-    /// Its value after the block.
+    /// Value after the block.
     pub new: Option<Vec<u8>>,
 }
 
-/// The newest block of a history.
+/// Newest block of a history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tip {
-    /// Its number.
+    /// Number of the block.
     pub block: u64,
-    /// What the replay noted with it.
+    /// Note of the replay.
     pub note: Vec<u8>,
 }
 
-/// The state after a block, in tables of its own.
+/// State after a block, in forked tables.
 #[derive(Debug)]
 struct Version {
     block: u64,
@@ -145,25 +154,27 @@ pub struct History {
     versions: VecDeque<Version>,
     versions_max: usize,
     version_spacing: u32,
-    /// The durable points, ascending by sequence and by block; the newest is the last one unless its
-    /// block was gone back from.
+    /// The durable points, ascending by sequence and by block; the newest is the last one unless
+    /// its block was gone back from.
     points: Vec<Mark>,
     point_saves_min: usize,
     /// Blocks appended since a version was held.
     since_version: u32,
-    /// The newest durable point is not the present state.
+    /// Whether the newest durable point is older than the present state.
     unsaved: bool,
-    /// A call failed half way, so state and log may disagree and must not become durable.
+    /// Whether a call failed half way. State and log may then disagree, and must not become
+    /// durable.
     broken: bool,
 }
 
 impl History {
-    /// Opens the newest durable point, or the empty state in an empty store. Of the blocks to come
-    /// the newest `keep_max` can be gone back to (all of them if `None`); up to `versions_max`
-    /// duplicates are held to make that short.
+    /// Opens the newest durable point, or the empty state in an empty store.
+    ///
+    /// The history keeps the newest `keep_max` blocks, or all with `None`, and holds up to
+    /// `versions_max` forks to go back faster.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], [`Error::Version`] or what the engine says.
+    /// [`Error::Corrupt`], [`Error::Version`], and those of the engine.
     pub(crate) fn open(
         engine: Box<dyn Engine>,
         names: Names,
@@ -171,9 +182,12 @@ impl History {
         versions_max: usize,
     ) -> Result<Self> {
         let (sequence, points, state, log) = match names.find(engine.as_ref())? {
-            Some(Found { sequence, newest, marks }) => (sequence, marks, newest.state, newest.log),
+            Some(StoredPoints { sequence, newest, marks }) => {
+                (sequence, marks, newest.state, newest.log)
+            }
             None => (0, Vec::new(), engine.new_table()?, empty_log(engine.as_ref())?),
         };
+
         let (kept, tip) = read_log(log.as_ref())?;
         Ok(Self {
             engine,
@@ -215,7 +229,7 @@ impl History {
     /// Returns the note of a block that is kept.
     ///
     /// # Errors
-    /// [`Error::Unknown`] if it is not kept, or what the engine says.
+    /// [`Error::Unknown`] if the block is not kept; those of the engine.
     pub fn note(&self, block: u64) -> Result<Vec<u8>> {
         let value = self.log.get_many(&[&record(NOTE, block)])?.pop().flatten();
         Ok(decode_note(&value.ok_or(Error::Unknown { block })?)?.1.to_vec())
@@ -224,7 +238,7 @@ impl History {
     /// Returns the blocks that can be gone back to with their notes, ascending.
     ///
     /// # Errors
-    /// What the engine says.
+    /// Those of the engine.
     pub fn notes(&self) -> Result<Vec<Tip>> {
         let mut notes = Vec::with_capacity(self.kept.len());
         read_notes(self.log.as_ref(), |note, _| {
@@ -259,20 +273,27 @@ impl History {
     }
 
     /// Makes `block`, whose number must be above the tip's, the newest one. `changes` are in key
-    /// order, one per key, and `old` is what [`lookup`](State::lookup) gives now.
+    /// order, one per key; their `old` values are those of the present state.
     ///
     /// # Errors
-    /// What the engine says; the history cannot be saved any more then.
+    /// Those of the engine; the history cannot be saved afterwards.
     pub fn append(&mut self, block: u64, note: Vec<u8>, changes: &[NetChange]) -> Result<()> {
-        assert!(self.tip.as_ref().is_none_or(|tip| tip.block < block));
+        assert!(self.tip.as_ref().is_none_or(|tip| tip.block < block), "block numbers rise");
+        debug_assert!(changes.is_sorted_by(|left, right| left.key < right.key), "one change a key");
+        debug_assert_eq!(self.kept.back(), self.tip.as_ref().map(|tip| &tip.block));
+
+        // The new block counts among the kept ones, so at least one block is kept.
         let kept_after = self
             .keep_max
             .map_or(usize::MAX, |max| usize::try_from(max.max(1)).unwrap_or(usize::MAX));
         let dropped = (self.kept.len() + 1).saturating_sub(kept_after);
 
+        // One batch adds the records of the block and removes those of blocks that are no longer
+        // kept.
         let undo = encode_undo(changes);
         let note_value = encode_note(self.tip.as_ref().map_or(block, |tip| tip.block), &note);
-        let (note_key, undo_key) = (record(NOTE, block), record(UNDO, block));
+        let note_key = record(NOTE, block);
+        let undo_key = record(UNDO, block);
         let mut records = vec![
             Change { key: &note_key, value: Some(&note_value) },
             Change { key: &undo_key, value: Some(&undo) },
@@ -284,6 +305,7 @@ impl History {
             .flat_map(|&block| [record(NOTE, block), record(UNDO, block)])
             .collect();
         records.extend(dropped_keys.iter().map(|key| Change { key, value: None }));
+
         let batch: Vec<_> = changes
             .iter()
             .map(|change| Change { key: &change.key, value: change.new.as_deref() })
@@ -296,16 +318,16 @@ impl History {
         if self.engine.wants_commit() {
             return self.checkpoint();
         }
+
         self.hold_version(block)
     }
 
-    /// Goes back to the state after `block`, or to the empty state. `progress` is told how many
-    /// blocks were undone, and of how many; if it answers `false`, the history stays at the block
-    /// reached.
+    /// Goes back to the state after `block`, or to the empty state. `progress` gets the number of
+    /// undone blocks and the total. If it answers `false`, the history stays at the block reached.
     ///
     /// # Errors
-    /// [`Error::NotKept`], [`Error::Ahead`] or [`Error::Unknown`] before anything is changed; what
-    /// the engine says, and the history cannot be saved any more then.
+    /// [`Error::NotKept`], [`Error::Ahead`] or [`Error::Unknown`] before any change. After an error
+    /// of the engine the history cannot be saved any more.
     pub fn rollback(
         &mut self,
         block: Option<u64>,
@@ -318,12 +340,14 @@ impl History {
             self.unsaved = true;
             return Ok(());
         };
+
         let tip = self.tip.as_ref().map(|tip| tip.block);
         let oldest =
             self.oldest().filter(|_| tip >= Some(block)).ok_or(Error::Ahead { block, tip })?;
         if block < oldest {
             return Err(Error::NotKept { block, oldest });
         }
+
         let place = self.kept.binary_search(&block).map_err(|_| Error::Unknown { block })?;
         if tip == Some(block) {
             return Ok(());
@@ -332,17 +356,22 @@ impl History {
 
         // The oldest version that is new enough saves all the undoing above it.
         self.versions.truncate(self.versions.partition_point(|version| version.block < block) + 1);
+
         let nearest = self.nearest_version(block)?;
-        // Until all of it has been done: what is half done must not be saved.
+        // A rollback that fails half way leaves state and log apart, and must not be saved.
         let was_broken = std::mem::replace(&mut self.broken, true);
         if let Some(version) = nearest {
             (self.state, self.log) = (version.state, version.log);
             self.kept.truncate(self.kept.partition_point(|&kept| kept <= version.block));
             self.drop_records_below(oldest)?;
         }
+
+        // The version above the target was only a start; its block is gone back from.
         if self.versions.back().is_some_and(|version| version.block > block) {
             self.versions.pop_back();
         }
+        debug_assert!(self.versions.iter().all(|version| version.block <= block));
+
         while let Some(newest) = self.kept.back().copied().filter(|&newest| newest > block) {
             self.undo(newest)?;
             self.kept.pop_back();
@@ -350,22 +379,25 @@ impl History {
                 break;
             }
         }
+
         let block = self.kept.back().copied().unwrap_or(block);
         self.points.retain(|point| point.block <= Some(block));
         self.tip = Some(Tip { block, note: self.note(block)? });
         self.broken = was_broken;
+
         Ok(())
     }
 
-    /// Makes the present state durable, unless it is already, and deletes the points that are of no use.
+    /// Makes the present state durable, unless it is durable already, and deletes useless points.
     ///
     /// # Errors
-    /// What the engine says; the earlier durable point is then still there.
+    /// Those of the engine; the earlier durable point is then still there.
     pub fn checkpoint(&mut self) -> Result<()> {
         if !self.unsaved || self.broken || !self.engine.is_durable() {
             return Ok(());
         }
-        // Half a point may be left if this fails, so its number is spent either way.
+
+        // If saving fails, half a point may be left, so its sequence number is never used again.
         self.sequence += 1;
         let block = self.tip.as_ref().map(|tip| tip.block);
         let newest = Mark { sequence: self.sequence, block };
@@ -374,39 +406,50 @@ impl History {
         if !self.engine.keeps_snapshots() {
             self.points.clear();
         }
+
+        // Points below the oldest kept block, and points of abandoned branches, lead nowhere.
         let oldest = self.oldest();
         self.points.retain(|point| oldest <= point.block && point.block < block);
         if let (Some(oldest), Some(block)) = (oldest, block) {
             thin(&mut self.points, oldest, block, POINTS_MAX - 1);
         }
         self.points.push(newest);
+        debug_assert!(self.points.len() <= POINTS_MAX);
+        debug_assert!(self.points.is_sorted_by(|left, right| left.sequence < right.sequence));
         self.names.delete_others(self.engine.as_ref(), &self.points)?;
         self.unsaved = false;
+
         Ok(())
     }
 
-    /// Returns the oldest version from `block` on, as one of its own; `None` if undoing from the
-    /// present state is as good. No duplicate but the newest may be from `block` on.
+    /// Returns a copy of the oldest version from `block` on; `None` if undoing from the present
+    /// state is as good. Of the held versions, only the newest may be from `block` on.
     fn nearest_version(&mut self, block: u64) -> Result<Option<Version>> {
+        // A durable point is worth opening only where it saves enough blocks over the nearest fork.
         let held = self.versions.back().map(|version| version.block).filter(|&held| held >= block);
         let near = held.map_or(self.kept.len(), |held| self.count_kept_to(held));
         let saves = |to| self.count_kept_to(to) + self.point_saves_min.max(1) <= near;
         let is_nearer = |point: &&Mark| point.block.is_some_and(|to| to >= block && saves(to));
         let points: Vec<_> = self.points.iter().filter(is_nearer).copied().collect();
+
         for point in points {
             if let Some(version) = self.open_point(point)? {
                 return Ok(Some(version));
             }
             self.points.retain(|other| *other != point);
         }
+
         let Some(version) = self.versions.back().filter(|_| held.is_some()) else {
             return Ok(None);
         };
-        let (state, log) = (version.state.fork()?, version.log.fork()?);
+        let state = version.state.fork()?;
+        let log = version.log.fork()?;
+
         Ok(Some(Version { block: version.block, state, log }))
     }
 
-    /// Opens a durable point; `None` if it is not of this history, or has not all that is kept of it.
+    /// Opens a durable point; `None` if the point is of another branch, or lacks blocks that are
+    /// still kept.
     fn open_point(&self, point: Mark) -> Result<Option<Version>> {
         let log = self.names.open_log(self.engine.as_ref(), point)?;
         let (kept, tip) = read_log(log.as_ref())?;
@@ -414,23 +457,28 @@ impl History {
         let Some(tip) = tip.filter(|tip| Some(tip.block) == point.block && is_kept(tip)) else {
             return Ok(None);
         };
+
+        // The log of the point must hold exactly the blocks that the present log keeps up to there.
         let expected = self.kept.iter().take(self.count_kept_to(tip.block));
         let found = kept.iter().filter(|&&block| Some(block) >= self.oldest());
+
         if self.note(tip.block)? != tip.note || !found.eq(expected) {
             return Ok(None);
         }
         let state = self.names.open_state(self.engine.as_ref(), point)?;
+
         Ok(Some(Version { block: tip.block, state, log }))
     }
 
-    /// How many of the blocks kept are not above `block`.
+    /// Number of kept blocks that are not above `block`.
     fn count_kept_to(&self, block: u64) -> usize {
         self.kept.partition_point(|&kept| kept <= block)
     }
 
     /// Reverts the newest block and removes its records.
     fn undo(&mut self, block: u64) -> Result<()> {
-        let (note_key, undo_key) = (record(NOTE, block), record(UNDO, block));
+        let note_key = record(NOTE, block);
+        let undo_key = record(UNDO, block);
         let undo = self.log.get_many(&[&undo_key])?.pop().flatten();
         let undo = undo.ok_or(Error::Corrupt("a block has a note but no undo record"))?;
         let batch = decode_undo(&undo).ok_or(Error::Corrupt("an undo record cannot be read"))?;
@@ -439,8 +487,8 @@ impl History {
         self.apply(&records, &batch)
     }
 
-    /// Removes the records of blocks below `oldest`: a duplicate still has those that were dropped
-    /// after it was made.
+    /// Removes the records of blocks below `oldest`. An older fork of the log still has records
+    /// that were dropped after the fork.
     fn drop_records_below(&mut self, oldest: u64) -> Result<()> {
         let mut keys = Vec::new();
         let mut cursor = self.log.scan(&[NOTE])?;
@@ -453,7 +501,7 @@ impl History {
         self.apply(&records, &[])
     }
 
-    /// Applies one batch to each table; once one of them failed the two may disagree.
+    /// Applies one batch to each table. If either batch fails, the tables may disagree.
     fn apply(&mut self, records: &[Change<'_>], batch: &[Change<'_>]) -> Result<()> {
         self.unsaved = true;
         let applied = self.log.update(records).and_then(|()| self.state.update(batch));
@@ -461,20 +509,24 @@ impl History {
         Ok(applied?)
     }
 
+    /// Forks both tables as a version, if the newest version is far enough behind.
     fn hold_version(&mut self, block: u64) -> Result<()> {
         self.since_version += 1;
         if self.versions_max == 0 || self.since_version < self.version_spacing {
             return Ok(());
         }
         self.since_version = 0;
-        let (state, log) = (self.state.fork()?, self.log.fork()?);
+        let state = self.state.fork()?;
+        let log = self.log.fork()?;
         self.versions.push_back(Version { block, state, log });
+
         let oldest = self.oldest();
         while self.versions.len() > self.versions_max
             || self.versions.front().is_some_and(|version| Some(version.block) < oldest)
         {
             self.versions.pop_front();
         }
+
         Ok(())
     }
 }
@@ -485,14 +537,16 @@ fn empty_log(engine: &dyn Engine) -> Result<Box<dyn Table>> {
     Ok(log)
 }
 
-/// Reads the numbers of the blocks kept, and the newest one's note.
+/// Reads the numbers of the kept blocks, and the note of the newest block.
 fn read_log(log: &dyn Table) -> Result<(VecDeque<u64>, Option<Tip>)> {
     match log.get_many(&[VERSION_KEY])?.pop().flatten().as_deref() {
         Some([VERSION]) => {}
         Some([found]) => return Err(Error::Version { found: *found }),
         _ => return Err(Error::Corrupt("its version is missing")),
     }
-    let (mut kept, mut tip) = (VecDeque::new(), None);
+
+    let mut kept = VecDeque::new();
+    let mut tip = None;
     read_notes(log, |note, before| {
         if kept.back().is_some_and(|&last| last != before) {
             return Err(Error::Corrupt("a block is missing between two that are kept"));
@@ -501,10 +555,11 @@ fn read_log(log: &dyn Table) -> Result<(VecDeque<u64>, Option<Tip>)> {
         tip = Some(note);
         Ok(())
     })?;
+
     Ok((kept, tip))
 }
 
-/// Gives all notes to `visit`, ascending by block, each with the number of the block before.
+/// Calls `visit` with all notes, ascending by block, each with the number of the block before.
 fn read_notes(log: &dyn Table, mut visit: impl FnMut(Tip, u64) -> Result<()>) -> Result<()> {
     let mut cursor = log.scan(&[NOTE])?;
     while let Some(entry) = cursor.next()? {
@@ -557,11 +612,13 @@ fn encode_undo(changes: &[NetChange]) -> Vec<u8> {
             }
         }
     }
+
     bytes
 }
 
 fn put_sized(bytes: &mut Vec<u8>, part: &[u8]) {
-    // Engines refuse keys and values of 4 GiB, and did so before they got here.
+    // Engines refuse keys and values of 4 GiB before they get here.
+    debug_assert!(u32::try_from(part.len()).is_ok());
     bytes.extend(u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes());
     bytes.extend(part);
 }
@@ -580,6 +637,7 @@ fn decode_undo(mut bytes: &[u8]) -> Option<Vec<Change<'_>>> {
         };
         batch.push(Change { key, value });
     }
+
     Some(batch)
 }
 

@@ -1,4 +1,5 @@
-//! A state of blocks that can go back, whatever keeps it: tables with an undo log, or a store that has versions of its own.
+//! A state of blocks that can go back, whatever keeps it: tables with an undo log, or a store that
+//! has versions of its own.
 
 use super::history::{History, NetChange, Result, Tip};
 use crate::engines::engine::State;
@@ -14,7 +15,7 @@ pub trait Ledger: std::fmt::Debug {
     /// The newest block below `block` that can be gone back to.
     fn kept_below(&self, block: u64) -> Option<u64>;
 
-    /// What the replay noted with a block that is kept.
+    /// Returns the note of a kept block.
     ///
     /// # Errors
     /// [`Unknown`](super::history::Error::Unknown) if it is not kept, or what the engine says.
@@ -34,16 +35,16 @@ pub trait Ledger: std::fmt::Debug {
     /// The longest value that the state takes, in bytes.
     fn value_bytes_max(&self) -> usize;
 
-    /// As [`History::append`].
+    /// Contract of [`History::append`].
     ///
     /// # Errors
-    /// As there.
+    /// Contract of [`History::append`].
     fn append(&mut self, block: u64, note: Vec<u8>, changes: &[NetChange]) -> Result<()>;
 
-    /// As [`History::rollback`].
+    /// Contract of [`History::rollback`].
     ///
     /// # Errors
-    /// As there.
+    /// Contract of [`History::append`].
     fn rollback(
         &mut self,
         block: Option<u64>,
@@ -53,7 +54,7 @@ pub trait Ledger: std::fmt::Debug {
     /// Makes the present state durable, unless it is already.
     ///
     /// # Errors
-    /// What the engine says; an earlier durable state is then still there.
+    /// Those of the engine; an earlier durable state is then still there.
     fn checkpoint(&mut self) -> Result<()>;
 }
 

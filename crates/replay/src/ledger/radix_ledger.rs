@@ -9,11 +9,12 @@
 //! |                               | whether the block holds a version of its root, one byte, 0 or 1 ‖ |
 //! |                               | the root, 32 bytes ‖ the note: bytes of the replay's own          |
 //!
-//! A block, its entry of the map, and what it makes to be forgotten are one transaction, so a store never has half of them.
+//! A block, its entry of the map, and what it makes to be forgotten are one transaction, so a store
+//! never has half of them.
 //!
-//! Invariants: of the blocks kept, as many hold a version of a root as the tree has versions of it; the oldest of those with
-//! one root holds one, unless that is the empty root. A block without a change makes no version; if the block that holds its
-//! root is forgotten, it inherits the version.
+//! Invariants: of the blocks kept, as many hold a version of a root as the tree has versions of it;
+//! the oldest of those with one root holds one, unless that is the empty root. A block without a
+//! change makes no version; if the block that holds its root is forgotten, it inherits the version.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -38,7 +39,7 @@ const UNDONE_AT_ONCE: usize = 256;
 /// A leaf has a head beside its value.
 const LEAF_HEAD_BYTES: usize = 4096;
 
-/// What the metadata map has of a block, without its note.
+/// Entry of a block in the metadata map, without its note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
     number: u64,
@@ -128,12 +129,12 @@ impl Block {
 }
 
 impl RadixLedger {
-    /// Goes on from the newest block of a store, or begins with the empty state. Of the blocks to come the newest `keep_max` can be
-    /// gone back to, all of them if `None`.
+    /// Goes on from the newest block of a store, or begins with the empty state. Of the blocks to
+    /// come the newest `keep_max` can be gone back to, all of them if `None`.
     ///
     /// # Errors
-    /// [`EngineError::Refused`] if the store is of something else; [`Error::Version`], [`Error::Corrupt`] and what the store
-    /// says.
+    /// [`EngineError::Refused`] if the store is of something else; [`Error::Version`],
+    /// [`Error::Corrupt`] and what the store says.
     pub fn open(store: Store, keep_max: Option<u64>) -> Result<Self> {
         match store.metadata(FORMAT_KEY)?.as_deref() {
             Some([FORMAT_VERSION]) => {}
@@ -150,8 +151,11 @@ impl RadixLedger {
                 transaction.finish()?;
             }
         }
+
         let tree = store.tree(TREE)?;
-        let (mut kept, mut tip) = (VecDeque::<Block>::new(), None);
+
+        let mut kept = VecDeque::<Block>::new();
+        let mut tip = None;
         for (key, value) in store.metadata_entries(BLOCK)? {
             let number = block_number(&key).ok_or(Error::Corrupt("a key has a wrong length"))?;
             let (block, note) =
@@ -162,11 +166,13 @@ impl RadixLedger {
             tip = Some(Tip { block: number, note: note.to_vec() });
             kept.push_back(block);
         }
+
         let root = kept.back().map_or(Root::EMPTY, |block| block.root);
         if !tree.has_root(&root)? {
             return Err(Error::Corrupt("the root of the newest block is not in the tree"));
         }
         let state = RadixState { tree, root };
+
         Ok(Self { store, state, tip, kept, keep_max, unsaved: false })
     }
 
@@ -176,8 +182,8 @@ impl RadixLedger {
         &self.store
     }
 
-    /// Forgets a block of a transaction. `next` is the one after it, which inherits its version where it has the same root and
-    /// none of its own; returns whether it did.
+    /// Forgets a block of a transaction. `next` is the one after it, which inherits its version
+    /// where it has the same root and none of its own; returns whether it did.
     fn forget(
         transaction: &mut Transaction<'_>,
         block: &Block,
@@ -196,6 +202,7 @@ impl RadixLedger {
             transaction.set_metadata(&key, Some(&inherits.encode(note)))?;
             return Ok(true);
         }
+
         match transaction.prune(TREE, &block.root, &PruneOptions::default())? {
             Pruned::Removed { .. } | Pruned::Counted(_) => Ok(false),
             _ => Err(Error::Corrupt("the root of a block is not in the tree")),
@@ -255,6 +262,7 @@ impl Ledger for RadixLedger {
                 None => Change::Delete(address),
             });
         }
+
         let mut transaction = self.store.transaction()?;
         let committed = transaction.commit(TREE, &self.state.root, &batch)?;
         let before = self.tip.as_ref().map_or(number, |tip| tip.block);
@@ -271,6 +279,7 @@ impl Ledger for RadixLedger {
             let next = if at + 1 < self.kept.len() { &self.kept[at + 1] } else { &block };
             heir = Self::forget(&mut transaction, &oldest, Some(next))?.then_some(at + 1);
         }
+
         transaction.finish()?;
 
         if heir == Some(self.kept.len()) {
@@ -278,11 +287,13 @@ impl Ledger for RadixLedger {
         } else if let Some(heir) = heir {
             self.kept[heir].holds_version = true;
         }
+
         self.kept.push_back(block);
         self.kept.drain(..forgotten);
         self.state.root = block.root;
         self.tip = Some(Tip { block: number, note });
         self.unsaved = true;
+
         Ok(())
     }
 
@@ -302,6 +313,7 @@ impl Ledger for RadixLedger {
             let place = self.kept.binary_search_by_key(&block, |kept| kept.number);
             left = place.map_err(|_| Error::Unknown { block })? + 1;
         }
+
         let total = (self.kept.len() - left) as u64;
         while self.kept.len() > left {
             let target = left.max(self.kept.len().saturating_sub(UNDONE_AT_ONCE));
@@ -322,6 +334,7 @@ impl Ledger for RadixLedger {
                 break;
             }
         }
+
         Ok(())
     }
 
@@ -339,6 +352,7 @@ impl Ledger for RadixLedger {
                 synced => synced.map_err(EngineError::from)?,
             }
         }
+
         self.unsaved = false;
         Ok(())
     }

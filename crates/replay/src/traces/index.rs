@@ -1,28 +1,33 @@
-//! Traces of operations on an index, as the programs that Terrane's index comes from have recorded them.
+//! Traces of operations on an index, as the programs that Terrane's index comes from have recorded
+//! them.
 //!
-//! A trace has neither magic nor header: each record is the length of its body (i32, big-endian) and the body, which is
-//! one operation and uses exactly that length; the end of the file ends the trace. What a body means depends on the
-//! program that wrote it, the *dialect*, see [`Dialect`]. It is given, or found out by which one reads all of the first
-//! records.
+//! A trace has neither magic nor header: each record is the length of its body (i32, big-endian)
+//! and the body, which is one operation and uses exactly that length; the end of the file ends the
+//! trace. What a body means depends on the program that wrote it, the *dialect*, see [`Dialect`].
+//! It is given, or found out by which one reads all of the first records.
 //!
-//! [`Recorder`] writes traces of our own, in the first dialect and with removals, which that one does not have.
+//! [`Recorder`] writes traces of our own, in the first dialect and with removals, which that one
+//! does not have.
 //!
 //! Records are counted from 0.
 
+// Bottom-up: a module imports only from modules above it.
+mod dialect;
 mod error;
-
 mod record;
 
 use std::collections::VecDeque;
 use std::io::{BufReader, ErrorKind, Read, Write};
 
+pub use self::dialect::Dialect;
 pub use self::error::{Error, Malformed, Result};
-pub use self::record::{Dialect, KEY_BYTES, Op, VALUE_BYTES};
+pub use self::record::{KEY_BYTES, Op, VALUE_BYTES};
 
 /// Extension of the names of files that [`Recorder`] writes; the number at its end is the version.
 pub const RECORDED_EXTENSION: &str = "terrane-index-trace-1";
 
-/// Longest body. The longest operation there is has less than 100 bytes, so a file of another kind is known by it.
+/// Longest body. The longest operation there is has less than 100 bytes, so a file of another kind
+/// is known by it.
 const BODY_BYTES_MAX: usize = 1024;
 
 /// Most records that are looked at to find out a dialect.
@@ -44,6 +49,7 @@ impl<R: Read> Bodies<R> {
             4 => {}
             _ => return Err(Error::TruncatedTrace { record: self.record }),
         }
+
         #[expect(clippy::big_endian_bytes, reason = "the format of others")]
         let length = i32::from_be_bytes(length);
         let bytes = usize::try_from(length).ok().filter(|bytes| *bytes <= BODY_BYTES_MAX);
@@ -54,6 +60,7 @@ impl<R: Read> Bodies<R> {
         if self.fill(body)? < bytes {
             return Err(Error::TruncatedTrace { record: self.record });
         }
+
         self.record += 1;
         Ok(true)
     }
@@ -77,7 +84,7 @@ impl<R: Read> Bodies<R> {
 pub struct Trace<R> {
     bodies: Bodies<R>,
     dialect: Dialect,
-    /// What was read to find out the dialect, and what ended that.
+    /// Bodies read while detecting the dialect, and the error that ended the detection.
     ahead: VecDeque<Vec<u8>>,
     failure: Option<Error>,
     body: Vec<u8>,
@@ -101,14 +108,14 @@ impl<R: Read> Trace<R> {
         }
     }
 
-    /// The trace that `input` is, in the only dialect that reads its first records. A trace without a record is of the
-    /// first dialect.
+    /// The trace that `input` is, in the only dialect that reads its first records. A trace without
+    /// a record is of the first dialect.
     ///
     /// Cost: holds records until one dialect is left, 65,536 at most; as a rule it is a few.
     ///
     /// # Errors
-    /// [`Error::UnknownDialect`], [`Error::AmbiguousDialect`]. Whatever else is wrong with the trace is said when its
-    /// operations are read.
+    /// [`Error::UnknownDialect`], [`Error::AmbiguousDialect`]. Whatever else is wrong with the
+    /// trace is said when its operations are read.
     pub fn detect(input: R) -> Result<Self> {
         let mut trace = Self::new(input, Dialect::ALL[0]);
         let mut fitting = Dialect::ALL.to_vec();
@@ -126,6 +133,7 @@ impl<R: Read> Trace<R> {
                 Err(error) => trace.failure = Some(error),
             }
         }
+
         let records = trace.ahead.len() as u64;
         match fitting.as_slice() {
             [] => Err(Error::UnknownDialect { record: records - 1 }),
@@ -153,6 +161,7 @@ impl<R: Read> Trace<R> {
         } else if !self.bodies.next(&mut self.body)? {
             return Ok(None);
         }
+
         let record = self.record;
         let op = Op::decode(self.dialect, &self.body);
         self.record += 1;
@@ -190,8 +199,8 @@ impl<W: Write> Recorder<W> {
     /// Appends an operation.
     ///
     /// # Errors
-    /// [`Error::Unwritable`] if the dialect has no such operation, a question has no answer, or the length in a value is
-    /// negative; nothing is written then. [`Error::Write`].
+    /// [`Error::Unwritable`] if the dialect has no such operation, a question has no answer, or the
+    /// length in a value is negative; nothing is written then. [`Error::Write`].
     pub fn record(&mut self, op: &Op) -> Result<()> {
         let record = self.record;
         let body = op.encode().ok_or(Error::Unwritable { record })?;

@@ -1,10 +1,12 @@
 //! Replay of a trace of irmin's benchmark over an engine of versioned trees.
 //!
-//! A block is all operations up to a commit and with it. Contexts and commits can fork, so all are kept until the trace
-//! forgets them; context 0 is the empty tree and always there. Recorded answers are compared with the engine's; so are the
-//! hashes of commits if the engine has those of Tezos, otherwise a commit of the trace stands for one of the engine.
+//! A block is all operations up to a commit and with it. Contexts and commits can fork, so all are
+//! kept until the trace forgets them; context 0 is the empty tree and always there. Recorded
+//! answers are compared with the engine's; so are the hashes of commits if the engine has those of
+//! Tezos, otherwise a commit of the trace stands for one of the engine.
 //!
-//! The time of a block is that of the engine's calls and of decoding; a row is decoded in well under a microsecond.
+//! The time of a block is that of the engine's calls and of decoding; a row is decoded in well
+//! under a microsecond.
 
 mod error;
 
@@ -27,7 +29,7 @@ const AUTHOR: &[u8] = b"Tezos";
 /// The context that is there from the start.
 const EMPTY: ContextId = 0;
 
-/// What is replayed, and how strictly.
+/// Options of a replay.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     /// Ends after so many commits; all if not given.
@@ -43,7 +45,7 @@ pub struct Options {
 pub struct Collection {
     /// After so many commits each time; at least 1.
     pub every: u64,
-    /// So many of the newest commits are kept.
+    /// Newest commits that are kept.
     pub distance: u64,
 }
 
@@ -72,7 +74,7 @@ pub struct Counts {
     pub add_trees: u64,
     /// Folds, without what is done in them.
     pub folds: u64,
-    /// What is rare.
+    /// Other operations.
     pub others: u64,
 }
 
@@ -87,7 +89,7 @@ impl Counts {
     }
 }
 
-/// What a replay has done.
+/// Report of a replay.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// Operations.
@@ -127,7 +129,7 @@ impl Report {
     }
 }
 
-/// What a replay knows between two operations.
+/// State of a replay between two operations.
 struct Replay<'e> {
     engine: &'e mut dyn ContextEngine,
     compares_hashes: bool,
@@ -146,10 +148,10 @@ struct Replay<'e> {
 /// Cost: memory of the contexts that the trace has not forgotten, and one row.
 ///
 /// # Errors
-/// [`Error::ResultMismatch`], [`Error::HashMismatch`], [`Error::AbsentSource`] if the engine, or the trace, is wrong;
-/// [`Error::UnknownContext`], [`Error::UnknownCommit`] if the trace uses what it has not made; [`Error::Trace`];
-/// [`Error::Engine`]; [`Error::Interrupted`]. A trace that is cut in its last row is no error, see
-/// [`Report::truncated_at`].
+/// [`Error::ResultMismatch`], [`Error::HashMismatch`], [`Error::AbsentSource`] if the engine, or
+/// the trace, is wrong; [`Error::UnknownContext`], [`Error::UnknownCommit`] if the trace uses what
+/// it has not made; [`Error::Trace`]; [`Error::Engine`]; [`Error::Interrupted`]. A trace that is
+/// cut in its last row is no error, see [`Report::truncated_at`].
 pub fn replay(
     input: impl BufRead,
     engine: &mut dyn ContextEngine,
@@ -160,6 +162,7 @@ pub fn replay(
     let compares_hashes = engine.has_tezos_hashes() && !options.ignores_hashes;
     let mut replay = Replay::new(engine, compares_hashes);
     let start = Instant::now();
+
     let mut block_start = start;
     while options.until.is_none_or(|until| replay.report.counts.commits < until) {
         let operation = match trace.next_operation() {
@@ -185,6 +188,7 @@ pub fn replay(
             }
         }
     }
+
     replay.report.wall_s = start.elapsed().as_secs_f64();
     Ok(replay.report)
 }
@@ -256,7 +260,8 @@ impl<'e> Replay<'e> {
         }
     }
 
-    /// The commit that one of the trace is. What this replay has not made can be there all the same if hashes agree.
+    /// The commit that one of the trace is. What this replay has not made can be there all the same
+    /// if hashes agree.
     fn commit_of(&self, commit: CommitHash) -> Result<CommitHash> {
         match self.commits.get(&commit) {
             Some(commit) => Ok(*commit),
@@ -328,10 +333,12 @@ impl<'e> Replay<'e> {
         let mut context = self.take(from)?;
         as_it_is(source, &mut self.path);
         as_it_is(target, &mut self.target);
+
         if !context.copy(self.path.steps(), self.target.steps())? {
             let path = self.path.steps().to_string();
             return Err(Error::AbsentSource { block: self.block(), row: self.row, path });
         }
+
         self.put(to, context);
         Ok(())
     }
@@ -342,8 +349,8 @@ impl<'e> Replay<'e> {
         (key, expected): (Key<'_>, bool),
         of: Scoped<ContextId>,
     ) -> Result<()> {
-        let (mut path, mut value) =
-            (std::mem::take(&mut self.path), std::mem::take(&mut self.value));
+        let mut path = std::mem::take(&mut self.path);
+        let mut value = std::mem::take(&mut self.value);
         as_it_is(key, &mut path);
         let context = self.context(of.value)?;
         let (kind, answer) = match question {
@@ -351,6 +358,7 @@ impl<'e> Replay<'e> {
             Question::Mem => ("mem", context.mem(path.steps())),
             Question::MemTree => ("mem_tree", context.mem_tree(path.steps())),
         };
+
         let found = answer?;
         let counts = &mut self.report.counts;
         *match question {
@@ -358,8 +366,10 @@ impl<'e> Replay<'e> {
             Question::Mem => &mut counts.mems,
             Question::MemTree => &mut counts.mem_trees,
         } += 1;
+
         if found != expected {
-            let (block, path) = (self.block(), path.steps().to_string());
+            let block = self.block();
+            let path = path.steps().to_string();
             return Err(Error::ResultMismatch {
                 block,
                 row: self.row,
@@ -369,11 +379,13 @@ impl<'e> Replay<'e> {
                 found,
             });
         }
+
         self.report.checks_passed += 1;
         if of.is_last {
             self.contexts.remove(&of.value);
         }
         (self.path, self.value) = (path, value);
+
         Ok(())
     }
 
@@ -386,24 +398,29 @@ impl<'e> Replay<'e> {
         let start = Instant::now();
         let got = self.context(of.value)?.commit(info, parents)?;
         self.report.commits.record(start.elapsed());
+
         if self.compares_hashes {
             let expected = hash.value;
             if got != expected {
-                let (block, row) = (self.block(), self.row);
+                let block = self.block();
+                let row = self.row;
                 return Err(Error::HashMismatch { block, row, expected, got });
             }
             self.report.checks_passed += 1;
         }
+
         if hash.is_last {
             self.commits.remove(&hash.value);
         } else {
             self.commits.insert(hash.value, got);
         }
+
         if of.is_last {
             self.contexts.remove(&of.value);
         }
         self.report.counts.commits += 1;
         self.report.last_commit = Some(got);
+
         Ok(())
     }
 }

@@ -1,18 +1,19 @@
 //! Replay of the traces of Octez, replayable and raw, over Terrane's context store.
 //!
-//! A block is a row of a replayable trace; of a raw one, all events up to a commit and with it. Keys are logical: they
-//! lie below `data`. What the trace has of answers is compared, and so are the hashes of commits, unless they are ignored;
-//! a commit of the trace then stands for one of the store.
+//! A block is a row of a replayable trace; of a raw one, all events up to a commit and with it.
+//! Keys are logical: they lie below `data`. What the trace has of answers is compared, and so are
+//! the hashes of commits, unless they are ignored; a commit of the trace then stands for one of the
+//! store.
 //!
-//! Folds nest: the events between the start and the end of a fold are those of its callback, once for each visit, and are
-//! executed there. The order of a fold that is recorded as *undefined* is that of this store, so an answer in such a
-//! fold can differ where the order matters.
+//! Folds nest: the events between the start and the end of a fold are those of its callback, once
+//! for each visit, and are executed there. The order of a fold that is recorded as *undefined* is
+//! that of this store, so an answer in such a fold can differ where the order matters.
 //!
-//! Contexts and trees of a replayable trace are kept until it says that they are used for the last time. A raw trace does
-//! not say that; there they are kept until the end of the next block.
+//! Contexts and trees of a replayable trace are kept until it says that they are used for the last
+//! time. A raw trace does not say that; there they are kept until the end of the next block.
 
+// Bottom-up: a module imports only from modules above it.
 mod error;
-
 mod raw;
 
 use std::collections::HashMap;
@@ -25,7 +26,7 @@ use terrane::context::{
     TezosContext, Tree,
 };
 
-pub use self::error::{Error, Place, Result};
+pub use self::error::{Error, EventPlace, Result};
 use crate::engines::context::CommitHash;
 use crate::monitor::{Monitor, Phase};
 use crate::traces::container::replayable::{Blocks, Event, MadeCommit, Tracker, UsedCommit};
@@ -54,10 +55,10 @@ type Operation<'a> = TreeOperation<'a, Tracker, bool, ()>;
 /// Cost: memory of one block, and of the contexts and trees that the trace has not forgotten.
 ///
 /// # Errors
-/// [`Error::ResultMismatch`], [`Error::FoldMismatch`], [`Error::HashMismatch`] if the store, or the trace, is wrong;
-/// [`Error::Unknown`], [`Error::UnknownCommit`], [`Error::Unexpected`] if the trace makes no sense; [`Error::Trace`];
-/// [`Error::Store`]; [`Error::Interrupted`]. A trace that is cut in its last row is no error, see
-/// [`Report::truncated_at`].
+/// [`Error::ResultMismatch`], [`Error::FoldMismatch`], [`Error::HashMismatch`] if the store, or the
+/// trace, is wrong; [`Error::Unknown`], [`Error::UnknownCommit`], [`Error::Unexpected`] if the
+/// trace makes no sense; [`Error::Trace`]; [`Error::Store`]; [`Error::Interrupted`]. A trace that
+/// is cut in its last row is no error, see [`Report::truncated_at`].
 pub fn replay(
     input: impl BufRead,
     store: &Store,
@@ -69,6 +70,7 @@ pub fn replay(
     let mut replay = Replay::new(store, !options.ignores_hashes);
     replay.report.transactions = Some(0);
     let start = Instant::now();
+
     while options.until.is_none_or(|until| replay.place.block < until) {
         let block_start = Instant::now();
         let block = match blocks.next_block() {
@@ -87,6 +89,7 @@ pub fn replay(
         replay.report.blocks.record(block_start.elapsed());
         replay.ended_block(options.collection, Some(total), monitor)?;
     }
+
     replay.report.wall_s = start.elapsed().as_secs_f64();
     Ok(replay.report)
 }
@@ -112,7 +115,7 @@ struct Genesis {
     context: TezosContext,
 }
 
-/// What a replay knows between two events.
+/// State of a replay between two events.
 struct Replay<'s> {
     store: &'s Store,
     compares_hashes: bool,
@@ -124,7 +127,7 @@ struct Replay<'s> {
     commits: HashMap<Vec<u8>, Hash>,
     genesis: Option<Genesis>,
     report: Report,
-    place: Place,
+    place: EventPlace,
 }
 
 /// The events that are left of a block.
@@ -152,7 +155,8 @@ fn fold_of(depth: Option<Depth>, order: Order) -> store::Fold {
     }
 }
 
-/// The last `N` bytes of what a trace has of a hash: the bytes themselves, or their text in base58 with a checksum.
+/// The last `N` bytes of what a trace has of a hash: the bytes themselves, or their text in base58
+/// with a checksum.
 fn digest<const N: usize>(recorded: &[u8]) -> Option<[u8; N]> {
     /// No text of a hash is longer; decoding takes time with the square of the length.
     const TEXT_CHARS_MAX: usize = 64;
@@ -161,11 +165,11 @@ fn digest<const N: usize>(recorded: &[u8]) -> Option<[u8; N]> {
     }
     let text = str::from_utf8(recorded).ok().filter(|text| text.len() <= TEXT_CHARS_MAX)?;
     let bytes = base58::decode_check(text).ok()?;
-    // What is before is two or three bytes that say what it is.
+    // Two or three bytes before the hash say its kind.
     bytes.last_chunk().filter(|_| bytes.len() <= N + 3).copied()
 }
 
-/// What a number stands for; it is forgotten if this is its last use.
+/// Returns the object of a number, and forgets the object after its last use.
 fn take<T: Clone>(all: &mut HashMap<u64, T>, of: Tracker) -> Option<T> {
     if of.is_last { all.remove(&of.value) } else { all.get(&of.value).cloned() }
 }
@@ -198,7 +202,7 @@ impl<'s> Replay<'s> {
             commits: HashMap::new(),
             genesis: None,
             report: Report::new(),
-            place: Place::default(),
+            place: EventPlace::default(),
         }
     }
 
@@ -225,6 +229,7 @@ impl<'s> Replay<'s> {
             let collected = self.collect(&Retain::newest(distance));
             collected.map_err(|error| error.at(self.place))?;
         }
+
         monitor.progress(Phase::Replay, self.place.block, total);
         if monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
@@ -249,12 +254,14 @@ impl<'s> Replay<'s> {
     }
 
     fn context(&mut self, of: Tracker) -> Result<TezosContext> {
-        let (place, number) = (self.place, of.value);
+        let place = self.place;
+        let number = of.value;
         take(&mut self.contexts, of).ok_or(Error::Unknown { place, kind: "context", number })
     }
 
     fn tree(&mut self, of: Tracker) -> Result<Tree> {
-        let (place, number) = (self.place, of.value);
+        let place = self.place;
+        let number = of.value;
         take(&mut self.trees, of).ok_or(Error::Unknown { place, kind: "tree", number })
     }
 
@@ -285,6 +292,7 @@ impl<'s> Replay<'s> {
             let place = self.place;
             return Err(Error::ResultMismatch { place, question, path, expected, found });
         }
+
         self.report.checks_passed += 1;
         Ok(())
     }
@@ -350,6 +358,7 @@ impl<'s> Replay<'s> {
             let root: [&[u8]; 0] = [];
             start.fold(&root, fold, (), |_, tree, ()| self.visit(tree, rest, folds + 1))?;
         }
+
         match self.next(rest)? {
             Event::FoldEnd | Event::Tree(TreeOperation::FoldEnd { .. }) => {
                 self.report.checks_passed += 1;
@@ -381,6 +390,7 @@ impl<'s> Replay<'s> {
             }
             _ => return self.unexpected("an event of a callback outside of a visit"),
         }
+
         loop {
             match self.next(rest)? {
                 Event::FoldExit { tree } | Event::Tree(TreeOperation::FoldExit { tree }) => {
@@ -481,6 +491,7 @@ impl<'s> Replay<'s> {
                 self.change_chain(event, context)?;
             }
         }
+
         Ok(())
     }
 
@@ -502,6 +513,7 @@ impl<'s> Replay<'s> {
             }
             _ => unreachable!("no change of a context"),
         }
+
         Ok(())
     }
 
@@ -575,7 +587,8 @@ impl<'s> Replay<'s> {
         const NONE: &str = "no first commit of a chain is being made";
         match *event {
             Event::CommitGenesisStart { chain, time, protocol } => {
-                let (chain, protocol) = (self.chain(chain)?, self.hash_of(protocol)?);
+                let chain = self.chain(chain)?;
+                let protocol = self.hash_of(protocol)?;
                 let context = TezosContext::from(self.store.empty());
                 self.genesis = Some(Genesis { chain, time, protocol, context });
                 Ok(())
@@ -608,8 +621,8 @@ impl<'s> Replay<'s> {
         }
     }
 
-    /// The commit of the store that one of the trace is, as far as is known. What the trace has not made can be there all the
-    /// same.
+    /// The commit of the store that one of the trace is, as far as is known. What the trace has not
+    /// made can be there all the same.
     fn known(&self, commit: UsedCommit<'_>) -> Option<Hash> {
         let recorded = commit.hash.value;
         let made = self.commits.get(recorded).copied();
@@ -644,6 +657,7 @@ impl<'s> Replay<'s> {
         let got = CommitHash(*hash.as_bytes());
         self.report.last_commit = Some(got);
         let recorded = made.hash.value;
+
         if self.compares_hashes {
             let expected = CommitHash(self.hash_of(recorded)?);
             if got != expected {
@@ -651,12 +665,14 @@ impl<'s> Replay<'s> {
             }
             self.report.checks_passed += 1;
         }
+
         if made.hash.is_last {
             // One of the same hash may have been made before.
             self.commits.remove(recorded);
         } else {
             self.commits.insert(recorded.to_vec(), hash);
         }
+
         Ok(hash)
     }
 
@@ -695,7 +711,8 @@ impl<'s> Replay<'s> {
             }
             Op::AddTree { tree, key, child, to } => {
                 self.counts().add_trees += 1;
-                let (mut changed, child) = (self.tree(tree)?, self.tree(child)?);
+                let mut changed = self.tree(tree)?;
+                let child = self.tree(child)?;
                 changed.add_tree(&steps(key), &child)?;
                 self.put_tree(to, changed);
                 Ok(())
@@ -760,6 +777,7 @@ impl<'s> Replay<'s> {
             Op::List(_) => return self.unexpected("a list, of which the trace does not say what"),
             _ => return self.unexpected("a visit of a fold outside of one"),
         }
+
         Ok(())
     }
 

@@ -90,7 +90,8 @@ impl Block {
     }
 
     fn put_path(&mut self, path: Steps<'_>) -> Path {
-        let (bytes_start, ends_start) = (length(&self.bytes), length(&self.ends));
+        let bytes_start = length(&self.bytes);
+        let ends_start = length(&self.ends);
         for step in path.iter() {
             self.bytes.extend_from_slice(step);
             self.ends.push(length(&self.bytes) - bytes_start);
@@ -185,10 +186,12 @@ impl Block {
                 paths.push(self.steps(*to));
             }
         }
+
         paths
     }
 
-    /// Does all operations in `context` and compares what they find. `value` is a buffer for what is looked up.
+    /// Does all operations in `context` and compares what they find. `value` is a buffer for what
+    /// is looked up.
     ///
     /// # Errors
     /// [`Error::Wrong`] if something else is found; [`Error::Context`].
@@ -216,6 +219,7 @@ impl Block {
                 return Err(Error::Wrong(message));
             }
         }
+
         Ok(())
     }
 }

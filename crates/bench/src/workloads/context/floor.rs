@@ -1,8 +1,9 @@
-//! The hashing floor: what BLAKE2b alone costs for as many preimages of the same sizes as a block changes.
+//! The hashing floor: what BLAKE2b alone costs for as many preimages of the same sizes as a block
+//! changes.
 //!
-//! It is hashed with the code that commits are hashed with: preimages are put into batches of 64 KiB, each of which goes
-//! through the processor's lanes. Sizes are those of a phase, in whole blocks of 128 bytes, mixed by a
-//! seed, as a tree has them.
+//! It is hashed with the code that commits are hashed with: preimages are put into batches of 64
+//! KiB, each of which goes through the processor's lanes. Sizes are those of a phase, in whole
+//! blocks of 128 bytes, mixed by a seed, as a tree has them.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -12,9 +13,9 @@ use terrane::context::{HASH_BLOCK_BYTES, PreimageSizes, Rules};
 use super::report::FloorReport;
 use super::{Random, splitmix};
 
-/// So many blocks of the workload are hashed, and each several times over.
+/// Blocks of the workload that are hashed, each several times over.
 const BLOCKS_MAX: u64 = 32;
-/// The shortest of so many rounds counts: nothing but the machine can add to it.
+/// Rounds, of which the shortest counts: only noise of the machine makes a round longer.
 const ROUNDS: usize = 5;
 /// Bytes of a batch, as commits have them.
 const BATCH_BYTES: usize = 64 << 10;
@@ -34,12 +35,14 @@ pub(super) fn measure(
         let share = u128::from(count) * u128::from(of) / u128::from(blocks.max(1));
         preimages.extend((0..share).map(|_| length));
     }
+
     let mut random = Random(splitmix(blocks));
     for at in (1..preimages.len()).rev() {
         preimages.swap(at, random.below(at as u64 + 1) as usize);
     }
     let each_ms = |took: Duration| took.as_secs_f64() * 1e3 / of as f64;
     let bytes: usize = preimages.iter().map(|length| length * HASH_BLOCK_BYTES).sum();
+
     FloorReport {
         preimages: preimages.len() as f64 / of as f64,
         bytes: bytes as f64 / of as f64,
@@ -61,6 +64,7 @@ fn shortest(rules: &Rules, preimages: &[usize], threads: usize) -> Duration {
         });
         start.elapsed()
     };
+
     (0..ROUNDS).map(|_| round()).min().unwrap_or_default()
 }
 
@@ -68,6 +72,7 @@ fn shortest(rules: &Rules, preimages: &[usize], threads: usize) -> Duration {
 fn hash(rules: &Rules, preimages: &[usize]) {
     let longest = preimages.iter().max().copied().unwrap_or(0) * HASH_BLOCK_BYTES;
     let content = vec![0xA5; longest];
+
     let mut batch: Vec<&[u8]> = Vec::new();
     let mut bytes = 0;
     for length in preimages {
@@ -79,5 +84,6 @@ fn hash(rules: &Rules, preimages: &[usize]) {
             (bytes, batch) = (0, Vec::new());
         }
     }
+
     black_box(rules.value_hashes(&batch));
 }

@@ -1,9 +1,10 @@
-//! What a block does: published counts, and how they are shared out among accesses and depths.
+//! Profiles of a block: published counts, shared out among accesses and depths.
 //!
-//! Published are the numbers of operations, of distinct paths, of paths by depth, and the accesses of the hottest paths; how
-//! these go together is ours. An access that changes a value is a question, two reads and a write of its path.
+//! Published are the numbers of operations, of distinct paths, of paths by depth, and the accesses
+//! of the hottest paths; how these go together is ours. An access that changes a value is a
+//! question, two reads and a write of its path.
 
-/// What is done to a path.
+/// Action on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Asks whether there is a value.
@@ -22,10 +23,10 @@ pub enum Action {
     Remove,
 }
 
-/// What kind of path. Depths are counted from `data`.
+/// Class of a path. Depths are counted from `data`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Of the whole chain, depth 1 to 3.
+    /// Paths of the whole chain, depth 1 to 3.
     Global,
     /// The one of these that is changed beside the counter.
     Changing,
@@ -56,10 +57,10 @@ pub enum Hot {
     MapSize(u64),
 }
 
-/// So many accesses to distinct paths of a class, each of which has one at least.
+/// Accesses to the distinct paths of a class; each path has at least one access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// What is done.
+    /// The operation.
     pub action: Action,
     /// To what.
     pub class: Class,
@@ -69,7 +70,7 @@ pub struct Access {
     pub accesses: u32,
 }
 
-/// What a block does.
+/// Kind of a block.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The name used on the command line and in reports.
@@ -88,8 +89,9 @@ const fn access(action: Action, class: Class, paths: u32, accesses: u32) -> Acce
     Access { action, class, paths, accesses }
 }
 
-/// One block of Tezos in the protocol Lima, level 2,981,990: 2,363 questions, 3,892 reads and 3,180 writes, over 579 paths
-/// that are read and 957 that are written, 1,489 in all: 718 of depth 4, 52 of 5, 699 of 6.
+/// One block of Tezos in the protocol Lima, level 2,981,990: 2,363 questions, 3,892 reads and 3,180
+/// writes, over 579 paths that are read and 957 that are written, 1,489 in all: 718 of depth 4, 52
+/// of 5, 699 of 6.
 pub static LIMA: Profile = Profile {
     name: "lima",
     transactions: Some(46),
@@ -125,8 +127,8 @@ pub static LIMA: Profile = Profile {
     copy_every: None,
 };
 
-/// The mean block of 10,310 of the year 2021: 224 reads, 53 questions for values and 33 for directories, 71 values written
-/// and 5 removed; a copy in 219 blocks.
+/// The mean block of 10,310 of the year 2021: 224 reads, 53 questions for values and 33 for
+/// directories, 71 values written and 5 removed; a copy in 219 blocks.
 pub static YEAR_2021: Profile = Profile {
     name: "2021",
     transactions: None,

@@ -1,7 +1,7 @@
 //! Records the workload as a trace of irmin's benchmark, for whoever else is to do the same.
 //!
-//! The first commit is the starting state, value by value. A context is used for the last time by the next operation, and a
-//! commit by the block that goes on from it.
+//! The first commit is the starting state, value by value. A context is used for the last time by
+//! the next operation, and a commit by the block that goes on from it.
 
 use std::io::Write;
 
@@ -58,6 +58,7 @@ impl<W: Write> Trace<W> {
                 self.recorder.copy((from, to), step)?;
             }
         }
+
         Ok(())
     }
 
@@ -76,12 +77,14 @@ fn keep<T>(value: T) -> Scoped<T> {
     Scoped { is_last: false, value }
 }
 
-/// Does the starting state and the next `blocks` blocks of a new generator in `engine`, whose hashes the trace gets, and
-/// writes them to `output`, which is better a buffered one. Returns the hash of the last block that is not abandoned.
+/// Does the starting state and the next `blocks` blocks of a new generator in `engine`, whose
+/// hashes the trace gets, and writes them to `output`, which is better a buffered one. Returns the
+/// hash of the last block that is not abandoned.
 ///
 /// # Errors
 /// [`Error::Wrong`](crate::workloads::Error::Wrong) if the engine gives a wrong answer,
-/// [`Error::Context`](crate::workloads::Error::Context), [`Error::Record`](crate::workloads::Error::Record).
+/// [`Error::Context`](crate::workloads::Error::Context),
+/// [`Error::Record`](crate::workloads::Error::Record).
 pub fn record(
     generator: &mut Generator,
     engine: &mut dyn ContextEngine,
@@ -90,7 +93,8 @@ pub fn record(
 ) -> Result<CommitHash> {
     let mut trace = Trace { recorder: Recorder::new(output)?, context: 0, made: 0 };
     let mut tip = load(generator, engine, &mut trace)?;
-    let (mut block, mut value) = (Block::new(), Vec::new());
+    let mut block = Block::new();
+    let mut value = Vec::new();
     for _ in 0..blocks {
         generator.next_block(&mut block);
         let absent = || super::Error::Wrong(format!("the engine has lost commit {tip}"));
@@ -112,6 +116,7 @@ pub fn record(
             tip = commit;
         }
     }
+
     trace.recorder.finish()?;
     Ok(tip)
 }
@@ -123,12 +128,14 @@ fn load<W: Write>(
     trace: &mut Trace<W>,
 ) -> Result<CommitHash> {
     let mut context = engine.empty();
-    let (mut path, mut value) = (StepsBuf::new(), Vec::new());
+    let mut path = StepsBuf::new();
+    let mut value = Vec::new();
     for number in 0..generator.state().count() {
         generator.state().entry(number, &mut path, &mut value);
         context.add(path.steps(), &value)?;
         trace.operation(Operation::Add { path: path.steps(), value: &value })?;
     }
+
     let info = CommitInfo { date: START_S, author: AUTHOR, message: b"" };
     let commit = context.commit(&info, &[])?;
     trace.commit(keep(commit), &[], START_S)?;

@@ -1,4 +1,5 @@
-//! What the workload of versioned trees reports. Times per block are means over the blocks of a phase.
+//! Report of the workload of versioned trees. Times per block are means over the blocks of a
+//! phase.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +13,7 @@ use terrane_replay::latency::SpreadReport;
 #[derive(Debug, Clone, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a field of the report")]
 pub struct Report {
-    /// What a block does.
+    /// Kind of a block.
     pub profile: &'static str,
     /// All of the workload follows from it.
     pub seed: u64,
@@ -83,11 +84,12 @@ pub struct PhaseReport {
     pub commit_latency_ms: SpreadReport,
     /// Where the time of a block goes.
     pub split_ms: SplitReport,
-    /// What a block comes to.
+    /// Mean figures of a block.
     pub per_block: BlockReport,
-    /// What hashing alone would take.
+    /// Time of hashing alone.
     pub hashing_floor: FloorReport,
-    /// Mean time of a block over that of hashing alone, on as many threads as commits were hashed on.
+    /// Mean time of a block over that of hashing alone, on as many threads as commits were hashed
+    /// on.
     pub over_floor: f64,
     /// Processor time of all threads, drawing of blocks included, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,7 +124,7 @@ pub struct SplitReport {
     pub rest: f64,
 }
 
-/// What a block comes to.
+/// Mean figures of a block.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct BlockReport {
     /// Nodes and values that were hashed.
@@ -153,8 +155,8 @@ pub struct BlockReport {
     pub write_bytes: Option<f64>,
 }
 
-/// The time for hashing as many preimages of as many blocks of 128 bytes as a block of the workload has changed, with the
-/// code that commits hash with.
+/// The time for hashing as many preimages of as many blocks of 128 bytes as a block of the workload
+/// has changed, with the code that commits hash with.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct FloorReport {
     /// Preimages.
@@ -211,7 +213,7 @@ impl FilesReport {
     /// Those of the store in `dir`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     pub fn of(dir: &Path) -> io::Result<Self> {
         let mut files = Self::default();
         for entry in std::fs::read_dir(dir)? {
@@ -230,6 +232,7 @@ impl FilesReport {
                 files.other_bytes += bytes;
             }
         }
+
         Ok(files)
     }
 }

@@ -1,9 +1,10 @@
-//! Measures the context store with the workload: loads the starting state, then builds and commits blocks one after the
-//! other; without collections, and then with them in a second thread if asked to.
+//! Measures the context store with the workload: loads the starting state, then builds and commits
+//! blocks one after the other; without collections, and then with them in a second thread if asked
+//! to.
 //!
-//! The store is the directory `context` below the one that is given, and removed at the end unless it is to stay. One that
-//! has stayed is used again, and stays: its starting state is the head of the branch `state`, whose message says of what it is, and
-//! everything else in it is collected.
+//! The store is the directory `context` below the one that is given, and removed at the end unless
+//! it is to stay. One that has stayed is used again, and stays: its starting state is the head of
+//! the branch `state`, whose message says of what it is, and everything else in it is collected.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,14 +46,14 @@ const TOLD_EVERY: u64 = 10_000;
 /// The files are looked at no more often while a collection works.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// What is measured.
+/// Options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// All of the workload follows from it.
     pub seed: u64,
     /// Values of the starting state.
     pub values: u64,
-    /// What a block does.
+    /// Kind of a block.
     pub profile: &'static Profile,
     /// Blocks before the first phase that are not measured.
     pub warm_up: u64,
@@ -73,7 +74,7 @@ pub struct Options {
 pub struct Collection {
     /// A collection is begun after so many blocks each time, or when the one before it has ended.
     pub every: u64,
-    /// So many of the newest commits are kept.
+    /// Newest commits that are kept.
     pub distance: u64,
     /// Bytes that it reads and writes in a second at most.
     pub bytes_per_s: Option<u64>,
@@ -82,22 +83,26 @@ pub struct Collection {
 /// Measures the store below `store`.
 ///
 /// # Errors
-/// [`Error::Wrong`] if a read finds something else than it must; [`Error::Options`]; [`Error::Context`];
-/// [`Error::Interrupted`] while the state is loaded. A run that is interrupted later is reported as far as it went.
+/// [`Error::Wrong`] if a read finds something else than it must; [`Error::Options`];
+/// [`Error::Context`]; [`Error::Interrupted`] while the state is loaded. A run that is interrupted
+/// later is reported as far as it went.
 pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
     bounded("blocks", options.blocks, 1)?;
     if let Some(Collection { every, distance, .. }) = options.collection {
         bounded("gc-every", every, 1)?;
         bounded("gc-distance", distance, 1)?;
     }
+
     let dir = store.join(DIR);
     let was_there = dir.exists();
     let outcome = run_in(&dir, options, monitor);
-    // What was not loaded to its end is of no use.
+
+    // A state that was not loaded to its end is useless.
     let stays = was_there || (options.keep && outcome.is_ok());
     if !stays && dir.exists() {
         std::fs::remove_dir_all(&dir).map_err(|error| Error::io(&dir, error))?;
     }
+
     outcome
 }
 
@@ -108,6 +113,7 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
         profile: options.profile,
         fork_every: None,
     })?;
+
     let (state, load) = prepare(dir, options, &generator, monitor)?;
     let engine = open(dir, options.settings, monitor)?;
     let mut run = Run {
@@ -121,12 +127,14 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
         told: 0,
         is_interrupted: false,
     };
+
     run.warm_up(monitor)?;
     let mut phases = vec![run.phase(None, monitor)?];
     if let Some(collection) = options.collection.filter(|_| !run.is_interrupted) {
         phases.push(run.phase(Some(collection), monitor)?);
     }
     run.engine.close()?;
+
     Ok(Report {
         profile: options.profile.name,
         seed: options.seed,
@@ -172,9 +180,11 @@ fn prepare(
     let settings = Settings { is_durable: false, ..options.settings };
     let mut engine = open(dir, settings, monitor)?;
     let start = Instant::now();
+
     let state = if reused {
         find_state(&engine, options).map_err(EngineError::from)?.ok_or_else(|| {
-            let (dir, wanted) = (dir.display(), identity(options));
+            let dir = dir.display();
+            let wanted = identity(options);
             Error::Options(format!(
                 "{dir} is there already and is not of {wanted:?}; remove it first"
             ))
@@ -182,6 +192,7 @@ fn prepare(
     } else {
         load(&engine, options, generator, monitor)?
     };
+
     let wall_s = seconds(start);
     let start = Instant::now();
     // Branches are kept.
@@ -189,6 +200,7 @@ fn prepare(
     let collect_s = seconds(start);
     engine.close()?;
     let store_bytes = bytes_of(dir)?;
+
     Ok((state, LoadReport { reused, wall_s, collect_s, store_bytes }))
 }
 
@@ -213,8 +225,10 @@ fn load(
     monitor: &mut dyn Monitor,
 ) -> Result<CommitHash> {
     let mut context = engine.empty_context();
-    let (mut path, mut value) = (StepsBuf::new(), Vec::new());
+    let mut path = StepsBuf::new();
+    let mut value = Vec::new();
     let count = generator.state().count();
+
     for number in 0..count {
         generator.state().entry(number, &mut path, &mut value);
         context.add(path.steps(), &value)?;
@@ -228,12 +242,13 @@ fn load(
             }
         }
     }
+
     let message = identity(options);
     let info = CommitInfo { date: START_S, author: AUTHOR, message: message.as_bytes() };
     Ok(context.commit_to(STATE, &info)?)
 }
 
-/// What a run knows between two blocks.
+/// State of a run between two blocks.
 struct Run<'a> {
     dir: &'a Path,
     options: &'a Options,
@@ -247,7 +262,7 @@ struct Run<'a> {
     is_interrupted: bool,
 }
 
-/// What is counted, at one moment.
+/// Counters at one moment.
 struct Reading {
     stats: Stats,
     preimages: PreimageSizes,
@@ -283,6 +298,7 @@ impl Run<'_> {
         if self.options.prefetch {
             context.prefetch(&self.block.paths());
         }
+
         self.block.apply(&mut *context, &mut self.value)?;
         let built = start.elapsed();
         let info = CommitInfo { date: self.block.date, author: AUTHOR, message: b"" };
@@ -297,6 +313,7 @@ impl Run<'_> {
         times.in_operations += built;
         times.count += 1;
         times.ops += self.block.count() as u64;
+
         Ok(())
     }
 
@@ -331,10 +348,12 @@ impl Run<'_> {
         let store = Arc::clone(self.engine.store());
         let before = Reading::now(&store);
         let mut times = Times::default();
+
         let collections = match collection {
             None => self.blocks(&mut times, None, monitor).map(|()| None)?,
             Some(collection) => Some(self.blocks_beside(&mut times, collection, monitor)?),
         };
+
         let now = Reading::now(&store);
         self.report(&times, collections, (&before, &now))
     }
@@ -348,7 +367,8 @@ impl Run<'_> {
     ) -> Result<()> {
         for number in 0..self.options.blocks {
             if let Some((_, begin)) = begin.filter(|(every, _)| number.is_multiple_of(*every)) {
-                // While one runs another one waits, but no third; and if one has failed, that shows at the end.
+                // While one runs another one waits, but no third; and if one has failed, that shows
+                // at the end.
                 let _ = begin.try_send(());
             }
             self.block(times)?;
@@ -356,6 +376,7 @@ impl Run<'_> {
                 break;
             }
         }
+
         Ok(())
     }
 
@@ -373,6 +394,7 @@ impl Run<'_> {
             collection,
             cancelled: &cancelled,
         };
+
         let (begin, begun) = sync_channel(1);
         std::thread::scope(|scope| {
             let collecting = scope.spawn(move || collector.run(&begun));
@@ -403,6 +425,7 @@ impl Run<'_> {
         let blocks_per_s = times.count as f64 / wall_s.max(f64::MIN_POSITIVE);
         let mean_ms = wall_s * 1e3 / times.count.max(1) as f64;
         let usage = now.usage.zip(before.usage).map(|(now, before)| now.since(&before));
+
         Ok(PhaseReport {
             collecting: collections.is_some(),
             blocks: times.count,
@@ -428,12 +451,14 @@ impl Run<'_> {
 
 fn split(times: &Times, before: &Stats, now: &Stats) -> SplitReport {
     let each_ms = |time: Duration| time.as_secs_f64() * 1e3 / times.count.max(1) as f64;
-    let (before, now) = (&before.committed, &now.committed);
+    let before = &before.committed;
+    let now = &now.committed;
     let hash = now.hash_time.saturating_sub(before.hash_time);
     let encode = now.encode_time.saturating_sub(before.encode_time);
     let write = now.write_time.saturating_sub(before.write_time);
     let sync = now.sync_time.saturating_sub(before.sync_time);
     let known = times.in_operations + hash + encode + write + sync;
+
     SplitReport {
         operations: each_ms(times.in_operations),
         hash: each_ms(hash),
@@ -493,6 +518,7 @@ impl Collector<'_> {
             report.wall_s += seconds(start);
             report.longest_s = report.longest_s.max(seconds(start));
         }
+
         Ok(report)
     }
 
@@ -501,7 +527,10 @@ impl Collector<'_> {
         peak_bytes: &mut u64,
     ) -> std::result::Result<terrane::context::GcReport, StoreError> {
         let start = Instant::now();
-        let (mut worked, mut last, mut looked) = (0, 0, None::<Instant>);
+        let mut worked = 0;
+        let mut last = 0;
+        let mut looked = None::<Instant>;
+
         self.store.collect(
             &Retain::newest(self.collection.distance),
             &mut |progress: &GcProgress| {

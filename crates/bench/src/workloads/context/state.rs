@@ -10,9 +10,10 @@
 //! | globals, and rolls | `cycle/…` to `version`, `rolls/owner/current/<n>` |
 //! | two | beside `data`: `protocol`, `test_chain` |
 //!
-//! The names of the n-th of k items or accounts are random, but for their first 64 bits, which are random in the n-th of k
-//! equal parts of all numbers: so they are in order, and a name follows from its number. Big maps have sizes by Zipf's law.
-//! Numbers from the count of values on are items of their own, whose names are random.
+//! The names of the n-th of k items or accounts are random, but for their first 64 bits, which are
+//! random in the n-th of k equal parts of all numbers: so they are in order, and a name follows
+//! from its number. Big maps have sizes by Zipf's law. Numbers from the count of values on are
+//! items of their own, whose names are random.
 
 use std::io::Write;
 
@@ -111,7 +112,8 @@ const ROOTS: [&[u8]; 2] = [b"protocol", b"test_chain"];
 /// Rolls, or one more.
 const ROLLS: u64 = 64;
 
-/// Values per 100,049 by the logarithm of their size, rounded down; the last one stands for 12 to 17.
+/// Values per 100,049 by the logarithm of their size, rounded down; the last one stands for 12 to
+/// 17.
 const SIZES: [u64; 13] = [750, 29_700, 48_500, 1_400, 3_900, 5_300, 9_400, 670, 240, 60, 60, 60, 9];
 
 /// Sizes that the last one of [`SIZES`] stands for.
@@ -152,9 +154,9 @@ pub struct State {
     rolls: u64,
 }
 
-/// What a number stands for.
+/// Kind of an entry by its number.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum EntryKind {
     Item {
         map: u64,
         item: u64,
@@ -210,11 +212,13 @@ impl State {
             groups,
             rolls: ROLLS + in_items % 2,
         };
+
         state.make_maps(map_count);
         state
     }
 
-    /// Shares the items out: the n-th largest of the big maps has 1 / n of those of the largest one.
+    /// Shares the items out: the n-th largest of the big maps has 1 / n of those of the largest
+    /// one.
     fn make_maps(&mut self, count: u64) {
         let weight = |rank: u64| (1_u64 << 32) / (rank + 1);
         let total: u64 = (0..count).map(weight).sum();
@@ -229,7 +233,8 @@ impl State {
             .collect();
         ids.sort();
         self.ranks = vec![0; count as usize];
-        let (mut first, mut first_item) = (0, 0);
+        let mut first = 0;
+        let mut first_item = 0;
         for (at, (id, rank)) in ids.iter().enumerate() {
             let rest = if *rank == 0 { self.items - shares } else { 0 };
             let items = share(*rank) as u64 + rest;
@@ -247,7 +252,8 @@ impl State {
         self.values
     }
 
-    /// Makes `path` and `value` those of the value of a number below [`State::count`]. Paths are in order of their numbers.
+    /// Makes `path` and `value` those of the value of a number below [`State::count`]. Paths are in
+    /// order of their numbers.
     pub fn entry(&self, number: u64, path: &mut StepsBuf, value: &mut Vec<u8>) {
         self.path(number, path);
         value.clear();
@@ -281,28 +287,31 @@ impl State {
 
     /// The number of the first field of an account.
     fn account_first(&self, account: u64) -> u64 {
-        let (group, at) = (account / GROUP_ACCOUNTS, account % GROUP_ACCOUNTS);
+        let group = account / GROUP_ACCOUNTS;
+        let at = account % GROUP_ACCOUNTS;
         let more = (CONTRACT_FIELDS.len() - ACCOUNT_FIELDS.len()) as u64;
         let behind = if at > self.contract_of(group) { more } else { 0 };
         self.accounts_first() + group * GROUP_VALUES + at * ACCOUNT_FIELDS.len() as u64 + behind
     }
 
-    fn place(&self, number: u64) -> Place {
+    fn place(&self, number: u64) -> EntryKind {
         let fields = ACCOUNT_FIELDS.len() as u64;
         if number < self.globals_first() {
             let at = self.maps.partition_point(|map| map.first <= number) - 1;
             let map = &self.maps[at];
             let offset = number - map.first;
             if offset >= 2 * map.items {
-                return Place::MapField { map: at as u64, field: offset - 2 * map.items };
+                return EntryKind::MapField { map: at as u64, field: offset - 2 * map.items };
             }
-            let (item, is_length) = (offset / 2, offset % 2 == 1);
-            Place::Item { map: at as u64, item, is_length }
+            let item = offset / 2;
+            let is_length = offset % 2 == 1;
+            EntryKind::Item { map: at as u64, item, is_length }
         } else if number < self.accounts_first() {
-            Place::Global(GLOBALS_BEFORE[(number - self.globals_first()) as usize])
+            EntryKind::Global(GLOBALS_BEFORE[(number - self.globals_first()) as usize])
         } else if number < self.middle_first() {
             let offset = number - self.accounts_first();
-            let (group, offset) = (offset / GROUP_VALUES, offset % GROUP_VALUES);
+            let group = offset / GROUP_VALUES;
+            let offset = offset % GROUP_VALUES;
             let contract = self.contract_of(group);
             let (at, fields) = if offset < contract * fields {
                 (offset / fields, ACCOUNT_FIELDS[(offset % fields) as usize])
@@ -315,17 +324,17 @@ impl State {
                     }
                 }
             };
-            Place::Account { account: group * GROUP_ACCOUNTS + at, fields }
+            EntryKind::Account { account: group * GROUP_ACCOUNTS + at, fields }
         } else if number < self.roll(0) {
-            Place::Global(GLOBALS_MIDDLE[(number - self.middle_first()) as usize])
+            EntryKind::Global(GLOBALS_MIDDLE[(number - self.middle_first()) as usize])
         } else if number < self.behind_first() {
-            Place::Roll(number - self.roll(0))
+            EntryKind::Roll(number - self.roll(0))
         } else if number < self.values - ROOTS.len() as u64 {
-            Place::Global(GLOBALS_BEHIND[(number - self.behind_first()) as usize])
+            EntryKind::Global(GLOBALS_BEHIND[(number - self.behind_first()) as usize])
         } else if number < self.values {
-            Place::Root(number + ROOTS.len() as u64 - self.values)
+            EntryKind::Root(number + ROOTS.len() as u64 - self.values)
         } else {
-            Place::Other
+            EntryKind::Other
         }
     }
 
@@ -333,13 +342,14 @@ impl State {
     pub(super) fn path(&self, number: u64, path: &mut StepsBuf) {
         path.clear();
         let place = self.place(number);
-        if let Place::Root(at) = place {
+        if let EntryKind::Root(at) = place {
             path.push(ROOTS[at as usize]);
             return;
         }
+
         path.push(b"data");
         match place {
-            Place::Item { map, item, is_length } => {
+            EntryKind::Item { map, item, is_length } => {
                 let at = self.maps[map as usize];
                 push_map(path, at.id);
                 path.push(b"contents");
@@ -347,23 +357,23 @@ impl State {
                 push_name::<ITEM_BYTES>(path, start, Some((item, at.items)));
                 path.push(if is_length { b"len" } else { b"data" });
             }
-            Place::MapField { map, field } => {
+            EntryKind::MapField { map, field } => {
                 push_map(path, self.maps[map as usize].id);
                 path.push(MAP_FIELDS[field as usize]);
             }
-            Place::Account { account, fields } => {
+            EntryKind::Account { account, fields } => {
                 path.push(b"contracts");
                 path.push(b"index");
                 let start = self.stream(Stream::Account, account);
                 push_name::<ACCOUNT_BYTES>(path, start, Some((account, self.account_count())));
                 push_all(path, fields);
             }
-            Place::Global(steps) => push_all(path, steps),
-            Place::Roll(at) => {
+            EntryKind::Global(steps) => push_all(path, steps),
+            EntryKind::Roll(at) => {
                 push_rolls(path);
                 push_number(path, at, 4);
             }
-            Place::Other => {
+            EntryKind::Other => {
                 let start = self.stream(Stream::Other, number);
                 let map = below(splitmix(start), self.map_count());
                 push_map(path, self.maps[map as usize].id);
@@ -371,7 +381,7 @@ impl State {
                 push_name::<ITEM_BYTES>(path, start, None);
                 path.push(b"data");
             }
-            Place::Root(_) => unreachable!("they are beside `data`"),
+            EntryKind::Root(_) => unreachable!("they are beside `data`"),
         }
     }
 
@@ -382,6 +392,7 @@ impl State {
             return GLOBAL_LOG;
         }
         let random = self.stream(Stream::Size, number);
+
         let mut left = below(random, SIZES.iter().sum());
         for (log, &count) in SIZES.iter().enumerate() {
             match left.checked_sub(count) {
@@ -390,6 +401,7 @@ impl State {
                 Some(rest) => left = rest,
             }
         }
+
         SIZES.len() as u64 - 1 + splitmix(random) % LARGE_LOGS
     }
 
@@ -398,7 +410,8 @@ impl State {
         self.size_log(number) <= SHORT_LOG
     }
 
-    /// Appends the value of a number in a version. Values of following versions differ in their first byte.
+    /// Appends the value of a number in a version. Values of following versions differ in their
+    /// first byte.
     pub(super) fn value(&self, number: u64, version: u8, out: &mut Vec<u8>) {
         let mut random = self.stream(Stream::Value, number);
         let first = (random as u8).wrapping_add(version);
@@ -406,11 +419,13 @@ impl State {
         let log = self.size_log(number);
         let size = (1 << log) + below(random, 1 << log) as usize;
         let start = out.len();
+
         while out.len() < start + size {
             random = random.wrapping_add(SPLITMIX_STEP);
             let part = splitmix(random).to_le_bytes();
             out.extend_from_slice(&part[..part.len().min(start + size - out.len())]);
         }
+
         out[start] = first;
     }
 
@@ -467,7 +482,8 @@ impl State {
 
     /// The number of a field of depth 4.
     pub(super) fn account_field(&self, account: u64, random: u64) -> u64 {
-        let (group, at) = (account / GROUP_ACCOUNTS, account % GROUP_ACCOUNTS);
+        let group = account / GROUP_ACCOUNTS;
+        let at = account % GROUP_ACCOUNTS;
         let field = below(random, ACCOUNT_FIELDS.len() as u64);
         let is_contract = at == self.contract_of(group);
         let field = if is_contract { CONTRACT_FLAT_FIELDS[field as usize] } else { field };
@@ -489,7 +505,7 @@ impl State {
 
     /// Whether a number is the data of an item, in the starting state or new.
     pub(super) fn is_item_data(&self, number: u64) -> bool {
-        matches!(self.place(number), Place::Item { is_length: false, .. } | Place::Other)
+        matches!(self.place(number), EntryKind::Item { is_length: false, .. } | EntryKind::Other)
     }
 
     pub(super) fn roll(&self, at: u64) -> u64 {
@@ -535,7 +551,8 @@ fn push_number(path: &mut StepsBuf, number: u64, width: usize) {
     });
 }
 
-/// Appends a random name of `BYTES` bytes in hex; `part` is which of how many equal parts of all names it is from.
+/// Appends a random name of `BYTES` bytes in hex; `part` is which of how many equal parts of all
+/// names it is from.
 fn push_name<const BYTES: usize>(path: &mut StepsBuf, start: u64, part: Option<(u64, u64)>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut words =
@@ -546,6 +563,7 @@ fn push_name<const BYTES: usize>(path: &mut StepsBuf, start: u64, part: Option<(
         let width = edge(at + 1) - edge(at);
         first = (edge(at) + ((u128::from(first) * width) >> 64)) as u64;
     }
+
     path.push_with(|out| {
         let words = std::iter::once(first).chain(words);
         // The highest digit comes first, so names are in the order of numbers.

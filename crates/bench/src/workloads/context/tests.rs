@@ -1,4 +1,5 @@
-//! What is published of the workload, held by what is generated; and the expected results, held by the engine in memory.
+//! Generated blocks keep to the published counts, and the engine in memory gives the expected
+//! results. Goal: both hold for every profile.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -38,7 +39,8 @@ struct Paths {
 }
 
 fn count(block: &Block) -> (Counts, Paths) {
-    let (mut counts, mut paths) = (Counts::default(), Paths::default());
+    let mut counts = Counts::default();
+    let mut paths = Paths::default();
     for operation in block.operations() {
         let mut access = |path: Steps<'_>, kind: usize| {
             let path = path.to_string();
@@ -74,6 +76,7 @@ fn count(block: &Block) -> (Counts, Paths) {
             Operation::Copy { .. } => counts.copy += 1,
         }
     }
+
     (counts, paths)
 }
 
@@ -156,7 +159,8 @@ fn hash(block: &Block, hasher: &mut blake3::Hasher) {
 fn stream_hash(seed: u64, profile: &'static Profile) -> String {
     let options = Options { seed, values: 30_000, profile, fork_every: Some(3) };
     let mut generator = Generator::new(options).unwrap();
-    let (mut block, mut hasher) = (Block::new(), blake3::Hasher::new());
+    let mut block = Block::new();
+    let mut hasher = blake3::Hasher::new();
     for _ in 0..4 {
         generator.next_block(&mut block);
         hash(&block, &mut hasher);
@@ -181,7 +185,9 @@ fn the_state_is_in_order_and_has_few_wide_directories_and_many_narrow_ones() {
     for values in [VALUES_MIN, 100_001] {
         let state = State::new(SEED, values);
         assert_eq!(state.count(), values);
-        let (mut path, mut value, mut last) = (StepsBuf::new(), Vec::new(), Vec::new());
+        let mut path = StepsBuf::new();
+        let mut value = Vec::new();
+        let mut last = Vec::new();
         let mut widths: HashMap<Vec<Vec<u8>>, u64> = HashMap::new();
         for number in 0..values {
             state.entry(number, &mut path, &mut value);
@@ -240,7 +246,8 @@ fn what_a_number_is_drawn_for_has_the_path_for_it() {
         }
     }
     for item in 0..state.item_count() {
-        let (data, length) = (state.item(item, false), state.item(item, true));
+        let data = state.item(item, false);
+        let length = state.item(item, true);
         assert!(state.is_item_data(data) && !state.is_item_data(length));
         assert!(spell(data).ends_with("/data") && spell(length).ends_with("/len"), "{item}");
     }
@@ -254,7 +261,9 @@ fn what_a_number_is_drawn_for_has_the_path_for_it() {
 fn values_have_the_published_sizes_and_differ_from_version_to_version() {
     let state = State::new(SEED, 100_000);
     let mut counts = [0_u32; 18];
-    let (mut value, mut next) = (Vec::new(), Vec::new());
+    let mut value = Vec::new();
+    let mut next = Vec::new();
+
     // Items alone: a field of the chain has a size of its own.
     let samples = 90_000;
     for number in 1_000_000..1_000_000 + samples {
@@ -266,6 +275,7 @@ fn values_have_the_published_sizes_and_differ_from_version_to_version() {
         assert_eq!(value.len().ilog2(), next.len().ilog2(), "{number}");
         assert_ne!(value[0], next[0], "{number}");
     }
+
     let percent: Vec<f64> =
         counts.iter().map(|count| f64::from(*count) * 100.0 / samples as f64).collect();
     let published = [0.75, 29.7, 48.5, 1.4, 3.9, 5.3, 9.4, 0.67, 0.24, 0.06, 0.06, 0.06];
@@ -273,21 +283,28 @@ fn values_have_the_published_sizes_and_differ_from_version_to_version() {
         assert!((found - expected).abs() < 0.02 + expected * 0.1, "{log}: {found} %");
     }
     let large: f64 = percent[12..].iter().sum();
+
     assert!((0.002..0.02).contains(&large), "{large} %");
 }
 
-/// Loads the starting state and applies blocks, each on its parent; returns what is left to look at.
+/// Loads the starting state and applies blocks, each on its parent; returns what is left to look
+/// at.
 fn run(mut generator: Generator, blocks: u64) -> (Generator, Box<dyn Context>) {
     let engine = MemoryContexts::new();
     let info = CommitInfo { date: 0, author: b"Tezos", message: b"" };
+
     let mut context = engine.empty();
-    let (mut path, mut value) = (StepsBuf::new(), Vec::new());
+    let mut path = StepsBuf::new();
+    let mut value = Vec::new();
     for number in 0..generator.state().count() {
         generator.state().entry(number, &mut path, &mut value);
         context.add(path.steps(), &value).unwrap();
     }
+
     let start = context.commit(&info, &[]).unwrap();
-    let (mut commits, mut block) = (Vec::new(), Block::new());
+
+    let mut commits = Vec::new();
+    let mut block = Block::new();
     let mut tip = start;
     for _ in 0..blocks {
         generator.next_block(&mut block);
@@ -300,12 +317,15 @@ fn run(mut generator: Generator, blocks: u64) -> (Generator, Box<dyn Context>) {
             tip = commit;
         }
     }
+
     (generator, engine.checkout(&tip).unwrap().unwrap())
 }
 
 /// Compares every value with what the generator knows of it.
 fn check(generator: &Generator, context: &mut dyn Context) {
-    let (mut path, mut value, mut expected) = (StepsBuf::new(), Vec::new(), Vec::new());
+    let mut path = StepsBuf::new();
+    let mut value = Vec::new();
+    let mut expected = Vec::new();
     for number in 0..generator.versions.len() as u64 {
         generator.state.path(number, &mut path);
         let is_there = context.find(path.steps(), &mut value).unwrap();
@@ -351,12 +371,15 @@ fn copies_are_read_after_they_are_made() {
 fn forks_are_two_blocks_of_one_parent_and_the_first_one_is_forgotten() {
     let options =
         Options { seed: SEED, values: VALUES_MIN, profile: often_copied(), fork_every: Some(3) };
+
     let mut drawn = Generator::new(options).unwrap();
-    let (mut block, mut shape) = (Block::new(), Vec::new());
+    let mut block = Block::new();
+    let mut shape = Vec::new();
     for _ in 0..9 {
         drawn.next_block(&mut block);
         shape.push((block.parent, block.is_abandoned));
     }
+
     let kept = |parent| (parent, false);
     let abandoned = |parent| (parent, true);
     let expected = [
@@ -370,10 +393,12 @@ fn forks_are_two_blocks_of_one_parent_and_the_first_one_is_forgotten() {
         kept(Some(5)),
         kept(Some(7)),
     ];
+
     assert_eq!(shape, expected);
     let (generator, mut context) = run(Generator::new(options).unwrap(), 20);
     check(&generator, &mut *context);
     assert_eq!((generator.kept, generator.copies), (15, 3));
+
     // Each block forks if it is asked for, from the first one on.
     let options = Options { fork_every: Some(1), ..options };
     let mut drawn = Generator::new(options).unwrap();
@@ -393,6 +418,7 @@ fn a_recorded_workload_is_replayed_with_every_check() {
     let mut engine = MemoryContexts::new();
     let options = irmin::Options::default();
     let report = irmin::replay(trace.as_slice(), &mut engine, &options, &mut Silent).unwrap();
+
     // Seven of the nine are kept; the fifth of these has a copy.
     let expected = irmin::Counts {
         checkouts: 9,
@@ -405,6 +431,7 @@ fn a_recorded_workload_is_replayed_with_every_check() {
         commits: 10,
         ..irmin::Counts::default()
     };
+
     assert_eq!((report.counts, report.checks_passed), (expected, 9 * 310));
     assert_eq!((report.last_commit, report.truncated_at), (Some(tip), None));
     check(&generator, &mut *engine.checkout(&tip).unwrap().unwrap());
@@ -414,8 +441,10 @@ fn a_recorded_workload_is_replayed_with_every_check() {
 fn an_engine_that_loses_a_write_is_found_out() {
     let mut generator = generator(&YEAR_2021, VALUES_MIN);
     let mut context = MemoryContexts::new().empty();
-    let (mut block, mut value) = (Block::new(), Vec::new());
+    let mut block = Block::new();
+    let mut value = Vec::new();
     generator.next_block(&mut block);
+
     // Nothing was loaded, so the first block finds nothing.
     let error = block.apply(&mut *context, &mut value).unwrap_err();
     assert!(

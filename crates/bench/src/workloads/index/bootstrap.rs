@@ -1,15 +1,16 @@
 //! `terrane bench index bootstrap`: what a node does that starts with many entries.
 //!
-//! A map is filled with entries in the order of their keys. Then come operations of three kinds in the ratio of a trace
-//! of such a node: of 99, 10 add an entry, 69 find one, 20 ask whether one is there. Each is a call of its own. Keys that are
-//! looked up are drawn uniformly from all that are there, and some from such as are not; every answer is compared with what
-//! it must be. How many of a trace's keys are absent is not published, so that is an option.
+//! A map is filled with entries in the order of their keys. Then come operations of three kinds in
+//! the ratio of a trace of such a node: of 99, 10 add an entry, 69 find one, 20 ask whether one is
+//! there. Each is a call of its own. Keys that are looked up are drawn uniformly from all that are
+//! there, and some from such as are not; every answer is compared with what it must be. How many of
+//! a trace's keys are absent is not published, so that is an option.
 
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::map::Engine;
+use super::engine::Engine;
 use super::report::{EngineReport, MemoryReport};
 use super::runner::{Lookup, Runner, memory_report, memory_warning};
 use super::{Common, Error, Numbers, Result, bounded_entries, splitmix};
@@ -21,7 +22,7 @@ const ADDS: u64 = 10;
 const FINDS: u64 = 69;
 const MEMS: u64 = 20;
 
-/// What draws operations.
+/// Streams that operations are drawn from.
 const KIND_STREAM: u64 = 0x6B69_6E64_0000_0000;
 const KEY_STREAM: u64 = 0x6B65_7900_0000_0000;
 const ABSENT_STREAM: u64 = 0x6162_7365_0000_0000;
@@ -32,7 +33,7 @@ const ABSENT_NUMBER: u64 = 1 << 40;
 /// Operations after which the monitor is told and asked.
 const TOLD_EVERY: u64 = 4096;
 
-/// What is measured.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Entries to begin with.
@@ -45,7 +46,7 @@ pub struct Options {
     pub common: Common,
 }
 
-/// What was measured.
+/// Report of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Entries to begin with.
@@ -58,11 +59,11 @@ pub struct Report {
     pub flush_every: u64,
     /// Seed of keys, values and operations.
     pub seed: u64,
-    /// What bounds memory.
+    /// Limit on memory.
     pub memory: MemoryReport,
     /// Each engine, in the order in which they were measured.
     pub engines: Vec<EngineReport>,
-    /// What makes the figures less than they seem.
+    /// Reasons to doubt the figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Whether the monitor has stopped it.
@@ -70,8 +71,9 @@ pub struct Report {
     pub is_interrupted: bool,
 }
 
-/// Measures in directories below `store`, by a process that may be under a `limit`. If the monitor asks to stop, the
-/// report is of what was measured until then and [says so](Report::is_interrupted).
+/// Measures in directories below `store`, by a process that may be under a `limit`. If the monitor
+/// asks to stop, the report is of what was measured until then and [says
+/// so](Report::is_interrupted).
 ///
 /// # Errors
 /// [`Error`].
@@ -87,6 +89,7 @@ pub fn run(
     if absent_percent > 100 {
         return Err(Error::Options("absent must be at most 100".to_owned()));
     }
+
     let mut engines = Vec::new();
     for &engine in &common.engines {
         engines.push(measure(store, engine, limit, options, monitor)?);
@@ -94,6 +97,7 @@ pub fn run(
             break;
         }
     }
+
     Ok(Report {
         entries,
         ops,
@@ -123,6 +127,7 @@ fn measure(
         }
         numbers.entry(number)
     });
+
     runner.load(&mut sorted)?;
     let mut live = entries;
     for op in 0..ops {
@@ -136,11 +141,13 @@ fn measure(
             }
         }
     }
+
     let measured = runner.measured()?;
     let check = match runner.check(numbers, live, monitor) {
         Err(Error::Interrupted) => None,
         check => Some(check?),
     };
+
     runner.finish(measured, check)
 }
 
@@ -159,15 +166,18 @@ fn operation(
         *live += 1;
         return Ok(());
     }
+
     let is_there = draw(ABSENT_STREAM) % 100 >= options.absent_percent;
     let number = if is_there { draw(KEY_STREAM) % *live } else { ABSENT_NUMBER + op };
     let (key, value) = numbers.entry(number);
     let how = if kind < ADDS + FINDS { Lookup::Find } else { Lookup::Mem };
     let found = runner.find(&key, how, false)?;
     let expected = is_there.then_some(&value[..]);
+
     if found.as_deref() != expected {
         let message = format!("operation {op}, key {number}: {found:?}, not {expected:?}");
         return Err(Error::Wrong(message));
     }
+
     Ok(())
 }

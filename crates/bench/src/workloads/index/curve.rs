@@ -8,7 +8,7 @@ const POINTS_MAX: usize = 240;
 /// Seconds from one point to the next at first.
 const STEP_S: f64 = 1.0;
 
-/// What was done until a moment.
+/// Progress at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Point {
     /// Seconds in calls of the engine until then.
@@ -32,7 +32,7 @@ impl Curve {
     }
 
     /// Tells that `ops` were done within `at_s`, both counted from the beginning.
-    pub(super) fn tell(&mut self, at_s: f64, ops: u64) {
+    pub(super) fn record(&mut self, at_s: f64, ops: u64) {
         let last_s = self.points.last().map_or(0.0, |(at_s, _)| *at_s);
         if at_s < last_s + self.step_s {
             return;
@@ -45,6 +45,7 @@ impl Curve {
                 number % 2 == 0
             });
         }
+
         self.points.push((at_s, ops));
     }
 
@@ -71,7 +72,7 @@ mod tests {
     fn points_stay_few_and_say_the_rate_between_them() {
         let mut curve = Curve::new();
         for tick in 1..=10_000_u64 {
-            curve.tell(tick as f64 / 4.0, tick * 10);
+            curve.record(tick as f64 / 4.0, tick * 10);
         }
         let points = curve.points(2_500.0, 100_000);
         assert!(
@@ -79,6 +80,7 @@ mod tests {
             "{}",
             points.len()
         );
+
         assert!(points.windows(2).all(|pair| pair[0].ops < pair[1].ops));
         assert!(points.iter().all(|point| (point.ops_per_s - 40.0).abs() < 1e-6), "{points:?}");
         assert_eq!(points.last().map(|point| point.ops), Some(100_000));
@@ -87,7 +89,7 @@ mod tests {
     #[test]
     fn a_short_run_has_one_point() {
         let mut curve = Curve::new();
-        curve.tell(0.25, 10);
+        curve.record(0.25, 10);
         assert_eq!(curve.points(0.5, 20), [Point { at_s: 0.5, ops: 20, ops_per_s: 40.0 }]);
     }
 }

@@ -1,13 +1,14 @@
 //! `terrane bench index high-insert`: inserts of random keys into an empty map.
 //!
-//! Entries are inserted in the order of their numbers, in which their keys are random, with a durable flush now and then.
-//! Generating them is not part of what is measured. At the end a sample is found, and as many keys that are absent.
+//! Entries are inserted in the order of their numbers, in which their keys are random, with a
+//! durable flush now and then. Generating them is not part of what is measured. At the end a sample
+//! is found, and as many keys that are absent.
 
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::map::Engine;
+use super::engine::Engine;
 use super::report::{EngineReport, MemoryReport};
 use super::runner::{Runner, memory_report, memory_warning};
 use super::{Common, Error, Key, Numbers, Result, Value, bounded_entries};
@@ -18,7 +19,7 @@ use terrane_replay::monitor::{Monitor, Phase};
 /// Calls after which the limit is asked what it has seen.
 const TOLD_EVERY: u64 = 256;
 
-/// What is measured.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Entries to insert.
@@ -29,7 +30,7 @@ pub struct Options {
     pub common: Common,
 }
 
-/// What was measured.
+/// Report of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Entries to insert.
@@ -40,11 +41,11 @@ pub struct Report {
     pub flush_every: u64,
     /// Seed of keys and values.
     pub seed: u64,
-    /// What bounds memory.
+    /// Limit on memory.
     pub memory: MemoryReport,
     /// Each engine, in the order in which they were measured.
     pub engines: Vec<EngineReport>,
-    /// What makes the figures less than they seem.
+    /// Reasons to doubt the figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Whether the monitor has stopped it.
@@ -52,8 +53,9 @@ pub struct Report {
     pub is_interrupted: bool,
 }
 
-/// Measures in directories below `store`, by a process that may be under a `limit`. If the monitor asks to stop, the
-/// report is of what was measured until then and [says so](Report::is_interrupted).
+/// Measures in directories below `store`, by a process that may be under a `limit`. If the monitor
+/// asks to stop, the report is of what was measured until then and [says
+/// so](Report::is_interrupted).
 ///
 /// # Errors
 /// [`Error`].
@@ -66,6 +68,7 @@ pub fn run(
     let Options { entries, batch, ref common } = *options;
     bounded_entries("entries", entries)?;
     bounded("batch", batch, 1)?;
+
     let mut engines = Vec::new();
     for &engine in &common.engines {
         engines.push(measure(store, engine, limit, options, monitor)?);
@@ -73,6 +76,7 @@ pub fn run(
             break;
         }
     }
+
     Ok(Report {
         entries,
         batch,
@@ -95,7 +99,9 @@ fn measure(
     let Options { entries, batch, ref common } = *options;
     let mut runner = Runner::new(store, engine, common)?;
     let numbers = Numbers::new(common.seed, 0);
-    let (mut done, mut calls) = (0, 0_u64);
+
+    let mut done = 0;
+    let mut calls = 0_u64;
     let mut part: Vec<(Key, Value)> = Vec::with_capacity(batch as usize);
     while done < entries && !monitor.stop() {
         let end = entries.min(done + batch);
@@ -110,10 +116,12 @@ fn measure(
         }
         monitor.progress(Phase::Operations, done, Some(entries));
     }
+
     let measured = runner.measured()?;
     let check = match runner.check(numbers, done, monitor) {
         Err(Error::Interrupted) => None,
         check => Some(check?),
     };
+
     runner.finish(measured, check)
 }

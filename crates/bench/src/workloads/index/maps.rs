@@ -3,10 +3,9 @@
 pub(super) mod btree;
 
 #[cfg(feature = "lmdb")]
+// Bottom-up: a module imports only from modules above it.
 pub(super) mod lmdb;
-
 pub(super) mod lsm;
-
 pub(super) mod memory;
 
 use std::path::Path;

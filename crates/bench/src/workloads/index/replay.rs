@@ -1,8 +1,9 @@
 //! `terrane bench index replay`: what a trace of an index says, operation by operation.
 //!
-//! Of a lookup a trace tells whether the key was there; the first answer that differs ends the run. Traces of the other
-//! kind tell nothing of answers; then the hash of all answers, which must be the same for each engine, is what can be
-//! compared. Lookups of readers are made by a reader beside the writer where the engine has one, as of the last flush.
+//! A trace says of a lookup whether the key was there; the first answer that differs ends the run.
+//! Traces of the other kind tell nothing of answers; then the hash of all answers, which must be
+//! the same for each engine, is what can be compared. Lookups of readers are made by a reader
+//! beside the writer where the engine has one, as of the last flush.
 
 use std::fs::File;
 use std::path::Path;
@@ -20,7 +21,7 @@ use terrane_replay::traces::index::{Dialect, Op, Trace};
 /// Operations after which the monitor is told and asked.
 const TOLD_EVERY: u64 = 4096;
 
-/// What is replayed.
+/// Options of a replay.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The dialect; found out if not given.
@@ -35,7 +36,7 @@ pub struct Options {
     pub common: Common,
 }
 
-/// What was measured.
+/// Report of a replay.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The dialect of the trace.
@@ -45,11 +46,11 @@ pub struct Report {
     /// Operations after which a durable flush is made; absent if the trace has told when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flush_every: Option<u64>,
-    /// What bounds memory.
+    /// Limit on memory.
     pub memory: MemoryReport,
     /// Each engine, in the order in which they were measured.
     pub engines: Vec<EngineReport>,
-    /// What makes the figures less than they seem.
+    /// Reasons to doubt the figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Whether the monitor has stopped it.
@@ -57,11 +58,13 @@ pub struct Report {
     pub is_interrupted: bool,
 }
 
-/// Replays a trace in directories below `store`, by a process that may be under a `limit`. If the monitor asks to stop, the
-/// report is of what was measured until then and [says so](Report::is_interrupted).
+/// Replays a trace in directories below `store`, by a process that may be under a `limit`. If the
+/// monitor asks to stop, the report is of what was measured until then and [says
+/// so](Report::is_interrupted).
 ///
 /// # Errors
-/// [`Error`]; [`Error::Trace`] for a trace that cannot be read, [`Error::Wrong`] for the first answer that differs.
+/// [`Error`]; [`Error::Trace`] for a trace that cannot be read, [`Error::Wrong`] for the first
+/// answer that differs.
 pub fn run(
     store: &Path,
     trace: &Path,
@@ -74,7 +77,9 @@ pub fn run(
         common.flush_every = u64::MAX;
     }
     let dialect = open(trace, options.dialect)?.dialect();
-    let (mut engines, mut warnings) = (Vec::new(), Vec::from_iter(memory_warning(&common, limit)));
+
+    let mut engines = Vec::new();
+    let mut warnings = Vec::from_iter(memory_warning(&common, limit));
     for &engine in &common.engines {
         let operations = open(trace, Some(dialect))?;
         let mut runner = Runner::new(store, engine, &common)?;
@@ -85,10 +90,12 @@ pub fn run(
             break;
         }
     }
+
     if engines.windows(2).any(|pair| pair[0].result_hash != pair[1].result_hash) && !monitor.stop()
     {
         warnings.push("the engines gave different answers: see result_hash".to_owned());
     }
+
     Ok(Report {
         dialect: dialect.name(),
         checked: options.check,
@@ -128,6 +135,7 @@ fn replay(
             }
         }
     }
+
     Ok(())
 }
 
@@ -144,6 +152,7 @@ fn operation(runner: &mut Runner<'_>, op: Op, record: u64, options: &Options) ->
             }
         }
     };
+
     match op {
         Op::Mem { key, expected } => look(key, expected, Lookup::Mem, false),
         Op::Find { key, expected } => look(key, expected, Lookup::Find, false),

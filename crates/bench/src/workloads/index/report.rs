@@ -1,4 +1,4 @@
-//! What the workloads of the index report of each engine.
+//! Report of an engine in the workloads of the index.
 //!
 //! Latencies are of calls, not of operations: each kind says how many operations a call has.
 
@@ -8,11 +8,11 @@ use terrane::io::Counts;
 
 use super::ENTRY_BYTES;
 pub use super::curve::Point;
-pub use super::map::Engine;
+pub use super::engine::Engine;
 use crate::instruments::meter::{DeviceUsage, Usage};
 use terrane_replay::latency::LatencyReport;
 
-/// What an engine did.
+/// Report of one engine.
 #[derive(Debug, Clone, Serialize)]
 pub struct EngineReport {
     /// The engine.
@@ -39,10 +39,12 @@ pub struct EngineReport {
     /// Processor time for an operation, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_us_per_op: Option<f64>,
-    /// Resident memory before the engine was opened, in bytes: what other engines and this program take.
+    /// Resident memory before the engine was opened, in bytes: what other engines and this program
+    /// take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss_before_bytes: Option<u64>,
-    /// The most resident memory since then, in bytes; a memory map counts with what of it is resident.
+    /// The most resident memory since then, in bytes; a memory map counts with what of it is
+    /// resident.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss_peak_bytes: Option<u64>,
     /// Entries at the end, where the engine or the workload tells.
@@ -95,13 +97,13 @@ pub struct Calls {
 /// Bytes and requests.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct IoReport {
-    /// As the engine has asked for them; absent for engines that the system reads and writes for.
+    /// Bytes that the engine asked for; absent for engines on a memory map.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineIo>,
-    /// As the system has counted them for this process.
+    /// Bytes that the system counted for this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<Usage>,
-    /// As the device has counted them, for whatever process.
+    /// Bytes that the device counted, for all processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceUsage>,
     /// Bytes read for an operation, by the process's count.
@@ -110,12 +112,12 @@ pub struct IoReport {
     /// Bytes written for an operation, by the process's count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_bytes_per_op: Option<f64>,
-    /// The same over the bytes of a key and its value, for each entry that was replaced.
+    /// Written bytes of an operation over the bytes of its key and value, for each replaced entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_amplification: Option<f64>,
 }
 
-/// What an engine has asked of its disk.
+/// Calls of an engine to its disk.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct EngineIo {
     /// Reads.
@@ -143,7 +145,7 @@ impl EngineIo {
 }
 
 impl IoReport {
-    /// Of `ops` operations, of which `replaced` have replaced an entry.
+    /// Returns the report of `ops` operations, `replaced` of which replaced an entry.
     pub(super) fn new(
         engine: Option<EngineIo>,
         process: Option<Usage>,
@@ -233,9 +235,9 @@ impl TreeReport {
 /// Finds at the end, each of them compared with what must be found.
 #[derive(Debug, Clone, Serialize)]
 pub struct CheckReport {
-    /// Of keys that are there.
+    /// Finds of present keys.
     pub present: FindReport,
-    /// Of keys that are not.
+    /// Finds of absent keys.
     pub absent: FindReport,
 }
 
@@ -251,7 +253,7 @@ pub struct FindReport {
     /// Pages of 4 KiB that the engine has read for each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_reads_per_find: Option<f64>,
-    /// The same by level of the B+tree, from the leaves up.
+    /// Page reads of a find, by level of the B+tree from the leaves up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_reads_by_level: Option<Vec<f64>>,
     /// Pages found in memory for each, by level of the B+tree.
@@ -262,7 +264,7 @@ pub struct FindReport {
 /// Whether the memory of the run was bounded as a whole.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct MemoryReport {
-    /// What each engine that has a budget was given, in bytes.
+    /// Bytes of the memory budget of each engine that has one.
     pub budget_bytes: u64,
     /// Whether process and page cache together could not have more than a limit.
     pub memory_enforced: bool,

@@ -7,7 +7,8 @@ use terrane::btree::Stats;
 use terrane::io::Counts;
 
 use super::curve::Curve;
-use super::map::{Engine, Map};
+use super::engine::Engine;
+use super::map::Map;
 use super::report::{
     CallReport, Calls, CheckReport, EngineIo, EngineReport, FindReport, IoReport, MemoryReport,
     TreeReport, since,
@@ -21,13 +22,13 @@ use terrane_replay::hex;
 use terrane_replay::latency::Latency;
 use terrane_replay::monitor::{Monitor, Phase};
 
-/// What draws the keys of the check at the end.
+/// Stream that the keys of the final check are drawn from.
 const CHECK_STREAM: u64 = 0x6368_6563_6b00_0000;
 
 /// Finds after which the monitor is told and asked.
 const TOLD_EVERY: u64 = 1000;
 
-/// What every workload is told.
+/// Options common to all workloads.
 #[derive(Debug, Clone)]
 pub struct Common {
     /// The engines, one after the other.
@@ -62,14 +63,14 @@ pub(super) struct Runner<'a> {
     unflushed: u64,
     curve: Curve,
     latencies: Latencies,
-    /// Of all keys that were looked up, and of what was found.
+    /// Hash of all keys looked up and of the values found.
     results: blake3::Hasher,
     load_s: Option<f64>,
     /// Entries that there must be at the end, where that is known.
     live: Option<u64>,
 }
 
-/// What is counted, at one moment.
+/// Counters at one moment.
 #[derive(Debug)]
 struct Reading {
     engine: Option<Counts>,
@@ -89,7 +90,7 @@ impl Reading {
     }
 }
 
-/// Of each kind of call.
+/// Latencies of each kind of call.
 #[derive(Debug, Default)]
 struct Latencies {
     replace: Latency,
@@ -108,7 +109,7 @@ pub(super) enum Lookup {
     Mem,
 }
 
-/// What was measured, before anything is checked.
+/// Figures of an engine before the final check.
 #[derive(Debug)]
 pub(super) struct Measured {
     now: Reading,
@@ -123,10 +124,12 @@ impl<'a> Runner<'a> {
             let message = format!("{} is there already; remove it first", dir.display());
             return Err(Error::Options(message));
         }
+
         reset_rss_peak();
         let rss_before_bytes = rss_bytes();
-        let map = engine.make(&dir, common.memory_budget)?;
+        let map = engine.create(&dir, common.memory_budget)?;
         let before = Reading::now(map.as_ref(), &dir)?;
+
         Ok(Self {
             map,
             engine,
@@ -156,10 +159,11 @@ impl<'a> Runner<'a> {
         self.latencies.replace.record(took);
         self.replaced += entries.len() as u64;
         self.ops_per_call = self.ops_per_call.max(entries.len() as u64);
-        self.told(took, entries.len() as u64)
+        self.count_call(took, entries.len() as u64)
     }
 
-    /// Fills the empty map with entries in the order of their keys; what is measured begins after that.
+    /// Fills the empty map with entries in the order of their keys; what is measured begins after
+    /// that.
     pub(super) fn load(&mut self, sorted: &mut dyn Iterator<Item = (Key, Value)>) -> Result<()> {
         let start = Instant::now();
         self.map.load(sorted)?;
@@ -180,12 +184,14 @@ impl<'a> Runner<'a> {
         let start = Instant::now();
         let found = if as_reader { self.map.find_as_reader(key)? } else { self.map.find(key)? };
         let took = start.elapsed();
+
         match how {
             Lookup::Find => self.latencies.find.record(took),
             Lookup::Mem => self.latencies.mem.record(took),
         }
+
         self.hash(key, found.as_deref());
-        self.told(took, 1)?;
+        self.count_call(took, 1)?;
         Ok(found)
     }
 
@@ -199,25 +205,25 @@ impl<'a> Runner<'a> {
         self.map.remove(key)?;
         let took = start.elapsed();
         self.latencies.remove.record(took);
-        self.told(took, 1)
+        self.count_call(took, 1)
     }
 
     /// Removes all entries.
     pub(super) fn clear(&mut self) -> Result<()> {
         let start = Instant::now();
         self.map.clear()?;
-        self.told(start.elapsed(), 1)
+        self.count_call(start.elapsed(), 1)
     }
 
     /// Counts a call of `ops` operations.
-    fn told(&mut self, took: Duration, ops: u64) -> Result<()> {
+    fn count_call(&mut self, took: Duration, ops: u64) -> Result<()> {
         self.busy += took;
         self.ops += ops;
         self.unflushed += ops;
         if self.unflushed >= self.common.flush_every {
             self.flush()?;
         }
-        self.curve.tell(self.busy.as_secs_f64(), self.ops);
+        self.curve.record(self.busy.as_secs_f64(), self.ops);
         Ok(())
     }
 
@@ -256,6 +262,7 @@ impl<'a> Runner<'a> {
             let message = format!("{engine} has {entries} entries where {live} were put");
             return Err(Error::Wrong(message));
         }
+
         let present = self.finds(numbers, (0, live), true, monitor)?;
         let absent = self.finds(numbers, (live, live), false, monitor)?;
         Ok(CheckReport { present, absent })
@@ -272,7 +279,9 @@ impl<'a> Runner<'a> {
         let seed = self.common.seed;
         let sample = self.common.sample.min(count);
         let before = Reading::now(self.map.as_ref(), &self.dir)?;
-        let (mut latency, mut busy) = (Latency::new(), Duration::ZERO);
+
+        let mut latency = Latency::new();
+        let mut busy = Duration::ZERO;
         for at in 0..sample {
             let number = first + splitmix(seed ^ CHECK_STREAM.wrapping_add(at)) % count;
             let (key, value) = numbers.entry(number);
@@ -295,6 +304,7 @@ impl<'a> Runner<'a> {
                 }
             }
         }
+
         let now = Reading::now(self.map.as_ref(), &self.dir)?;
         Ok(find_report(sample, busy, &latency, &before, &now))
     }
@@ -315,17 +325,21 @@ impl<'a> Runner<'a> {
         if !self.common.keep && self.dir.exists() {
             std::fs::remove_dir_all(&self.dir).map_err(failed)?;
         }
+
         let Self { engine, before, ops, curve, rss_before_bytes, .. } = self;
         let Measured { now, generate_s } = measured;
-        let (wall_s, ops_of) = (self.busy.as_secs_f64(), (ops, self.replaced));
+        let wall_s = self.busy.as_secs_f64();
+        let ops_of = (ops, self.replaced);
         let counts = now.engine.zip(before.engine).map(|(now, before)| now - before);
         let process = now.process.zip(before.process).map(|(now, before)| now.since(&before));
         let device = now.device.zip(before.device).map(|(now, before)| now.since(&before));
         let engine_io = counts.as_ref().map(EngineIo::of);
+
         let call = |latency: &Latency, ops_per_call| {
             let latency_us = latency.report();
             (latency_us.ops > 0).then_some(CallReport { ops_per_call, latency_us })
         };
+
         let tree = now.stats.zip(before.stats);
         Ok(EngineReport {
             engine,
@@ -373,6 +387,7 @@ fn find_report(
         let (now, before) = stats?;
         Some(since(of(now), of(before)).into_iter().map(each).collect())
     };
+
     FindReport {
         finds,
         finds_per_s: finds as f64 / busy.as_secs_f64().max(f64::MIN_POSITIVE),
@@ -383,7 +398,7 @@ fn find_report(
     }
 }
 
-/// What is said of the memory of a run.
+/// Returns the report on the memory of a run.
 pub(super) fn memory_report(common: &Common, limit: Option<&MemoryLimit>) -> MemoryReport {
     MemoryReport {
         budget_bytes: common.memory_budget,

@@ -1,4 +1,5 @@
-//! Keys, values and operations of the benchmark of random reads: functions of their numbers and of a seed.
+//! Keys, values and operations of the benchmark of random reads: functions of their numbers and of
+//! a seed.
 //!
 //! | what | function |
 //! |------|----------|
@@ -6,8 +7,8 @@
 //! | value of number i | 110 bytes of a `SplitMix64` stream that begins at mix(mix(seed, i), version) |
 //! | operation n | outputs 2n (present or absent) and 2n + 1 (which number) of the stream at mix(seed, stream) |
 //!
-//! Numbers below the number of keys are in the table, those above are absent. Because operation n follows from the
-//! seed and n alone, it does not matter which thread carries it out.
+//! Numbers below the number of keys are in the table, those above are absent. Because operation n
+//! follows from the seed and n alone, it does not matter which thread carries it out.
 
 use sha3::{Digest, Keccak256};
 
@@ -70,8 +71,8 @@ pub enum Distribution {
     /// Drawn at random, each as likely as any other.
     #[default]
     Uniform,
-    /// One after the other by their numbers, from the first again after the last; so as many reads as there are
-    /// keys read each of them once.
+    /// One after the other by their numbers, from the first again after the last; so as many reads
+    /// as there are keys read each of them once.
     Every,
 }
 
@@ -167,6 +168,7 @@ mod tests {
         ] {
             assert_eq!(hex::encode(&key(number)), expected, "{number}");
         }
+
         let outputs = [0, 1, 2].map(|at| Stream { start: 0 }.output(at));
         let expected = [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
         assert_eq!(outputs, expected);
@@ -179,30 +181,36 @@ mod tests {
             let value = value(seed, number, version);
             assert_eq!(seen.insert(value, (seed, number, version)), None);
         }
+
         // 256 byte values, each as often as any other.
         let mut counts = [0_u32; 256];
         (0..10_000).flat_map(|number| value(7, number, 0)).for_each(|byte| {
             counts[usize::from(byte)] += 1;
         });
         let mean = 1_100_000 / 256;
+
         assert!(counts.iter().all(|&count| count.abs_diff(mean) < mean / 10), "{counts:?}");
     }
 
     #[test]
     fn operations_are_drawn_from_all_keys_and_absent_ones_as_often_as_asked_for() {
         let operations = Operations::new(3, 0, 1_000, 25);
-        let (mut absent, mut numbers) = (0, vec![0; 2_000]);
+        let mut absent = 0;
+        let mut numbers = vec![0; 2_000];
+
         for n in 0..100_000 {
             let Operation { number, is_present } = operations.operation(n);
             assert_eq!(is_present, number < 1_000);
             absent += u32::from(!is_present);
             numbers[usize::try_from(number).unwrap()] += 1;
         }
+
         assert!((24_000..26_000).contains(&absent), "{absent}");
         assert!(numbers.iter().all(|&count| count > 0));
         let every =
             Operations { distribution: Distribution::Every, absent_percent: 0, ..operations };
         let numbers: Vec<u64> = (0..1_001).map(|n| every.operation(n).number).collect();
+
         assert!(numbers.iter().enumerate().all(|(at, &number)| at as u64 % 1_000 == number));
     }
 }

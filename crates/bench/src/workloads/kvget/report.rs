@@ -1,14 +1,17 @@
-//! What a run of `terrane bench kvget` says: groups of figures, of which the most important ones stand flat as well.
+//! Report of `terrane bench kvget`: groups of figures, of which the most important ones
+//! stand flat as well.
 //!
-//! Names carry their units; ratios are from 0 to 1; a figure that does not apply, or that the system does not tell, is
-//! absent and never 0. Bits, rates and bytes a page are those of the table as it was opened.
+//! Names carry their units; ratios are from 0 to 1; a figure that does not apply, or that the
+//! system does not tell, is absent and never 0. Bits, rates and bytes a page are those of the table
+//! as it was opened.
 
 use serde::Serialize;
 use terrane::lsm::TableStats;
 
 use super::data::{ENTRY_BYTES, KEY_BYTES, VALUE_BYTES};
-use super::run::{IoMode, Measured, Options, WarmedUp, Window};
-use super::{Prepared, name_of};
+pub use super::measured::WindowReport;
+use super::measured::{IoMode, Measurement};
+use super::name_of;
 use crate::instruments::device::Yardstick;
 use crate::instruments::meter::{DeviceUsage, Usage, rss_bytes, rss_peak_bytes};
 use crate::model::{FilterKind, Goal, Prediction, Shape};
@@ -26,27 +29,7 @@ const FOREIGN_RATIO_MAX: f64 = 0.05;
 /// Bytes of every read of a lookup.
 const PAGE_BYTES: u64 = terrane::lsm::PAGE_SIZE as u64;
 
-/// Everything a report is made of.
-#[derive(Debug)]
-pub(super) struct Facts {
-    pub(super) prepared: Prepared,
-    pub(super) options: Options,
-    pub(super) io_mode: IoMode,
-    /// The control group that the process was in.
-    pub(super) limited_by: Option<&'static str>,
-    pub(super) page_cache_peak_bytes: Option<u64>,
-    /// Bytes that the table was given.
-    pub(super) budget: Option<u64>,
-    /// Resident memory before the table was opened.
-    pub(super) binary_bytes: Option<u64>,
-    pub(super) open_s: f64,
-    pub(super) warm_up: WarmedUp,
-    pub(super) measured: Measured,
-    /// What the table has counted since it was opened.
-    pub(super) stats: TableStats,
-}
-
-/// What was measured.
+/// Report of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Version of these fields.
@@ -64,24 +47,24 @@ pub struct Report {
     pub measured_s: f64,
     /// Time until the table could be read.
     pub open_s: f64,
-    /// What was done.
+    /// The operations.
     pub workload: Workload,
-    /// What did it.
+    /// The engine that carried them out.
     pub engine: Engine,
     /// On which device, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<Device>,
     /// With which memory.
     pub memory: Memory,
-    /// What was read.
+    /// Reads.
     pub io: Io,
     /// How steady that was.
     pub convergence: Convergence,
     /// How fast it was.
     pub speed: Speed,
-    /// What was to be expected.
+    /// Prediction of the model.
     pub model: Model,
-    /// What makes figures doubtful.
+    /// Reasons to doubt the figures.
     pub warnings: Vec<Warning>,
     /// The windows that were measured, which are told one by one.
     #[serde(skip)]
@@ -89,38 +72,6 @@ pub struct Report {
     /// Whether the run was to be longer.
     #[serde(skip)]
     pub is_interrupted: bool,
-}
-
-/// One of the windows that were measured.
-#[derive(Debug, Clone, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
-pub struct WindowReport {
-    /// The number of its first operation.
-    pub first_op: u64,
-    pub ops: u64,
-    pub found: u64,
-    pub absent: u64,
-    /// Of the engine.
-    pub read_requests: u64,
-    pub io_per_get: f64,
-    pub wall_s: f64,
-    pub lookups_per_s: f64,
-}
-
-impl WindowReport {
-    /// What a window that begins with some operation came to.
-    pub(super) fn new(first_op: u64, window: &Window) -> Self {
-        Self {
-            first_op,
-            ops: window.ops,
-            found: window.found,
-            absent: window.absent,
-            read_requests: window.reads,
-            io_per_get: window.io_per_get(),
-            wall_s: window.wall_s,
-            lookups_per_s: window.ops as f64 / window.wall_s,
-        }
-    }
 }
 
 /// The operations.
@@ -168,12 +119,12 @@ pub struct Engine {
     pub merge_debt_bytes: u64,
 }
 
-/// What the device gives by itself, measured before and after the reads.
+/// Rate of the device alone, measured before and after the reads.
 #[derive(Debug, Clone, Serialize)]
 pub struct Device {
     /// Random 4 KiB reads per second, 96 in flight, one core: the mean of both.
     pub fio_read_iops: f64,
-    /// The same with one in flight.
+    /// Rate with one read in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fio_read_iops_qd1: Option<f64>,
     /// How far the two are apart, for each read of the mean.
@@ -182,7 +133,7 @@ pub struct Device {
     pub measured_by: &'static str,
 }
 
-/// What the table was set up and opened with.
+/// Options of the table.
 #[derive(Debug, Clone, Serialize)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct EngineOptions {
@@ -229,7 +180,8 @@ pub struct Memory {
     pub merge_buffer_bytes: u64,
     /// Pages in flight, which no budget counts.
     pub io_buffer_bytes: u64,
-    /// Peak of the process without all of these and without what it had before the table was opened.
+    /// Peak of the process without all of these and without what it had before the table was
+    /// opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -256,7 +208,7 @@ pub struct Io {
     /// In a run of misses only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_per_miss: Option<f64>,
-    /// As the process counts them where it does, otherwise as the engine does.
+    /// Bytes by the count of the process where there is one, otherwise by that of the engine.
     pub bytes_per_get: f64,
     /// Pages asked for, of a device or of a cache.
     pub block_lookups_per_get: f64,
@@ -283,7 +235,7 @@ pub struct EngineIo {
     pub read_bytes: u64,
 }
 
-/// What the system has charged to the process.
+/// Reads that the system charged to the process.
 #[derive(Debug, Clone, Serialize)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ProcessIo {
@@ -294,7 +246,7 @@ pub struct ProcessIo {
     pub write_calls: u64,
 }
 
-/// What lookups asked for, by what it is.
+/// Reads of lookups by the class of the page.
 #[derive(Debug, Clone, Serialize)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Classes {
@@ -361,13 +313,13 @@ pub struct Speed {
     /// Lookups for each random read that the device gives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta: Option<f64>,
-    /// The same of the reads that lookups took.
+    /// Reads of lookups for each random read that the device gives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta_io: Option<f64>,
     /// The rate with all data in memory, which no device can raise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_bound_ceiling_ops_per_s: Option<f64>,
-    /// Of calls, each with a batch of keys.
+    /// Latencies of calls, each with a batch of keys.
     pub latency_us: Latencies,
     #[serde(rename = "loop")]
     pub mode: &'static str,
@@ -382,7 +334,7 @@ pub struct Latencies {
     pub get: LatencyReport,
 }
 
-/// What the model says of this table, and what it was told.
+/// Prediction of the model for this table, with the inputs of the model.
 #[derive(Debug, Clone, Serialize)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Model {
@@ -422,6 +374,7 @@ impl Report {
             fio_read_iops_spread_ratio: spread,
             measured_by: before.measured_by,
         });
+
         self.speed.eta = Some(self.lookups_per_s / iops);
         self.speed.eta_io = Some(self.lookups_per_s * self.io_per_get / iops);
         if spread > SPREAD_RATIO_MAX {
@@ -442,19 +395,20 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// The report of a run.
-pub(super) fn report(facts: &Facts) -> Report {
-    let Facts { measured, options, .. } = facts;
+pub(super) fn report(measurement: &Measurement) -> Report {
+    let Measurement { measured, options, .. } = measurement;
     let sum = &measured.sum;
-    let io = io(facts);
-    let memory = memory(facts);
-    let model = model(facts, io.io_per_get);
-    let speed = speed(facts);
+    let io = io(measurement);
+    let memory = memory(measurement);
+    let model = model(measurement, io.io_per_get);
+    let speed = speed(measurement);
     let convergence = Convergence {
-        converged: facts.warm_up.converged,
-        warmup_ops: facts.warm_up.ops,
-        index_refs_per_page: facts.warm_up.index_refs_per_page,
+        converged: measurement.warm_up.converged,
+        warmup_ops: measurement.warm_up.ops,
+        index_refs_per_page: measurement.warm_up.index_refs_per_page,
         windows: measured.windows.len(),
     };
+
     Report {
         schema_version: SCHEMA_VERSION,
         io_per_get: io.io_per_get,
@@ -462,12 +416,12 @@ pub(super) fn report(facts: &Facts) -> Report {
         cpu_us_per_op: speed.cpu_us_per_op,
         missing: 0,
         measured_s: sum.wall_s,
-        open_s: facts.open_s,
+        open_s: measurement.open_s,
         workload: Workload {
             name: "kvget",
-            seed: facts.prepared.seed,
+            seed: measurement.prepared.seed,
             stream_hash: measured.stream_hash.clone(),
-            entries: facts.prepared.keys,
+            entries: measurement.prepared.keys,
             key_bytes: KEY_BYTES,
             value_bytes: VALUE_BYTES,
             entropy_ratio: 1.0,
@@ -482,8 +436,8 @@ pub(super) fn report(facts: &Facts) -> Report {
             missing: 0,
             verified: true,
         },
-        engine: engine(facts),
-        warnings: warnings(facts, &io, &memory, &convergence),
+        engine: engine(measurement),
+        warnings: warnings(measurement, &io, &memory, &convergence),
         device: None,
         memory,
         io,
@@ -495,9 +449,9 @@ pub(super) fn report(facts: &Facts) -> Report {
     }
 }
 
-fn engine(facts: &Facts) -> Engine {
-    let stats = &facts.stats;
-    let logical_bytes = facts.prepared.logical_bytes();
+fn engine(measurement: &Measurement) -> Engine {
+    let stats = &measurement.stats;
+    let logical_bytes = measurement.prepared.logical_bytes();
     let disk_bytes = stats.levels.iter().map(|level| level.bytes).sum();
     let level = |level: &terrane::lsm::LevelStats| Level {
         runs: level.runs,
@@ -506,14 +460,15 @@ fn engine(facts: &Facts) -> Engine {
         filter_bits_per_key: per(level.filter_bytes as f64 * 8.0, level.entries.max(1)),
         false_positive_ratio: level.filter.false_positive_rate(),
     };
+
     Engine {
         engine: "lsm",
         engine_version: env!("CARGO_PKG_VERSION"),
         options: EngineOptions {
-            shape: name_of(facts.prepared.shape),
-            memory_goal: facts.options.goal,
+            shape: name_of(measurement.prepared.shape),
+            memory_goal: measurement.options.goal,
         },
-        io_mode: facts.io_mode,
+        io_mode: measurement.io_mode,
         durability: "none",
         logical_bytes,
         disk_bytes,
@@ -524,24 +479,28 @@ fn engine(facts: &Facts) -> Engine {
     }
 }
 
-fn memory(facts: &Facts) -> Memory {
-    let (stats, options) = (&facts.stats, &facts.options);
-    let direct = (facts.io_mode == IoMode::Direct).then_some("direct_io");
-    let enforced_by = direct.or(facts.limited_by);
+fn memory(measurement: &Measurement) -> Memory {
+    let stats = &measurement.stats;
+    let options = &measurement.options;
+    let direct = (measurement.io_mode == IoMode::Direct).then_some("direct_io");
+    let enforced_by = direct.or(measurement.limited_by);
     let in_flight = options.batch.min(QUEUE_DEPTH) * options.threads * PAGE_BYTES;
     let used = stats.memory_bytes();
     let rss_peak_bytes = rss_peak_bytes();
     let known = used + in_flight;
-    let other = rss_peak_bytes.zip(facts.binary_bytes);
-    let exceeded = facts.budget.and_then(|budget| used.checked_sub(budget));
+
+    let other = rss_peak_bytes.zip(measurement.binary_bytes);
+    let exceeded = measurement.budget.and_then(|budget| used.checked_sub(budget));
     Memory {
-        budget_bytes: facts.budget,
-        budget_ratio: facts.budget.map(|bytes| per(bytes as f64, facts.prepared.logical_bytes())),
+        budget_bytes: measurement.budget,
+        budget_ratio: measurement
+            .budget
+            .map(|bytes| per(bytes as f64, measurement.prepared.logical_bytes())),
         memory_enforced: enforced_by.is_some(),
         enforced_by: enforced_by.unwrap_or("none"),
         rss_bytes: rss_bytes(),
         rss_peak_bytes,
-        page_cache_peak_bytes: facts.page_cache_peak_bytes,
+        page_cache_peak_bytes: measurement.page_cache_peak_bytes,
         filter_bytes: stats.filter_bytes,
         index_bytes: stats.index_bytes,
         cache_bytes: stats.cache_bytes,
@@ -556,13 +515,16 @@ fn memory(facts: &Facts) -> Memory {
 /// Reads that a call keeps in flight, as the table has it by default.
 const QUEUE_DEPTH: u64 = 128;
 
-fn io(facts: &Facts) -> Io {
-    let (sum, options) = (&facts.measured.sum, &facts.options);
-    let (now, before) = (&facts.stats.filter, &facts.measured.before.filter);
+fn io(measurement: &Measurement) -> Io {
+    let sum = &measurement.measured.sum;
+    let options = &measurement.options;
+    let now = &measurement.stats.filter;
+    let before = &measurement.measured.before.filter;
     let read_bytes = sum.reads * PAGE_BYTES;
     let asked = (now.found + now.false_positives) - (before.found + before.false_positives);
     let denied = now.denied - before.denied;
-    let cache_hits = facts.stats.cache_hits - facts.measured.before.cache_hits;
+    let cache_hits = measurement.stats.cache_hits - measurement.measured.before.cache_hits;
+
     let pages = sum.reads + cache_hits;
     let exact = per(sum.reads as f64, sum.ops);
     let io_per_get = rounded(exact);
@@ -572,12 +534,14 @@ fn io(facts: &Facts) -> Io {
         read_calls: usage.read_calls,
         write_calls: usage.write_calls,
     });
-    let is_direct = facts.io_mode == IoMode::Direct;
+
+    let is_direct = measurement.io_mode == IoMode::Direct;
     let process_bytes = sum.process.filter(|_| is_direct).map(|usage| usage.read_bytes);
     let difference = process_bytes
         .filter(|_| read_bytes > 0)
         .map(|bytes| per(bytes.abs_diff(read_bytes) as f64, read_bytes));
     let foreign = foreign_ratio(sum.process.as_ref(), sum.device.as_ref());
+
     Io {
         engine: EngineIo { read_requests: sum.reads, read_bytes },
         process,
@@ -593,7 +557,7 @@ fn io(facts: &Facts) -> Io {
             },
         },
         io_per_get,
-        io_per_get_ci95: facts.measured.io_per_get_ci95,
+        io_per_get_ci95: measurement.measured.io_per_get_ci95,
         io_per_hit: (options.absent_percent == 0).then_some(io_per_get),
         io_per_miss: (options.absent_percent == 100).then_some(io_per_get),
         bytes_per_get: per(process_bytes.unwrap_or(read_bytes) as f64, sum.ops),
@@ -610,16 +574,17 @@ fn io(facts: &Facts) -> Io {
 /// The share of what a device did that the process did not ask for; `None` if it did nothing.
 fn foreign_ratio(process: Option<&Usage>, device: Option<&DeviceUsage>) -> Option<f64> {
     let (process, device) = process.zip(device)?;
-    let (own, all) =
-        (process.read_bytes + process.write_bytes, device.read_bytes + device.write_bytes);
+    let own = process.read_bytes + process.write_bytes;
+    let all = device.read_bytes + device.write_bytes;
     (all > 0).then(|| per(all.saturating_sub(own) as f64, all))
 }
 
-fn speed(facts: &Facts) -> Speed {
-    let sum = &facts.measured.sum;
+fn speed(measurement: &Measurement) -> Speed {
+    let sum = &measurement.measured.sum;
     let us_per_op = |seconds: f64| per(seconds * 1e6, sum.ops);
     let usage = sum.process;
     let rate = sum.ops as f64 / sum.wall_s;
+
     Speed {
         ops_per_s: rate,
         lookups_per_s: rate,
@@ -630,8 +595,8 @@ fn speed(facts: &Facts) -> Speed {
         context_switches_per_op: usage.map(|usage| per(usage.context_switches as f64, sum.ops)),
         eta: None,
         eta_io: None,
-        cpu_bound_ceiling_ops_per_s: (facts.io_mode == IoMode::Memory).then_some(rate),
-        latency_us: Latencies { get: facts.measured.latency.report() },
+        cpu_bound_ceiling_ops_per_s: (measurement.io_mode == IoMode::Memory).then_some(rate),
+        latency_us: Latencies { get: measurement.measured.latency.report() },
         mode: "closed",
         generate_us_per_op: us_per_op(sum.generate_s),
     }
@@ -642,7 +607,8 @@ fn shape(stats: &TableStats, filter: FilterKind) -> (Shape, u64) {
     let entries: u64 = stats.levels.iter().map(|level| level.entries).sum();
     let last = stats.levels.iter().rev().find(|level| level.entries > 0);
     let (last_entries, last_runs) = last.map_or((0, 0), |level| (level.entries, level.runs));
-    // Of a last level with several runs, all but one are as good as above it.
+
+    // If the last level has several runs, the model counts all but one among the upper runs.
     let last_run = last_entries / last_runs.max(1);
     let upper_runs = stats.runs().saturating_sub(1);
     let pages = stats.key_pages.max(1);
@@ -654,19 +620,23 @@ fn shape(stats: &TableStats, filter: FilterKind) -> (Shape, u64) {
         entry_bytes: ENTRY_BYTES as f64,
         filter,
     };
+
     (shape, upper_runs)
 }
 
-fn model(facts: &Facts, io_per_get: f64) -> Model {
-    let filter = match facts.prepared.shape {
+fn model(measurement: &Measurement, io_per_get: f64) -> Model {
+    let filter = match measurement.prepared.shape {
         super::Shape::Levelled10 => FilterKind::Ribbon,
         super::Shape::Default => FilterKind::Bloom,
     };
-    let (shape, upper_runs) = shape(&facts.stats, filter);
-    let ratio = facts.budget.map(|bytes| per(bytes as f64, facts.prepared.logical_bytes()));
-    let prediction = ratio.map(|ratio| shape.predict(ratio, facts.options.goal));
-    let absent = facts.options.absent_percent as f64 / 100.0;
+
+    let (shape, upper_runs) = shape(&measurement.stats, filter);
+    let ratio =
+        measurement.budget.map(|bytes| per(bytes as f64, measurement.prepared.logical_bytes()));
+    let prediction = ratio.map(|ratio| shape.predict(ratio, measurement.options.goal));
+    let absent = measurement.options.absent_percent as f64 / 100.0;
     let expected = prediction.map(|prediction| prediction.io_per_get(absent));
+
     Model {
         upper_ratio: shape.upper_ratio,
         upper_runs,
@@ -680,16 +650,23 @@ fn model(facts: &Facts, io_per_get: f64) -> Model {
     }
 }
 
-fn warnings(facts: &Facts, io: &Io, memory: &Memory, convergence: &Convergence) -> Vec<Warning> {
+fn warnings(
+    measurement: &Measurement,
+    io: &Io,
+    memory: &Memory,
+    convergence: &Convergence,
+) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let mut warn = |code, text: String| warnings.push(Warning { code, text });
     if !convergence.converged {
         warn("not_converged", "the cost was not steady before reads counted".to_owned());
     }
-    if facts.io_mode == IoMode::Buffered && !memory.memory_enforced {
+
+    if measurement.io_mode == IoMode::Buffered && !memory.memory_enforced {
         let text = "reads go through the page cache, so memory that no budget counts serves them";
         warn("memory_not_enforced", text.to_owned());
     }
+
     if let Some(bytes) = memory.budget_exceeded_by_bytes {
         warn("budget_exceeded", format!("the table takes {bytes} bytes more than its budget"));
     }
@@ -697,9 +674,11 @@ fn warnings(facts: &Facts, io: &Io, memory: &Memory, convergence: &Convergence) 
         let text = format!("engine and process differ by {:.2} % of the bytes read", ratio * 100.0);
         warn("accounting_differs", text);
     }
+
     if let Some(ratio) = io.device_foreign_ratio.filter(|_| io.noisy == Some(true)) {
         let text = format!("{:.0} % of the device's work was for others", ratio * 100.0);
         warn("noisy_device", text);
     }
+
     warnings
 }

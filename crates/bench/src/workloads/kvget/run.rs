@@ -1,24 +1,25 @@
-//! `terrane bench kvget run`: reads of random keys, counted by the engine, by the process and by the device.
+//! `terrane bench kvget run`: reads of random keys, counted by the engine, by the process and by
+//! the device.
 //!
-//! Operations are drawn before a window begins and results compared inside it. Only windows count: drawing, and
-//! what the system is asked between them, is in no figure but `generate_us_per_op`.
+//! Operations are drawn before a window begins and results compared inside it. Only windows count:
+//! drawing, and what the system is asked between them, is in no figure but `generate_us_per_op`.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use serde::Serialize;
 use terrane::io::{Access, Disk, OpenMode, RealDisk};
 use terrane::lsm::{DiskCache, OpenOptions, Session, Table, TableStats};
 
-use super::data::{Distribution, KEY_BYTES, Operation, Operations, StreamHash, key, value};
+use super::data::{KEY_BYTES, Operation, Operations, StreamHash, key, value};
+pub use super::measured::{Budget, IoMode, Options, WarmUp};
+use super::measured::{Measured, Measurement, WarmedUp, Window, WindowReport};
 use super::report::{self, Report};
 use super::windows::{confidence_95, is_steady, window_ops};
 use super::{Prepared, setup};
 use crate::instruments::limits::MemoryLimit;
 use crate::instruments::meter::{DeviceUsage, Usage, reset_rss_peak, rss_bytes};
-use crate::model::Goal;
 use crate::workloads::{Error, Result, bounded, open, open_in_memory, seconds};
 use terrane_replay::latency::Latency;
 use terrane_replay::monitor::{Monitor, Phase};
@@ -33,78 +34,9 @@ const PAGE_BYTES: u64 = 4096;
 const MEASURED_STREAM: u64 = 0;
 const WARM_UP_STREAM: u64 = 1;
 
-/// A memory budget.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Budget {
-    /// So many bytes.
-    Bytes(u64),
-    /// So many bytes for each byte of keys and values.
-    Ratio(f64),
-}
-
-impl Budget {
-    fn bytes(self, logical_bytes: u64) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::Ratio(ratio) => (logical_bytes as f64 * ratio) as u64,
-        }
-    }
-}
-
-/// How long reads are made before any counts. A cost is steady when three windows cost the same or each page of the
-/// index has been needed 50 times, and the cache of pages has its size.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum WarmUp {
-    /// Until the cost is steady, but not longer than the run.
-    #[default]
-    Steady,
-    /// So many reads for each key, whatever they cost.
-    Fixed(f64),
-}
-
-/// What is measured.
-#[derive(Debug, Clone, Copy)]
-pub struct Options {
-    /// Memory for filters, index, write buffer and cached pages; without one, what filters and index take as
-    /// they are, and no cache.
-    pub memory_budget: Option<Budget>,
-    /// What it is to be spent for.
-    pub goal: Goal,
-    /// Reads.
-    pub reads: u64,
-    /// How many of 100 are for keys that are absent.
-    pub absent_percent: u64,
-    /// Which keys are read.
-    pub distribution: Distribution,
-    /// Keys of each call.
-    pub batch: u64,
-    /// Threads that read.
-    pub threads: u64,
-    /// What comes before.
-    pub warm_up: WarmUp,
-    /// Whether pages are read through the page cache, which is then memory that no budget counts.
-    pub buffered: bool,
-}
-
-impl Default for Options {
-    /// Half a million hits, 64 keys a call, by one thread.
-    fn default() -> Self {
-        Self {
-            memory_budget: None,
-            goal: Goal::default(),
-            reads: 500_000,
-            absent_percent: 0,
-            distribution: Distribution::default(),
-            batch: 64,
-            threads: 1,
-            warm_up: WarmUp::default(),
-            buffered: false,
-        }
-    }
-}
-
-/// Measures on the table that was set up in `store`, by a process that may be under a `limit`. If the monitor asks to
-/// stop once something has been measured, the report is of that and [says so](Report::is_interrupted).
+/// Measures on the table that was set up in `store`, by a process that may be under a `limit`. If
+/// the monitor asks to stop once something has been measured, the report is of that and [says
+/// so](Report::is_interrupted).
 ///
 /// # Errors
 /// [`Error`].
@@ -118,9 +50,10 @@ pub fn run(
     let session = open(store)?;
     let is_direct = !options.buffered && is_direct(store)?;
     let io_mode = if is_direct { IoMode::Direct } else { IoMode::Buffered };
-    let place = Place { dir: Some(store), io_mode, limit };
+    let place = TableLocation { dir: Some(store), io_mode, limit };
     let report = measure(&session, &place, options, monitor);
     session.close()?;
+
     report
 }
 
@@ -136,7 +69,7 @@ pub fn run_in_memory(
     check(options)?;
     let session = open_in_memory()?;
     setup::set_up(&session, setup, monitor)?;
-    let place = Place { dir: None, io_mode: IoMode::Memory, limit: None };
+    let place = TableLocation { dir: None, io_mode: IoMode::Memory, limit: None };
     measure(&session, &place, options, monitor)
 }
 
@@ -150,21 +83,9 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// How the pages of the table are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IoMode {
-    /// Past the page cache.
-    Direct,
-    /// Through it, because the file system refuses to do otherwise.
-    Buffered,
-    /// Out of memory, without a device.
-    Memory,
-}
-
 /// Where a table is.
 #[derive(Debug)]
-struct Place<'a> {
+struct TableLocation<'a> {
     /// On a device that is asked what it did.
     dir: Option<&'a Path>,
     io_mode: IoMode,
@@ -180,7 +101,7 @@ fn is_direct(store: &Path) -> Result<bool> {
 
 fn measure(
     session: &Session,
-    place: &Place<'_>,
+    place: &TableLocation<'_>,
     options: &Options,
     monitor: &mut dyn Monitor,
 ) -> Result<Report> {
@@ -189,10 +110,12 @@ fn measure(
         Err(terrane::lsm::Error::SnapshotDoesNotExist { .. }) => None,
         info => Some(info?.label),
     };
+
     let Some(prepared) = label.as_deref().and_then(Prepared::from_label) else {
         let message = "no table of this benchmark; make one with `terrane bench kvget setup`";
         return Err(Error::Options(message.to_owned()));
     };
+
     reset_rss_peak();
     let binary_bytes = rss_bytes();
     let budget = options.memory_budget.map(|budget| budget.bytes(prepared.logical_bytes()));
@@ -203,13 +126,14 @@ fn measure(
     if options.buffered {
         open_options = open_options.disk_cache(DiskCache::All);
     }
+
     let start = Instant::now();
     let table = session.open_snapshot_with(&snapshot, &prepared.label(), &open_options)?;
     let open_s = seconds(start);
     let mut reader = Reader::new(&table, place, prepared, options);
     let warm_up = warm_up(&mut reader, options, monitor)?;
     let measured = reads(&mut reader, options, monitor)?;
-    let facts = report::Facts {
+    let measurement = Measurement {
         prepared,
         options: *options,
         io_mode: place.io_mode,
@@ -222,16 +146,8 @@ fn measure(
         measured,
         stats: table.stats(),
     };
-    Ok(report::report(&facts))
-}
 
-/// What the warm-up came to.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct WarmedUp {
-    pub(super) ops: u64,
-    pub(super) converged: bool,
-    /// References to each page of the index, in the warm-up and in what was measured.
-    pub(super) index_refs_per_page: f64,
+    Ok(report::report(&measurement))
 }
 
 /// References to the index for each page that it takes: by hits, and by filters that were wrong.
@@ -250,8 +166,12 @@ fn warm_up(
         WarmUp::Steady => options.reads,
         WarmUp::Fixed(ratio) => (keys as f64 * ratio).ceil() as u64,
     };
+
     let operations = reader.operations(WARM_UP_STREAM);
-    let (mut ops, mut costs, mut converged) = (0, Vec::new(), false);
+
+    let mut ops = 0;
+    let mut costs = Vec::new();
+    let mut converged = false;
     let mut cache_bytes = 0;
     while ops < most && (options.warm_up != WarmUp::Steady || !converged) {
         monitor.progress(Phase::WarmUp, ops, Some(most));
@@ -267,19 +187,8 @@ fn warm_up(
         let is_grown = std::mem::replace(&mut cache_bytes, stats.cache_bytes) == cache_bytes;
         converged = is_grown && (has_refs || is_steady(&costs));
     }
-    Ok(WarmedUp { ops, converged, index_refs_per_page: index_refs_per_page(&reader.table.stats()) })
-}
 
-/// What the windows of a run add up to.
-#[derive(Debug)]
-pub(super) struct Measured {
-    pub(super) sum: Window,
-    pub(super) windows: Vec<report::WindowReport>,
-    pub(super) io_per_get_ci95: Option<f64>,
-    pub(super) latency: Latency,
-    pub(super) stream_hash: String,
-    /// What the table had counted before.
-    pub(super) before: TableStats,
+    Ok(WarmedUp { ops, converged, index_refs_per_page: index_refs_per_page(&reader.table.stats()) })
 }
 
 fn reads(
@@ -290,21 +199,25 @@ fn reads(
     let operations = reader.operations(MEASURED_STREAM);
     let before = reader.table.stats();
     reader.latencies.fill_with(Latency::new);
-    let (mut sum, mut windows, mut hash) = (Window::default(), Vec::new(), StreamHash::default());
+
+    let mut sum = Window::default();
+    let mut windows = Vec::new();
+    let mut hash = StreamHash::default();
     while sum.ops < options.reads {
         monitor.progress(Phase::Operations, sum.ops, Some(options.reads));
         if monitor.stop() {
             if windows.is_empty() {
                 return Err(Error::Interrupted);
             }
-            // What was measured until now stands.
+            // The windows measured until now stand.
             break;
         }
         let end = options.reads.min(sum.ops + window_ops(options.reads));
         let window = reader.window(&operations, sum.ops..end, Some(&mut hash))?;
-        windows.push(report::WindowReport::new(sum.ops, &window));
+        windows.push(WindowReport::new(sum.ops, &window));
         sum.add(&window);
     }
+
     let means: Vec<f64> = windows.iter().map(|window| window.io_per_get).collect();
     let mut latency = Latency::new();
     reader.latencies.iter().for_each(|of_thread| latency.merge(of_thread));
@@ -318,47 +231,10 @@ fn reads(
     })
 }
 
-/// What was done between two moments.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Window {
-    pub(super) ops: u64,
-    pub(super) found: u64,
-    pub(super) absent: u64,
-    /// Reads that the engine has asked for.
-    pub(super) reads: u64,
-    pub(super) wall_s: f64,
-    pub(super) generate_s: f64,
-    /// `None` as soon as the system has not told once.
-    pub(super) process: Option<Usage>,
-    pub(super) device: Option<DeviceUsage>,
-}
-
-impl Window {
-    pub(super) fn io_per_get(&self) -> f64 {
-        self.reads as f64 / self.ops as f64
-    }
-
-    fn add(&mut self, other: &Self) {
-        let is_first = self.ops == 0;
-        self.ops += other.ops;
-        self.found += other.found;
-        self.absent += other.absent;
-        self.reads += other.reads;
-        self.wall_s += other.wall_s;
-        self.generate_s += other.generate_s;
-        if is_first {
-            (self.process, self.device) = (other.process, other.device);
-        } else {
-            self.process = self.process.zip(other.process).map(|(sum, more)| sum.plus(&more));
-            self.device = self.device.zip(other.device).map(|(sum, more)| sum.plus(&more));
-        }
-    }
-}
-
 /// Reads a table and checks what is found.
 struct Reader<'a> {
     table: &'a Table,
-    place: &'a Place<'a>,
+    place: &'a TableLocation<'a>,
     prepared: Prepared,
     options: &'a Options,
     /// One for each thread.
@@ -377,7 +253,7 @@ struct Drawn {
 impl<'a> Reader<'a> {
     fn new(
         table: &'a Table,
-        place: &'a Place<'a>,
+        place: &'a TableLocation<'a>,
         prepared: Prepared,
         options: &'a Options,
     ) -> Self {
@@ -401,12 +277,14 @@ impl<'a> Reader<'a> {
         let operations: Vec<_> = numbers.map(|n| operations.operation(n)).collect();
         let keys: Vec<_> = operations.iter().map(|operation| key(operation.number)).collect();
         let seed = self.prepared.seed;
+
         if let Some(hash) = hash {
             for (operation, key) in operations.iter().zip(&keys) {
                 let value = operation.is_present.then(|| value(seed, operation.number, 0));
                 hash.get(key, value.as_ref().map(<[u8; _]>::as_slice));
             }
         }
+
         Drawn { operations, keys, seed, next: AtomicUsize::new(0) }
     }
 
@@ -421,7 +299,8 @@ impl<'a> Reader<'a> {
         let drawn = self.draw(operations, numbers, hash);
         let generate_s = seconds(start);
         let device = || self.place.dir.and_then(DeviceUsage::of);
-        let (device_before, process_before) = (device(), Usage::now());
+        let device_before = device();
+        let process_before = Usage::now();
         let reads_before = self.table.stats().lookup_reads;
         let start = Instant::now();
         let batch = self.options.batch as usize;
@@ -430,15 +309,18 @@ impl<'a> Reader<'a> {
         let reads = self.table.stats().lookup_reads - reads_before;
         let process = Usage::now().zip(process_before).map(|(now, before)| now.since(&before));
         let device = device().zip(device_before).map(|(now, before)| now.since(&before));
+
         // Which remembers the most that it has ever told.
         let _ = self.place.limit.and_then(MemoryLimit::page_cache_peak_bytes);
         let ops = drawn.operations.len() as u64;
         let absent = ops - found;
+
         Ok(Window { ops, found, absent, reads, wall_s, generate_s, process, device })
     }
 }
 
-/// Reads all keys that have been drawn, by as many threads as there are `latencies`, and returns how many were found.
+/// Reads all keys that have been drawn, by as many threads as there are `latencies`, and returns
+/// how many were found.
 fn carry_out(table: &Table, drawn: &Drawn, batch: usize, latencies: &mut [Latency]) -> Result<u64> {
     if let [latency] = latencies {
         return read(table, drawn, batch, latency);

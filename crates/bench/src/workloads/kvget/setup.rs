@@ -1,8 +1,9 @@
 //! `terrane bench kvget setup`: the table that runs read.
 //!
-//! Every number below that of the keys is inserted, in order, which is at random as the tree sees it. Merges are
-//! done as they become due, so none is left. What the last write buffer holds would sit in memory during every
-//! run, and be found there; so the first keys are inserted once more, as they are, until it has been flushed.
+//! Every number below that of the keys is inserted, in order, which is at random as the tree sees
+//! it. Merges are done as they become due, so none is left. What the last write buffer holds would
+//! sit in memory during every run, and be found there; so the first keys are inserted once more, as
+//! they are, until it has been flushed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,29 +27,30 @@ const BATCH: u64 = 1_000;
 /// The most keys: as many as were ever published.
 const KEYS_MAX: u64 = 20_000_000_000;
 
-/// Bytes that loading may take on disk for each byte of keys and values: the last level twice while it is
-/// merged, and what is above it.
+/// Bytes that loading may take on disk for each byte of keys and values: the last level twice while
+/// it is merged, and what is above it.
 const SPACE_AMPLIFICATION_MAX: u64 = 3;
 
-/// A write buffer is one in so many of the bytes of keys and values at most: then it is filled 556 times, and with a
-/// size ratio of 10 each level holds five to six of what the one above hands down, as it does on average while a
-/// table grows. A tenth of the entries is above the last level. Small tables have the levels of large ones.
+/// A write buffer is one in so many of the bytes of keys and values at most: then it is filled 556
+/// times, and with a size ratio of 10 each level holds five to six of what the one above hands
+/// down, as it does on average while a table grows. A tenth of the entries is above the last level.
+/// Small tables have the levels of large ones.
 const BUFFER_SHARE: u64 = 434;
 
 /// The engine's write buffer, which larger tables have.
 const BUFFER_BYTES_MAX: u64 = 4 << 20;
 
-/// What an entry counts for in a write buffer beside its key and its value.
+/// Bytes of an entry in a memtable beside its key and value.
 const ENTRY_OVERHEAD_BYTES: u64 = 40;
 
-/// Columns that ribbon filters have on disk in a table that is mostly read. A run keeps in memory as many as its budget
-/// allows; more than these no budget below 1.5 % can use.
+/// Columns that ribbon filters have on disk in a table that is mostly read. A run keeps in memory
+/// as many as its budget allows; more than these no budget below 1.5 % can use.
 const UPPER_FILTER_COLUMNS: u8 = 16;
 
-/// The same of the last level.
+/// Columns of the filters of the last level.
 const LAST_FILTER_COLUMNS: u8 = 12;
 
-/// What is set up.
+/// Options of a set-up.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Keys.
@@ -59,7 +61,7 @@ pub struct Options {
     pub shape: Shape,
 }
 
-/// What was set up, and what it took.
+/// Report of a set-up.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Keys.
@@ -107,6 +109,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
     if needed > free {
         return Err(Error::Space { needed, free });
     }
+
     let report = set_up(&session, options, monitor)?;
     session.close()?;
     Ok(Report { store_bytes: store_bytes(store).ok(), ..report })
@@ -126,10 +129,11 @@ fn config(options: &Options) -> TableConfig {
         merge_schedule: CompactionSchedule::OneShot,
         ..utxo::table_config(options.shape, None)
     };
+
     match options.shape {
         Shape::Default => base,
         Shape::Levelled10 => {
-            // As many as there will be: each holds ten times what the one above does.
+            // One filter setting for each level to come: a level holds ten times the level above.
             let fillings = options.keys * (ENTRY_BYTES + ENTRY_OVERHEAD_BYTES) / buffer;
             let above_last = fillings.max(1).ilog10() as usize;
             let mut levels = vec![LevelFilter::Ribbon(UPPER_FILTER_COLUMNS); above_last];
@@ -151,12 +155,16 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     session.delete_snapshot_if_exists(&snapshot)?;
     let config = config(options);
     let mut table = session.new_table(&config)?;
-    let (start, before) = (Instant::now(), Usage::now());
+    let start = Instant::now();
+
+    let before = Usage::now();
     let stream_hash = load(&mut table, prepared, monitor)?;
     settle(&mut table, prepared)?;
     table.save_snapshot(&snapshot, &prepared.label())?;
-    let (load_s, stats) = (seconds(start), table.stats());
+    let load_s = seconds(start);
+    let stats = table.stats();
     let WriteBuffer::Bytes(buffer) = config.write_buffer else { unreachable!() };
+
     Ok(Report {
         keys,
         seed,
@@ -194,10 +202,12 @@ fn load(table: &mut Table, prepared: Prepared, monitor: &mut dyn Monitor) -> Res
         table.write_batch(&batch)?;
         first = end;
     }
+
     Ok(hash.finish())
 }
 
-/// Inserts keys once more until the write buffer has been flushed. A table that is smaller than that keeps it.
+/// Inserts keys once more until the write buffer has been flushed. A table that is smaller than
+/// that keeps it.
 fn settle(table: &mut Table, prepared: Prepared) -> Result<()> {
     for number in 0..prepared.keys {
         // The update that fills the buffer may be in the next one.

@@ -1,7 +1,7 @@
 //! Windows of operations: when a cost is steady, and how sure its mean is.
 
-/// Windows that a run is divided into at least, if it has as many operations; so a figure is the mean of so many
-/// batch means.
+/// Windows that a run is divided into at least, if it has as many operations; so a figure is the
+/// mean of so many batch means.
 pub(super) const WINDOWS_MIN: u64 = 40;
 
 /// Operations of a window at most: what is drawn and kept in memory ahead of them.
@@ -10,8 +10,8 @@ pub(super) const WINDOW_OPS_MAX: u64 = 16_384;
 /// Batch means below which no interval is told.
 const MEANS_MIN: usize = 20;
 
-/// Windows that must agree for a cost to be steady, and how far they may differ: for each read, and for each
-/// operation, of which there may be hardly any that reads.
+/// Windows that must agree for a cost to be steady, and how far they may differ: for each read, and
+/// for each operation, of which there may be hardly any that reads.
 const STEADY_WINDOWS: usize = 3;
 const STEADY_RATIO: f64 = 0.005;
 const STEADY_READS: f64 = 0.005;
@@ -24,8 +24,8 @@ pub(super) fn window_ops(ops: u64) -> u64 {
 /// Whether the last windows cost the same.
 pub(super) fn is_steady(costs: &[f64]) -> bool {
     let Some(last) = costs.last_chunk::<STEADY_WINDOWS>() else { return false };
-    let (least, most) =
-        (last.iter().copied().fold(f64::MAX, f64::min), last.iter().copied().fold(0.0, f64::max));
+    let least = last.iter().copied().fold(f64::MAX, f64::min);
+    let most = last.iter().copied().fold(0.0, f64::max);
     most - least <= (most * STEADY_RATIO).max(STEADY_READS)
 }
 

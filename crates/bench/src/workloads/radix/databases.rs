@@ -1,4 +1,5 @@
-//! The databases that a cell works in, one after the other, each new, and what they have cost together.
+//! The databases that a cell works in, one after the other, each new, and what they have cost
+//! together.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,19 +10,19 @@ use terrane::radix::{INDEXES, Options, Store, Tree};
 
 use super::super::{Error, Result};
 use super::Cell;
-use terrane::state_dir::{BackEnd, Password, RedisPlace, open_database};
+use terrane::state_dir::{BackEnd, Password, RedisAddress, open_database};
 
 /// The tree of all loads.
 const TREE: &str = "bench";
 
-/// What the databases of a cell have done.
+/// Totals of all databases of a cell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) transactions: u64,
     pub(super) syncs: u64,
     pub(super) bytes_written: u64,
     pub(super) bytes_read: u64,
-    /// What they took when they were closed, as they say themselves.
+    /// Bytes of the databases when they were closed, by their own account.
     pub(super) database_bytes: u64,
 }
 
@@ -66,20 +67,23 @@ impl Databases {
         self.made += 1;
         let path = self.dir.join(format!("database-{}", self.made));
         let redis = match self.back_end {
-            BackEnd::Redis => Some(RedisPlace {
+            BackEnd::Redis => Some(RedisAddress {
                 password: self.redis_password.clone(),
-                ..RedisPlace::new(self.redis_urls.clone())
+                ..RedisAddress::new(self.redis_urls.clone())
             }),
             _ => None,
         };
+
         let database = open_database(self.back_end, &path, redis.as_ref(), self.durability)?;
         self.guarantee = database.guarantee().text;
         let settings = database.settings().into_iter();
         self.settings = settings.map(|(name, value)| (name.to_owned(), value)).collect();
-        // What names the database, and not how it is used.
+
+        // These two name the database and say nothing of its use.
         self.settings.retain(|name, _| name != "path" && name != "prefix");
         let store = Store::open(database, &Options::default())?;
         let tree = store.create_tree(TREE)?;
+
         Ok(Bed { store, tree })
     }
 
@@ -96,6 +100,7 @@ impl Databases {
             // The server may be one that goes on.
             clear(&**database).map_err(Error::database)?;
         }
+
         Ok(bed.store.close()?)
     }
 }
@@ -115,6 +120,7 @@ fn clear(database: &dyn Database) -> kv::Result<()> {
             writer.remove(table, &key)?;
         }
     }
+
     let receipt = writer.commit()?;
     database.settle(receipt)
 }

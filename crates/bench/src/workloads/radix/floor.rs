@@ -1,8 +1,10 @@
-//! The hashing floor: the time to SHA-512 exactly the nodes that a load must hash, one after the other on one thread.
+//! The hashing floor: the time to SHA-512 exactly the nodes that a load must hash, one after the
+//! other on one thread.
 //!
-//! Which nodes these are is found without any state: of addresses of one length a set in order is kept, and of each
-//! prefix at which they part the number of children. A node that is hashed has a size that follows from its children or its
-//! value (section "Node bytes" of the scheme), and the content does not matter to the time.
+//! Which nodes these are is found without any state: of addresses of one length a set in order is
+//! kept, and of each prefix at which they part the number of children. A node that is hashed has a
+//! size that follows from its children or its value (section "Node bytes" of the scheme), and the
+//! content does not matter to the time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
@@ -12,12 +14,13 @@ use std::time::Instant;
 use serde::Serialize;
 use sha2::{Digest as _, Sha512};
 
-/// The shortest of so many rounds counts: nothing but the machine can add to it.
+/// Rounds, of which the shortest counts: only noise of the machine makes a round longer.
 const ROUNDS: usize = 3;
-/// So many bytes are hashed in a round at most; of more a share is, and the time multiplied.
+/// Bytes hashed in a round at most. Of more bytes a share is hashed, and its time multiplied.
 const ROUND_BYTES_MAX: u64 = 256 << 20;
 
-/// What a batch does to an address: sets a value of so many bytes, or with `None` deletes it.
+/// Step of a batch on an address: sets a value of that many bytes, or deletes the address with
+/// `None`.
 pub type Step<'a> = (&'a [u8], Option<usize>);
 
 /// Addresses of one length, and the nodes that batches have hashed.
@@ -30,7 +33,7 @@ pub struct Shape {
     hashed: BTreeMap<usize, u64>,
 }
 
-/// What the floor is.
+/// Hashing floor of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Floor {
     /// Nodes that are hashed.
@@ -101,6 +104,7 @@ impl Shape {
                 _ => {}
             }
         }
+
         let mut before: Option<&[u8]> = None;
         for (address, value) in &steps {
             let first = before.map_or(0, |before| common(before, address) + 1);
@@ -149,7 +153,8 @@ impl Shape {
         let content = vec![0xA5; longest];
         let share = bytes.div_ceil(ROUND_BYTES_MAX).max(1);
         let round = || {
-            let (start, mut hashed) = (Instant::now(), 0);
+            let start = Instant::now();
+            let mut hashed = 0;
             for (size, count) in &self.hashed {
                 for _ in 0..count.div_ceil(share) {
                     black_box(Sha512::digest(black_box(&content[..*size])));
@@ -159,6 +164,7 @@ impl Shape {
             let scale = if hashed == 0 { 1.0 } else { bytes as f64 / hashed as f64 };
             start.elapsed().as_secs_f64() * scale
         };
+
         let wall_s = (0..ROUNDS).map(|_| round()).fold(f64::INFINITY, f64::min);
         Floor { nodes, bytes, wall_s }
     }
@@ -173,7 +179,8 @@ mod tests {
 
     use super::*;
 
-    /// The nodes of a plain tree that a batch must hash: those that begin a changed address and are there after it.
+    /// The nodes of a plain tree that a batch must hash: those that begin a changed address and are
+    /// there after it.
     fn expected(values: &BTreeMap<Vec<u8>, usize>, steps: &[Step<'_>]) -> (u64, u64) {
         let mut touched = BTreeSet::new();
         for (address, _) in steps {
@@ -185,6 +192,7 @@ mod tests {
                 }
             }
         }
+
         let bytes = |prefix: &Vec<u8>| match values.get(prefix) {
             Some(value) => leaf_bytes(*value),
             None => {
@@ -193,13 +201,15 @@ mod tests {
                 branch_bytes(tokens.len() as u32)
             }
         };
+
         (touched.len() as u64, touched.iter().map(|prefix| bytes(prefix) as u64).sum())
     }
 
     #[test]
     fn the_nodes_are_those_of_a_plain_tree() {
         for_each_seed("the_nodes_are_those_of_a_plain_tree", 32, |rng, _| {
-            let (mut shape, mut values) = (Shape::default(), BTreeMap::new());
+            let mut shape = Shape::default();
+            let mut values = BTreeMap::new();
             for _ in 0..40 {
                 let mut batch: BTreeMap<Vec<u8>, Option<usize>> = BTreeMap::new();
                 for _ in 0..=rng.index(6) {

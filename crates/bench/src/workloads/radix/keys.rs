@@ -1,5 +1,5 @@
-//! Random addresses and values of a seed: for each key 32 bytes of address, then 16 bytes of value, as `ChaCha8` gives them, so
-//! that another program with the same generator makes the same states.
+//! Random addresses and values of a seed: for each key 32 bytes of address, then 16 bytes of value,
+//! as `ChaCha8` gives them, so that another program with the same generator makes the same states.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
@@ -22,7 +22,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// What sets it.
+    /// Returns the change that sets the value.
     ///
     /// # Errors
     /// None that can be: all addresses of this size are some.

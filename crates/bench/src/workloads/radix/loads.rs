@@ -1,4 +1,5 @@
-//! Loads of random keys: commits of one key, with and without pruning, batches, lookups, listings, room on disk.
+//! Loads of random keys: commits of one key, with and without pruning, batches, lookups, listings,
+//! room on disk.
 
 use std::time::Instant;
 
@@ -48,6 +49,7 @@ pub(super) fn run(
             databases.close(&bed)?;
         }
     }
+
     Ok(figures)
 }
 
@@ -67,6 +69,7 @@ fn single(bed: &Bed, load: Load, commits: u64, seed: u64) -> Result<Figure> {
     let changes = changes?;
     let name = bed.tree.name().to_owned();
     let start = Instant::now();
+
     let mut root = Root::EMPTY;
     for change in changes {
         if load == Load::Single {
@@ -83,10 +86,12 @@ fn single(bed: &Bed, load: Load, commits: u64, seed: u64) -> Result<Figure> {
             || format!("pruning {before} gave {pruned:?}"),
         )?;
     }
+
     let wall_s = start.elapsed().as_secs_f64();
     let versions = bed.tree.versions()?.len() as u64;
     let expected = if load == Load::Prune { 1 } else { commits };
     ensure(versions == expected, || format!("{versions} versions are retained, not {expected}"))?;
+
     Ok(figure(commits_name(load, commits), commits, wall_s, root))
 }
 
@@ -112,6 +117,7 @@ fn equal(bed: &Bed, holders: u64, seed: u64) -> Result<Vec<Figure>> {
         note(what, start, root);
         roots.push(root);
     }
+
     for (what, root) in ["prune overwritten", "prune the last"].into_iter().zip(roots) {
         let start = Instant::now();
         let pruned = bed.tree.prune(&root)?;
@@ -126,7 +132,7 @@ fn equal(bed: &Bed, holders: u64, seed: u64) -> Result<Vec<Figure>> {
 }
 
 /// A state of all batches.
-struct Made {
+struct CreatedBatches {
     keys: Vec<Key>,
     root: Root,
     figures: Vec<Figure>,
@@ -147,10 +153,12 @@ pub(super) fn last_name(sizes: &Sizes) -> String {
     format!("keys of the last {}", grouped(last))
 }
 
-fn fill(bed: &Bed, sizes: &Sizes, seed: u64) -> Result<Made> {
+fn fill(bed: &Bed, sizes: &Sizes, seed: u64) -> Result<CreatedBatches> {
     let mut source = Keys::new(seed);
-    let (mut keys, mut root) = (Vec::new(), Root::EMPTY);
-    let (mut all_s, mut last_s) = (0.0, 0.0);
+    let mut keys = Vec::new();
+    let mut root = Root::EMPTY;
+    let mut all_s = 0.0;
+    let mut last_s = 0.0;
     for number in 0..sizes.batches {
         let batch: Vec<Key> = source.by_ref().take(sizes.batch_keys as usize).collect();
         let changes: Result<Vec<Change>> = batch.iter().map(Key::change).collect();
@@ -164,22 +172,26 @@ fn fill(bed: &Bed, sizes: &Sizes, seed: u64) -> Result<Made> {
         }
         keys.extend(batch);
     }
+
     let last = (sizes.batches - last_batches(sizes)) * sizes.batch_keys;
     let figures = vec![
         figure(batches_name(sizes), keys.len() as u64, all_s, root),
         figure(last_name(sizes), last, last_s, root),
     ];
-    Ok(Made { keys, root, figures })
+
+    Ok(CreatedBatches { keys, root, figures })
 }
 
 /// Looks keys up once to bring them into memory, and once more.
-fn get(bed: &Bed, made: &Made, sizes: &Sizes, seed: u64) -> Result<Vec<Figure>> {
+fn get(bed: &Bed, made: &CreatedBatches, sizes: &Sizes, seed: u64) -> Result<Vec<Figure>> {
     let mut random = Keys::new(seed ^ 1);
-    let (mut chosen, mut absent) = (Vec::new(), Vec::new());
+    let mut chosen = Vec::new();
+    let mut absent = Vec::new();
     for _ in 0..sizes.gets {
         let key = &made.keys[random.below(made.keys.len() as u64) as usize];
         chosen.push((address(&key.address)?, key.value));
     }
+
     for key in random.take(sizes.gets as usize) {
         absent.push(address(&key.address)?);
     }
@@ -193,15 +205,18 @@ fn get(bed: &Bed, made: &Made, sizes: &Sizes, seed: u64) -> Result<Vec<Figure>> 
         }
         Ok(start.elapsed().as_secs_f64())
     };
+
     lookup()?;
     let present_s = lookup()?;
     let start = Instant::now();
+
     for address in &absent {
         let found = bed.tree.get_one(&made.root, address)?;
         if found.is_some() {
             return Err(Error::Wrong(format!("{address} reads {found:?}")));
         }
     }
+
     let absent_s = start.elapsed().as_secs_f64();
     let addresses: Vec<Address> = chosen.iter().map(|(address, _)| *address).collect();
     let start = Instant::now();
@@ -210,6 +225,7 @@ fn get(bed: &Bed, made: &Made, sizes: &Sizes, seed: u64) -> Result<Vec<Figure>> 
         found += bed.tree.get(&made.root, part)?.iter().flatten().count() as u64;
     }
     let many_s = start.elapsed().as_secs_f64();
+
     ensure(found == sizes.gets, || format!("of {} keys {found} were found", sizes.gets))?;
     Ok(vec![
         figure("lookups of a key".to_owned(), sizes.gets, present_s, made.root),
@@ -218,7 +234,7 @@ fn get(bed: &Bed, made: &Made, sizes: &Sizes, seed: u64) -> Result<Vec<Figure>> 
     ])
 }
 
-fn leaves(bed: &Bed, made: &Made) -> Result<Vec<Figure>> {
+fn leaves(bed: &Bed, made: &CreatedBatches) -> Result<Vec<Figure>> {
     let list = |prefix: &Prefix| -> Result<u64> {
         let mut count = 0;
         for leaf in bed.tree.leaves(&made.root, prefix)? {
@@ -227,6 +243,7 @@ fn leaves(bed: &Bed, made: &Made) -> Result<Vec<Figure>> {
         }
         Ok(count)
     };
+
     let total = made.keys.len() as u64;
     // Once to bring it into memory.
     list(&Prefix::EMPTY)?;
@@ -234,6 +251,7 @@ fn leaves(bed: &Bed, made: &Made) -> Result<Vec<Figure>> {
     let count = list(&Prefix::EMPTY)?;
     let all_s = start.elapsed().as_secs_f64();
     ensure(count == total, || format!("{count} leaves were listed, not {total}"))?;
+
     let mut of_byte = Vec::with_capacity(256);
     for byte in 0..=u8::MAX {
         let expected = made.keys.iter().filter(|key| key.address[0] == byte).count() as u64;
@@ -242,6 +260,7 @@ fn leaves(bed: &Bed, made: &Made) -> Result<Vec<Figure>> {
             of_byte.push((prefix, expected));
         }
     }
+
     let start = Instant::now();
     for (prefix, expected) in &of_byte {
         let count = list(prefix)?;
@@ -249,16 +268,19 @@ fn leaves(bed: &Bed, made: &Made) -> Result<Vec<Figure>> {
             format!("{count} leaves begin with {prefix}, not {expected}")
         })?;
     }
+
     let bytes_s = start.elapsed().as_secs_f64();
     let mut whole = Vec::new();
     for key in made.keys.iter().take(LISTINGS as usize) {
         whole.push(Prefix::from(address(&key.address)?));
     }
     let start = Instant::now();
+
     for prefix in &whole {
         let count = list(prefix)?;
         ensure(count == 1, || format!("{count} leaves begin with {prefix}, not 1"))?;
     }
+
     let whole_s = start.elapsed().as_secs_f64();
     Ok(vec![
         figure("leaves of all".to_owned(), total, all_s, made.root),
@@ -272,7 +294,7 @@ fn leaves(bed: &Bed, made: &Made) -> Result<Vec<Figure>> {
     ])
 }
 
-fn space(bed: &Bed, made: &Made) -> Result<Vec<Figure>> {
+fn space(bed: &Bed, made: &CreatedBatches) -> Result<Vec<Figure>> {
     let database = bed.store.database();
     let disk_bytes = || database.disk_bytes().map_err(Error::database);
     let mut figures = Vec::new();
@@ -281,6 +303,7 @@ fn space(bed: &Bed, made: &Made) -> Result<Vec<Figure>> {
         let measured = figure(name.to_owned(), count, wall_s, made.root);
         figures.push(Figure { disk_bytes: Some(bytes), ..measured });
     };
+
     let versions = bed.tree.versions()?.len() as u64;
     let start = Instant::now();
     note("all versions", versions, start, disk_bytes()?);
@@ -289,6 +312,7 @@ fn space(bed: &Bed, made: &Made) -> Result<Vec<Figure>> {
     let start = Instant::now();
     let pruned = bed.tree.retain(&[made.root].into())?;
     ensure(pruned == versions - 1, || format!("{pruned} versions were pruned of {versions}"))?;
+
     note("versions pruned", pruned, start, disk_bytes()?);
     let start = Instant::now();
     database.compact().map_err(Error::database)?;
@@ -296,5 +320,6 @@ fn space(bed: &Bed, made: &Made) -> Result<Vec<Figure>> {
     let left = bed.store.node_count()?;
     let reached = bed.tree.nodes(&made.root)?.len() as u64 + 1;
     ensure(left == reached, || format!("{left} nodes are stored, of which {reached} are needed"))?;
+
     Ok(figures)
 }

@@ -1,14 +1,15 @@
-//! The published run that the ten tests are printed beside: Transact 0.3.7, each back-end in one process, by the shell's `time`.
+//! The published run that the ten tests are printed beside: Transact 0.3.7, each back-end in one
+//! process, by the shell's `time`.
 //!
-//! LMDB ran with `WRITEMAP` and `MAPASYNC`, so without a sync; SQLite synced its log at each commit, and its figures leave out
-//! two slower variants.
+//! LMDB ran with `WRITEMAP` and `MAPASYNC`, so without a sync; SQLite synced its log at each
+//! commit, and its figures leave out two slower variants.
 
 use serde::Serialize;
 
 /// A run that somebody else has published.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Published {
-    /// What the state was kept in.
+    /// Back-end of the state.
     pub backend: &'static str,
     /// The machine.
     pub machine: &'static str,

@@ -1,7 +1,8 @@
-//! The ten `merkle_trie_*` tests of Transact as a load: each in a store of its own, every answer checked.
+//! The ten `merkle_trie_*` tests of Transact as a load: each in a store of its own, every answer
+//! checked.
 //!
-//! Where Transact's own batch names an address twice, which is refused here, the plain batch with the same end state stands in
-//! its place. The random choices of `update` come from the seed.
+//! Where Transact's own batch names an address twice, which is refused here, the plain batch with
+//! the same end state stands in its place. The random choices of `update` come from the seed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -63,6 +64,7 @@ pub(super) fn run(databases: &mut Databases, seed: u64) -> Result<Vec<Timed>> {
         databases.close(&bed)?;
         timed.push(Timed { name: name.to_owned(), wall_s: start.elapsed().as_secs_f64() });
     }
+
     Ok(timed)
 }
 
@@ -74,13 +76,16 @@ pub fn update_shape(seed: u64) -> Shape {
         let (address, value) = update_entry(number);
         shape.commit(&[(&address, Some(value.len()))]);
     }
+
     let (sets, deletes) = update_choices(seed);
     let addresses = |numbers: &BTreeSet<u64>| {
         numbers.iter().map(|number| update_entry(*number).0).collect::<Vec<_>>()
     };
-    let (sets, deletes) = (addresses(&sets), addresses(&deletes));
+    let sets = addresses(&sets);
+    let deletes = addresses(&deletes);
     let sets = sets.iter().map(|address| (address.as_slice(), Some(3)));
     let deletes = deletes.iter().map(|address| (address.as_slice(), None));
+
     let steps: Vec<Step<'_>> = sets.chain(deletes).collect();
     // Once dry, then once more.
     let mut dry = shape.clone();
@@ -88,6 +93,7 @@ pub fn update_shape(seed: u64) -> Shape {
     dry.commit(&steps);
     shape.commit(&steps);
     shape.add(&dry);
+
     shape
 }
 
@@ -147,6 +153,7 @@ fn root_advance(bed: &Bed, _: u64) -> Result<()> {
     check_value(bed, &Root::EMPTY, "abcd", None)?;
     check_value(bed, &committed.root, "abcd", Some("data_value"))?;
     let versions = bed.tree.versions()?;
+
     ensure(
         matches!(versions.as_slice(), [one] if one.parent.is_none() && one.children.is_empty()),
         || format!("the versions are {versions:?}"),
@@ -171,6 +178,7 @@ fn update(bed: &Bed, seed: u64) -> Result<()> {
         let (bytes, value) = update_entry(number);
         root = bed.tree.commit(&root, &[Change::Set(address(&bytes)?, value)])?.root;
     }
+
     let (sets, deletes) = update_choices(seed);
     let mut changes = Vec::with_capacity(sets.len() + deletes.len());
     for number in &sets {
@@ -179,10 +187,12 @@ fn update(bed: &Bed, seed: u64) -> Result<()> {
     for number in &deletes {
         changes.push(Change::Delete(address(&update_entry(*number).0)?));
     }
+
     let dry = bed.tree.compute_root(&root, &changes)?;
     check_unknown(bed, &dry)?;
     let last = bed.tree.commit(&root, &changes)?.root;
     ensure(last == dry, || format!("the dry run gave {dry}, the commit {last}"))?;
+
     for number in 0..UPDATE_COMMITS {
         let (bytes, value) = update_entry(number);
         let expected = if deletes.contains(&number) {
@@ -195,6 +205,7 @@ fn update(bed: &Bed, seed: u64) -> Result<()> {
         let found = bed.tree.get_one(&last, &address(&bytes)?)?;
         ensure(found == expected, || format!("key {number} reads {found:?}, not {expected:?}"))?;
     }
+
     Ok(())
 }
 
@@ -237,6 +248,7 @@ fn same_address_space(bed: &Bed, _: u64) -> Result<()> {
     for (address, _) in deleted {
         changes.push(Change::Delete(parsed(address)?));
     }
+
     let mut twice = changes.clone();
     twice.push(set(deleted[0].0, "2.0")?);
     let refused = bed.tree.commit(&root, &twice);
@@ -247,6 +259,7 @@ fn same_address_space(bed: &Bed, _: u64) -> Result<()> {
     for (address, _) in kept {
         check_value(bed, &last, address, Some("2.0"))?;
     }
+
     for (address, _) in deleted {
         check_value(bed, &last, address, None)?;
     }
@@ -254,13 +267,15 @@ fn same_address_space(bed: &Bed, _: u64) -> Result<()> {
 }
 
 fn same_address_space_without_children(bed: &Bed, _: u64) -> Result<()> {
-    let (present, added) = ([SPACE[0], SPACE[1], SPACE[2], SPACE[4], SPACE[5]], SPACE[3]);
+    let present = [SPACE[0], SPACE[1], SPACE[2], SPACE[4], SPACE[5]];
+    let added = SPACE[3];
     let root = fill(bed, &present)?;
     let deleted = [present[0].0, present[3].0, present[4].0];
     let mut changes = vec![set(added.0, "2.0")?];
     for address in deleted {
         changes.push(Change::Delete(parsed(address)?));
     }
+
     let last = commit_twice(bed, &root, &changes)?;
     check_value(bed, &last, added.0, Some("2.0"))?;
     for address in deleted {
@@ -269,6 +284,7 @@ fn same_address_space_without_children(bed: &Bed, _: u64) -> Result<()> {
     for (address, value) in &present[1..3] {
         check_value(bed, &last, address, Some(value))?;
     }
+
     Ok(())
 }
 
@@ -303,6 +319,7 @@ fn check_links(bed: &Bed, expected: &[(Root, Root)]) -> Result<()> {
         .flat_map(|version| version.children.iter().map(|child| (version.root, *child)))
         .filter_map(|(parent, child)| Some((parent, root(child)?)))
         .collect();
+
     let mut expected = expected.to_vec();
     for list in [&mut links, &mut back, &mut expected] {
         list.sort_unstable();

@@ -1,9 +1,10 @@
-//! Which entries a run looks up and deletes: drawn before it, so that drawing costs the run nothing.
+//! Which entries a run looks up and deletes: drawn before it, so that drawing costs the run
+//! nothing.
 //!
-//! An operation draws uniformly among all that live; what it draws is gone, and the next number is there
-//! in its place. A batch draws nothing twice, and nothing that it inserts itself. The draws lie in a file
-//! without a name, four bytes each, the offset of the number from the first one; so a long run takes no
-//! memory for them, and the file is gone with the process.
+//! An operation draws uniformly among all that live; what it draws is gone, and the next number is
+//! there in its place. A batch draws nothing twice, and nothing that it inserts itself. The draws
+//! lie in a file without a name, four bytes each, the offset of the number from the first one; so a
+//! long run takes no memory for them, and the file is gone with the process.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -21,7 +22,7 @@ const FILE_NAME: &str = "bench-utxo-draws";
 /// Draws that are held in memory of the file.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What becomes of what is drawn.
+/// Kind of a draw: which operations its numbers are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// It is deleted, and the next number is there in its place.
@@ -34,7 +35,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Draws {
     file: File,
-    /// What they are drawn from.
+    /// Prepared table whose entries are drawn.
     pub prepared: Prepared,
     /// Batches drawn.
     pub batches: u64,
@@ -42,8 +43,8 @@ pub struct Draws {
     pub batch_size: u64,
     /// Numbers that were drawn more than once.
     pub duplicates: u64,
-    /// BLAKE3 of all operations: for each the key that is looked up and deleted, the key and value that
-    /// are inserted.
+    /// BLAKE3 of all operations: for each the key that is looked up and deleted, the key and value
+    /// that are inserted.
     pub stream_hash: blake3::Hash,
     /// Time to draw, in seconds.
     pub draw_s: f64,
@@ -51,7 +52,7 @@ pub struct Draws {
     pub generate_s: f64,
 }
 
-/// What lives, by place.
+/// Live numbers by place.
 struct Live {
     entries: u64,
     kind: Kind,
@@ -74,11 +75,13 @@ impl Live {
         ((u128::from(random) * u128::from(self.entries)) >> 64) as u32
     }
 
-    /// Draws a batch, whose first insertion has the offset `next`; returns how many were drawn before.
+    /// Draws a batch, whose first insertion has the offset `next`; returns how many were drawn
+    /// before.
     fn batch(&mut self, size: u64, next: u64, out: &mut Vec<u32>) -> u64 {
         if self.kind == Kind::Kept && (self.seen_count + size) * 2 > self.entries {
             (self.seen, self.seen_count) = (Bitmap::new(self.entries), 0);
         }
+
         let mut taken = HashSet::with_capacity(size as usize);
         let mut duplicates = 0;
         while (out.len() as u64) < size {
@@ -96,6 +99,7 @@ impl Live {
             self.seen_count += 1;
             out.push(drawn);
         }
+
         duplicates
     }
 }
@@ -110,7 +114,8 @@ impl Bitmap {
 
     /// Adds a number; returns whether it was there.
     fn insert(&mut self, number: u32) -> bool {
-        let (word, bit) = (&mut self.0[number as usize / 64], 1 << (number % 64));
+        let word = &mut self.0[number as usize / 64];
+        let bit = 1 << (number % 64);
         let was_there = *word & bit != 0;
         *word |= bit;
         was_there
@@ -125,7 +130,8 @@ impl Draws {
     /// Draws for `batches` batches into a file in `dir`, which has no name when this returns.
     ///
     /// # Errors
-    /// [`Error::Options`] for too many operations or too large a batch, [`Error::Io`], [`Error::Interrupted`].
+    /// [`Error::Options`] for too many operations or too large a batch, [`Error::Io`],
+    /// [`Error::Interrupted`].
     pub fn new(
         dir: &Path,
         (prepared, kind): (Prepared, Kind),
@@ -140,12 +146,16 @@ impl Draws {
         let file = options.read(true).write(true).create(true).truncate(true).open(&path);
         let file = file.map_err(|error| Error::io(&path, error))?;
         std::fs::remove_file(&path).map_err(|error| Error::io(&path, error))?;
-        let (seen, moved) = (Bitmap::new(entries + batches * batch_size), HashMap::new());
+
+        let seen = Bitmap::new(entries + batches * batch_size);
+        let moved = HashMap::new();
         let random = splitmix(!seed);
         let mut live = Live { entries, kind, seen, seen_count: 0, moved, random, drawn: 0 };
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, &file);
         let mut hasher = blake3::Hasher::new();
-        let (mut duplicates, mut generate_s, start) = (0, 0.0, Instant::now());
+        let mut duplicates = 0;
+        let mut generate_s = 0.0;
+        let start = Instant::now();
         let mut batch = Vec::new();
         for at in 0..batches {
             monitor.progress(Phase::Draw, at * batch_size, Some(batches * batch_size));
@@ -162,9 +172,12 @@ impl Draws {
             prepared.hash_batch(&mut hasher, at, &batch);
             generate_s += seconds(generating);
         }
+
         out.flush().map_err(|error| Error::io(&path, error))?;
         drop(out);
-        let (stream_hash, draw_s) = (hasher.finalize(), seconds(start) - generate_s);
+        let stream_hash = hasher.finalize();
+        let draw_s = seconds(start) - generate_s;
+
         Ok(Self {
             file,
             prepared,
@@ -189,19 +202,21 @@ impl Draws {
         Ok(DrawReader { file, bytes, first: self.prepared.first })
     }
 
-    /// What lives after so many batches.
+    /// Returns the live numbers after that many batches.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub fn live_after(&self, batches: u64) -> Result<impl Iterator<Item = u64> + use<>> {
         let mut gone = Bitmap::new(self.prepared.entries + self.batches * self.batch_size);
-        let (mut reader, mut batch) = (self.read()?, Vec::new());
+        let mut reader = self.read()?;
+        let mut batch = Vec::new();
         for _ in 0..batches {
             reader.next_batch(&mut batch)?;
             for number in &batch {
                 gone.insert((number - self.prepared.first) as u32);
             }
         }
+
         let Prepared { first, entries, .. } = self.prepared;
         let offsets = 0..entries + batches * self.batch_size;
         Ok(offsets.filter(move |&offset| !gone.contains(offset)).map(move |offset| first + offset))
@@ -266,8 +281,11 @@ mod tests {
     fn only_what_lives_is_drawn_and_new_entries_are_drawn_as_often_as_old_ones() {
         let prepared = Prepared { seed: 3, entries: 100, first: 20 };
         let draws = draws(prepared, Kind::Replaced, 500);
+
         let mut live: BTreeSet<u64> = (20..120).collect();
-        let (mut reader, mut batch, mut young) = (draws.read().unwrap(), Vec::new(), 0);
+        let mut reader = draws.read().unwrap();
+        let mut batch = Vec::new();
+        let mut young = 0;
         for at in 0..500 {
             reader.next_batch(&mut batch).unwrap();
             for number in &batch {
@@ -277,10 +295,12 @@ mod tests {
             young += batch.iter().filter(|&&number| number + 80 >= from).count();
             live.extend(from..from + 8);
         }
+
         assert!(reader.next_batch(&mut batch).is_err());
         assert_eq!(draws.duplicates, 0);
         assert_eq!(draws.live_after(500).unwrap().collect::<BTreeSet<_>>(), live);
-        // Of an age of at most 10 batches: 1 - 0.92^10 = 57 %.
+
+        // Entries of at most 10 batches of age: 1 - 0.92^10 = 57 %.
         assert!((2000..2500).contains(&young), "{young} of 4000 are young");
     }
 
@@ -288,7 +308,9 @@ mod tests {
     fn what_is_kept_is_drawn_once_until_half_is_drawn() {
         let prepared = Prepared { seed: 3, entries: 100, first: 20 };
         let draws = draws(prepared, Kind::Kept, 12);
-        let (mut reader, mut batch) = (draws.read().unwrap(), Vec::new());
+
+        let mut reader = draws.read().unwrap();
+        let mut batch = Vec::new();
         for _ in 0..2 {
             let mut seen = BTreeSet::new();
             for _ in 0..6 {
@@ -298,6 +320,7 @@ mod tests {
             }
             assert_eq!(seen.len(), 48);
         }
+
         assert_eq!(draws.duplicates, 0);
     }
 

@@ -1,68 +1,33 @@
 //! `terrane bench utxo run`: the workload itself.
 //!
 //! - *sequential*: look up a batch, then update it, one after the other.
-//! - *pipelined*: lookups of later batches are submitted before the updates of earlier ones; they are of an older
-//!   state, and what the updates between have changed is put right afterwards. Same results.
-//! - *lookup-only*: batches of keys that the table has, overlapped or one at a time; nothing changes.
-//! - *update-only*: as sequential, without lookups; the clock stops when there is no more merge work left to later
-//!   updates than there was at first.
+//! - *pipelined*: lookups of later batches are submitted before the updates of earlier ones; they
+//!   are of an older state, and what the updates between have changed is put right afterwards. Same
+//!   results.
+//! - *lookup-only*: batches of keys that the table has, overlapped or one at a time; nothing
+//!   changes.
+//! - *update-only*: as sequential, without lookups; the clock stops when there is no more merge
+//!   work left to later updates than there was at first.
 //!
-//! Every value that is found is compared with what it must be, and all go into one hash, which is the same in
-//! each mode that looks up. Making keys and values is inside the clock.
+//! Every value that is found is compared with what it must be, and all go into one hash, which is
+//! the same in each mode that looks up. Making keys and values is inside the clock.
 
 use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::lsm::{CompactionThread, OpenOptions, Session, TableStats};
+use terrane::lsm::{CompactionThread, OpenOptions, Session};
 
 use super::draws::{Draws, Kind};
+pub use super::options::{Mode, Options};
 use super::work::{Moment, Work};
-use super::{Prepared, setup};
+use super::{Prepared, merge_debt_bytes, setup};
 use crate::instruments::meter::{reset_rss_peak, rss_bytes};
-use crate::model::Goal;
 use crate::workloads::{Error, Result, open, open_in_memory, seconds};
 use terrane_replay::latency::LatencyReport;
 use terrane_replay::monitor::Monitor;
 
-/// The order in which lookups and updates come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// A batch of lookups, its updates, the next batch.
-    Sequential,
-    /// Lookups of later batches beside updates of earlier ones.
-    Pipelined,
-    /// No updates.
-    LookupOnly,
-    /// No lookups.
-    UpdateOnly,
-}
-
-/// What is measured.
-#[derive(Debug, Clone, Copy)]
-pub struct Options {
-    /// The order of things.
-    pub mode: Mode,
-    /// Batches.
-    pub batches: u64,
-    /// Operations in each.
-    pub batch_size: u64,
-    /// Batches of lookups under way at once.
-    pub in_flight: u64,
-    /// Threads that work: 1, or 2 for merges on a thread of their own.
-    pub threads: u64,
-    /// Reads that a batch of lookups keeps in flight.
-    pub queue_depth: u32,
-    /// Whether the table is read and compared at the end.
-    pub check: bool,
-    /// The table's memory budget, if not the one that it was set up with.
-    pub memory_budget: Option<u64>,
-    /// What it is spent on first.
-    pub memory_goal: Goal,
-}
-
-/// What was measured. Bytes of memory are those at the end.
+/// Report of a run. Bytes of memory are those at the end.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The order of things.
@@ -98,11 +63,11 @@ pub struct Report {
     pub write_amplification: Option<f64>,
     /// Time of all processors.
     pub cpu_s: f64,
-    /// The same for an operation.
+    /// Processor time of an operation.
     pub cpu_us_per_op: f64,
-    /// Of it, outside the system.
+    /// Processor time of an operation in user mode.
     pub cpu_user_us_per_op: f64,
-    /// Of it, in the system.
+    /// Processor time of an operation in the kernel.
     pub cpu_system_us_per_op: f64,
     /// Making keys and values of an operation, which is inside the time.
     pub generate_us_per_op: f64,
@@ -148,11 +113,6 @@ pub struct Report {
     pub result_hash: String,
 }
 
-/// Merge work that is left, in bytes that are to be read.
-pub(super) fn debt_bytes(stats: &TableStats) -> u64 {
-    stats.merge_debt_pages * 4096
-}
-
 /// Measures on the table that was set up in `store`.
 ///
 /// # Errors
@@ -189,10 +149,12 @@ fn measure(
         Err(terrane::lsm::Error::SnapshotDoesNotExist { .. }) => None,
         info => Some(info?.label),
     };
+
     let Some(prepared) = label.as_deref().and_then(Prepared::from_label) else {
         let message = "no table of this benchmark; make one with `terrane bench utxo setup`";
         return Err(Error::Options(message.to_owned()));
     };
+
     let label = prepared.label();
     let &Options { mode, batches, batch_size, .. } = options;
     let (kind, drawn) = match mode {
@@ -201,6 +163,7 @@ fn measure(
         // Half as many more, to work off merges.
         Mode::UpdateOnly => (Kind::Replaced, batches.saturating_add(batches.div_ceil(2))),
     };
+
     let draws = Draws::new(draws_dir, (prepared, kind), (drawn, batch_size), monitor)?;
     reset_rss_peak();
     let merge_thread =
@@ -210,6 +173,7 @@ fn measure(
     if let Some(bytes) = options.memory_budget {
         open_options = open_options.memory_budget(bytes).memory_goal(options.memory_goal.into());
     }
+
     let opening = Instant::now();
     let table = session.open_snapshot_with(&snapshot, &label, &open_options)?;
     let open_s = seconds(opening);
@@ -217,15 +181,17 @@ fn measure(
     let before = work.moment();
     let work = work.done()?;
     let after = work.moment();
+
     if options.check {
         let batches = if mode == Mode::LookupOnly { 0 } else { work.batches() };
         work.compare(&draws, batches)?;
     }
+
     let outcome = Outcome { before, after, open_s, draws: &draws };
     Ok(report(options, &work, &outcome))
 }
 
-/// What a report is made of beside the work.
+/// Parts of a report beside the work itself.
 struct Outcome<'a> {
     before: Moment,
     after: Moment,
@@ -235,14 +201,17 @@ struct Outcome<'a> {
 
 fn report(options: &Options, work: &Work<'_>, outcome: &Outcome<'_>) -> Report {
     let Outcome { before, after, open_s, draws } = outcome;
-    let (was, is) = (&before.stats, &after.stats);
+    let was = &before.stats;
+    let is = &after.stats;
     let wall_s = (after.at - before.at).as_secs_f64();
     let batches = work.batches();
     let ops = (batches * options.batch_size) as f64;
     let used = after.usage.since(&before.usage);
     let looks_up = options.mode != Mode::UpdateOnly;
+
     let update_bytes = is.update_bytes - was.update_bytes;
-    let (lookups, updates) = (work.lookups.report(), work.updates.report());
+    let lookups = work.lookups.report();
+    let updates = work.updates.report();
     Report {
         mode: options.mode,
         entries: draws.prepared.entries,
@@ -273,8 +242,8 @@ fn report(options: &Options, work: &Work<'_>, outcome: &Outcome<'_>) -> Report {
         io_buffer_bytes: work.reads_in_flight() * 4096,
         runs: is.runs(),
         levels: is.levels.iter().map(|level| level.entries).collect(),
-        merge_debt_before_bytes: debt_bytes(was),
-        merge_debt_after_bytes: debt_bytes(is),
+        merge_debt_before_bytes: merge_debt_bytes(was),
+        merge_debt_after_bytes: merge_debt_bytes(is),
         open_s: *open_s,
         lookup_latency_us: (lookups.ops > 0).then_some(lookups),
         update_latency_us: (updates.ops > 0).then_some(updates),

@@ -9,7 +9,10 @@ use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
 use terrane::lsm::{CompactionThread, Session, Table, TableConfig, Update};
 
-use super::{BATCH_SIZE, ENTRY_SIZE, Key, Prepared, Shape, check_numbers, entry, table_config};
+use super::{
+    BATCH_SIZE, ENTRY_SIZE, Key, Prepared, Shape, check_numbers, entry, merge_debt_bytes,
+    table_config,
+};
 use crate::instruments::meter::Usage;
 use crate::model::Goal;
 use crate::workloads::{Error, Result, bounded, open, seconds};
@@ -25,7 +28,7 @@ pub enum Loading {
     Updates,
 }
 
-/// What is set up.
+/// Options of a set-up.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Live entries.
@@ -40,13 +43,13 @@ pub struct Options {
     pub shape: Shape,
     /// Its memory budget.
     pub memory_budget: Option<u64>,
-    /// What it is spent on first.
+    /// Kind of lookups that the memory is spent on first.
     pub memory_goal: Goal,
     /// Whether merges run on a thread of their own.
     pub background_merges: bool,
 }
 
-/// What was set up, and what it took.
+/// Report of a set-up.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Live entries.
@@ -77,8 +80,8 @@ pub struct Report {
     pub store_bytes: u64,
 }
 
-/// Bytes that loading may take on disk for each byte of keys and values: the last level twice while it is
-/// merged, and what is above it.
+/// Bytes that loading may take on disk for each byte of keys and values: the last level twice while
+/// it is merged, and what is above it.
 const SPACE_AMPLIFICATION_MAX: u64 = 3;
 
 /// Makes the table in `store`, which is made if it is missing; one from before is replaced.
@@ -111,17 +114,17 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     check_numbers(entries + churned, 0, 1)?;
     let snapshot = Prepared::snapshot()?;
     session.delete_snapshot_if_exists(&snapshot)?;
-    let merge_thread = if options.background_merges {
-        CompactionThread::Background
-    } else {
-        CompactionThread::Caller
-    };
+
+    let merge_thread =
+        if options.background_merges { CompactionThread::Background } else { CompactionThread::Caller };
     let config = TableConfig {
         merge_thread,
         memory_goal: memory_goal.into(),
         ..table_config(shape, memory_budget)
     };
-    let (start, before) = (Instant::now(), Usage::now());
+
+    let start = Instant::now();
+    let before = Usage::now();
     let all = entries + churned;
     let mut table = match loading {
         Loading::Bulk => bulk_load(session, &config, (seed, entries), all, monitor)?,
@@ -131,6 +134,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
             table
         }
     };
+
     let loaded = Prepared { seed, entries, first: 0 };
     table.save_snapshot(&snapshot, &loaded.label())?;
     let load_s = seconds(start);
@@ -139,6 +143,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     session.delete_snapshot(&snapshot)?;
     let churned = Prepared { first: churned, ..loaded };
     table.save_snapshot(&snapshot, &churned.label())?;
+
     let wall_s = seconds(start);
     let stats = table.stats();
     Ok(Report {
@@ -153,7 +158,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
         write_amplification: written as f64 / (entries * ENTRY_SIZE) as f64,
         runs: stats.runs(),
         levels: stats.levels.iter().map(|level| level.entries).collect(),
-        merge_debt_bytes: super::run::debt_bytes(&stats),
+        merge_debt_bytes: merge_debt_bytes(&stats),
         store_bytes: 0,
     })
 }
@@ -180,6 +185,7 @@ fn insert(
         let batch: Vec<_> = pairs.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
         put(&batch)?;
     }
+
     Ok(())
 }
 
@@ -196,6 +202,7 @@ fn bulk_load(
         monitor.progress(Phase::Merge, done, Some(of));
         if monitor.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
+
     match loader.finish_watched(&mut watch)? {
         ControlFlow::Continue(table) => Ok(table),
         ControlFlow::Break(()) => Err(Error::Interrupted),
@@ -218,5 +225,6 @@ fn replace(
         let batch: Vec<_> = deletes.chain(inserts).collect();
         table.write_batch(&batch)?;
     }
+
     Ok(())
 }

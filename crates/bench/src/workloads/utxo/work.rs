@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use terrane::lsm::{Lookup, PendingLookups, Table, TableStats, Update};
 
 use super::draws::{DrawReader, Draws};
-use super::run::{Mode, Options, debt_bytes};
-use super::{Key, Prepared, Value, entry, key, value};
+use super::options::{Mode, Options};
+use super::{Key, Prepared, Value, entry, key, merge_debt_bytes, value};
 use crate::instruments::meter::{Usage, rss_peak_bytes};
 use crate::workloads::{Error, Result, splitmix};
 use terrane_replay::latency::Latency;
@@ -16,7 +16,7 @@ use terrane_replay::monitor::{Monitor, Phase};
 /// Keys that are looked up at once when the table is compared.
 const COMPARED_AT_ONCE: usize = 1 << 12;
 
-/// What has been used so far.
+/// Counters at one moment.
 #[derive(Debug)]
 pub(super) struct Moment {
     pub(super) at: Instant,
@@ -35,7 +35,7 @@ struct Ahead {
     submitted: Instant,
 }
 
-/// What the batches since some moment have made of their keys.
+/// Patches of pipelined lookups: the changes of the batches since the submission.
 #[derive(Debug, Default)]
 struct Patches {
     /// With the batch that did it last.
@@ -85,7 +85,7 @@ pub(super) struct Work<'a> {
     prepared: Prepared,
     draws: DrawReader<'a>,
     monitor: &'a mut dyn Monitor,
-    /// Of the present batch.
+    /// Numbers of the present batch.
     numbers: Vec<u64>,
     keys: Vec<Key>,
     expected: Vec<Value>,
@@ -183,28 +183,33 @@ impl<'a> Work<'a> {
             }
             self.end_batch()?;
         }
+
         Ok(())
     }
 
-    /// Goes on after the last batch until no more merge work is left than there was at first, or no more
-    /// is drawn.
+    /// Goes on after the last batch until no more merge work is left than there was at first, or no
+    /// more is drawn.
     fn update_only(&mut self) -> Result<()> {
-        let debt = debt_bytes(&self.table.stats());
+        let debt = merge_debt_bytes(&self.table.stats());
         let batches_max = self.options.batches + self.options.batches.div_ceil(2);
         for batch in 0..batches_max {
-            if batch >= self.options.batches && debt_bytes(&self.table.stats()) <= debt {
+            if batch >= self.options.batches && merge_debt_bytes(&self.table.stats()) <= debt {
                 break;
             }
             self.next_batch()?;
             self.update(batch)?;
             self.end_batch()?;
         }
+
         Ok(())
     }
 
     fn overlapped(&mut self, has_updates: bool) -> Result<()> {
-        let (batches, in_flight) = (self.options.batches, self.options.in_flight.max(1));
-        let (mut ahead, mut patches) = (VecDeque::new(), Patches::default());
+        let batches = self.options.batches;
+        let in_flight = self.options.in_flight.max(1);
+
+        let mut ahead = VecDeque::new();
+        let mut patches = Patches::default();
         for batch in 0..batches + in_flight {
             if batch < batches {
                 ahead.push_back(self.submit(batch)?);
@@ -232,6 +237,7 @@ impl<'a> Work<'a> {
             }
             self.end_batch()?;
         }
+
         Ok(())
     }
 
@@ -250,7 +256,8 @@ impl<'a> Work<'a> {
         self.next_batch()?;
         let submitted = Instant::now();
         let pending = self.table.submit(&self.keys)?;
-        let (numbers, keys) = (std::mem::take(&mut self.numbers), std::mem::take(&mut self.keys));
+        let numbers = std::mem::take(&mut self.numbers);
+        let keys = std::mem::take(&mut self.keys);
         Ok(Ahead { batch, numbers, keys, pending, submitted })
     }
 
@@ -260,6 +267,7 @@ impl<'a> Work<'a> {
         let seed = self.prepared.seed;
         self.expected.extend(self.numbers.iter().map(|&number| value(seed, number)));
         self.generating += start.elapsed();
+
         for (at, (expected, found)) in self.expected.iter().zip(found).enumerate() {
             match found.value() {
                 None => self.missing += 1,
@@ -275,63 +283,77 @@ impl<'a> Work<'a> {
                 }
             }
         }
+
         Ok(())
     }
 
     /// Deletes the present batch and inserts new entries.
     fn update(&mut self, batch: u64) -> Result<()> {
         let generating = Instant::now();
-        let (seed, count) = (self.prepared.seed, self.options.batch_size);
+        let seed = self.prepared.seed;
+        let count = self.options.batch_size;
         let numbers = self.prepared.inserted_from(batch, count)..;
         self.inserted.clear();
         let fresh = numbers.take(count as usize).map(|number| entry(seed, number));
         self.inserted.extend(fresh);
         self.generating += generating.elapsed();
+
         let deletes = self.keys.iter().map(|key| (key, Update::Delete));
         let inserts = self.inserted.iter().map(|(key, value)| (key, Update::Insert(value)));
         let updates: Vec<_> = deletes.chain(inserts).collect();
         let start = Instant::now();
         self.table.write_batch(&updates)?;
         self.updates.record(start.elapsed());
+
         Ok(())
     }
 
     fn end_batch(&mut self) -> Result<()> {
         self.done += 1;
-        let (size, all) = (self.options.batch_size, self.options.batches);
+        let size = self.options.batch_size;
+        let all = self.options.batches;
         self.monitor.progress(Phase::Operations, self.done * size, Some(all.max(self.done) * size));
         if self.monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Compares the whole table with what must be in it after so many batches, read in order and key by
-    /// key, and looks for some of what was deleted.
+    /// Compares the whole table with what must be in it after so many batches, read in order and
+    /// key by key, and looks for some of what was deleted.
     ///
     /// # Errors
     /// [`Error::Wrong`], those of the engine.
     pub(super) fn compare(&self, draws: &Draws, batches: u64) -> Result<()> {
         let seed = self.prepared.seed;
-        let (mut expected, mut sum) = (0, 0_u128);
+
+        let mut expected = 0;
+        let mut sum = 0_u128;
         for number in draws.live_after(batches)? {
             let (key, value) = entry(seed, number);
             sum = sum.wrapping_add(fingerprint(&key, &value));
             expected += 1;
         }
-        let (mut cursor, mut count, mut found) = (self.table.cursor()?, 0_u64, 0_u128);
+
+        let mut cursor = self.table.cursor()?;
+        let mut count = 0_u64;
+        let mut found = 0_u128;
         while let Some(entry) = cursor.next_ref()? {
             count += 1;
             found = found.wrapping_add(fingerprint(entry.key, entry.value));
         }
+
         if (count, found) != (expected, sum) {
             let message = format!("the table has {count} entries, not the {expected} expected");
             let same = "the table has as many entries as expected, but others";
             let message = if count == expected { same.to_owned() } else { message };
             return Err(Error::Wrong(message));
         }
+
         self.look_for_deleted(draws, batches)
     }
 
     fn look_for_deleted(&self, draws: &Draws, batches: u64) -> Result<()> {
-        let (mut reader, mut numbers, mut keys) = (draws.read()?, Vec::new(), Vec::new());
+        let mut reader = draws.read()?;
+        let mut numbers = Vec::new();
+        let mut keys = Vec::new();
         for _ in 0..batches {
             reader.next_batch(&mut numbers)?;
             keys.extend(numbers.iter().map(|&number| key(self.prepared.seed, number)));
@@ -339,6 +361,7 @@ impl<'a> Work<'a> {
                 break;
             }
         }
+
         match self.table.get_many(&keys)?.iter().position(Lookup::is_found) {
             Some(at) => Err(Error::Wrong(format!("deleted key {:02x?} is found", keys[at]))),
             None => Ok(()),
@@ -346,7 +369,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Of an entry; sums of these stand for sets.
+/// Fingerprint of an entry. The sum of fingerprints stands for a set of entries.
 fn fingerprint(key: &[u8], value: &[u8]) -> u128 {
     let hash = *blake3::Hasher::new().update(key).update(value).finalize().as_bytes();
     u128::from_le_bytes(*hash.first_chunk().unwrap_or(&[0; 16]))

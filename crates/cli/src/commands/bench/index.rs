@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use terrane_bench::instruments::host::Host;
 use terrane_bench::instruments::limits::MemoryLimit;
-use terrane_bench::workloads::index::map::Engine;
+use terrane_bench::workloads::index::engine::Engine;
 use terrane_bench::workloads::index::report::{CallReport, EngineReport, FindReport, MemoryReport};
 use terrane_bench::workloads::index::{Common, bootstrap, high_insert, replay};
 use terrane_replay::traces::index::Dialect;

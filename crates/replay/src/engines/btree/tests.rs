@@ -1,4 +1,5 @@
-//! The engine against a sorted map: long values, changes above what is stored, points that a crash cuts short.
+//! The engine against a sorted map: long values, changes above what is stored, points that a crash
+//! cuts short.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -75,7 +76,8 @@ fn values_of_any_length_are_found_before_and_after_they_are_stored() {
     assert!(content(engine.new_table().unwrap().as_ref(), b"").is_empty());
 }
 
-/// Two tables that are saved together are both there, or neither, wherever a loss of power cuts the commit short.
+/// Two tables that are saved together are both there, or neither, wherever a loss of power cuts the
+/// commit short.
 #[test]
 fn tables_saved_together_become_durable_together() {
     let lay_out = |disk: &Arc<SimDisk>| {
@@ -84,19 +86,22 @@ fn tables_saved_together_become_durable_together() {
         save(&engine, &mut tables, 1).unwrap();
         (engine, tables)
     };
+
     let calls_of = |disk: &Arc<SimDisk>| {
         let (engine, mut tables) = lay_out(disk);
         let before = disk.calls();
         save(&engine, &mut tables, 2).unwrap();
         before..disk.calls()
     };
-    let (mut older, mut newer) = (0, 0);
+
+    let mut older = 0;
+    let mut newer = 0;
     for call in calls_of(&SimDisk::new(1)) {
         for survival in [Survival::Nothing, Survival::Everything] {
             let disk = SimDisk::new(1);
             let (engine, mut tables) = lay_out(&disk);
             disk.set_plan(FaultPlan::crash_at(call));
-            // What comes behind the sync is no matter of the call.
+            // The call does not answer for a fault after its sync.
             let is_saved = save(&engine, &mut tables, 2).is_ok();
             drop((tables, engine));
             let engine = open(&disk.after_crash(survival));
@@ -112,6 +117,7 @@ fn tables_saved_together_become_durable_together() {
             }
         }
     }
+
     assert!(older > 0 && newer > 0, "{older} {newer}");
 }
 

@@ -1,5 +1,5 @@
-//! Histories against lists of maps: going back by duplicates, by durable points and by undo records,
-//! within a process and across processes, and after losses of power.
+//! Histories against lists of maps: going back by duplicates, by durable points and by undo
+//! records, within a process and across processes, and after losses of power.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,6 +34,7 @@ fn content(table: &dyn State) -> Model {
 fn walk(rng: &mut ChaCha8Rng, keep_max: Option<u64>, versions_max: usize, spacing: u32) {
     let mut history = History::open(Box::new(Memory), names(), keep_max, versions_max).unwrap();
     history.version_spacing = spacing;
+
     let mut models: Vec<(u64, Model)> = Vec::new();
     for step in 0..300 {
         let context = format!("step {step}");
@@ -73,7 +74,7 @@ fn walk(rng: &mut ChaCha8Rng, keep_max: Option<u64>, versions_max: usize, spacin
         if let Some(max) = keep_max {
             assert!(history.kept().count() as u64 <= max, "{context}");
         }
-        // What a process that opens the store next would read.
+        // The log as the next process would read it.
         let (kept, _) = read_log(history.log.as_ref()).unwrap();
         assert_eq!(kept, history.kept, "{context}");
     }
@@ -102,11 +103,13 @@ fn going_back_by_a_duplicate_brings_back_no_block_that_was_dropped() {
         history.append(block, Vec::new(), &[]).unwrap();
     }
     history.rollback(Some(7), |_, _| true).unwrap();
+
     for block in 8..20 {
         let notes: Vec<_> = history.notes().unwrap().iter().map(|note| note.block).collect();
         assert_eq!(notes, history.kept().collect::<Vec<_>>(), "before block {block}");
         history.append(block, Vec::new(), &[]).unwrap();
     }
+
     let (kept, tip) = read_log(history.log.as_ref()).unwrap();
     assert_eq!((kept, tip), (history.kept, history.tip));
 }
@@ -116,11 +119,13 @@ fn going_back_by_a_duplicate_brings_back_no_block_that_was_dropped() {
 fn going_back_stops_between_two_blocks_when_told_to() {
     let mut history = History::open(Box::new(Memory), names(), None, 0).unwrap();
     for block in 1..=10 {
-        let (key, new) = (vec![0], Some(vec![block]));
+        let key = vec![0];
+        let new = Some(vec![block]);
         let old = (block > 1).then(|| vec![block - 1]);
         let changes = [NetChange { key, old, new }];
         history.append(block.into(), vec![block], &changes).unwrap();
     }
+
     history.rollback(Some(2), |done, _| done < 3).unwrap();
     assert_eq!(history.tip(), Some(&Tip { block: 7, note: vec![7] }));
     assert_eq!(content(history.state()), Model::from([(vec![0], vec![7])]));
@@ -147,10 +152,12 @@ fn every_cut_of_an_undo_record_is_refused_or_shorter() {
         old: old.map(<[u8]>::to_vec),
         new: None,
     };
+
     let bytes = encode_undo(&[change(None), change(Some(b"value")), change(Some(b""))]);
     let whole = decode_undo(&bytes).unwrap();
     assert_eq!(whole.len(), 3);
     assert_eq!(whole[1].value, Some(&b"value"[..]));
+
     for length in 0..bytes.len() {
         let decoded = decode_undo(&bytes[..length]);
         assert!(decoded.is_none_or(|batch| batch.len() < 3), "cut to {length}");
@@ -167,6 +174,7 @@ fn a_target_outside_the_history_changes_nothing() {
     }
     let mut refused = |block| history.rollback(Some(block), |_, _| true).unwrap_err();
     assert!(matches!(refused(10), Error::NotKept { oldest: 20, .. }));
+
     assert!(matches!(refused(25), Error::Unknown { block: 25 }));
     assert!(matches!(refused(31), Error::Ahead { tip: Some(30), .. }));
     assert_eq!(history.tip().unwrap().block, 30);
@@ -187,6 +195,7 @@ fn open_durably(disk: &Arc<SimDisk>, keep_max: Option<u64>, versions_max: usize)
 fn append_random(rng: &mut ChaCha8Rng, history: &mut History, models: &mut Vec<Block>) {
     let mut model = models.last().map(|(_, _, model)| model.clone()).unwrap_or_default();
     let block = models.last().map_or(0, |(block, _, _)| block + 1 + rng.below(2));
+
     let mut changes = BTreeMap::new();
     for _ in 0..rng.below(4) {
         let key = vec![rng.below(8).to_le_bytes()[0]];
@@ -194,13 +203,16 @@ fn append_random(rng: &mut ChaCha8Rng, history: &mut History, models: &mut Vec<B
         let old = model.get(&key).cloned();
         changes.insert(key.clone(), NetChange { key, old, new });
     }
+
     for NetChange { key, new, .. } in changes.values() {
         match new {
             Some(value) => model.insert(key.clone(), value.clone()),
             None => model.remove(key),
         };
     }
-    let (note, changes) = (rng.bytes(8), changes.into_values().collect::<Vec<_>>());
+
+    let note = rng.bytes(8);
+    let changes = changes.into_values().collect::<Vec<_>>();
     history.append(block, note.clone(), &changes).unwrap();
     models.push((block, note, model));
 }
@@ -225,6 +237,7 @@ fn assert_points_are_of_use(history: &History, context: &str) {
     let snapshots = history.engine.snapshots().unwrap();
     assert_eq!(snapshots.len(), 2 * history.points.len(), "{context}: {snapshots:?}");
     assert!(history.points.len() <= POINTS_MAX, "{context}: {snapshots:?}");
+
     for &point in &history.points {
         let log = history.names.open_log(history.engine.as_ref(), point).unwrap();
         let tip = read_log(log.as_ref()).unwrap().1;
@@ -277,7 +290,8 @@ fn across_processes_going_back_gives_the_old_state_whatever_branches_there_were(
     });
 }
 
-/// Appends blocks up to one with a durable point after each tenth; each block sets one key to its number.
+/// Appends blocks up to one with a durable point after each tenth; each block sets one key to its
+/// number.
 fn append_tens(history: &mut History, end: u8) {
     let begin = history.tip().map_or(1, |tip| tip.note[0] + 1);
     for block in begin..=end {
@@ -337,11 +351,13 @@ fn points_are_kept_as_far_as_blocks_are() {
     };
     append_tens(&mut open_durably(&disk, None, 0), 40);
     let history = open_durably(&disk, None, 0);
+
     for name in history.engine.snapshots().unwrap() {
         if !name.ends_with("-40") {
             history.engine.delete(&name).unwrap();
         }
     }
+
     drop(history);
     let mut history = open_durably(&disk, Some(25), 0);
     assert_eq!(points(&history), [40]);
@@ -350,6 +366,7 @@ fn points_are_kept_as_far_as_blocks_are() {
     drop(history);
     let mut history = open_durably(&disk, Some(11), 0);
     append_tens(&mut history, 70);
+
     assert_eq!((points(&history), history.oldest()), (vec![60, 70], Some(60)));
     drop(history);
     let mut history = open_durably(&disk, None, 0);
@@ -357,6 +374,7 @@ fn points_are_kept_as_far_as_blocks_are() {
     assert_eq!((points(&history).len(), history.oldest()), (POINTS_MAX, Some(60)));
     history.rollback(Some(61), |_, _| true).unwrap();
     assert_eq!(content(history.state()), Model::from([(vec![0], vec![61])]));
+
     assert!(history.kept().eq(60..=61));
 }
 
@@ -374,10 +392,12 @@ fn what_is_no_point_of_this_history_is_passed_over() {
             }
         }
     };
+
     delete("-20", "log");
     for role in ["log", "state"] {
         delete("-40", role);
     }
+
     // Another branch's block 40, as a crash could have left it.
     let mut log = empty_log(engine).unwrap();
     let note = encode_note(40, &[77]);
@@ -386,6 +406,7 @@ fn what_is_no_point_of_this_history_is_passed_over() {
     let state = engine.new_table().unwrap();
     let tables = (log.as_ref(), state.as_ref());
     history.names.save(history.engine.as_ref(), mark, tables).unwrap();
+
     drop((log, state, history));
 
     let mut history = open_durably(&disk, None, 0);
@@ -394,12 +415,13 @@ fn what_is_no_point_of_this_history_is_passed_over() {
     assert_eq!(content(history.state()), Model::from([(vec![0], vec![35])]));
     history.rollback(Some(15), |_, _| true).unwrap();
     assert_eq!(content(history.state()), Model::from([(vec![0], vec![15])]));
+
     history.checkpoint().unwrap();
     assert_eq!(history.engine.snapshots().unwrap().len(), 4);
 }
 
-/// A crash can leave a point of a time when less was kept, if the same blocks were replayed anew. Going
-/// back by it would lose the blocks that only the present log has.
+/// A crash can leave a point of a time when less was kept, if the same blocks were replayed anew.
+/// Going back by it would lose the blocks that only the present log has.
 #[test]
 fn a_point_that_has_less_than_is_kept_is_passed_over() {
     let disk = SimDisk::new(1);
@@ -410,6 +432,7 @@ fn a_point_that_has_less_than_is_kept_is_passed_over() {
     history.keep_max = None;
     history.rollback(None, |_, _| true).unwrap();
     append_tens(&mut history, 60);
+
     let at_40 = *history.points.iter().find(|point| point.block == newest.block).unwrap();
     history.names.delete_others(history.engine.as_ref(), &[at_40]).unwrap();
     history.points = vec![Mark { sequence: at_40.sequence - 1, ..at_40 }];
@@ -418,6 +441,7 @@ fn a_point_that_has_less_than_is_kept_is_passed_over() {
     assert!(history.rollback(Some(38), |_, _| true).is_ok());
     history.rollback(Some(12), |_, _| true).unwrap();
     assert_eq!(content(history.state()), Model::from([(vec![0], vec![12])]));
+
     assert!(history.kept().eq(1..=12));
 }
 
@@ -425,6 +449,7 @@ fn a_point_that_has_less_than_is_kept_is_passed_over() {
 fn fork(disk: &Arc<SimDisk>) -> Result<()> {
     let disk: Arc<dyn Disk> = disk.clone();
     let engine = Lsm::open_on(&disk, Path::new("/store"))?;
+
     let mut history = History::open(Box::new(engine), names(), None, 0)?;
     for (branch, blocks) in [(1, 1..=8), (2, 4..=9)] {
         for block in blocks {
@@ -441,6 +466,7 @@ fn fork(disk: &Arc<SimDisk>) -> Result<()> {
             }
         }
     }
+
     Ok(())
 }
 
@@ -453,7 +479,9 @@ fn fork_value(branch: u8, block: u8) -> Vec<u8> {
 fn after_a_loss_of_power_at_any_call_no_way_back_leads_to_an_abandoned_branch() {
     let disk = SimDisk::new(1);
     fork(&disk).unwrap();
-    let (calls, mut left) = (disk.calls(), 0);
+    let calls = disk.calls();
+
+    let mut left = 0;
     for call in 0..calls {
         let disk = SimDisk::new(1);
         disk.set_plan(FaultPlan::crash_at(call));
@@ -483,5 +511,6 @@ fn after_a_loss_of_power_at_any_call_no_way_back_leads_to_an_abandoned_branch() 
             }
         }
     }
+
     assert!(left > 0, "no crash left a point of the abandoned branch");
 }

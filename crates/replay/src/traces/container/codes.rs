@@ -23,7 +23,7 @@ pub(super) trait Decode<'a>: Sized {
     fn decode(input: &mut Input<'a>) -> Result<Self>;
 }
 
-/// What is left of a row.
+/// Rest of a row.
 #[derive(Debug, Clone)]
 pub(super) struct Input<'a> {
     reader: Reader<'a>,
@@ -74,6 +74,7 @@ impl<'a> Input<'a> {
                 return Ok(number);
             }
         }
+
         Err(Malformed::Number)
     }
 
@@ -180,7 +181,8 @@ impl<'a, T: Decode<'a>> Decode<'a> for List<'a, T> {
     fn decode(input: &mut Input<'a>) -> Result<Self> {
         let count = input.number()?;
         let bytes = input.reader.rest();
-        let (start, depth) = (input.reader.offset(), input.depth);
+        let start = input.reader.offset();
+        let depth = input.depth;
         // Every item has a byte at least, so a count that is too large ends at the end of the row.
         for _ in 0..count {
             input.read::<T>()?;
@@ -290,7 +292,8 @@ impl KeyBuf {
     /// The key of these steps.
     #[must_use]
     pub fn new<'s>(steps: impl IntoIterator<Item = &'s [u8]>) -> Self {
-        let (mut count, mut items) = (0, Output::default());
+        let mut count = 0;
+        let mut items = Output::default();
         for step in steps {
             items.string(step);
             count += 1;

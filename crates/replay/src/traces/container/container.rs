@@ -1,71 +1,16 @@
 //! The container of all families: magic, version, header, rows.
 
-use std::fmt;
 use std::io::{BufRead, ErrorKind, Read, Write};
 
 use super::codes::{Decode, Input, Output};
 use super::error::{Error, Malformed, Result};
-
-/// Bytes of magic and version.
-pub(super) const PREAMBLE_BYTES: usize = 12;
-
-/// The version that is known.
-pub(super) const VERSION: i32 = 0;
+use super::limits::{Family, PREAMBLE_BYTES, VERSION};
 
 /// Longest header: the known ones have less than 200 bytes.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
 
-/// Longest row that is a block: when the protocol changes, one moves some hundred thousand values.
-const BLOCK_BYTES_MAX: u64 = 1 << 30;
-
-/// Longest row that is one operation.
-const OPERATION_BYTES_MAX: u64 = 1 << 26;
-
 /// Most bytes of a varint.
 const VARINT_BYTES_MAX: usize = 10;
-
-/// Which program a trace is from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    /// The benchmark of irmin.
-    Irmin,
-    /// Octez, for replays.
-    Replayable,
-    /// Octez, as it was recorded.
-    Raw,
-}
-
-impl Family {
-    /// What its traces begin with.
-    #[must_use]
-    pub fn magic(self) -> &'static [u8; 8] {
-        match self {
-            Self::Irmin => b"IrmRepBT",
-            Self::Replayable => b"TezosRep",
-            Self::Raw => b"TezosRaw",
-        }
-    }
-
-    /// The family of a trace that begins with these bytes.
-    #[must_use]
-    pub fn of(start: &[u8]) -> Option<Self> {
-        let all = [Self::Irmin, Self::Replayable, Self::Raw];
-        all.into_iter().find(|family| start.starts_with(family.magic()))
-    }
-
-    fn row_bytes_max(self) -> u64 {
-        match self {
-            Self::Replayable => BLOCK_BYTES_MAX,
-            Self::Irmin | Self::Raw => OPERATION_BYTES_MAX,
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(self.magic()))
-    }
-}
 
 /// The rows of a trace, one after the other.
 #[derive(Debug)]
@@ -93,6 +38,7 @@ impl<R: BufRead> Rows<R> {
         if magic != family.magic() {
             return Err(Error::Magic { expected: family, found: *magic });
         }
+
         let version = version.first_chunk().expect("twelve bytes were read");
         #[expect(clippy::big_endian_bytes, reason = "the format of others")]
         let found = i32::from_be_bytes(*version);
@@ -100,12 +46,14 @@ impl<R: BufRead> Rows<R> {
             return Err(Error::UnknownVersion { family, found });
         }
         let broken = |what| Error::Header { offset: PREAMBLE_BYTES as u64, what };
+
         let bytes = match rows.length()? {
             Length::Bytes(bytes) if bytes <= HEADER_BYTES_MAX => bytes,
             Length::Bytes(bytes) => return Err(broken(Malformed::TooLong(bytes))),
             Length::Cut | Length::End => return Err(broken(Malformed::Short)),
             Length::Endless => return Err(broken(Malformed::Number)),
         };
+
         if !rows.read(bytes, &mut header)? {
             return Err(broken(Malformed::Short));
         }
@@ -133,6 +81,7 @@ impl<R: BufRead> Rows<R> {
         let place = self.place();
         let mut input = Input::new(&self.row);
         let decoded = input.read().and_then(|row| input.finish().map(|()| row));
+
         decoded.map(Some).map_err(|what| Error::Malformed {
             row: place.row,
             offset: place.offset + input.offset(),
@@ -144,8 +93,10 @@ impl<R: BufRead> Rows<R> {
     ///
     /// Memory grows as bytes are there, not as the length says.
     fn next(&mut self) -> Result<bool> {
-        let (row, offset) = (self.next, self.offset);
+        let row = self.next;
+        let offset = self.offset;
         let broken = |what| Error::Malformed { row, offset, what };
+
         let bytes = match self.length()? {
             Length::Bytes(bytes) if bytes <= self.family.row_bytes_max() => bytes,
             Length::Bytes(bytes) => return Err(broken(Malformed::TooLong(bytes))),
@@ -153,6 +104,7 @@ impl<R: BufRead> Rows<R> {
             Length::Cut => return Err(Error::TruncatedTrace { row, offset }),
             Length::Endless => return Err(broken(Malformed::Number)),
         };
+
         self.row_offset = self.offset;
         let mut bytes_of_row = std::mem::take(&mut self.row);
         let is_whole = self.read(bytes, &mut bytes_of_row)?;
@@ -161,12 +113,13 @@ impl<R: BufRead> Rows<R> {
             return Err(Error::TruncatedTrace { row, offset });
         }
         self.next += 1;
+
         Ok(true)
     }
 
     /// Where the present row is.
-    pub(super) fn place(&self) -> Place {
-        Place { row: self.next.saturating_sub(1), offset: self.row_offset }
+    pub(super) fn place(&self) -> RowPlace {
+        RowPlace { row: self.next.saturating_sub(1), offset: self.row_offset }
     }
 
     /// Replaces `bytes` by the next `count` ones; `false` if there are fewer.
@@ -184,7 +137,8 @@ impl<R: BufRead> Rows<R> {
             let Some(byte) = self.byte()? else {
                 return Ok(if at == 0 { Length::End } else { Length::Cut });
             };
-            let (bits, shift) = (u64::from(byte & 0x7F), 7 * at);
+            let bits = u64::from(byte & 0x7F);
+            let shift = 7 * at;
             if bits << shift >> shift != bits {
                 return Ok(Length::Endless);
             }
@@ -193,6 +147,7 @@ impl<R: BufRead> Rows<R> {
                 return Ok(Length::Bytes(number));
             }
         }
+
         Ok(Length::Endless)
     }
 
@@ -212,7 +167,7 @@ impl<R: BufRead> Rows<R> {
     }
 }
 
-/// What a varint in the file is.
+/// Varint in the file: complete, cut, or too long.
 enum Length {
     Bytes(u64),
     /// The file ended before it.
@@ -225,7 +180,7 @@ enum Length {
 
 /// Where a row is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct RowPlace {
     /// Its number.
     pub(super) row: u64,
     /// Where its bytes begin.

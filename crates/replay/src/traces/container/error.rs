@@ -2,14 +2,15 @@
 
 use std::io;
 
-use super::container::Family;
+use super::limits::Family;
 use crate::engines::context::NoCommitHash;
 use crate::error::Class;
 
 /// The result of reading or writing a trace.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A trace cannot be read or written. Rows are counted from 0, offsets in bytes from the start of the file.
+/// A trace cannot be read or written. Rows are counted from 0, offsets in bytes from the start of
+/// the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,7 +19,7 @@ pub enum Error {
     Read {
         /// Where it was to be read.
         offset: u64,
-        /// What the system said.
+        /// Answer of the system.
         source: io::Error,
     },
     /// The output cannot be written.
@@ -26,13 +27,13 @@ pub enum Error {
     Write {
         /// The row that was to be written.
         row: u64,
-        /// What the system said.
+        /// Answer of the system.
         source: io::Error,
     },
     /// The file is too short to be a trace.
     #[error(
         "{bytes} bytes are no trace: magic and version alone have {}",
-        super::container::PREAMBLE_BYTES
+        super::limits::PREAMBLE_BYTES
     )]
     TooShort {
         /// Bytes of the file.
@@ -47,10 +48,7 @@ pub enum Error {
         found: [u8; 8],
     },
     /// The version is another one than is known here.
-    #[error(
-        "version {found} of traces of {family} is not known, only {}",
-        super::container::VERSION
-    )]
+    #[error("version {found} of traces of {family} is not known, only {}", super::limits::VERSION)]
     UnknownVersion {
         /// The family.
         family: Family,
@@ -62,7 +60,7 @@ pub enum Error {
     Header {
         /// Where it begins.
         offset: u64,
-        /// What is wrong with it.
+        /// The rule that it breaks.
         what: Malformed,
     },
     /// The trace ends inside a row. Those before it are whole.
@@ -80,12 +78,12 @@ pub enum Error {
         row: u64,
         /// Where the bytes stand that are wrong.
         offset: u64,
-        /// What is wrong with them.
+        /// The rule that they break.
         what: Malformed,
     },
 }
 
-/// What is wrong with a row or a header.
+/// Rule that a row or a header breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -104,13 +102,13 @@ pub enum Malformed {
     /// No row, event or variant has this tag.
     #[error("no {kind} has tag {tag}")]
     Tag {
-        /// Of what.
+        /// Kind of the item.
         kind: &'static str,
         /// The tag.
         tag: u8,
     },
     /// Directories lie in each other deeper than in any context.
-    #[error("a tree is deeper than {} directories", super::events::DEPTH_MAX)]
+    #[error("a tree is deeper than {} directories", super::limits::DEPTH_MAX)]
     Depth,
     /// The hash of a commit is none.
     #[error(transparent)]

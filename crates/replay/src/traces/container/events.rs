@@ -1,4 +1,4 @@
-//! What the events of both families of Octez are made of.
+//! Parts of the events of both families of Octez.
 //!
 //! The two number the operations on trees alike, but for listing, which only raw traces have:
 //!
@@ -18,9 +18,7 @@
 
 use super::codes::{Decode, Encode, Input, Key, List, Output};
 use super::error::Malformed;
-
-/// Most directories that lie in each other in a raw tree; real ones have less than 20.
-pub(super) const DEPTH_MAX: u32 = 64;
+use super::limits::DEPTH_MAX;
 
 type Result<T> = std::result::Result<T, Malformed>;
 
@@ -100,7 +98,7 @@ impl Encode for Order {
     }
 }
 
-/// What a tree is.
+/// Kind of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeKind {
     /// A directory.
@@ -260,7 +258,8 @@ impl<'a, T: Decode<'a>> Decode<'a> for Listing<T> {
     }
 }
 
-/// An operation on a tree. Trees and contexts are `T`; what was found is `F`, and a hash `H`, as far as they are recorded.
+/// An operation on a tree. Trees and contexts are `T`; what was found is `F`, and a hash `H`, as
+/// far as they are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     missing_docs,
@@ -308,6 +307,7 @@ where
     if has_list && tag == LIST_TAG {
         return Ok(Op::List(input.read()?));
     }
+
     let op = match tag - u8::from(has_list && tag > LIST_TAG) {
         0 => Op::Empty { context: input.read()?, to: input.read()? },
         1 => Op::OfValue { context: input.read()?, value: input.read()?, to: input.read()? },
@@ -337,6 +337,7 @@ where
         19 => Op::FoldEnd { count: input.number()? },
         _ => return Err(Malformed::Tag { kind: "operation on a tree", tag }),
     };
+
     Ok(op)
 }
 
@@ -350,6 +351,7 @@ impl<T: Encode> Encode for TreeOperation<'_, T, bool, ()> {
                 part.encode(out);
             }
         };
+
         match self {
             Op::Empty { context, to } => put(0, &[context, to]),
             Op::OfValue { context, value, to } => put(1, &[context, value, to]),

@@ -9,19 +9,21 @@
 //! | 4, 5, 6 | find, mem, mem-tree | key, whether it was there, scoped context |
 //! | 7 | commit | scoped hash, date (i64), message, list of scoped parents, scoped context |
 //!
-//! Contexts are numbers (i64); 0 is the empty tree and is there from the start. Hashes are texts. Keys are physical.
+//! Contexts are numbers (i64); 0 is the empty tree and is there from the start. Hashes are texts.
+//! Keys are physical.
 
 use std::io::{BufRead, Write};
 
 use super::codes::{Decode, Input, Key, List, Output, Scoped};
-use super::container::{Family, Rows, RowsWriter};
+use super::container::{Rows, RowsWriter};
 use super::error::{Malformed, Result};
+use super::limits::Family;
 use crate::engines::context::{CommitHash, Steps};
 
 /// A context of the trace.
 pub type ContextId = i64;
 
-/// What is asked of a path.
+/// Question about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
     /// For the value.
@@ -62,6 +64,7 @@ impl<'a> Decode<'a> for Operation<'a> {
             let (key, answer) = input.read()?;
             Ok(Self::Ask { question, key, answer, context: input.read()? })
         };
+
         match input.u8()? {
             0 => Ok(Self::Checkout { commit: input.read()?, context: input.read()? }),
             1 => {
@@ -98,7 +101,9 @@ impl<R: BufRead> Operations<R> {
     /// Reads what stands before the operations.
     ///
     /// # Errors
-    /// [`TooShort`](super::Error::TooShort), [`Magic`](super::Error::Magic), [`UnknownVersion`](super::Error::UnknownVersion), [`Header`](super::Error::Header), [`Read`](super::Error::Read).
+    /// [`TooShort`](super::Error::TooShort), [`Magic`](super::Error::Magic),
+    /// [`UnknownVersion`](super::Error::UnknownVersion), [`Header`](super::Error::Header),
+    /// [`Read`](super::Error::Read).
     pub fn open(input: R) -> Result<Self> {
         let (rows, header) = Rows::open(input, Family::Irmin)?;
         rows.header(&header, |_| Ok(()))?;
@@ -108,7 +113,8 @@ impl<R: BufRead> Operations<R> {
     /// Reads the next operation; `None` at the end.
     ///
     /// # Errors
-    /// [`TruncatedTrace`](super::Error::TruncatedTrace), [`Malformed`](super::Error::Malformed), [`Read`](super::Error::Read); reading ends with it.
+    /// [`TruncatedTrace`](super::Error::TruncatedTrace), [`Malformed`](super::Error::Malformed),
+    /// [`Read`](super::Error::Read); reading ends with it.
     pub fn next_operation(&mut self) -> Result<Option<Operation<'_>>> {
         self.rows.decode()
     }
@@ -226,6 +232,7 @@ impl<W: Write> Recorder<W> {
             Question::Mem => 5,
             Question::MemTree => 6,
         };
+
         self.write(tag, |row| {
             put_path(row, path);
             row.u8(u8::from(answer));

@@ -1,18 +1,19 @@
 //! The events of raw traces of Octez: one in a row. The header is empty.
 //!
-//! Trees and contexts are numbers without a scope. What was found is recorded as it is or, if it is long, by its MD5.
-//! What touches the store has the times of its start and end.
+//! Trees and contexts are numbers without a scope. What was found is recorded as it is or, if it is
+//! long, by its MD5. What touches the store has the times of its start and end.
 
 use std::io::BufRead;
 
 use super::codes::{Decode, Input, Key, List};
-use super::container::{Family, Rows};
+use super::container::Rows;
 use super::error::{Malformed, Result};
 use super::events::{Fold, Listing, Status, TreeOperation, tree_operation};
+use super::limits::Family;
 
-/// What a look-up has found.
+/// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum Lookup<'a> {
     /// This value.
     Value(&'a [u8]),
     /// A value of this MD5.
@@ -32,7 +33,7 @@ pub struct Times {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[expect(missing_docs, reason = "named as where it was recorded; `to` is what is made")]
 pub enum Event<'a> {
-    Tree(TreeOperation<'a, u64, Option<Found<'a>>, &'a [u8]>),
+    Tree(TreeOperation<'a, u64, Option<Lookup<'a>>, &'a [u8]>),
     FindTree {
         context: u64,
         key: Key<'a>,
@@ -68,7 +69,7 @@ pub enum Event<'a> {
     Find {
         context: u64,
         key: Key<'a>,
-        found: Option<Found<'a>>,
+        found: Option<Lookup<'a>>,
     },
     GetProtocol {
         context: u64,
@@ -220,7 +221,7 @@ pub enum Event<'a> {
     Split,
 }
 
-impl<'a> Decode<'a> for Found<'a> {
+impl<'a> Decode<'a> for Lookup<'a> {
     fn decode(input: &mut Input<'a>) -> std::result::Result<Self, Malformed> {
         match input.u8()? {
             0 => Ok(Self::Value(input.read()?)),
@@ -343,7 +344,8 @@ impl<'a> Event<'a> {
                 Ok(Self::Checkout { commit, to, times: input.read()? })
             }
             28 => {
-                let (commit, to) = (input.read()?, made(input)?);
+                let commit = input.read()?;
+                let to = made(input)?;
                 Ok(Self::CheckoutExn { commit, to, times: input.read()? })
             }
             29 => Ok(Self::Close),
@@ -394,7 +396,9 @@ impl<R: BufRead> Events<R> {
     /// Reads what stands before the events.
     ///
     /// # Errors
-    /// [`TooShort`](super::Error::TooShort), [`Magic`](super::Error::Magic), [`UnknownVersion`](super::Error::UnknownVersion), [`Header`](super::Error::Header), [`Read`](super::Error::Read).
+    /// [`TooShort`](super::Error::TooShort), [`Magic`](super::Error::Magic),
+    /// [`UnknownVersion`](super::Error::UnknownVersion), [`Header`](super::Error::Header),
+    /// [`Read`](super::Error::Read).
     pub fn open(input: R) -> Result<Self> {
         let (rows, header) = Rows::open(input, Family::Raw)?;
         rows.header(&header, |_| Ok(()))?;
@@ -404,7 +408,8 @@ impl<R: BufRead> Events<R> {
     /// Reads the next event; `None` at the end.
     ///
     /// # Errors
-    /// [`TruncatedTrace`](super::Error::TruncatedTrace), [`Malformed`](super::Error::Malformed), [`Read`](super::Error::Read); reading ends with it.
+    /// [`TruncatedTrace`](super::Error::TruncatedTrace), [`Malformed`](super::Error::Malformed),
+    /// [`Read`](super::Error::Read); reading ends with it.
     pub fn next_event(&mut self) -> Result<Option<Event<'_>>> {
         self.rows.decode()
     }

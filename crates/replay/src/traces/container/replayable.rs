@@ -6,21 +6,22 @@
 //! | number, string | level and hash of the last block |
 //! | number | blocks |
 //!
-//! A row is nine numbers, see [`Statistics`], an array of events, and whether the context was patched. Events are
-//! numbered, see [`Event`]; trees and contexts are numbers with a scope. Keys are those of users, without `data`:
-//! [`physical`](super::physical) makes paths of them.
+//! A row is nine numbers, see [`Statistics`], an array of events, and whether the context was
+//! patched. Events are numbered, see [`Event`]; trees and contexts are numbers with a scope. Keys
+//! are those of users, without `data`: [`physical`](super::physical) makes paths of them.
 
 use std::io::{BufRead, Write};
 
 use super::codes::{Decode, Encode, Input, Items, Key, List, Output, Scoped};
-use super::container::{Family, Rows, RowsWriter};
+use super::container::{Rows, RowsWriter};
 use super::error::{Malformed, Result};
 use super::events::{Fold, Status, TreeOperation, tree_operation};
+use super::limits::Family;
 
 /// A tree or a context: its number, and whether it occurs for the last time.
 pub type Tracker = Scoped<u64>;
 
-/// What the trace says of itself.
+/// Header of the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Level and hash of the block that the first one follows; `None` if that is the first of all.
@@ -31,7 +32,7 @@ pub struct Header {
     pub block_count: u64,
 }
 
-/// What is said of a block.
+/// Statistics of a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as where it was recorded")]
 pub struct Statistics {
@@ -52,7 +53,7 @@ pub struct Statistics {
 /// A block: its events stay in the bytes of its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block<'a> {
-    /// What is said of it.
+    /// Statistics of the block.
     pub statistics: Statistics,
     events: List<'a, Event<'a>>,
     /// Whether the context was patched in it.
@@ -273,7 +274,9 @@ impl<R: BufRead> Blocks<R> {
     /// Reads what stands before the blocks.
     ///
     /// # Errors
-    /// [`TooShort`](super::Error::TooShort), [`Magic`](super::Error::Magic), [`UnknownVersion`](super::Error::UnknownVersion), [`Header`](super::Error::Header), [`Read`](super::Error::Read).
+    /// [`TooShort`](super::Error::TooShort), [`Magic`](super::Error::Magic),
+    /// [`UnknownVersion`](super::Error::UnknownVersion), [`Header`](super::Error::Header),
+    /// [`Read`](super::Error::Read).
     pub fn open(input: R) -> Result<Self> {
         let (rows, header) = Rows::open(input, Family::Replayable)?;
         let owned = |(level, hash): (u64, &[u8])| (level, hash.to_vec());
@@ -286,7 +289,7 @@ impl<R: BufRead> Blocks<R> {
         Ok(Self { rows, header })
     }
 
-    /// What the trace says of itself.
+    /// Header of the trace.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
@@ -295,7 +298,8 @@ impl<R: BufRead> Blocks<R> {
     /// Reads the next block, every event of it; `None` at the end.
     ///
     /// # Errors
-    /// [`TruncatedTrace`](super::Error::TruncatedTrace), [`Malformed`](super::Error::Malformed), [`Read`](super::Error::Read); reading ends with it.
+    /// [`TruncatedTrace`](super::Error::TruncatedTrace), [`Malformed`](super::Error::Malformed),
+    /// [`Read`](super::Error::Read); reading ends with it.
     pub fn next_block(&mut self) -> Result<Option<Block<'_>>> {
         self.rows.decode()
     }
@@ -323,6 +327,7 @@ impl Encode for Event<'_> {
                 part.encode(out);
             }
         };
+
         match self {
             Self::Tree(operation) => put(0, &[operation]),
             Self::FindTree { context, key, to } => put(1, &[context, key, to]),
@@ -420,11 +425,13 @@ impl<W: Write> Recorder<W> {
             out.number(*level);
             out.string(hash);
         };
+
         header.initial.is_some().encode(&mut out);
         header.initial.iter().for_each(|initial| pair(initial, &mut out));
         pair(&header.last, &mut out);
         out.number(header.block_count);
         let rows = RowsWriter::with_header(output, Family::Replayable, &out.0)?;
+
         Ok(Self { rows, events: EventsBuf::default() })
     }
 

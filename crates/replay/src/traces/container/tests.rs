@@ -1,6 +1,7 @@
 //! Traces of all families, whole, cut and hostile.
 //!
-//! The bytes of every event are written here by hand, field by field, beside what they must be read as.
+//! The bytes of every event are written here by hand, field by field, beside what they must be read
+//! as.
 
 use std::fmt::Debug;
 
@@ -43,7 +44,7 @@ fn path(text: &str) -> StepsBuf {
     text.split('/').map(str::as_bytes).collect()
 }
 
-/// What is read of a trace: each row as text, and what ended it.
+/// Reads a trace: each row as text, and the error at its end.
 fn read_irmin(bytes: &[u8]) -> (Vec<String>, Option<Error>) {
     let mut rows = Vec::new();
     let mut trace = match Operations::open(bytes) {
@@ -293,7 +294,7 @@ fn one_row(family: Family, row: &[u8]) -> Vec<u8> {
     rows.finish().unwrap()
 }
 
-/// What is wrong with a row, and at which of its bytes.
+/// Returns the broken rule of a row, with the offset in the row.
 fn wrong(end: Option<Error>) -> (u64, Malformed) {
     match end {
         Some(Error::Malformed { row: 0, offset, what }) => (offset - 14, what),
@@ -334,7 +335,8 @@ fn a_length_that_no_row_has_is_refused_without_reading_it() {
         matches!(end, Some(Error::Malformed { row: 0, offset: 13, what }) if what == too_long),
         "{end:?}"
     );
-    // As long as can be, and not there: what is read is what there is.
+    // The longest length with no bytes behind it: the reader takes no more memory than the file has
+    // bytes.
     let cut = [&start[..13], &[0x80, 0x80, 0x80, 0x20, 1]].concat();
     let (_, end) = read_irmin(&cut);
     assert!(matches!(end, Some(Error::TruncatedTrace { row: 0, offset: 13 })), "{end:?}");
@@ -416,7 +418,8 @@ fn coded(tag: u8, operands: &[&[u8]]) -> Vec<u8> {
     [&[tag], operands.concat().as_slice()].concat()
 }
 
-/// The operations on trees that both families have, but for listing: operands, and what is read in short.
+/// The operations on trees that both families have, but for listing: operands, and what is read in
+/// short.
 ///
 /// `tree` codes a tree of some number, `found` what was found (something), `hash` a hash.
 fn tree_operations(tree: &dyn Fn(u8) -> Vec<u8>, found: &[u8], hash: &[u8]) -> Vec<Vec<u8>> {
@@ -773,7 +776,7 @@ fn name_of(text: &str) -> String {
 
 #[test]
 fn every_event_of_a_raw_trace_is_read() {
-    use raw::{Event, Events, Found, Times};
+    use raw::{Event, Events, Lookup, Times};
     let trace = raw_trace();
     let mut events = Events::open(trace.as_slice()).unwrap();
     let mut names = Vec::new();
@@ -782,7 +785,7 @@ fn every_event_of_a_raw_trace_is_read() {
         match names.len() {
             5 => assert!(matches!(
                 event,
-                Event::Tree(TreeOperation::Find { tree: 1, found: Some(Found::Md5(b"55")), .. })
+                Event::Tree(TreeOperation::Find { tree: 1, found: Some(Lookup::Md5(b"55")), .. })
             )),
             20 => assert_eq!(
                 event,
@@ -794,7 +797,7 @@ fn every_event_of_a_raw_trace_is_read() {
                     count: 4
                 }))
             ),
-            30 => assert!(matches!(event, Event::Find { found: Some(Found::Value(b"v")), .. })),
+            30 => assert!(matches!(event, Event::Find { found: Some(Lookup::Value(b"v")), .. })),
             33 => assert!(matches!(event, Event::MerkleTree { has_raw_leaves: true, .. })),
             47 => assert_eq!(event, Event::Checkout { commit: b"hh", to: Some(2), times }),
             54 => assert_eq!(event, Event::CommitGenesisEnd { commit: Some(b"hh"), at: 1.0 }),

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::record::Dialect;
+use super::dialect::Dialect;
 use crate::error::Class;
 
 /// The result of reading or writing a trace.
@@ -17,7 +17,7 @@ pub enum Error {
     Read {
         /// The record that was to be read.
         record: u64,
-        /// What the system said.
+        /// Answer of the system.
         source: io::Error,
     },
     /// The output cannot be written.
@@ -25,7 +25,7 @@ pub enum Error {
     Write {
         /// The record that was to be written.
         record: u64,
-        /// What the system said.
+        /// Answer of the system.
         source: io::Error,
     },
     /// The trace ends inside a record. Those before it are whole.
@@ -47,7 +47,7 @@ pub enum Error {
     Malformed {
         /// The record.
         record: u64,
-        /// What is wrong with it.
+        /// The rule that it breaks.
         what: Malformed,
     },
     /// No dialect reads the first records: this is no trace, or it is damaged.
@@ -76,7 +76,7 @@ pub enum Error {
     },
 }
 
-/// What is wrong with the body of a record.
+/// Rule that the body of a record breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {

@@ -1,8 +1,9 @@
 //! One operation of a trace: what its bytes mean in each dialect.
 //!
-//! A body is a tag and a payload. *Text* stands for a key as the 52 characters that users know it by (`Co…`): a length as
-//! varint and base58 of a prefix of two bytes, the 32 bytes of the key and four of a checksum. A varint has seven bits in
-//! a byte, lowest first, the eighth says that another one follows. A result is a byte, 0 for no and any other for yes.
+//! A body is a tag and a payload. *Text* stands for a key as the 52 characters that users know it
+//! by (`Co…`): a length as varint and base58 of a prefix of two bytes, the 32 bytes of the key and
+//! four of a checksum. A varint has seven bits in a byte, lowest first, the eighth says that
+//! another one follows. A result is a byte, 0 for no and any other for yes.
 //!
 //! | operation | migration | mirage | recorder | payload of the first two        | payload of the recorder |
 //! |-----------|-----------|--------|----------|---------------------------------|-------------------------|
@@ -15,15 +16,15 @@
 //! | ro-find   |           | 5      |          | text, result                    |                         |
 //! | remove    | 4, ours   |        |          | text                            |                         |
 //!
-//! Offset (i64, big-endian), length (varint) and kind (a byte) are the value: its 13 bytes are offset, length as i32 and
-//! kind, all big-endian. The recorder has key and value as they are, 32 and 13 bytes, or as strings, each behind its
-//! length as varint; keys can be text then, too. It records no results.
-
-use std::fmt;
+//! Offset (i64, big-endian), length (varint) and kind (a byte) are the value: its 13 bytes are
+//! offset, length as i32 and kind, all big-endian. The recorder has key and value as they are, 32
+//! and 13 bytes, or as strings, each behind its length as varint; keys can be text then, too. It
+//! records no results.
 
 use bitcoin::base58;
 use terrane::io::bytes::{Overrun, Reader};
 
+use super::dialect::{Dialect, Kind};
 use super::error::Malformed;
 
 /// Bytes of a key.
@@ -32,79 +33,11 @@ pub const KEY_BYTES: usize = 32;
 /// Bytes of a value.
 pub const VALUE_BYTES: usize = 13;
 
-/// What stands before a key in its text, so that the text begins with `Co`.
+/// Prefix of a key in its text, which makes the text begin with `Co`.
 const TEXT_PREFIX: [u8; 2] = [79, 199];
 
 /// Characters of the text of a key.
 const TEXT_CHARS: usize = 52;
-
-/// Which program a trace is from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    /// Traces of the migration of cactus, and our own.
-    Migration,
-    /// Traces of the benchmark of mirage/index.
-    Mirage,
-    /// What cactus itself records, keys and values of fixed sizes.
-    Recorder,
-    /// What cactus itself records, keys and values as strings.
-    RecorderStrings,
-}
-
-impl Dialect {
-    /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::Migration, Self::Mirage, Self::Recorder, Self::RecorderStrings];
-
-    /// The name that options and reports have.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Migration => "migration",
-            Self::Mirage => "mirage",
-            Self::Recorder => "recorder",
-            Self::RecorderStrings => "recorder-strings",
-        }
-    }
-
-    /// The operations in the order of their tags, from 0 on.
-    fn kinds(self) -> &'static [Kind] {
-        match self {
-            Self::Migration => &[Kind::Flush, Kind::Mem, Kind::Find, Kind::Add, Kind::Remove],
-            Self::Mirage => &[
-                Kind::Clear,
-                Kind::Flush,
-                Kind::Mem,
-                Kind::Find,
-                Kind::RoMem,
-                Kind::RoFind,
-                Kind::Add,
-            ],
-            Self::Recorder | Self::RecorderStrings => {
-                &[Kind::Add, Kind::Find, Kind::Mem, Kind::Flush]
-            }
-        }
-    }
-}
-
-impl fmt::Display for Dialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// An operation without its operands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Flush,
-    Clear,
-    Mem,
-    Find,
-    RoMem,
-    RoFind,
-    Add,
-    Remove,
-}
 
 /// An operation on an index. `expected` is whether the key was there, where that was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,9 +51,9 @@ pub enum Op {
     Mem { key: [u8; KEY_BYTES], expected: Option<bool> },
     /// Look a key up.
     Find { key: [u8; KEY_BYTES], expected: Option<bool> },
-    /// As `Mem`, of a reader beside the writer.
+    /// `Mem` of a reader beside the writer.
     RoMem { key: [u8; KEY_BYTES], expected: Option<bool> },
-    /// As `Find`, of a reader beside the writer.
+    /// `Find` of a reader beside the writer.
     RoFind { key: [u8; KEY_BYTES], expected: Option<bool> },
     /// Insert or replace.
     Add { key: [u8; KEY_BYTES], value: [u8; VALUE_BYTES] },
@@ -134,6 +67,7 @@ impl Op {
         let mut input = Reader::new(body);
         let tag = input.u8()?;
         let kind = *dialect.kinds().get(usize::from(tag)).ok_or(Malformed::Tag(tag))?;
+
         let op = match kind {
             Kind::Flush => Self::Flush,
             Kind::Clear => Self::Clear,
@@ -156,6 +90,7 @@ impl Op {
                 }
             }
         };
+
         match input.rest().len() {
             0 => Ok(op),
             bytes => Err(Malformed::Excess(bytes)),
@@ -188,6 +123,7 @@ impl Op {
             Self::Remove { key } => put_key(&mut out, 4, key),
             Self::Clear | Self::RoMem { .. } | Self::RoFind { .. } => return None,
         }
+
         Some(out)
     }
 }
@@ -213,6 +149,7 @@ pub(super) fn varint(input: &mut Reader<'_>) -> Result<u64, Malformed> {
             return Ok(number);
         }
     }
+
     Err(Malformed::Number)
 }
 
@@ -234,6 +171,7 @@ fn key(dialect: Dialect, input: &mut Reader<'_>) -> Result<[u8; KEY_BYTES], Malf
         Dialect::Recorder => input.take(KEY_BYTES)?,
         Dialect::RecorderStrings | Dialect::Migration | Dialect::Mirage => string(input)?,
     };
+
     match (dialect, bytes.len()) {
         (Dialect::Migration | Dialect::Mirage | Dialect::RecorderStrings, TEXT_CHARS) => {
             key_of_text(bytes)

@@ -34,16 +34,21 @@ const PARTS: [u8; 11] = [0, 0, 0, 0, 0, 0, 1, 2, 0xAC, 0x02, 66];
 
 /// A trace in each dialect, with every operation that it has, and what it means.
 fn samples() -> Vec<(Dialect, Vec<u8>, Vec<Op>)> {
-    let (key, text) = (KEY, text(KEY));
+    let key = KEY;
+    let text = text(KEY);
     let answered = |byte| [text.as_slice(), &[byte]].concat();
-    let (no, yes, other) = (answered(0), answered(1), answered(9));
+    let no = answered(0);
+    let yes = answered(1);
+    let other = answered(9);
     let add = [text.as_slice(), &PARTS].concat();
     let raw = [KEY.as_slice(), &VALUE].concat();
+
     let strings = [&[32][..], &KEY, &[13], &VALUE].concat();
     let prefixed = [&[32][..], &KEY].concat();
     let found = |expected| Op::Find { key, expected };
     let member = |expected| Op::Mem { key, expected };
     let added = Op::Add { key, value: VALUE };
+
     vec![
         (
             Dialect::Migration,
@@ -125,7 +130,7 @@ fn a_trace_that_is_cut_gives_its_whole_records_and_then_says_where() {
                 "{dialect}, {cut} bytes: {error}"
             );
             assert!(trace.next().is_none());
-            // The same if the dialect is to be found out first, and that is possible.
+            // A detected dialect gives the same records, where detection is possible.
             if let Ok(mut trace) = Trace::detect(&bytes[..cut])
                 && trace.dialect() == dialect
             {
@@ -168,6 +173,7 @@ fn what_is_wrong_with_a_record_is_said() {
     let mut no_text = text(KEY);
     no_text[20] = 0xFF;
     let short_key = [[51].as_slice(), &text(KEY)[1..52]].concat();
+
     // Another prefix of the same length: such texts begin with other letters.
     let other = bitcoin::base58::encode_check(&[&[79, 200][..], &KEY].concat());
     let other = [&[52], other.as_bytes()].concat();
@@ -184,6 +190,7 @@ fn what_is_wrong_with_a_record_is_said() {
         (3, &endless, Malformed::Number),
         (3, &too_long, Malformed::Number),
     ];
+
     for (tag, payload, expected) in cases {
         let bytes = [trace(&[(0, &[])]), trace(&[(tag, payload)])].concat();
         let error = read(&bytes, Dialect::Migration).unwrap_err();
@@ -192,6 +199,7 @@ fn what_is_wrong_with_a_record_is_said() {
             "{error}"
         );
     }
+
     let value = [&[32][..], &KEY, &[12], &VALUE[..12]].concat();
     let error = read(&trace(&[(0, &value)]), Dialect::RecorderStrings).unwrap_err();
     assert!(matches!(error, Error::Malformed { what: Malformed::ValueLength(12), .. }), "{error}");
@@ -226,6 +234,7 @@ fn a_dialect_that_cannot_be_told_is_asked_for() {
         ),
         "{error}"
     );
+
     // One more record decides it.
     let bytes = [bytes, trace(&[(3, &question)])].concat();
     assert_eq!(Trace::detect(bytes.as_slice()).unwrap().dialect(), Dialect::Mirage);
@@ -234,12 +243,14 @@ fn a_dialect_that_cannot_be_told_is_asked_for() {
     assert!(matches!(error, Error::UnknownDialect { record: 1 }), "{error}");
     let mut empty = Trace::detect(&[][..]).unwrap();
     assert_eq!(empty.dialect(), Dialect::Migration);
+
     assert!(empty.next().is_none());
 }
 
 #[test]
 fn what_the_recorder_writes_is_read_as_it_was() {
-    let (key, other) = (KEY, [200; KEY_BYTES]);
+    let key = KEY;
+    let other = [200; KEY_BYTES];
     let mut longest = VALUE;
     longest[8..12].copy_from_slice(&[0x7F, 0xFF, 0xFF, 0xFF]);
     let ops = [
@@ -251,12 +262,14 @@ fn what_the_recorder_writes_is_read_as_it_was() {
         Op::Remove { key },
         Op::Flush,
     ];
+
     let mut recorder = Recorder::new(Vec::new());
     for op in &ops {
         recorder.record(op).unwrap();
     }
     let mut negative = VALUE;
     negative[8] = 0x80;
+
     for op in [
         Op::Clear,
         Op::RoMem { key, expected: Some(true) },
@@ -268,6 +281,7 @@ fn what_the_recorder_writes_is_read_as_it_was() {
         let error = recorder.record(&op).unwrap_err();
         assert!(matches!(error, Error::Unwritable { record: 7 }), "{error}");
     }
+
     let bytes = recorder.finish().unwrap();
     assert_eq!(read(&bytes, Dialect::Migration).unwrap(), ops);
     assert_eq!(Trace::detect(bytes.as_slice()).unwrap().dialect(), Dialect::Migration);
@@ -281,6 +295,7 @@ fn an_input_or_output_that_fails_says_at_which_record() {
             Err(std::io::Error::other("broken"))
         }
     }
+
     impl Write for Broken {
         fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
             Err(std::io::Error::other("broken"))
@@ -289,12 +304,14 @@ fn an_input_or_output_that_fails_says_at_which_record() {
             Ok(())
         }
     }
+
     let bytes = trace(&[(0, &[])]);
     let mut trace = Trace::new(bytes.as_slice().chain(Broken), Dialect::Migration);
     assert_eq!(trace.next().unwrap().unwrap(), Op::Flush);
     let error = trace.next().unwrap().unwrap_err();
     assert!(matches!(error, Error::Read { record: 1, .. }), "{error}");
     let error = Recorder::new(Broken).record(&Op::Flush).unwrap_err();
+
     assert!(matches!(error, Error::Write { record: 0, .. }), "{error}");
 }
 

@@ -24,13 +24,13 @@ pub enum Error {
         block: u64,
         /// The row.
         row: u64,
-        /// What was asked.
+        /// The question.
         kind: &'static str,
-        /// Of which path.
+        /// Path of the question.
         path: String,
-        /// What the trace says.
+        /// Answer in the trace.
         expected: bool,
-        /// What the engine says.
+        /// Answer of the engine.
         found: bool,
     },
     /// The hash of a commit is not the recorded one.

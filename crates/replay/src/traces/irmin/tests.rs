@@ -1,4 +1,5 @@
-//! Replays over the engine in memory, whose commits are numbers, and over one that gives them hashes of our choice.
+//! Replays over the engine in memory, whose commits are numbers, and over one that gives them
+//! hashes of our choice.
 
 use super::*;
 use crate::engines::context::HASH_BYTES;
@@ -54,7 +55,8 @@ fn path(text: &str) -> StepsBuf {
     text.split('/').map(str::as_bytes).collect()
 }
 
-/// What the trace calls its commit of this number; the engine that claims hashes calls its own ones so, from 0 on.
+/// Hash of the trace's commit of this number. The engine that claims hashes names its commits like
+/// this, from 0 on.
 fn hash(number: u8) -> CommitHash {
     let mut hash = [0; HASH_BYTES];
     hash[0] = number;
@@ -86,7 +88,8 @@ fn commit(
     trace.commit((made, parents), (9, b"m"), of).unwrap();
 }
 
-/// Two children of one commit, which go on beside each other and are asked for what the other one has.
+/// Two children of one commit, which go on beside each other and are asked for what the other one
+/// has.
 fn forked() -> Vec<u8> {
     record(|trace| {
         add(trace, "data/a", keep(0), keep(1));
@@ -119,6 +122,7 @@ fn the_published_trace_is_replayed_up_to_its_cut_row() {
     assert_eq!((report.counts, report.counts.total()), (counts, 6));
     assert_eq!((report.checks_passed, report.truncated_at), (2, Some(296)));
     assert_eq!((report.blocks.report().ops, report.commits.report().ops), (1, 1));
+
     // With as many commits as there are, the cut row is not looked at.
     let mut engine = MemoryContexts::new();
     let report = run(&trace, &mut engine, Some(1)).unwrap();
@@ -126,6 +130,7 @@ fn the_published_trace_is_replayed_up_to_its_cut_row() {
     let mut context = engine.checkout(&report.last_commit.unwrap()).unwrap().unwrap();
     let mut value = Vec::new();
     assert!(context.find(path("data/version").steps(), &mut value).unwrap());
+
     assert_eq!(value, b"genesis");
 }
 
@@ -140,6 +145,7 @@ fn a_wrong_hash_stops_the_replay_unless_hashes_are_ignored() {
         }
         other => panic!("{other:?}"),
     }
+
     let options = Options { ignores_hashes: true, ..Options::default() };
     let report = replay(trace.as_slice(), &mut Claiming::default(), &options, &mut Silent);
     assert_eq!(report.unwrap().last_commit, Some(hash(0)));
@@ -159,11 +165,13 @@ fn contexts_and_commits_fork_and_are_forgotten() {
         commits: 3,
         ..Counts::default()
     };
+
     let report = in_memory(&trace).unwrap();
     assert_eq!((report.counts, report.checks_passed), (expected, 7));
     let report = run(&trace, &mut Claiming::default(), None).unwrap();
     assert_eq!((report.counts, report.checks_passed), (expected, 10));
     assert_eq!(report.last_commit, Some(hash(2)));
+
     for until in 0..4 {
         let report = run(&trace, &mut MemoryContexts::new(), Some(until)).unwrap();
         assert_eq!(report.counts.commits, until.min(3));
@@ -198,6 +206,7 @@ fn what_was_never_made_or_is_forgotten_cannot_be_used() {
         let error = in_memory(&record(write)).unwrap_err();
         assert_eq!((error.to_string(), error.class()), (message.to_owned(), Class::Input));
     };
+
     let no = |number, row| format!("block 0, row {row}: the trace has no context {number} here");
     check(&|trace| add(trace, "a", keep(1), keep(2)), &no(1, 0));
     check(&|trace| ask(trace, Question::Mem, "a", false, keep(-1)), &no(-1, 0));
@@ -209,6 +218,7 @@ fn what_was_never_made_or_is_forgotten_cannot_be_used() {
             ask(trace, Question::Mem, "a", true, last(1));
         }
     };
+
     check(&forgotten(keep), &no(1, 2));
     check(&forgotten(last), &no(1, 1));
     let absent = |block, row| {
@@ -217,6 +227,7 @@ fn what_was_never_made_or_is_forgotten_cannot_be_used() {
             hash(7)
         )
     };
+
     check(&|trace| trace.checkout(keep(hash(7)), keep(1)).unwrap(), &absent(0, 0));
     check(&|trace| commit(trace, keep(hash(0)), &[keep(hash(7))], keep(0)), &absent(0, 0));
     let twice = |trace: &mut Out| {
@@ -224,13 +235,15 @@ fn what_was_never_made_or_is_forgotten_cannot_be_used() {
         trace.checkout(last(hash(7)), keep(1)).unwrap();
         trace.checkout(keep(hash(7)), keep(1)).unwrap();
     };
+
     check(&twice, &absent(1, 2));
 }
 
 #[test]
 fn a_copy_of_what_is_absent_is_a_failed_check() {
     let trace = record(|trace| {
-        let (source, target) = (path("a/b"), path("c"));
+        let source = path("a/b");
+        let target = path("c");
         trace.copy((source.steps(), target.steps()), (keep(0), keep(1))).unwrap();
     });
     let error = in_memory(&trace).unwrap_err();
@@ -295,6 +308,7 @@ fn a_damaged_row_stops_the_replay_after_the_rows_before_it() {
     assert!(in_memory(&trace[..cut]).unwrap().truncated_at.is_some());
     let row = trace.len() - 9;
     trace[row] = 7;
+
     match in_memory(&trace) {
         Err(error @ Error::Trace(container::Error::Malformed { row: 17, .. })) => {
             assert_eq!(error.class(), Class::Input);

@@ -14,7 +14,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Where in a trace something is. Blocks and events are counted from 0, events in their block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct EventPlace {
     /// The block.
     pub block: u64,
     /// Its level in the chain; none of traces that do not say.
@@ -23,7 +23,7 @@ pub struct Place {
     pub event: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EventPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { block, level, event } = self;
         match level {
@@ -44,29 +44,29 @@ pub enum Error {
     #[error("{place}: {source}")]
     Store {
         /// Where.
-        place: Place,
-        /// What it says.
+        place: EventPlace,
+        /// Its text.
         source: EngineError,
     },
     /// The store's answer is not the recorded one.
     #[error("{place}: {question} {path:?}: recorded {expected}, found {found}")]
     ResultMismatch {
         /// Where.
-        place: Place,
-        /// What was asked.
+        place: EventPlace,
+        /// The question.
         question: &'static str,
-        /// Of which path.
+        /// Path of the question.
         path: String,
-        /// What the trace says.
+        /// Answer in the trace.
         expected: bool,
-        /// What the store says.
+        /// Answer of the store.
         found: bool,
     },
     /// A fold visits more, or less, than when the trace was recorded.
     #[error("{place}: a fold visits {} than when it was recorded", if *.is_more { "more" } else { "less" })]
     FoldMismatch {
         /// Where.
-        place: Place,
+        place: EventPlace,
         /// Whether it visits more.
         is_more: bool,
     },
@@ -74,7 +74,7 @@ pub enum Error {
     #[error("{place}: commit {got}, recorded {expected}")]
     HashMismatch {
         /// Where.
-        place: Place,
+        place: EventPlace,
         /// The recorded hash.
         expected: CommitHash,
         /// The store's hash.
@@ -84,7 +84,7 @@ pub enum Error {
     #[error("{place}: the trace has no {kind} {number} here")]
     Unknown {
         /// Where.
-        place: Place,
+        place: EventPlace,
         /// `context` or `tree`.
         kind: &'static str,
         /// Its number.
@@ -97,7 +97,7 @@ pub enum Error {
     )]
     UnknownCommit {
         /// Where.
-        place: Place,
+        place: EventPlace,
         /// Its hash in the trace.
         commit: String,
     },
@@ -105,8 +105,8 @@ pub enum Error {
     #[error("{place}: {what}")]
     Unexpected {
         /// Where.
-        place: Place,
-        /// What is wrong.
+        place: EventPlace,
+        /// The rule that is broken.
         what: &'static str,
     },
     /// The monitor asked to stop.
@@ -135,15 +135,15 @@ impl Error {
 /// The place is set by who knows it.
 impl From<context::Error> for Error {
     fn from(error: context::Error) -> Self {
-        Self::Store { place: Place::default(), source: error.into() }
+        Self::Store { place: EventPlace::default(), source: error.into() }
     }
 }
 
 impl Error {
-    /// The same, of an event: errors of the store do not know theirs.
-    pub(super) fn at(self, here: Place) -> Self {
+    /// Returns the error with its place: errors of the store do not know it.
+    pub(super) fn at(self, here: EventPlace) -> Self {
         match self {
-            Self::Store { place, source } if place == Place::default() => {
+            Self::Store { place, source } if place == EventPlace::default() => {
                 Self::Store { place: here, source }
             }
             other => other,

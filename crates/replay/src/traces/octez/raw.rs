@@ -1,8 +1,10 @@
-//! Raw traces, made replayable block by block: what replayable traces have no event for is left out.
+//! Raw traces, made replayable block by block: what replayable traces have no event for is left
+//! out.
 //!
-//! A block is all events up to a commit and with it; what follows the last commit is not executed. Left out are, beside what
-//! the recorder did not handle, changes of branches, proofs, synchronisation, questions for what a commit says of itself, the
-//! first commits of test chains, and lists, of which the trace does not say where; what is made by them is not there later. A
+//! A block is all events up to a commit and with it; what follows the last commit is not executed.
+//! Left out are, beside what the recorder did not handle, changes of branches, proofs,
+//! synchronisation, questions for what a commit says of itself, the first commits of test chains,
+//! and lists, of which the trace does not say where; what is made by them is not there later. A
 //! checkout that found nothing becomes a question for the commit.
 
 use std::io::BufRead;
@@ -12,7 +14,7 @@ use terrane::context::Store;
 
 use super::{Operation, Replay, Result, truncated};
 use crate::monitor::Monitor;
-use crate::traces::container::raw::{self, Events, Found};
+use crate::traces::container::raw::{self, Events, Lookup};
 use crate::traces::container::replayable::{Event, EventsBuf, MadeCommit, Tracker, UsedCommit};
 use crate::traces::container::{self, Fold, Scoped, TreeOperation};
 use crate::traces::irmin::{Options, Report};
@@ -22,7 +24,7 @@ use crate::traces::irmin::{Options, Report};
 /// Cost: memory of two blocks, with the contexts and trees made in them.
 ///
 /// # Errors
-/// As [`replay`](super::replay).
+/// Those of [`replay`](super::replay).
 pub fn replay(
     input: impl BufRead,
     store: &Store,
@@ -34,6 +36,7 @@ pub fn replay(
     let mut events = EventsBuf::default();
     let mut last_block = Numbers::default();
     let start = Instant::now();
+
     while options.until.is_none_or(|until| replay.place.block < until) {
         let block_start = Instant::now();
         match read_block(&mut trace, &mut events) {
@@ -49,6 +52,7 @@ pub fn replay(
         replay.report.blocks.record(block_start.elapsed());
         replay.ended_block(options.collection, options.until, monitor)?;
     }
+
     replay.report.wall_s = start.elapsed().as_secs_f64();
     Ok(replay.report)
 }
@@ -67,10 +71,11 @@ fn read_block<R: BufRead>(
             }
         }
     }
+
     Ok(false)
 }
 
-/// What was there at the end of a block.
+/// Objects alive at the end of a block.
 #[derive(Default)]
 struct Numbers {
     contexts: Vec<u64>,
@@ -187,7 +192,7 @@ fn change(event: raw::Event<'_>) -> Option<Event<'_>> {
     })
 }
 
-/// What concerns the store.
+/// Returns the event of the store that a raw event is, if the store executes it.
 fn store_event(event: raw::Event<'_>) -> Option<Event<'_>> {
     use raw::Event as Raw;
     Some(match event {
@@ -216,7 +221,7 @@ fn store_event(event: raw::Event<'_>) -> Option<Event<'_>> {
 }
 
 fn tree_operation<'a>(
-    operation: TreeOperation<'a, u64, Option<Found<'a>>, &'a [u8]>,
+    operation: TreeOperation<'a, u64, Option<Lookup<'a>>, &'a [u8]>,
 ) -> Option<Operation<'a>> {
     use TreeOperation as Op;
     Some(match operation {

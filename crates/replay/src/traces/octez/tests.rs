@@ -1,8 +1,9 @@
 //! Traces that are made here, replayed into stores in memory.
 //!
-//! Goal: every event is executed and every recorded answer compared; what the trace says wrong, or leaves out, is told with its
-//! place. Method: a scene records what it does to a store, with the answers and hashes of that store, and is replayed into
-//! another one; then single answers and events are changed.
+//! Goal: every event is executed and every recorded answer compared; what the trace says wrong, or
+//! leaves out, is told with its place. Method: a scene records what it does to a store, with the
+//! answers and hashes of that store, and is replayed into another one; then single answers and
+//! events are changed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -108,6 +109,7 @@ fn a_chain_is_begun_patched_and_gone_on_with() {
         let hash = store.hash_tezos(&context, 10, "m").to_base58();
         hash.into_bytes()
     };
+
     let a_b = key("a/b");
     // Hashes of the chain are raw or texts.
     let protocol = base58::encode_check(&[&[2, 170], PROTOCOL.as_slice()].concat()).into_bytes();
@@ -141,21 +143,25 @@ fn a_chain_is_begun_patched_and_gone_on_with() {
             Event::Gc { commit: used(&second) },
         ],
     ];
+
     let target = empty_store();
     let report = run_on(&target, &trace(&blocks)).unwrap();
     assert_eq!(report.last_commit.unwrap().to_string().into_bytes(), second);
     assert_eq!((report.counts.commits, report.transactions), (2, Some(6)));
+
     // Two hashes, and two questions for commits.
     assert_eq!(report.checks_passed, 4);
     assert_eq!((report.blocks.report().ops, report.collections.report().ops), (2, 1));
     assert_eq!(target.head(ChainId(CHAIN)), None);
     assert!(!target.exists(&first_hash(&first)).unwrap(), "it was collected");
+
     // A running test chain is another status.
     let running =
         Status::Running { chain: &CHAIN, genesis: &[1; 32], protocol: &PROTOCOL, expiration: 77 };
     blocks[1][12] = Event::AddTestChain { context: last(6), status: running, to: keep(7) };
     run(&blocks).unwrap();
     blocks[1][13] = Event::AddTestChain { context: last(7), status: running, to: keep(8) };
+
     match run(&blocks) {
         Err(error @ Error::HashMismatch { .. }) => {
             assert!(error.to_string().starts_with("block 1 (level 101), event 15: commit Co"));
@@ -163,6 +169,7 @@ fn a_chain_is_begun_patched_and_gone_on_with() {
         }
         other => panic!("{other:?}"),
     }
+
     // Unless they are ignored; the trace's name then stands for what was made.
     let options = Options { ignores_hashes: true, ..Options::default() };
     let report = replay(trace(&blocks).as_slice(), &empty_store(), &options, &mut Silent).unwrap();
@@ -179,6 +186,7 @@ fn tree_events(keys: &[KeyBuf; 4]) -> Vec<Event<'_>> {
     let tree = |operation| Event::Tree(operation);
     // A directory with `s` = "v" and an empty one, which is not kept.
     let raw = RawTree::decoded(&[1, 2, 1, b's', 0, 1, b'v', 1, b't', 1, 0]);
+
     vec![
         Event::Mem { context: keep(1), key: a_b.key(), answer: true },
         Event::Mem { context: keep(1), key: a.key(), answer: false },
@@ -240,17 +248,21 @@ fn operations_on_trees_are_executed_and_every_wrong_answer_is_found() {
         context.add(&path("a/b/s"), *b"v").unwrap();
         empty_store().hash_tezos(&context, 11, "").to_base58().into_bytes()
     };
-    let (keys, a_b) = (keys(), key("a/b"));
+
+    let keys = keys();
+    let a_b = key("a/b");
     let mut block = vec![Event::Checkout { commit: used(&first), to: keep(1) }];
     block.extend(tree_events(&keys));
     let commit = Event::Commit { time: 11, message: None, context: last(3), commit: made(&hash) };
     block.push(commit);
     let mut blocks = vec![genesis_block(&first, &a_b, 1), block];
     let report = run(&blocks).unwrap();
+
     assert_eq!(report.last_commit.unwrap().to_string().into_bytes(), hash);
     let counts = report.counts;
     assert_eq!((counts.mems, counts.mem_trees, counts.finds), (3, 4, 2));
     assert_eq!((counts.find_trees, counts.add_trees, counts.removes), (4, 3, 2));
+
     let mut wrong = 0;
     for at in 0..blocks[1].len() {
         let right = blocks[1][at];
@@ -283,7 +295,7 @@ fn operations_on_trees_are_executed_and_every_wrong_answer_is_found() {
         };
         match run(&blocks) {
             Err(error @ Error::ResultMismatch { place, .. }) => {
-                assert_eq!(place, Place { block: 1, level: Some(101), event: at as u64 });
+                assert_eq!(place, EventPlace { block: 1, level: Some(101), event: at as u64 });
                 assert_eq!(error.class(), Class::Check);
             }
             other => panic!("{right:?}: {other:?}"),
@@ -291,6 +303,7 @@ fn operations_on_trees_are_executed_and_every_wrong_answer_is_found() {
         blocks[1][at] = right;
         wrong += 1;
     }
+
     assert_eq!(wrong, 22);
 }
 
@@ -302,6 +315,7 @@ fn folds(keys: &[KeyBuf; 4]) -> Vec<Event<'_>> {
     let visit =
         |tree| [Event::FoldEnter { tree: last(tree) }, Event::FoldExit { tree: last(tree) }];
     let mut events = vec![Event::FoldStart(fold(None, keep(1), root.key()))];
+
     // The root, with a fold of its tree in it, then `a`, with a question.
     events.extend([
         Event::FoldEnter { tree: keep(1) },
@@ -315,12 +329,14 @@ fn folds(keys: &[KeyBuf; 4]) -> Vec<Event<'_>> {
         Event::Tree(TreeOperation::Mem { tree: keep(3), key: b.key(), answer: true }),
         Event::FoldExit { tree: last(3) },
     ]);
+
     events.extend(visit(4));
     events.push(Event::FoldEnd);
-    // Of a value, and of what is absent, nothing is visited.
+    // A fold over a value, or over an absent path, visits nothing.
     for at in [a_b, b] {
         events.extend([Event::FoldStart(fold(None, keep(1), at.key())), Event::FoldEnd]);
     }
+
     for (kind, visits) in [
         (DepthKind::Eq, 1),
         (DepthKind::Ge, 2),
@@ -333,6 +349,7 @@ fn folds(keys: &[KeyBuf; 4]) -> Vec<Event<'_>> {
         (0..visits).for_each(|_| events.extend(visit(9)));
         events.push(Event::FoldEnd);
     }
+
     events
 }
 
@@ -346,11 +363,13 @@ fn failing<'a>(blocks: &[Vec<Event<'a>>; 2], change: impl FnOnce(&mut Vec<Event<
 #[test]
 fn folds_nest_and_visit_what_was_recorded() {
     let (first, _) = genesis();
-    let (keys, a_b) = (keys(), key("a/b"));
+    let keys = keys();
+    let a_b = key("a/b");
     let mut block = vec![Event::Checkout { commit: used(&first), to: keep(1) }];
     block.extend(folds(&keys));
     let blocks = [genesis_block(&first, &a_b, 1), block];
     let report = run(&blocks).unwrap();
+
     // Nine folds and two questions, and the hash.
     assert_eq!((report.counts.folds, report.checks_passed), (9, 12));
     // The last visit of the outer fold is left out, or there is one more.
@@ -360,23 +379,28 @@ fn folds_nest_and_visit_what_was_recorded() {
         error.to_string(),
         "block 1 (level 101), event 12: a fold visits more than when it was recorded"
     );
+
     let error = failing(&blocks, |block| {
         let visit = [block[12], block[13]];
         block.splice(14..14, visit);
     });
+
     assert!(matches!(error, Error::FoldMismatch { is_more: false, .. }), "{error}");
     assert_eq!(error.class(), Class::Check);
     let error = failing(&blocks, |block| block.truncate(6));
     assert_eq!(error.to_string(), "block 1 (level 101), event 6: the block ends in a fold");
     assert_eq!(error.class(), Class::Input);
+
     // An event of no fold, where only those of one can be; in a visit it is welcome.
     for at in [2, 4, 7, 12, 14] {
         let error = failing(&blocks, |block| block.insert(at, Event::Split));
         assert!(error.to_string().contains("outside of a visit"), "{at}: {error}");
     }
+
     let mut longer = blocks.clone();
     longer[1].insert(8, Event::Split);
     run(&longer).unwrap();
+
     for event in [Event::FoldEnd, blocks[1][2], blocks[1][4]] {
         let error = failing(&blocks, |block| block.push(event));
         assert!(error.to_string().contains("outside of one"), "{error}");
@@ -386,15 +410,20 @@ fn folds_nest_and_visit_what_was_recorded() {
 #[test]
 fn folds_that_nest_without_end_are_refused() {
     let (first, _) = genesis();
-    let (root, a_b) = (key(""), key("a/b"));
+    let root = key("");
+    let a_b = key("a/b");
     let fold = Fold { depth: None, order: Order::Undefined, of: keep(1), key: root.key() };
     let mut block = vec![Event::Checkout { commit: used(&first), to: keep(1) }];
     for _ in 0..100_000 {
         block.extend([Event::FoldStart(fold), Event::FoldEnter { tree: keep(1) }]);
     }
+
     let error = run(&[genesis_block(&first, &a_b, 1), block]).unwrap_err();
     assert!(error.to_string().contains("too deep"), "{error}");
-    assert!(matches!(error, Error::Unexpected { place: Place { event: 129, .. }, .. }), "{error}");
+    assert!(
+        matches!(error, Error::Unexpected { place: EventPlace { event: 129, .. }, .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -409,6 +438,7 @@ fn what_was_never_made_or_is_forgotten_cannot_be_used() {
         assert_eq!(error.class(), Class::Input);
         assert!(error.to_string().contains(message), "{error}");
     };
+
     let mem = |context| Event::Mem { context, key: a_b.key(), answer: true };
     check(&[mem(keep(2))], "event 1: the trace has no context 2 here");
     check(&[mem(last(1)), mem(keep(1))], "event 2: the trace has no context 1 here");
@@ -417,12 +447,14 @@ fn what_was_never_made_or_is_forgotten_cannot_be_used() {
     let find = |to| Event::FindTree { context: keep(1), key: a_b.key(), to: Some(to) };
     check(&[find(last(5)), kind(keep(5))], "event 2: the trace has no tree 5 here");
     check(&[Event::Checkout { commit: used(&[3; 32]), to: keep(2) }], "no commit Co");
+
     check(&[Event::Checkout { commit: used(b"what"), to: keep(2) }], "no commit what in the store");
     check(&[Event::AddProtocol { context: keep(1), hash: b"short", to: keep(2) }], "is none");
     check(&[Event::CommitGenesisEnd { commit: made(&first) }], "no first commit");
     check(&[Event::PatchContextEnter { context: keep(3) }], "no first commit");
     let long = KeyBuf::new([[b'x'; 256].as_slice()]);
     let add = Event::Add { context: keep(1), key: long.key(), value: b"", to: keep(2) };
+
     check(&[add], "event 1: a step of 256 bytes");
 }
 
@@ -434,15 +466,18 @@ fn a_cut_tail_is_left_out_and_replays_end_where_they_are_told_to() {
     let blocks = [genesis_block(&first, &a_b, 1), vec![checkout], vec![checkout]];
     let whole = trace(&blocks);
     let two = trace(&blocks[..2]).len();
+
     for length in two + 1..whole.len() {
         let report = run_on(&empty_store(), &whole[..length]).unwrap();
         assert_eq!((report.truncated_at, report.counts.checkouts), (Some(two as u64), 1));
     }
+
     for until in 0..5 {
         let options = Options { until: Some(until), ..Options::default() };
         let report = replay(whole.as_slice(), &empty_store(), &options, &mut Silent).unwrap();
         assert_eq!(report.blocks.report().ops, until.min(3));
     }
+
     let mut damaged = whole;
     damaged[two + 12] = 99;
     let error = run_on(&empty_store(), &damaged).unwrap_err();
@@ -462,7 +497,8 @@ fn random_block(
         let at: Vec<&[u8]> = steps.steps().iter().collect();
         let key = KeyBuf::new(at.iter().copied());
         let value = vec![rng.below(256) as u8; rng.below(70) as usize];
-        let (from, to) = (last(now), keep(now + 1));
+        let from = last(now);
+        let to = keep(now + 1);
         match rng.below(7) {
             0 | 1 => {
                 context.add(&at, value.as_slice()).unwrap();
@@ -501,6 +537,7 @@ fn random_block(
             }
         }
     }
+
     // The commit uses the last one.
     let same = Event::AddProtocol { context: last(now), hash: &PROTOCOL, to: keep(1_000) };
     context.set_protocol(&PROTOCOL).unwrap();
@@ -513,7 +550,8 @@ fn a_recorded_history_gives_the_same_hashes() {
         let header = Header { initial: None, last: (0, Vec::new()), block_count: 20 };
         let mut recorder = Recorder::new(Vec::new(), &header).unwrap();
         let source = empty_store();
-        let (chain, mut commits) = (ChainId(CHAIN), Vec::new());
+        let chain = ChainId(CHAIN);
+        let mut commits = Vec::new();
         let hash = source.commit_genesis(chain, 0, &PROTOCOL, |_| Ok(())).unwrap();
         recorder.event(&Event::CommitGenesisStart { chain: &CHAIN, time: 0, protocol: &PROTOCOL });
         let text = hash.to_base58().into_bytes();
@@ -527,7 +565,8 @@ fn a_recorded_history_gives_the_same_hashes() {
             let mut context = source.checkout_tezos(&parent).unwrap().unwrap();
             random_block(rng, &mut context, &mut recorder);
             let hash = source.commit_tezos(&context, time, "").unwrap();
-            let (context, text) = (last(1_000), hash.to_base58().into_bytes());
+            let context = last(1_000);
+            let text = hash.to_base58().into_bytes();
             let commit = made(&text);
             recorder.event(&Event::Commit { time, message: None, context, commit });
             recorder.end_block(&Statistics::default(), false).unwrap();
@@ -562,16 +601,19 @@ fn a_raw_trace_is_executed_without_what_it_does_not_tell() {
             RawRow::Find { context: 77, key: key("x"), found: None },
         ]
     };
+
     let run = |trace: &[u8]| replay_raw(trace, &empty_store(), &Options::default(), &mut Silent);
     let trace = raw_trace_of(&rows(&second));
     let report = run(&trace).unwrap();
     assert_eq!(report.last_commit.unwrap().to_string(), second);
     assert_eq!((report.counts.commits, report.counts.finds, report.transactions), (2, 2, None));
+
     // Two finds, two hashes, and the commit that is not there.
     assert_eq!(report.checks_passed, 5);
     let report = run(&trace[..trace.len() - 1]).unwrap();
     assert!(report.truncated_at.is_some() && report.counts.commits == 2);
     let wrong = CommitHash([9; 32]).to_string();
     let error = run(&raw_trace_of(&rows(&wrong))).unwrap_err();
+
     assert!(error.to_string().starts_with("block 1, event 5: commit Co"), "{error}");
 }

@@ -29,7 +29,7 @@ const READER_BYTES: usize = 64 << 20;
 const FILL_PERCENT: u32 = 90;
 
 impl BtreeMap {
-    pub(in super::super) fn make(dir: &Path, memory_budget: u64) -> Result<Self> {
+    pub(in super::super) fn create(dir: &Path, memory_budget: u64) -> Result<Self> {
         let disk = counted_disk(dir)?;
         let memory = usize::try_from(memory_budget).unwrap_or(usize::MAX);
         let config = Config::fixed(KEY_BYTES, VALUE_BYTES).with_memory(memory);
@@ -73,11 +73,13 @@ impl Map for BtreeMap {
                 IndexReader::open(self.disk.clone(), &self.dir, &config)?
             }
         };
+
         if std::mem::take(&mut self.is_behind) {
             reader.sync()?;
         }
         let found = reader.find(key)?;
         self.reader = Some(reader);
+
         Ok(found)
     }
 

@@ -16,7 +16,7 @@ const LOADED_ENTRIES: usize = 100_000;
 pub(in super::super) struct LmdbMap(Lmdb);
 
 impl LmdbMap {
-    pub(in super::super) fn make(dir: &Path) -> Result<Self> {
+    pub(in super::super) fn create(dir: &Path) -> Result<Self> {
         std::fs::create_dir_all(dir).map_err(|error| Error::io(dir, error))?;
         Ok(Self(Lmdb::open(dir)?))
     }

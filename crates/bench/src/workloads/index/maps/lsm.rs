@@ -1,7 +1,7 @@
 //! A named table of a Terrane store as a map of the workloads.
 //!
-//! A batch is a commit that is in the log and not synced, a flush syncs the log. Pages are read past the page cache, as
-//! those of the B+tree are.
+//! A batch is a commit that is in the log and not synced, a flush syncs the log. Pages are read
+//! past the page cache, as those of the B+tree are.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(in super::super) struct LsmMap {
 }
 
 impl LsmMap {
-    pub(in super::super) fn make(dir: &Path, memory_budget: u64) -> Result<Self> {
+    pub(in super::super) fn create(dir: &Path, memory_budget: u64) -> Result<Self> {
         let disk = counted_disk(dir)?;
         let options = StoreOptions::default()
             .session(SessionOptions::default().create_dir())

@@ -24,6 +24,7 @@ fn the_first_five_thousand_blocks_give_the_published_set_of_coins() {
     );
     assert_eq!((report.transactions, report.inputs, report.outputs), (5063, 306, 5089));
     assert_eq!((report.utxo_count, report.total_sat), (4782, 24_995_000_000_000));
+
     assert_eq!(
         report.hash_serialized_3,
         "b2c7b4aeacb27c054dfff4eb4dd768015a9609570374fd978ff9083dd52c6959"
@@ -35,8 +36,8 @@ fn undo_key(block: u64) -> Vec<u8> {
     [&[2], block.to_be_bytes().as_slice()].concat()
 }
 
-/// The old values that the undo records of blocks `from..=to` have for keys, from the earliest block
-/// that changed each.
+/// The old values that the undo records of blocks `from..=to` have for keys, from the earliest
+/// block that changed each.
 fn composed(log: &Table, from: u64, to: u64) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
     let mut old = BTreeMap::new();
     for block in (from..=to).rev() {
@@ -54,11 +55,12 @@ fn composed(log: &Table, from: u64, to: u64) -> BTreeMap<Vec<u8>, Option<Vec<u8>
             old.insert(key, (*has_value == 1).then(|| sized(&mut rest)));
         }
     }
+
     old
 }
 
-/// What a block changed is said twice: by its undo record, which is made from what the block asked
-/// for, and by the engine's diff of the states before and after.
+/// Two records of the change of a block agree: its undo record, made from the lookups of the block,
+/// and the engine's diff of the states before and after.
 #[test]
 fn undo_records_between_two_durable_points_compose_to_the_diff_of_their_states() {
     let dir = tempfile::tempdir().unwrap();
@@ -68,12 +70,14 @@ fn undo_records_between_two_durable_points_compose_to_the_diff_of_their_states()
         let report = replay(engine, &[data()], &options, &mut Silent).unwrap();
         assert_eq!(report.height, Some(height));
     }
+
     let session = Session::open(RealDisk::auto(), dir.path(), &SessionOptions::default()).unwrap();
     let label = "terrane replay bitcoin, network bitcoin";
     let open = |name: &str| {
         let name = SnapshotName::new(name).unwrap();
         session.open_snapshot(&name, label).unwrap()
     };
+
     let points = [(1, 99), (2, 499), (3, 999)];
     let log = open("chain-0000000003-999");
     for (older, newer) in

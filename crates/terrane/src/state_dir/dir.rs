@@ -1,8 +1,8 @@
-//! The directory of a radix store, anchored: no call on a name in it follows a symbolic link, or
-//! waits for a FIFO.
+//! Directory of a radix store, anchored: no call on a name in it follows a symbolic link, or waits
+//! for a FIFO.
 //!
-//! Back-ends that take a path open the database by themselves, so that the kind of the database is
-//! looked at before.
+//! Back-ends that take a path open the database by themselves. [`StateDir::check_database`]
+//! therefore looks at the kind of the database before a back-end opens it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,19 +12,31 @@ use rustix::io::Errno;
 use terrane_io::{Access, Disk, LockGuard, OpenMode, RealDisk};
 use terrane_io::{Anchor, EntryKind};
 
-use super::{DATABASE, Error, LOCK, MARKER_BYTES_MAX, Result};
+use super::error::{Error, Result};
 
-/// See the [module](self).
+/// Bytes of a marker at most.
+pub const MARKER_BYTES_MAX: u64 = 65_536;
+
+/// Name of the marker.
+pub(super) const MARKER: &str = "radix-store";
+/// Name of the marker while the store is being created.
+pub(super) const MARKER_NEW: &str = "radix-store.new";
+/// Name of the lock.
+pub(super) const LOCK: &str = "radix-store.lock";
+/// Name of the database, and beginning of the names of the files beside the database.
+pub(super) const DATABASE: &str = "database";
+
+/// Anchored directory of a radix store; see the [module](self).
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct StateDir {
     disk: Arc<dyn Disk>,
-    /// From the root on.
+    /// Absolute path.
     dir: PathBuf,
     _anchor: Box<dyn Anchor>,
 }
 
-impl Place {
-    /// A directory; `None` if there is no such directory.
+impl StateDir {
+    /// Anchors a directory; `None` if there is no such directory.
     ///
     /// # Errors
     /// Those of the system.
@@ -38,7 +50,7 @@ impl Place {
         }
     }
 
-    /// A directory that must be there.
+    /// Anchors a directory that must exist.
     ///
     /// # Errors
     /// [`Error::Absent`], those of the system.
@@ -58,8 +70,8 @@ impl Place {
         self.dir.join(name)
     }
 
-    /// The kind of a name; `None` if there is nothing. A name that cannot be looked at is an
-    /// error, and not missing.
+    /// Returns the kind of a name; `None` if nothing has the name. If the system cannot tell, that
+    /// is an error, and the name does not count as missing.
     pub(super) fn kind(&self, name: &str) -> Result<Option<EntryKind>> {
         Ok(self.disk.kind(&self.path(name))?)
     }
@@ -68,27 +80,32 @@ impl Place {
         Ok(self.kind(name)?.is_some())
     }
 
-    /// The bytes of a marker; `None` if there is none.
+    /// Returns the bytes of a marker; `None` if there is no marker.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it has more than [`MARKER_BYTES_MAX`]; those of the system.
+    /// [`Error::Corrupt`] if the marker has more than [`MARKER_BYTES_MAX`]; those of the system.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let path = self.path(name);
         let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
             Err(error) if error.is_not_found() => return Ok(None),
             file => file?,
         };
+
+        // The bound stands before the allocation: a damaged directory may name a file of any
+        // length.
         let length = file.len()?;
         if length > MARKER_BYTES_MAX {
             let rule = format!("the marker has more than {MARKER_BYTES_MAX} bytes");
             return Err(Error::Corrupt { path, rule });
         }
+
         let mut bytes = vec![0; length as usize];
         file.read_at(&mut bytes, 0)?;
         Ok(Some(bytes))
     }
 
-    /// Makes a file of these bytes, durable but for its name; one of that name is removed first.
+    /// Writes a new file with these bytes and syncs the file. An older file of that name is removed
+    /// first. The name is durable after [`sync`](Self::sync).
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.remove(name)?;
         let file = self.disk.open(&self.path(name), OpenMode::CreateNew, Access::Buffered)?;
@@ -100,7 +117,7 @@ impl Place {
         Ok(self.disk.rename(&self.path(from), &self.path(to))?)
     }
 
-    /// Removes a name, if it is there; of a link the link.
+    /// Removes a name, if it exists. Of a symbolic link, the link goes and its target stays.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         match self.disk.remove(&self.path(name)) {
             Err(error) if !error.is_not_found() => Err(error.into()),
@@ -108,7 +125,7 @@ impl Place {
         }
     }
 
-    /// Removes a name, and what is below it.
+    /// Removes a name, and everything below the name.
     pub(super) fn remove_all(&self, path: &Path, kind: EntryKind) -> Result<()> {
         if kind != EntryKind::Directory {
             return Ok(self.disk.remove(path)?);
@@ -119,7 +136,7 @@ impl Place {
         Ok(self.disk.remove_dir(path)?)
     }
 
-    /// The names in the directory, and what they stand for.
+    /// Lists the names in the directory with their kinds.
     pub(super) fn entries(&self) -> Result<Vec<(String, EntryKind)>> {
         let entries = self.disk.list(&self.dir)?;
         Ok(entries.into_iter().map(|entry| (entry.name, entry.kind)).collect())
@@ -129,12 +146,13 @@ impl Place {
         Ok(self.disk.sync_dir(&self.dir)?)
     }
 
-    /// The lock of the store, for as long as the guard lives.
+    /// Takes the exclusive lock of the store, which the guard holds.
     pub(super) fn lock(&self) -> Result<Box<dyn LockGuard>> {
         self.disk.lock(&self.path(LOCK)).map_err(|error| self.locked(error))
     }
 
-    /// The lock that readers share where they can write nothing; `None` if nobody ever made it.
+    /// Takes the lock shared, as readers do on media that they cannot write; `None` if no writer
+    /// has ever created the lock.
     pub(super) fn lock_shared(&self) -> Result<Option<Box<dyn LockGuard>>> {
         match self.disk.lock_shared(&self.path(LOCK)) {
             Ok(guard) => Ok(Some(guard)),
@@ -150,7 +168,7 @@ impl Place {
         }
     }
 
-    /// Whether this process can write beside the database, and the database itself.
+    /// Whether this process may write the database, and new files beside the database.
     pub(super) fn can_write(&self) -> Result<bool> {
         for path in [&self.dir, &self.path(DATABASE)] {
             match access(path, Right::WRITE_OK) {
@@ -162,7 +180,7 @@ impl Place {
         Ok(true)
     }
 
-    /// Refuses a database that is missing or empty, a link, or anything but a file or a directory.
+    /// Refuses a database that is missing or empty, and one that is neither a file nor a directory.
     pub(super) fn check_database(&self) -> Result<()> {
         let path = self.path(DATABASE);
         let is_empty = match self.kind(DATABASE)? {
@@ -175,10 +193,12 @@ impl Place {
             }
             Some(found) => return Err(terrane_io::Error::WrongKind { path, found }.into()),
         };
+
         if is_empty {
-            // A back-end would make a new database of it.
+            // A back-end would create a new database here, and hide the loss.
             return Err(Error::Corrupt { path, rule: "the database is empty".to_owned() });
         }
+
         Ok(())
     }
 }

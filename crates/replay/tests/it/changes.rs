@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use terrane::kv::Durability;
 use terrane::lsm::StateDigest;
 use terrane::radix::{self, Address, Change, Root, Store};
-use terrane::state_dir::{BackEnd, Opened, Opening, open_database};
+use terrane::state_dir::{BackEnd, OpenOptions, OpenStore, open_database};
 use terrane_replay::changes::{Error, Options, Report, replay, replay_on};
 use terrane_replay::engines::btree::Btree;
 use terrane_replay::engines::context_tables::ContextTables;
@@ -24,6 +24,11 @@ use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Back-ends of this build that keep their data in files.
+fn with_files() -> Vec<BackEnd> {
+    BackEnd::ALL.into_iter().filter(|one| one.has_files() && one.is_built()).collect()
+}
 
 fn digest(model: &Model) -> String {
     let mut digest = StateDigest::default();
@@ -58,7 +63,8 @@ fn draw(rng: &mut ChaCha8Rng, steps: u64, key_min: usize) -> (Vec<String>, Model
         let mut state = before.clone();
         lines.push(format!("begin {block}"));
         for _ in 0..rng.below(12) {
-            let (size, key) = (key_min + rng.index(3), rng.below(32));
+            let size = key_min + rng.index(3);
+            let key = rng.below(32);
             let key = key.to_le_bytes()[..size].to_vec();
             match rng.below(4) {
                 0 | 1 => {
@@ -82,10 +88,11 @@ fn draw(rng: &mut ChaCha8Rng, steps: u64, key_min: usize) -> (Vec<String>, Model
         lines.push(end);
         states.push((block, state));
     }
+
     (lines, states.pop().map(|(_, model)| model).unwrap_or_default())
 }
 
-/// What replays on something.
+/// Replay of some inputs on one engine.
 type Runner = Box<dyn FnOnce(&[PathBuf], &Options) -> Result<Report, Error>>;
 
 fn on_tables(engine: Box<dyn Engine>) -> Runner {
@@ -94,14 +101,16 @@ fn on_tables(engine: Box<dyn Engine>) -> Runner {
 
 /// A radix store; afterwards it has as many versions as blocks hold, and nothing besides.
 fn on_radix(back_end: BackEnd, dir: &Path) -> Runner {
-    let store: Opened = if back_end == BackEnd::Memory {
+    let store: OpenStore = if back_end == BackEnd::Memory {
         let database = open_database(back_end, dir, None, Durability::None).unwrap();
         Store::open(database, &radix::Options::default()).unwrap().into()
     } else {
         let durability = Durability::None;
-        let opening = Opening { back_end: Some(back_end), durability, ..Opening::default() };
+        let opening =
+            OpenOptions { back_end: Some(back_end), durability, ..OpenOptions::default() };
         opening.open_or_create(dir).unwrap()
     };
+
     Box::new(move |paths, options| {
         let ledger = RadixLedger::open(store.clone(), options.keep_versions)?;
         let outcome = replay_on(Box::new(ledger), paths, options, &mut Silent);
@@ -174,7 +183,7 @@ fn a_history_replayed_in_pieces_on_a_context_store_ends_in_the_same_state() {
 
 #[test]
 fn a_history_replayed_in_pieces_on_radix_stores_ends_in_the_same_state() {
-    for back_end in crate::radix::with_files() {
+    for back_end in with_files() {
         let name = format!("a_history_replayed_in_pieces_on_radix_stores: {back_end}");
         in_pieces(&name, 1, |store| on_radix(back_end, store));
     }
@@ -205,7 +214,8 @@ fn a_radix_state_agrees_with_the_model_through_all_rollbacks() {
 #[test]
 fn a_radix_state_goes_back_as_far_as_versions_are_kept() {
     let dir = tempfile::tempdir().unwrap();
-    // Blocks without a change hold no version of their own, and inherit one; the root of block 1 comes back in block 5.
+    // Blocks without a change hold no version of their own, and inherit one; the root of block 1
+    // comes back in block 5.
     let mut lines: Vec<String> =
         ["terrane-changes 1", "begin 1", "put 01 aa", "end"].map(str::to_owned).to_vec();
     let mut block = |number: u64, changes: &[&str]| {
@@ -213,12 +223,14 @@ fn a_radix_state_goes_back_as_far_as_versions_are_kept() {
         lines.extend(changes.iter().map(|&change| change.to_owned()));
         lines.push("end".to_owned());
     };
+
     block(2, &[]);
     block(3, &["put 01 aa"]);
     block(4, &["put 02 bb"]);
     block(5, &["del 02"]);
     block(6, &[]);
     let options = |keep| Options { keep_versions: Some(keep), ..Options::default() };
+
     for (keep, target, back) in [(3, "4", true), (3, "3", false), (4, "3", true), (6, "1", true)] {
         let mut lines = lines.clone();
         lines.push(format!("rollback {target}"));
@@ -269,6 +281,7 @@ fn ranges_with_bounds_that_are_no_addresses_hold() {
         format!("range {full}00 ! n=0 digest={none}"),
         format!("range {full} ! n=1 digest={whole}"),
     ];
+
     let engine = on_radix(BackEnd::Memory, dir.path());
     let report = run(engine, dir.path(), &lines, &Options::default()).unwrap();
     assert_eq!(report.checks_passed, 6);

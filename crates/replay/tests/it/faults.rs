@@ -170,6 +170,7 @@ fn a_failing_call_is_reported_and_costs_nothing_durable() {
 fn a_full_disk_is_the_environments_fault_and_room_mends_it() {
     let case = Case::new(STRAIGHT, lsm);
     let (expected, _) = case.undisturbed();
+
     let mut failed = 0;
     for blocks in 0..64 {
         let disk = SimDisk::new(1);
@@ -181,11 +182,12 @@ fn a_full_disk_is_the_environments_fault_and_room_mends_it() {
         disk.set_plan(FaultPlan::default());
         case.resume(&disk, &expected, &format!("{blocks} blocks of 4 KiB"));
     }
+
     assert!((1..64).contains(&failed), "{failed} of 64 sizes were too small");
 }
 
-/// Only the last directory on the way to a new store had its name synced; the store was gone after a
-/// loss of power although its blocks had been reported as durable.
+/// Only the last directory on the way to a new store had its name synced; the store was gone after
+/// a loss of power although its blocks had been reported as durable.
 #[test]
 fn a_store_is_durable_with_all_the_directories_above_it() {
     let case = Case::new(STRAIGHT, lsm);
