@@ -1,4 +1,4 @@
-//! The tables of recorded benchmark runs in `docs/benchmarks.md`: written anew, or compared with the files.
+//! The tables of recorded benchmark runs in `bench/results/README.md`: written anew, or compared with the files.
 //!
 //! A test of `terrane-bench` does the work, since it can read JSON; so `cargo test` compares them as well.
 
