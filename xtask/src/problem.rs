@@ -19,6 +19,8 @@ pub(crate) enum Rule {
     LargeFile,
     /// 7: nothing that belongs to one machine.
     Machine,
+    /// 8: comments name their thing first and fit the line.
+    Prose,
 }
 
 impl fmt::Display for Rule {
@@ -31,6 +33,7 @@ impl fmt::Display for Rule {
             Self::FormatConstant => "rule 5, format constants",
             Self::LargeFile => "rule 6, large files",
             Self::Machine => "rule 7, machines",
+            Self::Prose => "rule 8, prose",
         })
     }
 }

@@ -5,7 +5,9 @@
 
 mod formats;
 mod lengths;
+mod habits;
 mod modules;
+mod prose;
 mod source;
 mod tracked;
 
@@ -17,6 +19,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
     let files = workspace.files()?;
     let problems = problems(&files);
     println!("{}", lengths::report(&files));
+    println!("{}", habits::report(&files));
     for problem in &problems {
         eprintln!("{problem}");
     }
@@ -28,6 +31,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
 
 fn problems(files: &[File]) -> Vec<Problem> {
     let mut problems: Vec<Problem> = files.iter().flat_map(source::problems).collect();
+    problems.extend(files.iter().flat_map(prose::problems));
     problems.extend(modules::problems(files));
     problems.extend(formats::problems(files));
     problems.extend(files.iter().flat_map(tracked::problems));

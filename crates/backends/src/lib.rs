@@ -1,34 +1,25 @@
-//! What the Merkle stores keep their data in: adapters that give an engine of Terrane the face of a trait of
-//! `terrane-context`, which knows no engine itself, and the rules that every back-end of the radix state keeps.
+//! Back-ends: adapters that give an engine the traits of a crate that knows no engine.
+//!
+//! [`LsmDatabase`], [`BtreeDatabase`], [`lmdb`], [`sqlite`] and [`redis`] are key-value databases
+//! ([`terrane_kv::Database`]) for the radix state; [`BtreeIndexes`] keeps the index of objects of a
+//! context store. Each passes the conformance suite of `terrane_kv`.
 
 #![forbid(unsafe_code)]
 
 // Bottom-up: a module imports only from modules above it.
-mod btree_index;
-mod names;
+mod object_index;
+mod overlay;
 #[cfg(any(feature = "lmdb", feature = "sqlite"))]
 mod own_file;
-#[cfg(any(feature = "lmdb", feature = "sqlite"))]
-mod paging;
-
+mod lsm;
+mod btree;
 #[cfg(feature = "lmdb")]
 pub mod lmdb;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-
-mod engine;
-
-mod lsm;
-
-mod row;
-
-mod btree;
-
-mod reading;
-
 #[cfg(feature = "redis")]
 pub mod redis;
 
 pub use btree::{BtreeDatabase, BtreeOptions};
-pub use btree_index::BtreeIndexes;
 pub use lsm::{LsmDatabase, LsmOptions};
+pub use object_index::BtreeIndexes;

@@ -1,9 +1,9 @@
-//! The files of a back-end that opens them by their names itself: LMDB and SQLite.
+//! Files of back-ends that open them by name themselves: LMDB and SQLite.
 //!
-//! Both lock a file by a second file beside it, whose name follows from the name of the first. A
-//! file that has two names would have two locks, and two writers at once. So the name is resolved
-//! once, when the database is opened, and no file of a database may be a symbolic link, have a
-//! second name (a hard link), or be anything but a regular file.
+//! Both libraries lock a file by a second file whose name follows from the first. A file with two
+//! names would have two locks, and two writers at once. Opening a database therefore resolves the
+//! path once, and refuses a file that is a symbolic link, has a second name (a hard link), or is no
+//! regular file.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +28,7 @@ impl OwnFiles {
         Error::Unsupported { back_end: self.0, option: "path".to_owned(), why }
     }
 
-    /// The one path of a file that may be missing, from the root on and without links.
+    /// The absolute path of a file, without links. The file may be missing.
     ///
     /// # Errors
     /// Those of the system, also if the directory is missing.
@@ -45,8 +45,8 @@ impl OwnFiles {
         Ok(path.file_name().map_or_else(|| dir.clone(), |name| dir.join(name)))
     }
 
-    /// Checks that a file, if it is there, is a regular file with one name. Answers whether it is
-    /// there.
+    /// Checks that a file, if it exists, is a regular file with one name. Returns whether it
+    /// exists.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if it is something else; those of the system.
@@ -55,21 +55,24 @@ impl OwnFiles {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             metadata => metadata.map_err(|error| self.failed("stat", path, &error))?,
         };
+
         if metadata.is_symlink() {
             return Err(self.refused(path, "is a symbolic link: put the file itself in its place"));
         }
         if !metadata.is_file() {
             return Err(self.refused(path, "is not a regular file"));
         }
+
         if metadata.nlink() > 1 {
             let why = "has several names (hard links), of which each would have a lock of its own: make a copy of \
                        its own, as by `cp`, and remove the other name";
             return Err(self.refused(path, why));
         }
+
         Ok(true)
     }
 
-    /// Whether this process may write a file or directory; no, if there is none.
+    /// Whether this process may write a file or directory; `false` if there is none.
     ///
     /// # Errors
     /// Those of the system.

@@ -1,244 +1,67 @@
-//! Redis: a store in the memory of a server, or of one server of a cluster, which may keep a log of it on disk.
+//! Redis back-end: a store in the memory of a server, or of one server of a cluster.
 //!
-//! Needs Redis 7.0 or later. The keys of a store and the scripts that read and change them are described in `script`; all have
-//! one hash tag, so in a cluster **the whole store is in one slot**, thus in the memory of one server.
+//! Needs Redis 7.0 or later. All keys of a store have one hash tag, so in a cluster **the whole
+//! store is in one slot**, in the memory of one server; `script` describes the keys and the
+//! scripts. Begin with `database` and `inner`. Only `tls` knows of certificates.
 //!
-//! * **Atomicity.** A commit is one script, carried out as a whole. A transaction that does not fit into one request is first
-//!   staged beside the store in several, and costs the server its memory twice for that time.
-//! * **One process writes.** Opening takes a lock with a lease, which every use of the store renews; a second process gets
-//!   [`Error::Locked`] until the store is closed or the lease has run out. A process that lets its lease run out goes on if
-//!   nobody has taken the lock meanwhile, and else gets `Locked` from all calls: the server refuses its commits by a fence, so
-//!   nothing that it sent late is carried out. A process that is idle for longer than the lease calls [`Redis::renew`].
-//! * **Snapshots.** Redis keeps the present only. While snapshots live, each commit first reads what it replaces, which then stays
-//!   in this process's memory until the snapshots that need it have ended. Cost: up to two round trips for each table that the
-//!   commit changes, and the memory.
-//! * **Reading beside a writing process**, [`Options::read_only`], takes no lock, and its snapshots promise less: each answer is
-//!   checked to be of the commit that the snapshot was made at, and once another commit has taken place the snapshot answers
-//!   [`Error::Busy`] for good. It never gives an answer of another commit.
-//! * **A lost connection** is made anew. A commit whose answer was lost is looked up by its id: it reports what became of it. Only
-//!   if the server stays away it is [`Error::Unknown`], and the next reader or writer finds out first.
-//! * **A restart that lost commits** (a log that is not synced at each commit, a failover) is noticed by their numbers: all calls
-//!   fail from then on, since what was read before may be gone. Opening anew goes on from what is left.
-//! * **A full memory** (`maxmemory`) is [`Error::StoreFull`]. Transactions that remove at least as many keys as they write pass
-//!   all the same, so that room can be made. A server that may evict keys of any kind is refused at opening.
-//! * **Durability** is the server's: see [`Redis::guarantee`](Database::guarantee), read from its settings when the store is
-//!   opened. It promises nothing about settings that are changed later. While a server writes its log anew it cannot be told
-//!   whether the log was turned on just before and has nothing yet: opening with a durability that needs it waits until that is
-//!   done, for the read timeout at most, and fails with [`Error::Busy`] then.
+//! * **Atomicity.** A commit is one script, which the server executes as a whole. If a transaction
+//!   does not fit into one request, the writer first stages it beside the store in batches;
+//!   meanwhile the server holds it in memory twice.
+//! * **One process writes.** Opening takes a lock with a lease, which every use of the store
+//!   renews. A second process gets [`Error::Locked`] until the store is closed or the lease has run
+//!   out. If the lease runs out, the process goes on unless another process has taken the lock;
+//!   then all calls are `Locked`, and a fence in the server refuses late commits. A process that
+//!   idles for longer than the lease calls [`Redis::renew`].
+//! * **Snapshots.** Redis keeps only the present. While snapshots live, each commit first reads the
+//!   values that it replaces, and this process keeps them until no snapshot needs them. Cost: up to
+//!   two round trips for each table that the commit changes, and the memory.
+//! * **Reading beside a writing process**, [`Options::read_only`], takes no lock, and its snapshots
+//!   promise less. Each answer is checked to be of the snapshot's commit; after another commit the
+//!   snapshot answers [`Error::Busy`] for good. It never mixes two commits.
+//! * **A lost connection** is opened again. The back-end looks a commit without an answer up by its
+//!   id and reports the outcome. Only if the server stays away the commit is [`Error::Unknown`],
+//!   and the next reader or writer finds out first.
+//! * **A restart that lost commits** (a log without a sync at each commit, a failover) shows in the
+//!   numbers of commits. All calls fail from then on, since values read before may be gone. Open
+//!   the store again to go on.
+//! * **A full memory** (`maxmemory`) is [`Error::StoreFull`]. Transactions that remove at least as
+//!   many keys as they write pass, to make room. Opening refuses a server that may evict any key.
+//! * **Durability** is that of the server's settings at opening: see
+//!   [`guarantee`](terrane_kv::Database::guarantee). Later changes of the settings are not seen.
+//!   While a server rewrites its log, it does not tell whether the log already has all commits. If
+//!   the options need durability, opening waits for the end of the rewrite, for the read timeout at
+//!   most, and then fails with [`Error::Busy`].
 //!
-//! Limits: a value has at most `proto-max-bulk-len` and some 256 KiB less than `client-query-buffer-limit` bytes, by default
-//! 256 MiB; more is [`Error::Size`].
+//! Limits: a value has at most `proto-max-bulk-len` bytes and about 256 KiB less than
+//! `client-query-buffer-limit`, by default 256 MiB; a larger value is [`Error::Size`].
 //!
-//! TLS: with the cargo feature `redis-tls`, URLs of the scheme `rediss` are encrypted, and the server's certificate is checked
-//! for the host of the URL. Whom it must come from: [`Options::with_ca_file`]. There are no certificates of clients. Without the
-//! feature such a URL is [`Error::Unsupported`]; a connection is never made without TLS in its place.
+//! TLS: with the cargo feature `redis-tls`, URLs of the scheme `rediss` are encrypted, and the
+//! server's certificate is checked for the host of the URL; [`Options::with_ca_file`] sets the
+//! authorities. Client certificates are not supported. Without the feature such a URL is
+//! [`Error::Unsupported`]; the back-end never falls back to a connection without TLS.
+//!
+//! [`Error::Locked`]: terrane_kv::Error::Locked
+//! [`Error::Busy`]: terrane_kv::Error::Busy
+//! [`Error::Unknown`]: terrane_kv::Error::Unknown
+//! [`Error::StoreFull`]: terrane_kv::Error::StoreFull
+//! [`Error::Size`]: terrane_kv::Error::Size
+//! [`Error::Unsupported`]: terrane_kv::Error::Unsupported
 
-mod trouble;
-
-mod options;
-
-mod script;
-
+// Bottom-up: a module imports only from modules above it; `options` and `tls` know each other.
+mod error;
 mod tls;
-
-mod link;
-
-mod facts;
-
+mod options;
+mod script;
+mod connection;
+mod server_info;
 mod undo;
-
-mod parts;
-
-mod core;
-
+mod batches;
+mod inner;
 mod cursor;
-
 mod reader;
-
 mod writer;
-
+mod database;
 pub mod server;
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-use std::sync::Arc;
-
-use ::redis::{Cmd, Value};
-use terrane_kv::{Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer};
-
-use self::core::Core;
-use self::facts::Facts;
-use self::link::Failure;
-use self::reader::Snapshot;
-use self::trouble::{NAME, bad_reply, unsupported};
-use self::writer::Transaction;
-
-pub use self::options::{Options, PREFIX_CHARS_MAX};
-
-/// An open store in Redis. Readers keep it open; when it and they are gone, the lock is given up.
-#[derive(Debug)]
-pub struct Redis {
-    core: Arc<Core>,
-}
-
-impl Redis {
-    /// Opens the store under the options' prefix, which is made if it is opened for writing and there is none.
-    ///
-    /// Cost: a connection and three round trips.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for options that cannot be honoured, also a durability that the server does not give;
-    /// [`Error::Locked`] while another process has the store open for writing; [`Error::ReadOnly`] for writing on a replica;
-    /// [`Error::Corruption`] if the keys are not those of a store; [`Error::Busy`] and [`Error::BackEnd`] of the server.
-    pub fn open(options: Options) -> Result<Self> {
-        Ok(Self { core: Arc::new(Core::open(options, token())?) })
-    }
-
-    /// Renews the lease of the lock. Whatever uses the store does so when a third of the lease has passed; call this where
-    /// nothing uses it for long. Cost: one round trip.
-    ///
-    /// # Errors
-    /// [`Error::Locked`] if another process has taken the lock, [`Error::ReadOnly`], and those of the server.
-    pub fn renew(&self) -> Result<()> {
-        if self.core.options.read_only {
-            return Err(Error::ReadOnly { back_end: NAME });
-        }
-        self.core.renew()
-    }
-
-    fn admin(&self, call: &'static str, words: &[&[u8]]) -> Result<Value> {
-        let mut command = Cmd::new();
-        for word in words {
-            command.arg(*word);
-        }
-        self.core.link.admin(&command).map_err(|failure| failure.told(call))
-    }
-}
-
-/// A name for this opening that no other has: of random bits, and the process.
-fn token() -> String {
-    let random = || RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}-process-{}", random(), random(), std::process::id())
-}
-
-impl Database for Redis {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    /// Cost: nothing; a round trip when the lease is to be renewed, or for reading only.
-    fn reader(&self) -> Result<Box<dyn Reader + Send>> {
-        Ok(Box::new(Snapshot::new(Arc::clone(&self.core))?))
-    }
-
-    /// Cost: nothing; a round trip when the lease is to be renewed.
-    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
-        Ok(Box::new(Transaction::new(&self.core)?))
-    }
-
-    /// Cost: nothing, since a server that syncs each commit does so before it answers.
-    fn settle(&self, _receipt: Receipt) -> Result<()> {
-        self.core.is_open("settle")
-    }
-
-    /// Nothing is left to do with `appendfsync always`, but to wait where the log was being written anew when the store was
-    /// opened. Without a log (`appendonly no`) the server writes a snapshot of all its databases and answers nobody meanwhile,
-    /// which must take no longer than the read timeout; so must one that it is writing in the background, which is waited for.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] with a log that is not synced at each commit; [`Error::Busy`] where the server is still writing
-    /// after the read timeout.
-    fn sync(&self) -> Result<()> {
-        self.core.is_open("sync")?;
-        let (link, time_max) = (&self.core.link, self.core.options.read_timeout);
-        if self.core.facts.is_always() {
-            return Ok(());
-        }
-        if self.core.facts.syncs_each() {
-            let what = "the server is writing its log anew";
-            return Facts::gather_when(link, time_max, what, Facts::is_always).map(drop);
-        }
-        if self.core.facts.has_log() {
-            return Err(unsupported(
-                "sync",
-                "Redis syncs its log on demand only with appendfsync always",
-            ));
-        }
-        let mut command = Cmd::new();
-        command.arg("SAVE");
-        loop {
-            let what = "the server is writing a snapshot in the background";
-            Facts::gather_when(link, time_max, what, |facts| !facts.is_saving())?;
-            match link.admin(&command) {
-                Ok(_) => break,
-                // One that was begun meanwhile.
-                Err(Failure::Said(_)) if Facts::gather(link)?.is_saving() => {}
-                Err(failure) => return Err(failure.told("SAVE")),
-            }
-        }
-        self.core.count_sync();
-        Ok(())
-    }
-
-    fn guarantee(&self) -> Guarantee {
-        self.core.facts.guarantee()
-    }
-
-    /// The options, and what the server said when the store was opened.
-    fn settings(&self) -> Vec<(&'static str, String)> {
-        let options = &self.core.options;
-        let mut settings = vec![
-            ("servers", self.core.link.address()),
-            ("cluster", options.cluster.to_string()),
-            ("prefix", options.prefix.clone()),
-            ("pool", options.pool.to_string()),
-            ("connect_timeout", format!("{:?}", options.connect_timeout)),
-            ("read_timeout", format!("{:?}", options.read_timeout)),
-            ("write_timeout", format!("{:?}", options.write_timeout)),
-            ("lease", format!("{:?}", options.lease)),
-            ("read_only", options.read_only.to_string()),
-            ("tls", self.core.link.is_tls().to_string()),
-            ("value_bytes_max", self.core.value_bytes_max.to_string()),
-        ];
-        settings.extend(self.core.facts.settings());
-        settings
-    }
-
-    /// Bytes are those of the arguments and answers, without what the protocol adds; syncs are those that confirmed a commit with
-    /// `appendfsync always`, which a server may have shared with others, and those of [`sync`](Database::sync).
-    fn counts(&self) -> Counts {
-        self.core.counts()
-    }
-
-    /// The server's estimate of the memory that the store takes, from samples of its entries. Files are shared with whatever
-    /// else the server keeps and not counted.
-    fn disk_bytes(&self) -> Result<u64> {
-        self.core.is_open("disk_bytes")?;
-        let keys = &self.core.keys;
-        let tables = (0..keys.tables()).flat_map(|table| [keys.values(table), keys.order(table)]);
-        let mut bytes = 0;
-        for key in tables.chain([keys.meta()]) {
-            bytes += match self.admin("MEMORY USAGE", &[b"MEMORY", b"USAGE", &key])? {
-                Value::Nil => 0,
-                Value::Int(bytes) => u64::try_from(bytes).map_err(|_| bad_reply("MEMORY USAGE"))?,
-                _ => return Err(bad_reply("MEMORY USAGE")),
-            };
-        }
-        Ok(bytes)
-    }
-
-    /// Has the server give unused memory back, and begin to write its log anew in the background unless it does already.
-    fn compact(&self) -> Result<()> {
-        self.core.is_open("compact")?;
-        self.admin("MEMORY PURGE", &[b"MEMORY", b"PURGE"])?;
-        let facts = Facts::gather(&self.core.link)?;
-        if facts.has_log() && !facts.is_rewriting_log() {
-            self.admin("BGREWRITEAOF", &[b"BGREWRITEAOF"])?;
-        }
-        Ok(())
-    }
-
-    fn close(&self) -> Result<()> {
-        self.core.close()
-    }
-}
+pub use database::Redis;
+pub use options::{Options, PREFIX_CHARS_MAX};

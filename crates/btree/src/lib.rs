@@ -1,9 +1,11 @@
-//! The B+tree index: an ordered map on disk for one writer and many reader processes, in bounded memory.
+//! The B+tree index: an ordered map on disk for one writer and many reader processes, in bounded
+//! memory.
 //!
-//! An [`Index`] is a directory. Updates go into a log and a buffer in memory; the buffer is drained into the leaves range
-//! by range, so that many updates of one leaf cost one page write; pages are never changed in place, and two superblocks
-//! in turn say which tree is the published one. An [`IndexReader`], in any process, sees what the writer's last flush
-//! had, as of its own last [`sync`](IndexReader::sync).
+//! An [`Index`] is a directory. Updates go into a WAL and a buffer in memory. The writer applies
+//! the buffer to the leaves range by range, so that many updates of one leaf cost one page write.
+//! Pages are never changed in place, and two superblocks in turn publish the tree. An
+//! [`IndexReader`], in any process, sees the writer's last flush as of its own last
+//! [`sync`](IndexReader::sync).
 //!
 //! ```
 //! use terrane_btree::{Config, Index, IndexReader};
@@ -34,7 +36,10 @@
 //! # }
 //! ```
 //!
-//! All I/O goes through [`terrane_io::Disk`]; no thread is started.
+//! All I/O goes through [`terrane_io::Disk`]. The index starts no thread.
+//!
+//! Begin with the folder `index`, or bottom-up: `page`, `pager`, `sort`, `log`, `tree`, `index`,
+//! `check`. Each folder's header says what it may import, its invariants, and what was rejected.
 
 #![forbid(unsafe_code)]
 

@@ -2,61 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-mod args;
-
-mod back_ends;
-
-mod exit;
-
-mod text;
-
-mod literal;
-
-mod output;
-
-mod progress;
-
-mod stream;
-
-mod bench;
-
-mod shape;
-
-mod btree;
-
-mod context;
-
-mod replay;
-
-mod radix;
-
-mod check_radix;
-
+// Bottom-up: a module imports only from modules above it.
+mod ui;
+mod stores;
+mod commands;
 mod inspect;
-
-mod check_context;
-
 mod verify;
-
-mod store;
-
-mod snapshot;
-
-mod versions;
-
-mod source;
-
-mod copy;
-
-mod index;
-
-mod entries;
-
-mod tables;
-
-mod backup;
-
-mod compact;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -65,27 +16,31 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use mimalloc::MiMalloc;
 
-use crate::backup::Backup;
-use crate::bench::Bench;
-use crate::compact::Compact;
-use crate::context::ContextCommand;
-use crate::entries::{Count, Del, Get, Put, Scan};
-use crate::exit::Failure;
-use crate::index::Indexes;
-use crate::inspect::Inspect;
-use crate::radix::RadixCommand;
-use crate::replay::Replay;
-use crate::snapshot::Snapshot;
-use crate::tables::Tables;
-use crate::verify::Verify;
-use crate::versions::Versions;
+use crate::commands::backup::Backup;
+use crate::commands::bench::Bench;
+use crate::commands::compact::Compact;
+use crate::commands::context::ContextCommand;
+use crate::commands::index::Indexes;
+use crate::commands::kv::{Count, Del, Get, Put, Scan};
+use crate::commands::radix::RadixCommand;
+use crate::commands::replay::Replay;
+use crate::commands::snapshot::Snapshot;
+use crate::commands::table::Tables;
+use crate::commands::version::Versions;
+use crate::commands::{
+    backup, bench, compact, context, index, kv, radix, snapshot, table, version,
+};
+use crate::inspect::inspect::Inspect;
+use crate::ui::exit::Failure;
+use crate::ui::{output, progress};
+use crate::verify::verify::Verify;
 
-/// Trees of many small nodes are made and freed for each block.
+/// Replays allocate and free trees of many small nodes for each block.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// An embedded ledger-state store: replay real histories into it, read and write its tables, and look at what is
-/// there.
+/// Embedded ledger-state store: replays real histories, reads and writes tables, inspects and
+/// verifies stores.
 ///
 /// Exit codes: 0 done; 1 a check failed or stored data are damaged; 2 bad usage or bad input; 3 the
 /// environment failed (disk, permission, locked store); 130 after Ctrl-C.
@@ -98,7 +53,8 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/terrane-demo
+  terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat \\
+    --store /tmp/terrane-demo
   terrane inspect /tmp/terrane-demo
   terrane verify /tmp/terrane-demo
   terrane snapshot list --store /tmp/terrane-demo
@@ -107,59 +63,61 @@ Examples:
 
 const REPLAY_EXAMPLE: &str = "\
 Example:
-  terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/terrane-demo";
+  terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat \\
+    --store /tmp/terrane-demo";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Replay a history of blocks, checking the state on the way
+    /// Replays a history of blocks and checks the state on the way
     #[command(subcommand, after_help = REPLAY_EXAMPLE)]
     Replay(Replay),
-    /// Measure the engine with fixed workloads, checking every result
+    /// Measures the engines with fixed workloads and checks every result
     #[command(subcommand, after_help = bench::EXAMPLES)]
     Bench(Bench),
-    /// Say what a file or directory of Terrane is, and what is in it
-    #[command(after_help = inspect::EXAMPLES)]
+    /// Shows what a file or directory of Terrane is, and what it contains
+    #[command(after_help = inspect::inspect::EXAMPLES)]
     Inspect(Inspect),
-    /// Re-read and check everything of a store; repair what can be repaired without loss
-    #[command(after_help = verify::EXAMPLES)]
+    /// Reads and checks everything in a store; repairs what can be repaired without loss
+    #[command(after_help = verify::verify::EXAMPLES)]
     Verify(Verify),
-    /// Write the values of some keys of a table
-    #[command(after_help = entries::GET_EXAMPLES)]
+    /// Prints the values of keys of a table
+    #[command(after_help = kv::GET_EXAMPLES)]
     Get(Get),
-    /// Set the values of some keys of a table, all or none, durably
-    #[command(after_help = entries::PUT_EXAMPLES)]
+    /// Sets the values of keys of a table, atomically and durably
+    #[command(after_help = kv::PUT_EXAMPLES)]
     Put(Put),
-    /// Delete some keys of a table, all or none, durably
-    #[command(after_help = entries::DEL_EXAMPLES)]
+    /// Deletes keys of a table, atomically and durably
+    #[command(after_help = kv::DEL_EXAMPLES)]
     Del(Del),
-    /// Write the entries of a table in the order of their keys
-    #[command(after_help = entries::SCAN_EXAMPLES)]
+    /// Prints the entries of a table in key order
+    #[command(after_help = kv::SCAN_EXAMPLES)]
     Scan(Scan),
-    /// Count the entries of a table
-    #[command(after_help = entries::COUNT_EXAMPLES)]
+    /// Counts the entries of a table
+    #[command(after_help = kv::COUNT_EXAMPLES)]
     Count(Count),
-    /// List, create, fill, rename and drop the named tables of a store
-    #[command(subcommand, after_help = tables::EXAMPLES)]
+    /// Lists, creates, fills, renames and drops the named tables of a store
+    #[command(subcommand, after_help = table::EXAMPLES)]
     Table(Tables),
-    /// Make B+trees of what is elsewhere
+    /// Builds B+trees from tables and from other B+trees
     #[command(subcommand, after_help = index::EXAMPLES)]
     Index(Indexes),
-    /// List, save, rename, delete, export and import the snapshots of a store
+    /// Lists, saves, renames, deletes, exports and imports the snapshots of a store
     #[command(subcommand, after_help = snapshot::EXAMPLES)]
     Snapshot(Snapshot),
-    /// List, retain and release versions of all tables of a store, and go back to one
-    #[command(subcommand, after_help = versions::EXAMPLES)]
+    /// Lists, retains and releases versions of all tables of a store; rolls the store back to a
+    /// version
+    #[command(subcommand, after_help = version::EXAMPLES)]
     Version(Versions),
-    /// Read, compare, prove, export, import and collect the commits of a context store
+    /// Reads, compares, proves, exports, imports and collects the commits of a context store
     #[command(subcommand, after_help = context::EXAMPLES)]
     Context(ContextCommand),
-    /// Read, prune, export, import and prove the versions of a radix store
+    /// Reads, prunes, exports, imports and proves the versions of a radix store
     #[command(subcommand, after_help = radix::EXAMPLES)]
     Radix(RadixCommand),
-    /// Copy a whole store, or what is new since an earlier copy, while it is in use
+    /// Copies a store while it is in use: all of it, or everything new since the last backup
     #[command(after_help = backup::EXAMPLES)]
     Backup(Backup),
-    /// Give back the room that deleted and replaced entries of a store take
+    /// Reclaims the space of deleted and replaced entries of a store
     #[command(after_help = compact::EXAMPLES)]
     Compact(Compact),
 }
@@ -209,7 +167,7 @@ impl Command {
         }
     }
 
-    /// Runs it and returns the exit code.
+    /// Runs the command and returns the exit code.
     fn run(&self) -> Result<u8, Failure> {
         match self {
             Self::Replay(replay) => replay.run().map(|()| 0),
@@ -239,6 +197,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return refuse(&arguments, &error),
     };
+
     match progress::watch(command.name(), command.json()).and_then(|()| command.run()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -248,25 +207,28 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers arguments that are no command: help and version are what was asked for, the rest is bad
-/// usage, told in JSON too if that was asked for.
+/// Answers arguments that are not a command. Help and version were asked for; everything else is
+/// bad usage, reported as JSON too if `--json` is among the arguments.
 fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // Help that nobody reads, as in `terrane --help | head -1`, was still given.
+        // A reader that goes away, as in `terrane --help | head -1`, is no failure.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
+
     let json = arguments.iter().any(|argument| argument == "--json");
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if is_help && !json {
-        // As above.
+        // The reader of help may have gone away, as above.
         let _ = error.print();
         return ExitCode::from(Failure::usage("").code());
     }
+
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
     let failure = Failure::arguments(text);
     output::failure(&named_command(arguments), json, &failure);
+
     ExitCode::from(failure.code())
 }
 
@@ -286,23 +248,90 @@ fn named_command(arguments: &[OsString]) -> String {
 mod tests {
     use super::*;
 
-    /// Columns that help is wrapped at, whatever the terminal.
-    const COLUMNS: usize = 100;
+    /// Widths of terminals for which the tests render help.
+    const WIDTHS: [usize; 5] = [60, 80, 90, 100, 120];
 
-    fn check_help(command: &clap::Command, path: &str) {
-        let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        for line in examples.lines() {
-            let width = line.chars().count();
-            assert!(width <= COLUMNS, "{path}: {width} columns are wrapped once more: {line}");
-        }
-        for command in command.get_subcommands() {
-            check_help(command, &format!("{path} {}", command.get_name()));
+    /// Indentations of prose in long help: of paragraphs, and of the texts of options.
+    const PROSE_INDENTS: [usize; 2] = [0, 10];
+
+    /// Columns of the narrowest terminal in which an example can be copied as one line.
+    const EXAMPLE_COLUMNS: usize = 80;
+
+    /// Calls `visit` with every sub-command, and with its name as the user types it.
+    fn visit_commands(
+        command: &clap::Command,
+        path: &str,
+        visit: &mut dyn FnMut(&clap::Command, &str),
+    ) {
+        visit(command, path);
+        for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+            visit_commands(command, &format!("{path} {}", command.get_name()), visit);
         }
     }
 
-    /// Text that was wrapped by hand at more columns came out with lines of one word.
+    fn visit_all(visit: &mut dyn FnMut(&clap::Command, &str)) {
+        let mut command = Cli::command();
+        command.build();
+        visit_commands(&command, "terrane", visit);
+    }
+
+    /// Returns the text of a line of prose; `None` for headings, lists, defaults and examples.
+    fn prose(line: &str) -> Option<&str> {
+        let text = line.trim_start();
+        let is_prose = PROSE_INDENTS.contains(&(line.len() - text.len()))
+            && !text.is_empty()
+            && !text.ends_with(':')
+            && !["- ", "[", "Usage:"].iter().any(|start| text.starts_with(start));
+        is_prose.then_some(text)
+    }
+
+    /// Returns the first line of `help` that ends although the next word would still fit.
+    fn early_break(help: &str, width: usize) -> Option<&str> {
+        let lines: Vec<&str> = help.lines().collect();
+        let ends_early = |pair: &&[&str]| {
+            let next_word = prose(pair[1]).and_then(|text| text.split(' ').next());
+            match (prose(pair[0]), next_word) {
+                (Some(_), Some(word)) => {
+                    pair[0].chars().count() + 1 + word.chars().count() <= width
+                }
+                _ => false,
+            }
+        };
+        lines.windows(2).find(ends_early).map(|pair| pair[0])
+    }
+
+    /// Paragraphs that were broken by hand were wrapped once more, into lines of one word.
     #[test]
-    fn no_line_of_help_is_wrapped_twice() {
-        check_help(&Cli::command(), "terrane");
+    fn no_paragraph_of_help_is_wrapped_twice() {
+        let mut count = 0;
+        visit_all(&mut |command, path| {
+            count += 1;
+            for width in WIDTHS {
+                let mut command = command.clone().term_width(width);
+                let help = command.render_long_help().to_string();
+                let early = early_break(&help, width);
+                assert_eq!(early, None, "{path} at {width} columns");
+            }
+        });
+        assert!(count > 50, "only {count} commands");
+    }
+
+    #[test]
+    fn early_breaks_are_found() {
+        assert_eq!(early_break("A line that\nwas broken by hand.", 60), Some("A line that"));
+        assert_eq!(early_break("A line that\nwas broken by hand.", 14), None);
+        assert_eq!(early_break("A paragraph.\n\nAnother one.", 60), None);
+    }
+
+    #[test]
+    fn every_command_has_examples_that_can_be_copied() {
+        visit_all(&mut |command, path| {
+            let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(examples.starts_with("Example"), "{path} has no examples");
+            for line in examples.lines().filter(|line| line.starts_with("  ")) {
+                let width = line.chars().count();
+                assert!(width <= EXAMPLE_COLUMNS, "{path}: {width} columns: {line}");
+            }
+        });
     }
 }

@@ -1,4 +1,5 @@
-//! The Merkle context store: versioned trees with the hashes of Tezos, direct pointers and fast commits.
+//! The Merkle context store: versioned trees with the hashes of Tezos, direct pointers and fast
+//! commits.
 
 #![forbid(unsafe_code)]
 

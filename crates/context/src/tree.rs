@@ -1,4 +1,28 @@
-//! Modules of one concept.
+//! Trees: versioned directories and values in memory, loaded lazily, changed copy-on-write, hashed
+//! and encoded by a commit.
+//!
+//! May import `base` and `object`. The tree knows no store: [`node::Source`] is where records come
+//! from, [`encode::Sink`] is where records go to. `pack` and `store` implement both.
+//!
+//! Begin with [`tree`], the public type; then [`node`] (nodes in memory) and [`edit`] (changes of
+//! nodes). A commit runs [`digest`] (hashes, from the leaves up), then [`encode`] (records,
+//! children first).
+//!
+//! Invariants:
+//! - The shape of a directory is a function of its set of steps, never of its history.
+//! - A stored node never changes. A changed node keeps its stored node and the differences.
+//! - A change that fails has changed nothing, because all reads come before the first write.
+//! - Walks over whole trees keep a list on the heap: chosen names make paths of 33,000 nodes.
+//!   Recursion stays within one directory, at most 64 inodes.
+//!
+//! Rejected:
+//! - A cache of paths beside the nodes: it needs a lock, or forbids sharing a tree among threads.
+//! - Removals in the [`write_buffer`]: a directory that shrinks to a leaf must be loaded, which can
+//!   fail, and hashing must not fail.
+//! - Flushing a tree by itself after 10,000 changes, as irmin does: binding one path would then
+//!   write megabytes of blocks that are often thrown away. The caller flushes.
+//! - Prefetching into the tree instead of the cache: a tree would hold nodes that were only
+//!   guessed.
 
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod node;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use terrane::io::{Disk, MemoryDisk};
 use terrane::lsm::{
-    FilterPolicy, LevelFilter, MergeSchedule, Session, SessionOptions, Table, TableConfig, Update,
-    WriteBuffer,
+    CompactionSchedule, FilterPolicy, LevelFilter, Session, SessionOptions, Table, TableConfig,
+    Update, WriteBuffer,
 };
 
 /// Entries of the table that lookups and updates work on.
@@ -89,7 +89,7 @@ fn session() -> Outcome<Session> {
     Ok(Session::open(disk, Path::new("/counts"), &options)?)
 }
 
-fn config(merge_schedule: MergeSchedule) -> TableConfig {
+fn config(merge_schedule: CompactionSchedule) -> TableConfig {
     let write_buffer = WriteBuffer::Entries(WRITE_BUFFER_ENTRIES);
     TableConfig { write_buffer, merge_schedule, ..TableConfig::default() }
 }
@@ -155,7 +155,7 @@ fn updates(table: &mut Table) -> Outcome<()> {
 /// Updates of a table that makes each merge at once, so that it is known how many entries were written.
 fn merges() -> Outcome<()> {
     let session = session()?;
-    let mut table = session.new_table(&config(MergeSchedule::OneShot))?;
+    let mut table = session.new_table(&config(CompactionSchedule::OneShot))?;
     let changes: Vec<_> = (0..MERGED_BATCHES).map(|at| insertions(at * BATCH)).collect();
     let batches: Vec<_> = changes.iter().map(|changes| batch(changes)).collect();
     region_updates(&mut table, &batches)?;
@@ -169,7 +169,7 @@ fn merges() -> Outcome<()> {
 
 fn main() -> Outcome<()> {
     let session = session()?;
-    let config = config(MergeSchedule::Incremental);
+    let config = config(CompactionSchedule::Incremental);
     let mut table = loaded(&session, &config)?;
     let probes = lookups(&table)?;
     let stats = table.stats();

@@ -1,6 +1,7 @@
-//! What a random 4 KiB read costs through a queue: reads per second and CPU time per read.
+//! Cost of a random 4 KiB read through a queue: reads per second and CPU time per read.
 //!
-//! `cargo run --release -p terrane-io --example queue -- FILE [--threads] [--buffered] [DEPTH [READS]]`
+//! `cargo run --release -p terrane-io --example queue -- FILE [--threads] [--buffered] [DEPTH
+//! [READS]]`
 //!
 //! One thread keeps `DEPTH` reads of `FILE` in flight, past the page cache unless told otherwise. A
 //! file that does not exist is made, 1 GiB long. CPU time is that of the whole process, user and
@@ -29,6 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ => words.push(word),
         }
     }
+
     let path = Path::new(words.first().ok_or("which file?")?);
     let depth = words.get(1).map_or(Ok(128), |word| word.parse())?;
     let reads: u64 = words.get(2).map_or(Ok(500_000), |word| word.parse())?;
@@ -43,6 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         file.sync()?;
     }
+
     let file = disk.open(path, OpenMode::Read, access)?;
     let blocks = file.len()? / ALIGN as u64;
 
@@ -52,17 +55,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % blocks * ALIGN as u64
     };
+
     let mut queue = disk.queue(depth)?;
-    let (start, cpu_us_before) = (Instant::now(), cpu_us()?);
+    let start = Instant::now();
+    let cpu_us_before = cpu_us()?;
     let mut pushed = 0;
     let mut sum = 0;
+
     // Buffers are used again and again, as a store does.
     let mut idle: Vec<AlignedBuf> = (0..2 * depth).map(|_| AlignedBuf::zeroed(ALIGN)).collect();
     loop {
         while pushed < reads
             && let Some(buffer) = idle.pop()
         {
-            let (file, offset) = (file.clone(), next());
+            let file = file.clone();
+            let offset = next();
             queue.push(Request { tag: pushed, file, offset, buffer, direction: Direction::Read });
             pushed += 1;
         }
@@ -71,6 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         sum += u64::from(completion.buffer[0]);
         idle.push(completion.buffer);
     }
+
     let seconds = start.elapsed().as_secs_f64();
     let cpu_us = cpu_us()? - cpu_us_before;
     #[expect(clippy::cast_precision_loss, reason = "for display")]

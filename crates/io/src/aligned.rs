@@ -10,8 +10,8 @@ pub const ALIGN: usize = 4096;
 
 /// An owned, zero-filled byte buffer aligned to [`ALIGN`].
 ///
-/// Its length is a non-zero multiple of [`ALIGN`] and never changes. It owns its bytes, so a request
-/// that holds one stays valid whatever happens to the thread that made it.
+/// Its length is a non-zero multiple of [`ALIGN`] and never changes. It owns its bytes, so a
+/// request that holds one stays valid whatever happens to the thread that made it.
 pub struct AlignedBuf {
     /// Invariant: allocated by `alloc_zeroed` with `layout`, and not aliased.
     start: NonNull<u8>,

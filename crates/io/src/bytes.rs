@@ -3,11 +3,11 @@
 //! A [`Reader`] never panics: each read beyond the end is an [`Overrun`], which says how many bytes
 //! were wanted and where. Integers are little-endian.
 
-/// More bytes were wanted than the input holds.
+/// A read beyond the end of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} bytes wanted at offset {offset}, {left} left")]
 pub struct Overrun {
-    /// Where the read began, in bytes from the start of the input.
+    /// Offset of the read in the input.
     pub offset: usize,
     /// Bytes asked for.
     pub wanted: usize,
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
         self.offset
     }
 
-    /// What has not been read yet.
+    /// Bytes that have not been read yet.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
@@ -115,7 +115,7 @@ impl Writer {
         Self::default()
     }
 
-    /// An empty writer with room for so many bytes.
+    /// An empty writer with room for `bytes` bytes.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes) }

@@ -1,5 +1,6 @@
-//! A cache of decoded objects, up to a number of bytes: a clock, divided into parts with a lock each. The hand of
-//! the clock goes over the buckets of the table, so that an object is found by as few lines of memory as can be.
+//! A cache of decoded objects, up to a number of bytes: a clock, divided into parts with a lock
+//! each. The hand of the clock goes over the buckets of the table, so that an object is found by as
+//! few lines of memory as can be.
 //!
 //! Invariant: what is held never weighs more than the budget.
 
@@ -7,20 +8,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 
-/// Parts with a lock each.
+/// Number of shards, each with a lock.
 const SHARDS: usize = 16;
-/// What an object costs besides its bytes: its place in the table.
+/// Bytes of a cached object besides its own: its place in the table.
 const SLOT_BYTES: usize = 72;
 
-/// What objects are found by.
+/// A key of cached objects.
 pub trait Key: Copy + Eq {
-    /// A hash whose bits are all as good.
+    /// A hash whose bits are all equally good.
     fn hash(self) -> u64;
 }
 
-/// What is cached; cheap to clone.
-pub trait Held: Clone {
-    /// Its bytes.
+/// A cached object; cheap to clone.
+pub trait Weigh: Clone {
+    /// Bytes of the object.
     fn weight(&self) -> usize;
 }
 
@@ -35,7 +36,7 @@ struct Slot<K, V> {
 #[derive(Debug)]
 struct Shard<K, V> {
     table: HashTable<Slot<K, V>>,
-    /// The bucket that is looked at next when something must go.
+    /// The next bucket to be considered for eviction.
     hand: usize,
     bytes: usize,
 }
@@ -50,17 +51,17 @@ impl<K, V> Default for Shard<K, V> {
 #[derive(Debug)]
 pub struct Cache<K, V> {
     shards: [Mutex<Shard<K, V>>; SHARDS],
-    /// Bytes of each shard at most.
+    /// Most bytes of each shard.
     budget: usize,
 }
 
-impl<K: Key, V: Held> Cache<K, V> {
+impl<K: Key, V: Weigh> Cache<K, V> {
     /// Makes a cache that holds objects of at most `bytes` bytes together.
     pub fn new(bytes: usize) -> Self {
         Self { shards: Default::default(), budget: bytes / SHARDS }
     }
 
-    /// The shard of a hash: by bits that its table does not go by.
+    /// The shard of a hash, by bits that its table does not use.
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V>> {
         let shard = &self.shards[(hash >> 48) as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
@@ -75,10 +76,11 @@ impl<K: Key, V: Held> Cache<K, V> {
         Some(slot.object.clone())
     }
 
-    /// Adds an object, evicting others to make room. Does nothing if the key is present or the object is larger than a
-    /// shard.
+    /// Adds an object, evicting others to make room. Does nothing if the key is present or the
+    /// object is larger than a shard.
     pub fn insert(&self, at: K, object: V) {
-        let (hash, weight) = (at.hash(), SLOT_BYTES + object.weight());
+        let hash = at.hash();
+        let weight = SLOT_BYTES + object.weight();
         let mut shard = self.shard(hash);
         if weight > self.budget || shard.table.find(hash, |slot| slot.at == at).is_some() {
             return;
@@ -91,7 +93,7 @@ impl<K: Key, V: Held> Cache<K, V> {
         shard.table.insert_unique(hash, slot, |slot| slot.at.hash());
     }
 
-    /// Forgets an object.
+    /// Removes an object.
     pub fn remove(&self, at: K) {
         let hash = at.hash();
         let mut shard = self.shard(hash);
@@ -101,14 +103,14 @@ impl<K: Key, V: Held> Cache<K, V> {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all objects.
     pub fn clear(&self) {
         for shard in &self.shards {
             *shard.lock().unwrap_or_else(PoisonError::into_inner) = Shard::default();
         }
     }
 
-    /// What is held, in bytes.
+    /// Bytes of all cached objects.
     pub fn bytes(&self) -> usize {
         let bytes =
             |shard: &Mutex<Shard<K, V>>| shard.lock().unwrap_or_else(PoisonError::into_inner).bytes;
@@ -117,7 +119,8 @@ impl<K: Key, V: Held> Cache<K, V> {
 }
 
 impl<K, V> Shard<K, V> {
-    /// Removes one object that was not used since the hand last passed. There is one.
+    /// Evicts an object that was not used since the hand last passed. The shard must have an
+    /// object.
     fn evict(&mut self) {
         loop {
             let bucket = self.hand;

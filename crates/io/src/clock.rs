@@ -1,4 +1,4 @@
-//! Time, as engines see it: a trait, so that a simulation decides what time it is.
+//! The clock of a disk: a trait, so that a simulation decides what time it is.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

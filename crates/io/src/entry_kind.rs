@@ -1,6 +1,6 @@
-//! Kinds of what a name in a directory stands for.
+//! Kinds of the entries of a directory.
 
-/// What a name in a directory stands for.
+/// Kind of an entry of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.

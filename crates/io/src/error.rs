@@ -1,7 +1,7 @@
-//! What can go wrong between an engine and its disk.
+//! Errors between an engine and its disk.
 //!
-//! Every error names the system call and the path. Errors are cheap to clone, so that a fault met by
-//! a shared piece of work can be reported to each of its owners.
+//! Every error names the system call and the path. Errors are cheap to clone, so that a fault met
+//! by a shared piece of work can be reported to each of its owners.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A system call failed. Nothing that the call was to make durable may be relied on.
+    /// A system call failed. Its effect must not be relied on.
     #[error("{call} failed on {}: {source}", .path.display())]
     Io {
         /// The system call, by its POSIX name.
         call: &'static str,
         /// The file or directory it was applied to.
         path: PathBuf,
-        /// The system's answer.
+        /// The answer of the system.
         source: Arc<io::Error>,
     },
     /// Another handle, in this process or in another one, holds the lock.
@@ -34,11 +34,11 @@ pub enum Error {
     Locked {
         /// The lock file.
         path: PathBuf,
-        /// The process that holds the lock, where the system tells.
+        /// The process that holds the lock, if the system tells.
         pid: Option<u32>,
     },
-    /// A symbolic link or a special file stands where a file or directory of a store belongs. It was
-    /// neither followed nor opened.
+    /// A symbolic link or a special file stands in the place of a file or directory of a store. It
+    /// was neither followed nor opened.
     #[error(
         "{} is a {}: a store has files and directories of its own; put the real one in its place",
         .path.display(), .found.name()
@@ -46,11 +46,11 @@ pub enum Error {
     WrongKind {
         /// The name.
         path: PathBuf,
-        /// What it stands for.
+        /// Kind of the entry.
         found: EntryKind,
     },
-    /// A lock file has several names (hard links), so one of them may be of another store or of no store. Nothing was written
-    /// to the file.
+    /// A lock file has several names (hard links), so one of them may belong to another store or to
+    /// none. Nothing was written to the file.
     #[error(
         "{} has several names (hard links), and another may not be of this store: put a copy in its place",
         .path.display()
@@ -59,7 +59,7 @@ pub enum Error {
         /// The name.
         path: PathBuf,
     },
-    /// The file ends before the last byte asked for.
+    /// The file ends before the last requested byte.
     #[error(
         "{} ends early: {expected} bytes wanted at offset {offset}, {found} found",
         .path.display()
@@ -67,23 +67,24 @@ pub enum Error {
     ShortRead {
         /// The file.
         path: PathBuf,
-        /// Where the read began, in bytes.
+        /// Offset of the read, in bytes.
         offset: u64,
-        /// Bytes asked for.
+        /// Number of requested bytes.
         expected: usize,
-        /// Bytes that were there.
+        /// Number of bytes found.
         found: usize,
     },
 }
 
 impl Error {
-    /// Wraps the system's answer to `call` on `path`.
+    /// Wraps the answer of the system to `call` on `path`.
     #[must_use]
     pub fn io(call: &'static str, path: &Path, source: io::Error) -> Self {
         Self::Io { call, path: path.to_owned(), source: Arc::new(source) }
     }
 
-    /// The error of a call for which the disk has no room: for engines that know so before they make the call.
+    /// The error of a call for which the disk has no room, for engines that know so before the
+    /// call.
     #[must_use]
     pub fn no_space(call: &'static str, path: &Path) -> Self {
         Self::io(call, path, Errno::NOSPC.into())
@@ -93,7 +94,7 @@ impl Error {
         Self::WrongKind { path: path.to_owned(), found }
     }
 
-    /// The system's number of the error, if this is one.
+    /// The error number of the system, if this is an error of the system.
     fn errno(&self) -> Option<Errno> {
         match self {
             Self::Io { source, .. } => Errno::from_io_error(source),
@@ -110,7 +111,7 @@ impl Error {
         }
     }
 
-    /// What a caller can do about it.
+    /// Reaction of a caller to the error.
     #[must_use]
     pub fn error_kind(&self) -> ErrorKind {
         match self {
@@ -129,31 +130,31 @@ impl Error {
         }
     }
 
-    /// Whether the file or directory was not there.
+    /// Whether the file or directory does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.kind() == Some(io::ErrorKind::NotFound)
     }
 
-    /// Whether a name that was to be new is taken.
+    /// Whether a name that must be new is taken.
     #[must_use]
     pub fn is_already_there(&self) -> bool {
         self.kind() == Some(io::ErrorKind::AlreadyExists)
     }
 
-    /// Whether something on the way to the name is no directory.
+    /// Whether a part of the path is not a directory.
     #[must_use]
     pub fn is_not_a_directory(&self) -> bool {
         self.errno() == Some(Errno::NOTDIR)
     }
 
-    /// Whether this process or the machine has no descriptor left for another file.
+    /// Whether this process or the machine has no file descriptor left.
     #[must_use]
     pub fn is_too_many_files(&self) -> bool {
         matches!(self.errno(), Some(Errno::MFILE | Errno::NFILE))
     }
 
-    /// Whether this user may not do that to this file or directory.
+    /// Whether this user lacks the permission.
     #[must_use]
     pub fn is_permission(&self) -> bool {
         matches!(self.errno(), Some(Errno::ACCESS | Errno::PERM))
@@ -165,15 +166,15 @@ impl Error {
         self.errno() == Some(Errno::ROFS)
     }
 
-    /// Whether this process can write nothing there, though it may well read: the file system is
-    /// read-only or full, or belongs to somebody else.
+    /// Whether this process can write nothing there, although it may be able to read: the file
+    /// system is read-only or full, or belongs to another user.
     #[must_use]
     pub fn cannot_write(&self) -> bool {
         self.is_read_only() || self.is_permission() || self.is_no_space()
     }
 
-    /// Whether the medium or the system refused to give bytes that should be there. Of two copies of
-    /// the same thing, one that is unreadable is a damaged one.
+    /// Whether the medium or the system refused to give bytes that should exist. An unreadable copy
+    /// counts as a damaged one.
     #[must_use]
     pub fn is_unreadable(&self) -> bool {
         matches!(self, Self::ShortRead { .. } | Self::WrongKind { .. })

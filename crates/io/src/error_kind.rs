@@ -1,6 +1,6 @@
 //! Kinds of errors: one word for programs, shared by the errors of all engines.
 
-/// What a caller can do about an error.
+/// Reaction of a caller to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

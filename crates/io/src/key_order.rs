@@ -1,9 +1,9 @@
-//! The order of keys: that of their bytes, each without a sign.
+//! The order of keys: that of their bytes as unsigned numbers.
 
 use std::cmp::Ordering;
 
-/// First eight bytes of a key, zeros for those that it does not have, so that two keys whose first bytes differ stand to each
-/// other as these do.
+/// The first eight bytes of a key as a number that orders as the bytes do; missing bytes count as
+/// zeros.
 #[expect(clippy::big_endian_bytes, reason = "the order of keys is that of their bytes")]
 #[inline]
 #[must_use]
@@ -16,7 +16,7 @@ pub fn key_prefix(key: &[u8]) -> u64 {
     }
 }
 
-/// How two keys stand to each other. Nearly always their first bytes decide, in registers.
+/// Compares two keys. Nearly always their first bytes decide, in registers.
 #[inline]
 #[must_use]
 pub fn compare_keys(left: &[u8], right: &[u8]) -> Ordering {
@@ -47,5 +47,7 @@ mod tests {
                 assert!(left > right || key_prefix(one) <= key_prefix(other));
             }
         }
+
+        assert!(key_prefix(b"abcdefg") < key_prefix(b"abcdefgh"));
     }
 }

@@ -1,9 +1,15 @@
-//! The disk under Terrane: one trait for files, and its real, counted, in-memory and simulated forms.
+//! The disk under Terrane: one trait for files, and its real, counted, in-memory and simulated
+//! forms.
 //!
-//! Engines hold an [`Arc<dyn Disk>`](Disk) and never touch `std::fs`; so each of them runs
-//! unchanged on a real file system and on a simulated one that loses what was not synced.
+//! Engines hold an [`Arc<dyn Disk>`](Disk) and never touch `std::fs`. So each engine runs unchanged
+//! on a real file system, and on a simulated one that loses unsynced writes.
 //!
-//! This is the only library crate with `unsafe` code. It knows no engine.
+//! Begin with the traits in `disk/disk.rs`. Folders: `disk` (the traits and the real disk),
+//! `durable` (checksums, the reserve), `wrap` (disks around disks), `sim` (simulated disks, behind
+//! a feature). The modules beside the folders are primitives that engines share: bytes, the order
+//! of keys, a cache, prefetching.
+//!
+//! Unsafe code stands only here, in `lmdb` and in the bindings. This crate knows no engine.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

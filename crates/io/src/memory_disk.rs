@@ -1,13 +1,14 @@
-//! A disk in memory: files are bytes behind a lock each, and requests are done when they are asked for.
+//! A disk in memory: files are bytes behind a lock each, and requests are carried out at once.
 //!
-//! For tests of programs that use a store, and for measuring what an engine costs without a device. It makes no
-//! promise that outlives the process, so a sync is nothing; whoever wants to see what a crash leaves takes the
-//! simulated disk. Time is the system's. A file occupies its length: holes take memory, reserved space takes
-//! none. What memory has no room for is an error, no abort, as far as the system tells in time.
+//! It serves tests of programs that use a store, and measurements of an engine without a device. It
+//! promises nothing beyond the end of the process, so a sync does nothing; the simulated disk shows
+//! what a crash leaves. Time is the system's. A file occupies its length: holes take memory,
+//! reserved space takes none. A lack of memory is an error and no abort, as far as the system tells
+//! in time.
 //!
-//! Files stand in blocks, on huge pages where the system has them, and a queue asks for the memory of the next read
-//! while one is carried out: a page that is in no cache of the processor would otherwise cost more than all that an
-//! engine does with it.
+//! Files lie in blocks, on huge pages where the system has them. A queue prefetches the memory of
+//! the next read while it carries out another. Otherwise a page in no cache of the processor would
+//! cost more than all that an engine does with it.
 //!
 //! The root directory `/` exists from the start; relative paths start there as well.
 
@@ -27,20 +28,21 @@ use crate::disk::disk::{
 use crate::error::{Error, Result};
 use crate::prefetch::{huge_pages, prefetch};
 
-/// What [`Disk::free_bytes`] answers: the system does not tell how much memory it would still give.
+/// The answer of [`Disk::free_bytes`]: the system does not tell how much memory it would still
+/// give.
 const FREE_BYTES: u64 = 1 << 40;
 
-/// Bytes of a block; large enough for most of it to lie on huge pages wherever it begins.
+/// Bytes of a block: large enough for most of it to lie on huge pages wherever it begins.
 const BLOCK_BYTES: usize = 16 << 20;
 
-/// A block that grows beyond this is given all of its address space.
+/// Size above which a block gets all of its address space.
 const SMALL_BYTES: usize = 1 << 20;
 
-/// Bytes at the front of the next read that are asked for: the processor guesses that what follows is wanted, too.
-/// With all of a page it would wait for room for so many lines, and nothing is gained.
+/// Bytes at the front of the next read that are prefetched. The processor guesses that more
+/// follows. Prefetching a whole page would wait for room for that many lines, and gain nothing.
 const AHEAD_BYTES: usize = 768;
 
-/// Bytes that come with each line asked for.
+/// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
 type Outcome<T> = std::result::Result<T, Errno>;
@@ -53,32 +55,32 @@ pub struct MemoryDisk {
     clock: SystemClock,
 }
 
-/// What a name stands for.
+/// An entry of a directory.
 #[derive(Debug)]
 enum Node {
     File(Arc<Content>),
     Dir(Names),
 }
 
-/// A file, whatever names and handles it has.
+/// A file, whatever its names and handles.
 #[derive(Default)]
 struct Content {
     bytes: RwLock<Bytes>,
     lock: Mutex<LockState>,
 }
 
-/// Who holds the lock of a file.
+/// Holders of the lock of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum LockState {
     #[default]
     Free,
     Exclusive,
-    /// So many holders, at least one.
+    /// Number of shared holders, at least one.
     Shared(usize),
 }
 
 impl LockState {
-    /// Takes the lock; `false` if somebody is in the way.
+    /// Takes the lock; `false` if another holder is in the way.
     pub(crate) fn take(&mut self, is_shared: bool) -> bool {
         *self = match (*self, is_shared) {
             (Self::Free, false) => Self::Exclusive,
@@ -89,7 +91,7 @@ impl LockState {
         true
     }
 
-    /// Lets one holder go.
+    /// Releases the lock of one holder.
     pub(crate) fn release(&mut self) {
         *self = match *self {
             Self::Shared(holders) if holders > 1 => Self::Shared(holders - 1),
@@ -111,7 +113,7 @@ pub(crate) fn names_of(path: &Path) -> Outcome<Vec<&str>> {
     Ok(names)
 }
 
-/// The directory that holds a path's last name, as the names on the way to it, and that name.
+/// The directory of a path's last name, as the names on the way to it, and that name.
 fn split_last(path: &Path) -> Outcome<(Vec<&str>, &str)> {
     let mut names = names_of(path)?;
     let name = names.pop().ok_or(Errno::BUSY)?;
@@ -147,12 +149,12 @@ impl Node {
         }
     }
 
-    /// What the names lead to from here.
+    /// The entry that a path leads to from here.
     fn find(&self, names: &[&str]) -> Outcome<&Self> {
         names.iter().try_fold(self, |node, &name| node.dir()?.get(name).ok_or(Errno::NOENT))
     }
 
-    /// The directory that the names lead to from here.
+    /// The directory that a path leads to from here.
     fn find_dir(&mut self, names: &[&str]) -> Outcome<&mut Names> {
         let mut dir = self.dir_mut()?;
         for &name in names {
@@ -161,7 +163,7 @@ impl Node {
         Ok(dir)
     }
 
-    /// The file of a name, made if there is none and `may_create` says so.
+    /// The file of a name; created if there is none and `may_create` is set.
     fn file_or_new(&mut self, path: &Path, may_create: bool) -> Outcome<Arc<Content>> {
         match self.find(&names_of(path)?) {
             Err(Errno::NOENT) if may_create => {
@@ -174,7 +176,7 @@ impl Node {
         }
     }
 
-    /// Gives a name that must be free to a node.
+    /// Gives a free name to a node.
     fn add(&mut self, path: &Path, node: Self) -> Outcome<()> {
         if names_of(path)?.is_empty() {
             return Err(Errno::EXIST);
@@ -188,7 +190,7 @@ impl Node {
         Ok(())
     }
 
-    /// Removes a name if `check` finds nothing against it.
+    /// Removes a name unless `check` objects.
     fn remove(&mut self, path: &Path, check: impl Fn(&Self) -> Outcome<()>) -> Outcome<()> {
         let (dir, name) = split_last(path)?;
         let names = self.find_dir(&dir)?;
@@ -198,19 +200,23 @@ impl Node {
     }
 
     fn rename(&mut self, from: &Path, to: &Path) -> Outcome<()> {
-        let (from, to) = (names_of(from)?, names_of(to)?);
+        let from = names_of(from)?;
+        let to = names_of(to)?;
         let ([from_dir @ .., from_name], [to_dir @ .., to_name]) = (&*from, &*to) else {
             return Err(Errno::BUSY);
         };
+
         self.find(from_dir)?.dir()?;
         self.find(to_dir)?.dir()?;
         let node = self.find(&from)?;
         if to.len() > from.len() && to.starts_with(&from) {
             return Err(Errno::INVAL);
         }
+
         if from.len() > to.len() && from.starts_with(&to) {
             return Err(Errno::NOTEMPTY);
         }
+
         match (node, self.find(&to)) {
             (_, Err(Errno::NOENT)) => {}
             (Self::File(old), Ok(Self::File(new))) if Arc::ptr_eq(old, new) => return Ok(()),
@@ -222,6 +228,7 @@ impl Node {
                 }
             }
         }
+
         let node = self.find_dir(from_dir)?.remove(*from_name).ok_or(Errno::NOENT)?;
         self.find_dir(to_dir)?.insert((*to_name).into(), node);
         Ok(())
@@ -267,9 +274,11 @@ impl Disk for MemoryDisk {
                 Ok(content)
             }
         })?;
+
         if mode == OpenMode::Truncate {
             content.write().truncate(0);
         }
+
         let is_writable = mode != OpenMode::Read;
         Ok(Arc::new(MemoryFile { content, path: path.to_owned(), access, is_writable }))
     }
@@ -303,7 +312,7 @@ impl Disk for MemoryDisk {
                 Node::File(content) => Some(Node::File(Arc::clone(content))),
                 Node::Dir(_) => None,
             };
-            // A name that is taken is told before a directory that cannot be linked.
+            // A taken name counts before a directory that cannot be linked.
             if root.find(&names_of(to)?).is_ok() {
                 return Err(Errno::EXIST);
             }
@@ -391,7 +400,7 @@ impl Drop for MemoryLock {
 }
 
 impl Content {
-    /// Nothing panics while it holds one of these locks, so the bytes are whole.
+    /// Locks a file. Nothing panics while it holds this lock, so the bytes are whole.
     fn read(&self) -> RwLockReadGuard<'_, Bytes> {
         self.bytes.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -413,7 +422,8 @@ impl fmt::Debug for Content {
 
 /// The bytes of a file.
 ///
-/// Invariant: all blocks but the last have [`BLOCK_BYTES`], the last has some, and `len` is the sum.
+/// Invariant: all blocks but the last have [`BLOCK_BYTES`], the last has some, and `len` is the
+/// sum.
 #[derive(Default)]
 struct Bytes {
     blocks: Vec<Vec<u8>>,
@@ -421,13 +431,13 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// From `offset` to the end of its block; nothing at the end of the file and behind it.
+    /// The bytes from `offset` to the end of its block; none at the end of the file and behind it.
     fn block_at(&self, offset: usize) -> &[u8] {
         let block = self.blocks.get(offset / BLOCK_BYTES).map_or([].as_slice(), Vec::as_slice);
         block.get(offset % BLOCK_BYTES..).unwrap_or_default()
     }
 
-    /// Copies what there is from `offset` on; returns how many bytes these were.
+    /// Copies bytes from `offset` on. Returns their number.
     fn read(&self, mut offset: usize, buffer: &mut [u8]) -> usize {
         let mut found = 0;
         while found < buffer.len() {
@@ -443,8 +453,8 @@ impl Bytes {
         found
     }
 
-    /// Replaces what is there, and goes on behind the end, with zeros up to `offset` if it is further off. If there
-    /// is no room nothing has grown.
+    /// Overwrites bytes, and goes on behind the end, with zeros up to `offset` if that lies behind
+    /// the end. If there is no room, nothing has grown.
     fn write(&mut self, mut offset: usize, mut bytes: &[u8]) -> Outcome<()> {
         let len = self.len;
         self.grow(offset)?;
@@ -455,6 +465,7 @@ impl Bytes {
             block[..count].copy_from_slice(&bytes[..count]);
             (offset, bytes) = (offset + count, &bytes[count..]);
         }
+
         while !bytes.is_empty() {
             let appended = self.append(bytes.len(), |block, count| {
                 block.extend_from_slice(&bytes[..count]);
@@ -467,16 +478,18 @@ impl Bytes {
                 }
             }
         }
+
         Ok(())
     }
 
-    /// Grows with zeros to at least `len`. If there is no room nothing has grown.
+    /// Grows with zeros to at least `len`. If there is no room, nothing has grown.
     fn grow(&mut self, len: usize) -> Outcome<()> {
         let before = self.len;
         if len.saturating_sub(before) > BLOCK_BYTES {
-            // What there cannot be is refused before memory is filled with zeros for it.
+            // An impossible length is refused before memory is filled with zeros for it.
             Vec::<u8>::new().try_reserve_exact(len - before).map_err(|_| Errno::NOSPC)?;
         }
+
         while self.len < len {
             let more = len - self.len;
             if let Err(errno) =
@@ -486,10 +499,11 @@ impl Bytes {
                 return Err(errno);
             }
         }
+
         Ok(())
     }
 
-    /// Adds up to `more` bytes, as many as the last block has room for; `add` adds so many to it. Returns the number.
+    /// Adds up to `more` bytes, as many as the last block has room for. Returns their number.
     fn append(&mut self, more: usize, add: impl FnOnce(&mut Vec<u8>, usize)) -> Outcome<usize> {
         if self.len.is_multiple_of(BLOCK_BYTES) {
             self.blocks.push(Vec::new());
@@ -515,7 +529,7 @@ impl Bytes {
         }
     }
 
-    /// Asks for the memory of a read at `offset`.
+    /// Prefetches the memory of a read at `offset`.
     fn ask_ahead(&self, offset: usize, len: usize) {
         let bytes = self.block_at(offset);
         let front = &bytes[..bytes.len().min(len).min(AHEAD_BYTES)];
@@ -620,7 +634,7 @@ struct MemoryQueue {
     waiting: VecDeque<Request>,
 }
 
-/// Asks for the memory of a read that comes next.
+/// Prefetches the memory of the next read.
 fn ask_ahead(next: &Request) {
     if next.direction == Direction::Read
         && let Some(file) = next.file.as_any().downcast_ref::<MemoryFile>()
@@ -658,7 +672,7 @@ impl IoQueue for MemoryQueue {
     }
 }
 
-/// Requests in flight are carried out, as the contract has it: writes are not lost with their queue.
+/// Carries out the requests in flight, as the contract demands: no write is lost with its queue.
 impl Drop for MemoryQueue {
     fn drop(&mut self) {
         while self.pop().is_some() {}
@@ -679,7 +693,8 @@ mod tests {
 
     #[test]
     fn files_go_on_from_block_to_block() {
-        let (mut bytes, mut expected) = (Bytes::default(), Vec::new());
+        let mut bytes = Bytes::default();
+        let mut expected = Vec::new();
         let steps = [
             (BLOCK_BYTES - 3, 7),
             (BLOCK_BYTES - 1, 1),
@@ -695,6 +710,7 @@ mod tests {
             expected[offset..offset + count].copy_from_slice(&written);
             assert!(all(&bytes) == expected, "step {step}");
         }
+
         for len in [2 * BLOCK_BYTES, 2 * BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES - 2, 1, 0] {
             bytes.truncate(len);
             expected.truncate(len);

@@ -1,9 +1,10 @@
-//! Hints to the processor and to the system. They change when and how memory is fetched, and never what is read.
+//! Hints to the processor and the system. They change when and how memory is fetched, and never
+//! what is read.
 
-/// Asks for the cache line of `target` ahead of its use, as the probing of many filters wants it.
-/// Does nothing on processors other than x86-64.
+/// Prefetches the cache line of `target`, for example in the probing of many filters. Does nothing
+/// on processors other than x86-64.
 ///
-/// Cost: one instruction; the line is fetched while the caller goes on.
+/// Cost: one instruction; the line arrives while the caller goes on.
 #[inline]
 pub fn prefetch<T>(target: &T) {
     #[cfg(target_arch = "x86_64")]
@@ -17,28 +18,30 @@ pub fn prefetch<T>(target: &T) {
     let _ = target;
 }
 
-/// Asks the system to have the memory of a vector on huge pages, as far as they fit into it: memory that is read at
-/// random then costs fewer walks through page tables. Does nothing on systems other than Linux.
+/// Asks the system to put the memory of a vector on huge pages, as far as they fit: random reads
+/// then cost fewer walks through page tables. Does nothing on systems other than Linux.
 ///
 /// Cost: one system call; memory that is there already stays as it is.
 pub fn huge_pages<T>(vector: &Vec<T>) {
     #[cfg(target_os = "linux")]
     {
         use rustix::mm::{Advice, madvise};
-        /// Of huge pages on x86-64, and on others with pages of 4 KiB.
+        /// Size of huge pages on x86-64, and on other processors with pages of 4 KiB.
         const HUGE_BYTES: usize = 2 << 20;
         let start = vector.as_ptr().cast::<u8>();
         let before = start.align_offset(HUGE_BYTES);
         let bytes = vector.capacity() * size_of::<T>();
         let whole = bytes.saturating_sub(before) / HUGE_BYTES * HUGE_BYTES;
         if whole > 0 {
-            // SAFETY: the range lies within one allocation, since `before + whole <= bytes`, and this advice changes
-            // no content. That it may be refused, as where the system has no huge pages, is no matter.
+            // SAFETY: the range lies within one allocation, since `before + whole <= bytes`, and
+            // this advice changes no content. That it may be refused, as where the system has no
+            // huge pages, is no matter.
             let _ = unsafe {
                 madvise(start.add(before).cast_mut().cast(), whole, Advice::LinuxHugepage)
             };
         }
     }
+
     #[cfg(not(target_os = "linux"))]
     let _ = vector;
 }

@@ -1,9 +1,9 @@
-//! The rules that every back-end keeps, as a suite that anyone can run on their own.
+//! Conformance suite: the rules that every back-end keeps, to be run on any back-end.
 //!
-//! A [`Subject`] opens databases of the back-end; [`check`] runs the [`RULES`] on it, each with databases of its own, and ends
-//! at the first rule that is broken, with a [`Failure`] that says which, at which step, what was expected and what was found.
-//! Nothing here panics, waits for a time to pass, or depends on how fast the back-end is. What is random follows from
-//! [`Extent::seed`].
+//! A [`Subject`] opens databases of the back-end. [`check`] runs the [`RULES`] on it, each with
+//! databases of its own, up to the first broken rule. The [`Failure`] names the rule and the step,
+//! what was expected and what was found. The suite does not panic, sleeps never, and does not
+//! depend on the speed of the back-end. Random numbers follow from [`Extent::seed`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -50,17 +50,18 @@ use crate::database::{Database, Error, Result};
 
 use self::trial::Trial;
 
-/// Opens databases of the back-end that is checked.
+/// Opener of databases of the back-end under test.
 pub trait Subject {
-    /// A database that holds nothing, with these indexes. What earlier calls made is closed or dropped by then, and not needed
-    /// any more.
+    /// Creates an empty database with these indexes. Databases of earlier calls are closed or
+    /// dropped and may be deleted.
     ///
     /// # Errors
     /// Those of the back-end, which fail the rule that asked.
     fn fresh(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>>;
 
-    /// The database of the last call of [`fresh`](Self::fresh) once more, with all its data, and perhaps with other indexes. The
-    /// handle before was closed and dropped, and so were its readers. Not called of a back-end that is not persistent.
+    /// Opens the database of the last call of [`fresh`](Self::fresh) again, with all its data and
+    /// perhaps with other indexes. The earlier handle and its readers are closed and dropped. Never
+    /// called for a back-end that is not persistent.
     ///
     /// # Errors
     /// Those of the back-end, which fail the rule that asked.
@@ -70,10 +71,10 @@ pub trait Subject {
     fn is_persistent(&self) -> bool;
 }
 
-/// How much is tried. The default is what a back-end is to pass; a smaller one is for a first look.
+/// Extent of the suite. A back-end should pass the default; a smaller extent is for a first look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extent {
-    /// What the random histories and entries follow from.
+    /// Seed of the random histories and entries.
     pub seed: u64,
     /// Random histories.
     pub histories: usize,
@@ -116,23 +117,23 @@ impl Extent {
     }
 }
 
-/// What broke a rule.
+/// A broken rule.
 #[derive(Debug, thiserror::Error)]
 #[error("rule {rule}: {step}: expected {expected}, found {found}")]
 pub struct Failure {
     /// The rule.
     pub rule: &'static str,
-    /// What was done, and in a random history after which steps of which seed.
+    /// The step; in a random history with its seed and number.
     pub step: String,
-    /// What the rule asks for.
+    /// Behaviour that the rule asks for.
     pub expected: String,
-    /// What the back-end did.
+    /// Behaviour of the back-end.
     pub found: String,
-    /// The error of the back-end, if that is what was found.
+    /// The error of the back-end, if there was one.
     pub source: Option<Box<Error>>,
 }
 
-/// What was checked.
+/// Outcome of a passed suite.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
     /// Rules that the back-end keeps.
@@ -218,7 +219,7 @@ pub fn check(subject: &mut dyn Subject, extent: &Extent) -> std::result::Result<
 /// Checks one rule; false if it does not concern the back-end.
 ///
 /// # Errors
-/// How the back-end breaks it.
+/// A [`Failure`] if the back-end breaks the rule.
 pub fn check_rule(
     rule: &Rule,
     subject: &mut dyn Subject,

@@ -1,16 +1,17 @@
-//! The traits of a key-value back-end: [`Database`], [`Reader`], [`Writer`] and [`Cursor`], with their errors and guarantees.
+//! Traits of a key-value back-end, [`Database`], [`Reader`], [`Writer`] and [`Cursor`], with their
+//! errors and guarantees.
 
 use std::fmt::{self, Debug};
 
 use terrane_io::ErrorKind;
 
-/// Bytes of a key at most, on every back-end; at least one.
+/// Most bytes of a key on every back-end; a key has at least one.
 pub const KEY_BYTES_MAX: usize = 256;
-/// Bytes of a value at most, on every back-end.
+/// Most bytes of a value on every back-end.
 pub const VALUE_BYTES_MAX: usize = 256 << 20;
-/// Indexes of a database at most.
+/// Most indexes of a database.
 pub const INDEXES_MAX: usize = 16;
-/// Characters of the name of an index: lower-case letters, digits and `_`, the first a letter.
+/// Most characters of an index's name: lower-case letters, digits and `_`, the first a letter.
 pub const INDEX_NAME_CHARS_MAX: usize = 32;
 
 /// One of the tables of a database.
@@ -39,14 +40,14 @@ pub fn is_index_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// What a back-end says of its own trouble.
+/// Cause of an error, as the back-end reports it.
 pub type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// What goes wrong in a database, by what the caller can do.
+/// Error of a database: one variant for each reaction of the caller.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A key that was to be put is there. Nothing was changed by the call.
+    /// A key to put exists already. The call changed nothing.
     #[error("{table} has key {} already", hex(.key))]
     DuplicateEntry {
         /// The table.
@@ -54,7 +55,7 @@ pub enum Error {
         /// The key.
         key: Vec<u8>,
     },
-    /// A key that was to be deleted is not there. Nothing was changed by the call.
+    /// A key to delete does not exist. The call changed nothing.
     #[error("{table} has no key {}", hex(.key))]
     NotFound {
         /// The table.
@@ -73,31 +74,32 @@ pub enum Error {
     Size {
         /// "key" or "value".
         what: &'static str,
-        /// How many it has.
+        /// Bytes that it has.
         bytes: usize,
-        /// How few it may have.
+        /// Fewest bytes.
         min: usize,
-        /// How many it may have.
+        /// Most bytes.
         max: usize,
     },
-    /// Map, disk or quota are full. Nothing was changed by the transaction; reads go on, and so do commits once there is room.
+    /// Map, disk or quota are full. The transaction changed nothing. Reads go on, and commits do
+    /// once there is room.
     #[error("{back_end}: no room: {limit}")]
     StoreFull {
         /// Which back-end.
         back_end: &'static str,
-        /// What is full, and how full.
+        /// The full resource, and its size.
         limit: String,
-        /// What the back-end said.
+        /// Cause that the back-end reports.
         source: Option<Source>,
     },
-    /// Somebody else holds what is needed. Nothing was changed; try again later.
+    /// Another thread or process holds a lock. Nothing was changed; try again later.
     #[error("{back_end}: busy: {what}")]
     Busy {
         /// Which back-end.
         back_end: &'static str,
-        /// Who holds what.
+        /// The lock and its holder.
         what: String,
-        /// What the back-end said.
+        /// Cause that the back-end reports.
         source: Option<Source>,
     },
     /// Another process has the store open for writing.
@@ -105,7 +107,7 @@ pub enum Error {
     Locked {
         /// Which back-end.
         back_end: &'static str,
-        /// By whom, where the system tells.
+        /// The holder, if the system knows it.
         what: String,
     },
     /// The database was opened for reading.
@@ -124,14 +126,14 @@ pub enum Error {
         /// Why not, and what to do.
         why: String,
     },
-    /// Stored bytes are not what was written. Restore from a copy.
+    /// Stored bytes are not the bytes that were written. Restore from a copy.
     #[error("{back_end}: corrupted: {what}")]
     Corruption {
         /// Which back-end.
         back_end: &'static str,
         /// Where, and which rule they break.
         what: String,
-        /// What the back-end said.
+        /// Cause that the back-end reports.
         source: Option<Source>,
     },
     /// An earlier fsync failed, so what is on disk is unknown. Close the database and open it anew.
@@ -140,28 +142,30 @@ pub enum Error {
         /// Which back-end.
         back_end: &'static str,
     },
-    /// It is not known whether a commit took place: the connection broke between request and answer. Read to find out.
+    /// The outcome of a commit is unknown: the connection broke between request and answer. Read to
+    /// find out.
     #[error("{back_end}: the outcome of a commit is unknown")]
     Unknown {
         /// Which back-end.
         back_end: &'static str,
-        /// What the back-end said.
+        /// Cause that the back-end reports.
         source: Option<Source>,
     },
-    /// Everything else: a failed system call, a server that does not answer, a closed database. Nothing was changed.
+    /// Any other failure: of a system call, a server that does not answer, a closed database.
+    /// Nothing was changed.
     #[error("{back_end}: {call} failed")]
     BackEnd {
         /// Which back-end.
         back_end: &'static str,
-        /// What was called.
+        /// The failed call.
         call: &'static str,
-        /// What the back-end said.
+        /// Cause that the back-end reports.
         source: Source,
     },
 }
 
 impl Error {
-    /// What the error means, whichever back-end it came from.
+    /// The kind of the error, the same for all back-ends.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -199,17 +203,18 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// How durable commits are, as the caller asks for it.
+/// Durability of commits that the caller asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Durability {
-    /// No sync is ever asked for.
+    /// The back-end never syncs.
     None,
-    /// Commits are flushed at the system's leisure.
+    /// The back-end syncs in the background; a commit does not wait for it.
     Async,
-    /// A commit that returned survives a loss of power: a sync for each.
+    /// Each commit syncs before it returns, and survives a loss of power.
     #[default]
     Each,
-    /// The same; callers that commit side by side share a sync.
+    /// A sync before a commit returns, as with `Each`, but one sync for commits that wait side by
+    /// side (group commit).
     Group,
 }
 
@@ -226,31 +231,31 @@ impl Durability {
     }
 }
 
-/// What a loss of power leaves.
+/// State after a loss of power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PowerLoss {
-    /// Perhaps nothing that can be read.
+    /// No promise: perhaps nothing can be read.
     NoPromise,
     /// A state that once was committed; the last commits may be missing.
     Consistent,
-    /// Every commit that was settled.
+    /// All settled commits.
     EveryCommit,
 }
 
-/// What the settings of a database really promise.
+/// Promise of a database under its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guarantee {
-    /// The level that it amounts to.
+    /// Durability that the settings amount to.
     pub durability: Durability,
     /// Whether settled commits survive a killed process.
     pub survives_kill: bool,
-    /// What a loss of power leaves.
+    /// State after a loss of power.
     pub power_loss: PowerLoss,
-    /// The same in a sentence, with the settings that it rests on.
+    /// The promise in a sentence, with the settings behind it.
     pub text: String,
 }
 
-/// What a database has done since it was opened.
+/// Counters of a database since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Transactions that were committed.
@@ -263,15 +268,16 @@ pub struct Counts {
     pub bytes_read: u64,
 }
 
-/// The number of a commit; later ones have greater ones.
+/// Number of a commit; later commits have greater numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Receipt(pub u64);
 
 /// An entry: key and value.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
-/// Goes over the entries of a table in the order of their keys. It stands before, between or after entries: [`next`](Self::next)
-/// gives the entry after it and steps over it, [`prev`](Self::prev) the one before. A new one stands before the first.
+/// Cursor over the entries of a table in the order of their keys. It stands in a gap between
+/// entries: [`next`](Self::next) returns the entry after the gap and steps over it,
+/// [`prev`](Self::prev) the entry before. A new cursor stands before the first entry.
 pub trait Cursor {
     /// Goes before the first entry.
     ///
@@ -304,7 +310,7 @@ pub trait Cursor {
     fn prev(&mut self) -> Result<Option<Entry>>;
 }
 
-/// Reads a database. See the [module](self).
+/// A snapshot of a database. See the [crate](crate).
 pub trait Reader {
     /// The value of a key.
     ///
@@ -312,10 +318,11 @@ pub trait Reader {
     /// [`Error::UnknownIndex`] and those of the back-end.
     fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>>;
 
-    /// The value of each of `keys`, in their order. Back-ends that gain by it read them side by side.
+    /// The value of each of `keys`, in their order. Back-ends that gain by it read them side by
+    /// side.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     fn get_many(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         keys.iter().map(|key| self.get(table, key)).collect()
     }
@@ -323,22 +330,24 @@ pub trait Reader {
     /// A cursor over a table.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>>;
 
     /// How many entries a table has.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     fn count(&self, table: Table<'_>) -> Result<u64>;
 }
 
-/// Changes a database, all or nothing; dropped without a commit it has changed nothing. See the [module](self).
+/// A transaction that changes a database, all or nothing. If it is dropped without a commit,
+/// nothing is changed. See the [crate](crate).
 pub trait Writer: Reader {
-    /// Binds a key that is not there.
+    /// Binds a key that does not exist.
     ///
     /// # Errors
-    /// [`Error::DuplicateEntry`] if it is; [`Error::Size`], [`Error::UnknownIndex`] and those of the back-end.
+    /// [`Error::DuplicateEntry`] if the key exists; [`Error::Size`], [`Error::UnknownIndex`] and
+    /// those of the back-end.
     fn put(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
         check_entry(key, value)?;
         if self.get(table, key)?.is_some() {
@@ -347,16 +356,18 @@ pub trait Writer: Reader {
         self.overwrite(table, key, value)
     }
 
-    /// Binds a key, whether it is there or not. Cost: reads nothing on back-ends that can write blindly.
+    /// Binds a key, whether it exists or not. Cost: reads nothing on back-ends that can write
+    /// blindly.
     ///
     /// # Errors
     /// [`Error::Size`], [`Error::UnknownIndex`] and those of the back-end.
     fn overwrite(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Removes a key that is there.
+    /// Removes an existing key.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it is not; [`Error::UnknownIndex`] and those of the back-end.
+    /// [`Error::NotFound`] if the key does not exist; [`Error::UnknownIndex`] and those of the
+    /// back-end.
     fn delete(&mut self, table: Table<'_>, key: &[u8]) -> Result<()> {
         if self.get(table, key)?.is_none() {
             return Err(Error::NotFound { table: table.to_string(), key: key.to_vec() });
@@ -364,41 +375,43 @@ pub trait Writer: Reader {
         self.remove(table, key)
     }
 
-    /// Removes a key, whether it is there or not. Cost: reads nothing on back-ends that can write blindly.
+    /// Removes a key, whether it exists or not. Cost: reads nothing on back-ends that can write
+    /// blindly.
     ///
     /// # Errors
     /// [`Error::UnknownIndex`] and those of the back-end.
     fn remove(&mut self, table: Table<'_>, key: &[u8]) -> Result<()>;
 
-    /// Makes all changes visible, as a whole. They are durable after [`Database::settle`].
+    /// Makes all changes visible together. They are durable after [`Database::settle`].
     ///
     /// # Errors
-    /// [`Error::StoreFull`], [`Error::Busy`] and the others of the back-end: nothing was changed, but for
-    /// [`Error::Unknown`] and [`Error::Poisoned`].
+    /// [`Error::StoreFull`], [`Error::Busy`] and the others of the back-end: nothing was changed,
+    /// but for [`Error::Unknown`] and [`Error::Poisoned`].
     fn commit(self: Box<Self>) -> Result<Receipt>;
 }
 
-/// A database. See the [module](self).
+/// A database. See the [crate](crate).
 pub trait Database: Debug + Send + Sync {
     /// The name of the back-end, as commands take it.
     fn name(&self) -> &'static str;
 
-    /// A snapshot of all tables.
+    /// Takes a snapshot of all tables.
     ///
     /// # Errors
     /// Those of the back-end.
     fn reader(&self) -> Result<Box<dyn Reader + Send>>;
 
-    /// The writer, when no other lives.
+    /// Begins a transaction; waits until no other thread has one.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], [`Error::Poisoned`]; [`Error::Busy`] if this thread has one, which it
-    /// would wait for for ever, and where another process may have one, after the time that the
-    /// back-end was told to wait; and those of the back-end.
+    /// [`Error::ReadOnly`], [`Error::Poisoned`]; [`Error::Busy`] if this thread has the writer (it
+    /// would wait for ever), or if another process keeps it for longer than the back-end's time
+    /// limit; those of the back-end.
     fn writer(&self) -> Result<Box<dyn Writer + '_>>;
 
-    /// A number that is another one after each commit, whoever made it, by the time that the commit returns; `None` where that
-    /// cannot be told without a system call or a question to a server. What was read when it was the same is still so.
+    /// A number that changes with each commit of any process, before the commit returns; `None` if
+    /// finding out takes a system call or a request. While the number is the same, everything read
+    /// before is current.
     fn last_commit(&self) -> Option<u64> {
         None
     }
@@ -409,29 +422,30 @@ pub trait Database: Debug + Send + Sync {
     /// [`Error::Poisoned`] and those of the back-end: the commit is visible and not durable.
     fn settle(&self, receipt: Receipt) -> Result<()>;
 
-    /// Makes everything that was committed survive a loss of power, whatever the durability, as far as the back-end can.
+    /// Syncs all commits, whatever the durability, so that they survive a loss of power.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where it cannot; those of the back-end.
+    /// [`Error::Unsupported`] if the back-end cannot; those of the back-end.
     fn sync(&self) -> Result<()>;
 
-    /// What commits are worth under the settings in effect.
+    /// Promise of the database under the settings in effect.
     fn guarantee(&self) -> Guarantee;
 
-    /// The settings in effect, each with its value as text, read back from the back-end where it tells.
+    /// Settings in effect, each with its value as text, read back from the back-end where possible.
     fn settings(&self) -> Vec<(&'static str, String)>;
 
-    /// What was done so far.
+    /// Counters since the database was opened.
     fn counts(&self) -> Counts;
 
-    /// Bytes that the database takes, allocated blocks and not lengths of files; for a database without files, of its memory.
+    /// Bytes that the database takes: allocated blocks, not lengths of files; memory, if it has no
+    /// files.
     ///
     /// # Errors
     /// Those of the back-end.
     fn disk_bytes(&self) -> Result<u64>;
 
-    /// Problems of what the back-end keeps, one a line, as far as the back-end can find any that
-    /// reading all entries does not show. Cost: may read everything.
+    /// Problems of the back-end's files, one a line, that reading all entries does not show. Cost:
+    /// may read everything.
     ///
     /// # Errors
     /// Those of the back-end.
@@ -439,21 +453,21 @@ pub trait Database: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Gives space that removed entries took back to the file system, as far as the back-end can.
+    /// Gives the space of removed entries back to the file system, as far as the back-end can.
     ///
     /// # Errors
-    /// Those of the back-end; nothing is lost then.
+    /// Those of the back-end; no entry is lost.
     fn compact(&self) -> Result<()>;
 
-    /// Makes what was committed durable as far as the guarantee goes, and gives up files, locks and connections. Whatever
-    /// is called afterwards fails.
+    /// Makes all commits durable as far as the guarantee goes, and gives up files, locks and
+    /// connections. Later calls fail.
     ///
     /// # Errors
     /// Those of the back-end. The database is closed in any case.
     fn close(&self) -> Result<()>;
 }
 
-/// Checks the sizes of an entry that is to be written.
+/// Checks the sizes of an entry to write.
 ///
 /// # Errors
 /// [`Error::Size`].
@@ -468,16 +482,18 @@ pub fn check_entry(key: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Checks the indexes that a database is to be opened with.
+/// Checks the names of the indexes of a database.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a name that cannot name an index, one that is there twice, and too many of them.
+/// [`Error::Unsupported`] for a name that cannot name an index, one that is there twice, and too
+/// many of them.
 pub fn check_indexes(back_end: &'static str, indexes: &[&str]) -> Result<()> {
     let refuse = |option: String, why: String| Err(Error::Unsupported { back_end, option, why });
     if indexes.len() > INDEXES_MAX {
         let why = format!("there are at most {INDEXES_MAX}");
         return refuse(format!("{} indexes", indexes.len()), why);
     }
+
     for (number, name) in indexes.iter().enumerate() {
         if !is_index_name(name) {
             let why = format!(
@@ -489,5 +505,6 @@ pub fn check_indexes(back_end: &'static str, indexes: &[&str]) -> Result<()> {
             return refuse(format!("index {name:?}"), "it is named twice; name it once".to_owned());
         }
     }
+
     Ok(())
 }

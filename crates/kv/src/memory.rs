@@ -1,44 +1,48 @@
-//! The reference implementation of [`Database`]: tables in memory, gone when the last handle is dropped.
+//! Reference implementation of [`Database`]: tables in memory, gone with the last handle.
 //!
-//! Each key holds its versions, the newest last; a version is what one commit bound the key to, a value or nothing. A
-//! snapshot is the number of the commit that was the last when it was made, so making one copies no map.
+//! Each key has a list of versions, the newest last. A version is the value, or the removal, that
+//! one commit bound the key to. A snapshot is the number of the last commit at its creation, so
+//! taking a snapshot copies no map.
 //!
 //! Invariants:
-//! * A version is kept while the present or a living snapshot sees it. One that was superseded lies in the waste of the
-//!   newest living snapshot that sees it; when that snapshot goes, it passes to the next older one that sees it, or is freed.
-//! * The oldest version of a key is a value: a removal with nothing before it is the same as no version at all. So a key
-//!   without a version that is a value is not in the map.
-//! * The present does not change while a writer lives, but by its own commit.
-//! * No lock is held between two calls. A commit holds readers up for as long as it takes to enter its changes.
+//! * A version is kept while the present or a live snapshot sees it. A superseded version is in the
+//!   waste of the newest live snapshot that sees it. When that snapshot ends, the version passes to
+//!   the next older snapshot that sees it, or is freed.
+//! * The oldest version of a key is a value: a removal with nothing before it is dropped. A key
+//!   without a value is not in the map.
+//! * While a writer lives, only its own commit changes the present.
+//! * No lock is held between two calls. A commit blocks readers while it enters its changes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 use std::fmt;
 use std::mem;
-use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::database::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, PowerLoss, Reader, Receipt,
     Result, Table, Writer, check_entry, check_indexes,
 };
+use crate::gap::{Gap, Way};
 use crate::removals::{Crossed, Removals};
 use crate::turn::{Turn, TurnGuard};
 
 const NAME: &str = "memory";
-/// What a version counts for beside the bytes of its key and value: about what the map and the two allocations take.
+/// Bytes that a version counts for beside its key and value: an estimate of its part of the map and
+/// of the two allocations.
 const VERSION_BYTES: u64 = 96;
 
 type Key = Arc<[u8]>;
 type Value = Arc<[u8]>;
-/// What a writer binds the keys of one table to; `None` removes.
+/// Changes of one table by a writer; `None` removes the key.
 type Changes = BTreeMap<Key, Option<Value>>;
 
 /// A database in memory. Clones are the same database. Nothing of it is ever on a disk.
 ///
-/// Cost: a call takes O(log n) for n keys; a commit O(log n) for each key that it changes. Dropping a reader takes O(log n)
-/// for each version that only it saw, and O(1) for each that only it and older readers see.
+/// Cost: a call takes O(log n) for n keys; a commit O(log n) for each key that it changes. Dropping
+/// a reader takes O(log n) for each version that only it saw, and O(1) for each that only it and
+/// older readers see.
 #[derive(Clone)]
 pub struct Memory {
     shared: Arc<Shared>,
@@ -48,7 +52,8 @@ impl Memory {
     /// An empty database with these indexes.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a name that cannot name an index, one that is there twice, and too many of them.
+    /// [`Error::Unsupported`] for a name that cannot name an index, one that is there twice, and
+    /// too many of them.
     pub fn new(indexes: &[&str]) -> Result<Self> {
         check_indexes(NAME, indexes)?;
         let tables = (0..=indexes.len()).map(|_| Entries::default()).collect();
@@ -61,9 +66,10 @@ impl Memory {
         })
     }
 
-    /// The same database, which from now on refuses as [`Error::StoreFull`] each commit that would make it larger and more
-    /// than `bytes`, counted as [`disk_bytes`](Database::disk_bytes) does: each key and value of the present, and each older one
-    /// that a living reader sees, with 96 bytes more for each.
+    /// Limits the database to `bytes`: from now on a commit that would grow it beyond the limit is
+    /// [`Error::StoreFull`]. Counts as [`disk_bytes`](Database::disk_bytes) does: each key and
+    /// value of the present and each older one that a live reader sees, with 96 bytes more for
+    /// each.
     #[must_use]
     pub fn with_limit(self, bytes: u64) -> Self {
         self.shared.write().limit = Some(bytes);
@@ -152,7 +158,7 @@ impl Database for Memory {
         Ok(state.bytes)
     }
 
-    /// Does nothing: what nobody sees is freed at once.
+    /// Does nothing: a version that nobody sees is freed at once.
     fn compact(&self) -> Result<()> {
         self.shared.read().open("compact")
     }
@@ -174,7 +180,7 @@ struct Shared {
 }
 
 impl Shared {
-    // A poisoned lock is taken all the same: nothing that is done under it can panic half way.
+    // Takes a poisoned lock too: no code under the lock can panic half way.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -218,9 +224,9 @@ struct Entries {
     count: u64,
 }
 
-/// What a key was and is bound to.
+/// Versions of a key.
 struct Versions {
-    /// Superseded ones, by rising birth.
+    /// Superseded versions, by rising commit.
     older: Vec<Version>,
     newest: Version,
 }
@@ -238,7 +244,8 @@ struct Snapshot {
     waste: Vec<Waste>,
 }
 
-/// Names a superseded version. There may be none any more: a removal goes with the last version before it.
+/// Names a superseded version, which may be freed already: a removal goes with the last version
+/// before it.
 struct Waste {
     table: usize,
     key: Key,
@@ -251,7 +258,7 @@ fn cost(key: &[u8], version: &Version) -> u64 {
 }
 
 impl Versions {
-    /// What the snapshot of commit `number` sees.
+    /// The value that the snapshot of commit `number` sees.
     fn at(&self, number: u64) -> Option<&Value> {
         let version = if self.newest.born <= number {
             Some(&self.newest)
@@ -268,7 +275,7 @@ impl Versions {
     }
 }
 
-/// How the bytes of a database change when `next` supersedes the `versions` of a key: those added, those freed.
+/// Bytes added and freed when `next` supersedes the `versions` of a key.
 fn effect(
     key: &[u8],
     versions: Option<&Versions>,
@@ -278,9 +285,11 @@ fn effect(
     let Some(versions) = versions else {
         return (if next.value.is_some() { cost(key, next) } else { 0 }, 0);
     };
+
     if next.value.is_none() && versions.newest.value.is_none() {
         return (0, 0);
     }
+
     let is_seen = versions.is_seen(snapshot);
     let is_gone = next.value.is_none() && !is_seen && versions.older.is_empty();
     (
@@ -309,7 +318,13 @@ impl State {
     }
 
     /// The next entry from `gap` that the snapshot of commit `number` sees.
-    fn step(&self, table: usize, gap: &Gap, way: Way, number: u64) -> Result<Option<(Key, Value)>> {
+    fn step(
+        &self,
+        table: usize,
+        gap: &Gap<Key>,
+        way: Way,
+        number: u64,
+    ) -> Result<Option<(Key, Value)>> {
         self.open("cursor")?;
         Ok(self.tables.get(table).and_then(|table| {
             find(&table.versions, gap, way, |versions| versions.at(number).map(Arc::clone))
@@ -320,7 +335,7 @@ impl State {
         self.snapshots.last_key_value().map(|(&number, _)| number)
     }
 
-    /// How many bytes there are after a commit of `changes`.
+    /// Bytes of the database after a commit of `changes`.
     fn bytes_after(&self, changes: &[Changes]) -> u64 {
         let snapshot = self.newest_snapshot();
         let mut bytes = self.bytes;
@@ -346,9 +361,11 @@ impl State {
                 });
             }
         }
+
         self.present += 1;
         self.done.transactions += 1;
         let snapshot = self.newest_snapshot();
+
         let mut waste = Vec::new();
         for (table, (entries, changes)) in self.tables.iter_mut().zip(changes).enumerate() {
             for (key, value) in changes {
@@ -359,21 +376,25 @@ impl State {
                 self.bytes = self.bytes + added - freed;
             }
         }
+
         if let Some(mut newest) = self.snapshots.last_entry() {
             newest.get_mut().waste.append(&mut waste);
         }
+
         Ok(Receipt(self.present))
     }
 
-    /// A reader of the snapshot of commit `number` goes.
+    /// Ends a reader of the snapshot of commit `number`.
     fn release(&mut self, number: u64) {
         let Slot::Occupied(mut slot) = self.snapshots.entry(number) else {
             return;
         };
+
         slot.get_mut().readers -= 1;
         if slot.get().readers > 0 {
             return;
         }
+
         let waste = slot.remove().waste;
         let mut heir = self.snapshots.range_mut(..number).next_back();
         for item in waste {
@@ -390,8 +411,8 @@ impl State {
 }
 
 impl Entries {
-    /// Makes `next` the newest version of a key. What it supersedes is freed, or goes to `waste` if `snapshot`, the newest one,
-    /// sees it. The bytes added and freed.
+    /// Makes `next` the newest version of a key. Frees the superseded version, or moves it to
+    /// `waste` if `snapshot`, the newest one, sees it. Returns the bytes added and freed.
     fn bind(
         &mut self,
         table: usize,
@@ -417,11 +438,14 @@ impl Entries {
                     (true, false) => self.count -= 1,
                     (true, true) => {}
                 }
+
                 let is_seen = slot.get().is_seen(snapshot);
                 if is_seen {
-                    let (key, born) = (Arc::clone(slot.key()), slot.get().newest.born);
+                    let key = Arc::clone(slot.key());
+                    let born = slot.get().newest.born;
                     waste.push(Waste { table, key, born });
                 }
+
                 let versions = slot.get_mut();
                 let previous = mem::replace(&mut versions.newest, next);
                 if is_seen {
@@ -429,16 +453,19 @@ impl Entries {
                 } else if versions.newest.value.is_none() && versions.older.is_empty() {
                     slot.remove();
                 }
+
                 effect
             }
         }
     }
 
-    /// Frees a superseded version, and the removals that then have nothing before them. The bytes freed.
+    /// Frees a superseded version, and the removals that then have nothing before them. Returns the
+    /// bytes freed.
     fn free(&mut self, waste: &Waste) -> u64 {
         let Some(versions) = self.versions.get_mut(&waste.key) else {
             return 0;
         };
+
         let Ok(index) = versions.older.binary_search_by_key(&waste.born, |version| version.born)
         else {
             return 0;
@@ -451,6 +478,7 @@ impl Entries {
             bytes += cost(&waste.key, &versions.newest);
             self.versions.remove(&waste.key);
         }
+
         bytes
     }
 }
@@ -494,12 +522,12 @@ struct MemoryWriter<'a> {
     changes: Vec<Changes>,
     /// Ranges of removals that cursors jump over, by table.
     removals: Vec<RefCell<Removals<Key>>>,
-    /// Of what it sees, by table.
+    /// Number of entries that the writer sees, by table.
     counts: Vec<u64>,
 }
 
 impl MemoryWriter<'_> {
-    /// What it sees of a key.
+    /// The value of a key that the writer sees.
     fn find(&self, table: usize, key: &[u8]) -> Result<Option<Value>> {
         let state = self.shared.read();
         state.open("get")?;
@@ -560,56 +588,10 @@ impl Writer for MemoryWriter<'_> {
     }
 }
 
-/// The bounds of a range of keys.
-type Span<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
-
-#[derive(Clone, Copy)]
-enum Way {
-    Forward,
-    Backward,
-}
-
-/// Where a cursor stands, between two entries.
-#[derive(Clone)]
-enum Gap {
-    First,
-    Before(Key),
-    After(Key),
-    Last,
-}
-
-impl Gap {
-    /// Beyond `key`, for one who goes that way.
-    fn past(key: Key, way: Way) -> Self {
-        match way {
-            Way::Forward => Self::After(key),
-            Way::Backward => Self::Before(key),
-        }
-    }
-
-    /// The keys that lie that way; `None` if there can be none.
-    fn ahead(&self, way: Way) -> Option<Span<'_>> {
-        let bound = match (self, way) {
-            (Self::First, Way::Forward) | (Self::Last, Way::Backward) => Bound::Unbounded,
-            (Self::First, Way::Backward) | (Self::Last, Way::Forward) => return None,
-            (Self::Before(key), Way::Forward) | (Self::After(key), Way::Backward) => {
-                Bound::Included(key.as_ref())
-            }
-            (Self::After(key), Way::Forward) | (Self::Before(key), Way::Backward) => {
-                Bound::Excluded(key.as_ref())
-            }
-        };
-        Some(match way {
-            Way::Forward => (bound, Bound::Unbounded),
-            Way::Backward => (Bound::Unbounded, bound),
-        })
-    }
-}
-
-/// The first entry that lies that way from `gap` and of which `pick` takes something.
+/// The first entry in this direction from `gap` for which `pick` returns something.
 fn find<V, T>(
     map: &BTreeMap<Key, V>,
-    gap: &Gap,
+    gap: &Gap<Key>,
     way: Way,
     pick: impl Fn(&V) -> Option<T>,
 ) -> Option<(Key, T)> {
@@ -621,19 +603,19 @@ fn find<V, T>(
     }
 }
 
-/// What a cursor goes over.
+/// Source of a cursor.
 trait View {
-    fn step(&self, table: usize, gap: &Gap, way: Way) -> Result<Option<(Key, Value)>>;
+    fn step(&self, table: usize, gap: &Gap<Key>, way: Way) -> Result<Option<(Key, Value)>>;
 }
 
 impl View for MemoryReader {
-    fn step(&self, table: usize, gap: &Gap, way: Way) -> Result<Option<(Key, Value)>> {
+    fn step(&self, table: usize, gap: &Gap<Key>, way: Way) -> Result<Option<(Key, Value)>> {
         self.shared.read().step(table, gap, way, self.number)
     }
 }
 
 impl View for MemoryWriter<'_> {
-    fn step(&self, table: usize, gap: &Gap, way: Way) -> Result<Option<(Key, Value)>> {
+    fn step(&self, table: usize, gap: &Gap<Key>, way: Way) -> Result<Option<(Key, Value)>> {
         let mut crossed = Crossed::default();
         let found = self.step_over(table, gap.clone(), way, &mut crossed);
         if let Some(removals) = self.removals.get(table) {
@@ -648,7 +630,7 @@ impl MemoryWriter<'_> {
     fn step_over(
         &self,
         table: usize,
-        mut gap: Gap,
+        mut gap: Gap<Key>,
         way: Way,
         crossed: &mut Crossed<Key>,
     ) -> Result<Option<(Key, Value)>> {
@@ -671,17 +653,17 @@ impl MemoryWriter<'_> {
                     if is_nearer { (key, Some(value)) } else { changed }
                 }
             };
+
             match value {
                 Some(value) => return Ok(Some((key, value))),
-                None => gap = Gap::past(self.far_end(table, key, way, crossed), way),
+                None => gap = way.past(self.far_end(table, key, way, crossed)),
             }
         }
     }
 }
 
 impl MemoryWriter<'_> {
-    /// The last key, for a cursor that goes this way, of the removals that are known to follow
-    /// `key` without a gap.
+    /// The last key in this direction of the removals that are known to follow `key` without a gap.
     fn far_end(&self, table: usize, key: Key, way: Way, crossed: &mut Crossed<Key>) -> Key {
         let Some(removals) = self.removals.get(table) else { return key };
         let removals = removals.borrow();
@@ -689,10 +671,12 @@ impl MemoryWriter<'_> {
             crossed.step(&key);
             return key;
         };
+
         let far = match way {
             Way::Forward => last,
             Way::Backward => first,
         };
+
         crossed.jump(&key, far);
         Arc::clone(far)
     }
@@ -701,7 +685,7 @@ impl MemoryWriter<'_> {
 struct MemoryCursor<'a> {
     view: &'a dyn View,
     table: usize,
-    gap: Gap,
+    gap: Gap<Key>,
 }
 
 impl MemoryCursor<'_> {
@@ -710,7 +694,7 @@ impl MemoryCursor<'_> {
             return Ok(None);
         };
         let entry = (key.to_vec(), value.to_vec());
-        self.gap = Gap::past(key, way);
+        self.gap = way.past(key);
         Ok(Some(entry))
     }
 }
@@ -760,6 +744,7 @@ mod tests {
             removals: vec![RefCell::default()],
             counts,
         };
+
         for key in 2..99 {
             writer.remove(Table::Main, &[key]).unwrap();
             let mut cursor = writer.cursor(Table::Main).unwrap();
@@ -768,6 +753,7 @@ mod tests {
             cursor.seek(&[2]).unwrap();
             assert_eq!(cursor.next().unwrap().unwrap().0, [key + 1]);
         }
+
         {
             let removals = writer.removals[0].borrow();
             let (first, last) = removals.range_of(&[50]).unwrap();

@@ -1,5 +1,5 @@
-//! Removed keys of a transaction, joined to ranges: a cursor over the transaction jumps over a
-//! range in one step.
+//! Removed keys of a transaction, joined to ranges that a cursor of the transaction jumps over in
+//! one step.
 //!
 //! Without the ranges a cursor would walk over each removal between two keys that are left. A
 //! transaction that removes most keys of a table and looks beside each of them would do quadratic
@@ -49,6 +49,7 @@ impl<K: Ord + Clone + Borrow<[u8]>> Removals<K> {
         let (mut first, mut last) = if one <= other { (one, other) } else { (other, one) };
         let mut joined = Vec::new();
         let up_to = (Bound::Unbounded, Bound::Included(last.borrow()));
+
         for (from, to) in self.ranges.range::<[u8], _>(up_to).rev() {
             if to < first {
                 break;
@@ -58,10 +59,12 @@ impl<K: Ord + Clone + Borrow<[u8]>> Removals<K> {
             first = first.min(from);
         }
 
-        let (first, last) = (first.clone(), last.clone());
+        let first = first.clone();
+        let last = last.clone();
         for from in joined {
             self.ranges.remove::<[u8]>(from.borrow());
         }
+
         debug_assert!(first <= last);
         self.ranges.insert(first, last);
     }
@@ -70,7 +73,8 @@ impl<K: Ord + Clone + Borrow<[u8]>> Removals<K> {
     /// transaction. Cost: O(log n).
     pub fn bind<V>(&mut self, key: &[u8], changes: &BTreeMap<K, V>) {
         let Some((first, last)) = self.range_of(key) else { return };
-        let (first, last) = (first.clone(), last.clone());
+        let first = first.clone();
+        let last = last.clone();
 
         // The changes beside the key are removals, since they are in the range.
         let below = changes.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).next_back();
@@ -79,6 +83,7 @@ impl<K: Ord + Clone + Borrow<[u8]>> Removals<K> {
         if let Some((below, _)) = below.filter(|(below, _)| first <= **below) {
             self.ranges.insert(first, below.clone());
         }
+
         if let Some((above, _)) = above.filter(|(above, _)| **above <= last) {
             self.ranges.insert(above.clone(), last);
         }
@@ -147,6 +152,7 @@ mod tests {
         assert_eq!(ranges(&removals), [(10, 49)]);
         assert_eq!(removals.range_of(&key(30)), Some((&key(10), &key(49))));
         assert_eq!(removals.range_of(&key(50)), None);
+
         assert_eq!(removals.range_of(&key(9)), None);
     }
 
@@ -163,6 +169,7 @@ mod tests {
         removals.bind(&key(19), &changes);
         assert_eq!(ranges(&removals), [(11, 13), (15, 18)]);
         removals.bind(&key(30), &changes);
+
         assert_eq!(ranges(&removals), [(11, 13), (15, 18)]);
     }
 }

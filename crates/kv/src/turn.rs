@@ -1,10 +1,9 @@
-//! The right to write, which one writer of a database has at a time.
+//! Turn: the right to write, which one writer of a database has at a time.
 //!
-//! A call for the turn waits for the writer of another thread. The writer of the calling thread
-//! would be waited for for ever, so that such a call fails instead.
+//! A call for the turn waits for the writer of another thread. If the calling thread has the turn,
+//! the call fails: it would wait for ever.
 //!
-//! Invariant: a [`TurnGuard`] does not leave its thread, so the thread that took the turn is the
-//! one that has it.
+//! Invariant: a [`TurnGuard`] does not leave its thread, so the thread that took the turn holds it.
 
 use std::marker::PhantomData;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,11 +16,11 @@ use crate::database::{Error, Result};
 pub struct Turn {
     /// The thread that has it.
     holder: Mutex<Option<ThreadId>>,
-    /// Told when nobody has it any more.
+    /// Signalled when the turn is given up.
     given_up: Condvar,
 }
 
-/// The turn, for as long as this lives.
+/// Holder of the turn, which its drop gives up.
 #[derive(Debug)]
 pub struct TurnGuard<'a> {
     turn: &'a Turn,
@@ -30,7 +29,7 @@ pub struct TurnGuard<'a> {
 }
 
 impl Turn {
-    // A poisoned lock is taken all the same: nothing that is done under it can panic half way.
+    // Takes a poisoned lock too: no code under the lock can panic half way.
     fn holder(&self) -> MutexGuard<'_, Option<ThreadId>> {
         self.holder.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,16 +1,18 @@
-//! An LMDB environment whose map can grow while snapshots of it live: what a back-end of the Merkle state needs of LMDB.
+//! An LMDB environment whose map can grow while its snapshots live.
 //!
-//! LMDB reads through a memory map of a fixed size. Growing the map moves it, so LMDB asks that nobody be reading. Here a
-//! snapshot may live as long as it likes and still keeps no growth waiting, and no growth can deadlock with it:
+//! LMDB reads through a memory map of a fixed size. Growing the map moves it, so LMDB demands that
+//! nobody be reading. Here a snapshot may live as long as it likes: growth never waits for a
+//! snapshot, and never deadlocks with one.
 //!
-//! * **Invariant:** nothing but a running call holds an address in the map. Calls copy what they find; a walk over many
-//!   entries is a sequence of calls that begin at a key, and no cursor of LMDB outlives one.
-//! * **Invariant:** a call of a snapshot holds the gate shared; [`resize`](Environment::resize) holds it alone. So growth
-//!   waits for calls that run, microseconds, and never for a snapshot.
-//! * **Invariant:** while a transaction that writes is open the map stays: LMDB refuses to resize then.
+//! - **Invariant:** only a running call holds an address in the map. Calls copy their results. A
+//!   walk over many entries is a sequence of calls that begin at a key; no cursor of LMDB outlives
+//!   its call.
+//! - **Invariant:** a call of a snapshot holds the gate shared; [`resize`](Environment::resize)
+//!   holds it alone. So growth waits for running calls, for microseconds.
+//! - **Invariant:** while a write transaction is open, the map stays: LMDB then refuses to resize.
 //!
-//! What an open read transaction keeps between two calls is its number, the page numbers of its roots and its slot in the
-//! file of locks, which is another map.
+//! Between two calls, an open read transaction keeps its number, the page numbers of its roots and
+//! its slot in the lock file, which is another map.
 //!
 //! LMDB trusts the bytes of its file. Opening checks the heads, and that the file has the roots
 //! that they name. Other damage may show as wrong answers or end the process:
@@ -33,19 +35,20 @@ use rustix::io::Errno;
 
 use crate::check::{Finding, check_heads};
 
-/// Bytes of a buffer of zeros, with which a file is filled where the system cannot allocate.
+/// Size of a buffer of zeros, which fills a file where the system cannot allocate, in bytes.
 const ZEROS_BYTES: usize = 1 << 20;
 
-/// About how many bytes of entries one transaction of a copy takes: they are in memory until it ends.
+/// About how many bytes of entries one transaction of a copy takes; they stay in memory until it
+/// ends.
 const COPIED_BYTES: usize = 16 << 20;
 
-/// What went wrong, by what the caller can do.
+/// Kind of a failure, by the reaction of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// The map is full: let it grow and do the transaction again.
+    /// The map is full: let the map grow and repeat the transaction.
     MapFull,
-    /// Disk, quota or the allowed size of a file are full.
+    /// The disk, the quota or the allowed size of a file is used up.
     NoRoom,
     /// All slots of readers are taken.
     ReadersFull,
@@ -61,13 +64,13 @@ pub enum Kind {
     Other,
 }
 
-/// LMDB refused or failed.
+/// A failure of LMDB.
 #[derive(Debug, thiserror::Error)]
 #[error("LMDB: {source}")]
 pub struct Failure {
-    /// What the caller can do.
+    /// The kind of the failure.
     pub kind: Kind,
-    /// What LMDB said.
+    /// The error of LMDB.
     #[source]
     source: heed::Error,
 }
@@ -89,6 +92,7 @@ impl From<heed::Error> for Failure {
             heed::Error::Io(error) if is_no_room(error) => Kind::NoRoom,
             _ => Kind::Other,
         };
+
         Self { kind, source }
     }
 }
@@ -113,6 +117,7 @@ impl From<Errno> for Failure {
     }
 }
 
+/// Whether the disk, the quota or the allowed size of a file is used up.
 fn is_no_room(error: &std::io::Error) -> bool {
     error
         .raw_os_error()
@@ -123,73 +128,79 @@ fn is_no_room(error: &std::io::Error) -> bool {
 /// The result of a call of an environment.
 pub type Outcome<T> = std::result::Result<T, Failure>;
 
-/// When commits reach the disk.
+/// Durability of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SyncMode {
-    /// Data, then head, at each commit.
+    /// Each commit syncs the data, then the head.
     #[default]
     Full,
-    /// Data at each commit; the head goes with the next. `MDB_NOMETASYNC`.
+    /// Each commit syncs the data; the next one syncs its head. `MDB_NOMETASYNC`.
     NoMeta,
-    /// The system is told to write, and not waited for. `MDB_MAPASYNC`; takes effect with a map that is written only.
+    /// Each commit tells the system to write, and does not wait. `MDB_MAPASYNC`; only with
+    /// `write_map`.
     MapAsync,
-    /// Never. `MDB_NOSYNC`.
+    /// No commit syncs. `MDB_NOSYNC`.
     None,
 }
 
-/// Processes that change an environment.
+/// The processes that may change an environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EnvironmentAccess {
-    /// This process may.
+    /// This process and others.
     #[default]
     Write,
-    /// Other processes may: snapshots are noted in the file of locks.
+    /// Other processes: snapshots take a slot in the lock file.
     Read,
-    /// Nobody does: snapshots are noted nowhere, and nothing is written.
+    /// No process: snapshots take no slot, and nothing is written.
     ReadAlone,
 }
 
-/// How an environment is opened.
+/// Options of opening an environment.
 #[derive(Debug, Clone)]
 pub struct EnvironmentOptions {
-    /// Processes that change it.
+    /// The processes that may change the environment.
     pub access: EnvironmentAccess,
-    /// Bytes of the map, a multiple of the system's pages.
+    /// Size of the map in bytes, a multiple of the system's pages.
     pub map_bytes: usize,
-    /// Slots of readers, over all processes.
+    /// Number of slots for readers, over all processes.
     pub readers_max: u32,
-    /// Tables at most.
+    /// Most tables.
     pub tables_max: u32,
-    /// Whether the path names a directory, which must be there, or a file.
+    /// Whether the path names an existing directory, or a file.
     pub directory: bool,
     /// Whether the system reads ahead.
     pub read_ahead: bool,
-    /// Whether pages are changed in the map in place of being written. The file then has the size of the map, in blocks
-    /// that are allocated: a hole that cannot be filled would end the process when it is touched.
+    /// Whether pages are changed in the map instead of being written.
+    ///
+    /// The file then has the size of the map, in allocated blocks: touching a hole that cannot be
+    /// filled would end the process.
     pub write_map: bool,
-    /// When commits reach the disk.
+    /// Durability of a commit.
     pub sync: SyncMode,
 }
 
-/// An environment; clones are the same one. It is closed with the last of its clones, snapshots and transactions.
+/// An environment. Clones are the same environment, which closes with the last of its clones,
+/// snapshots and transactions.
 #[derive(Debug, Clone)]
 pub struct Environment(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     env: Env<WithoutTls>,
-    /// Held shared by calls that look into the map, alone by what moves it.
+    /// Held shared by calls that read the map, alone by calls that move it.
     gate: RwLock<()>,
     write_map: bool,
-    /// Tables that can be open at a time.
+    /// Most tables that can be open at a time.
     tables_max: u32,
 }
 
 impl Inner {
+    /// Takes the gate for a call that reads the map.
     fn shared(&self) -> RwLockReadGuard<'_, ()> {
         self.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes the gate for a call that moves the map.
     fn alone(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -202,20 +213,20 @@ pub struct EnvironmentTable(Database<Bytes, Bytes>);
 /// A key and a value.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// How much a call gives at most: it stops after the entry that reaches either.
+/// Limit of the results of one call, which stops after the entry that reaches either number.
 #[derive(Debug, Clone, Copy)]
 pub struct PageLimit {
-    /// Entries; at least 1.
+    /// Number of entries; at least 1.
     pub entries: usize,
-    /// Bytes of keys and values.
+    /// Number of bytes of keys and values.
     pub bytes: usize,
 }
 
 impl Environment {
-    /// Opens an environment; makes it if there is none.
+    /// Opens an environment, or creates one if there is none.
     ///
     /// # Errors
-    /// What LMDB says; [`Kind::Corrupted`] also for heads that break a rule, and a file that ends
+    /// Those of LMDB; [`Kind::Corrupted`] also if a head breaks a rule, or the file ends
     /// before its roots.
     pub fn open(path: &Path, options: &EnvironmentOptions) -> Outcome<Self> {
         let mut flags = match options.sync {
@@ -224,15 +235,18 @@ impl Environment {
             SyncMode::MapAsync => EnvFlags::MAP_ASYNC,
             SyncMode::None => EnvFlags::NO_SYNC,
         };
+
         flags.set(EnvFlags::NO_SUB_DIR, !options.directory);
         flags.set(EnvFlags::NO_READ_AHEAD, !options.read_ahead);
         let is_read_only = options.access != EnvironmentAccess::Write;
         flags.set(EnvFlags::WRITE_MAP, options.write_map && !is_read_only);
         flags.set(EnvFlags::READ_ONLY, is_read_only);
         flags.set(EnvFlags::NO_LOCK, options.access == EnvironmentAccess::ReadAlone);
+
         if let Some(finding) = check_heads(&data_path(path, options.directory))? {
             return Err(finding.into());
         }
+
         let mut open = EnvOpenOptions::new().read_txn_without_tls();
         open.map_size(options.map_bytes).max_readers(options.readers_max);
         open.max_dbs(options.tables_max);
@@ -245,51 +259,56 @@ impl Environment {
         // the file. Pages below the roots are not: LMDB follows what a medium or another program
         // has changed there, which `check_file` finds for a caller who cannot trust the bytes.
         let env = unsafe { open.flags(flags).open(path)? };
-        let (write_map, tables_max) = (options.write_map && !is_read_only, options.tables_max);
+
+        let write_map = options.write_map && !is_read_only;
+        let tables_max = options.tables_max;
         let inner = Inner { env, gate: RwLock::new(()), write_map, tables_max };
         if inner.write_map {
             inner.allocate(options.map_bytes as u64)?;
         }
+
         Ok(Self(Arc::new(inner)))
     }
 
-    /// The flags in effect, of LMDB's.
+    /// The flags of LMDB in effect.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn flags(&self) -> Outcome<EnvFlags> {
         Ok(EnvFlags::from_bits_truncate(self.0.env.get_flags()?))
     }
 
-    /// Slots of readers.
+    /// Number of slots for readers.
     pub fn readers_max(&self) -> u32 {
         self.0.env.max_readers()
     }
 
-    /// Bytes of the map.
+    /// Size of the map in bytes.
     pub fn map_bytes(&self) -> u64 {
         let _gate = self.0.shared();
         self.0.env.info().map_size as u64
     }
 
-    /// Bytes up to the last page that was ever in use; free pages among them count.
+    /// Bytes up to the last page that was ever in use, including free pages.
     pub fn used_bytes(&self) -> u64 {
         let _gate = self.0.shared();
         (self.0.env.info().last_page_number as u64 + 1) * u64::from(self.0.env.stat().page_size)
     }
 
-    /// The number of the newest transaction that changed anything.
+    /// Number of the newest transaction that changed anything.
     pub fn last_transaction(&self) -> u64 {
         let _gate = self.0.shared();
         self.0.env.info().last_txn_id as u64
     }
 
-    /// Gives the map another size, a multiple of the system's pages; LMDB takes as much as its pages need if it is less. 0
-    /// takes the size that another process has given it. Snapshots go on. Cost: waits for calls that run; a map that is
-    /// written has its new blocks allocated.
+    /// Changes the size of the map to `bytes`, a multiple of the system's pages. If that is less
+    /// than the pages in use, LMDB takes as much as these need. 0 adopts the size that another
+    /// process has set. Snapshots go on.
+    ///
+    /// Cost: waits for running calls; with `write_map`, allocates the new blocks.
     ///
     /// # Errors
-    /// [`Kind::Writing`]; [`Kind::NoRoom`], and the map has its old size.
+    /// [`Kind::Writing`]; [`Kind::NoRoom`], and the map keeps its old size.
     pub fn resize(&self, bytes: u64) -> Outcome<()> {
         let _gate = self.0.alone();
         if self.0.write_map {
@@ -298,16 +317,20 @@ impl Environment {
         self.0.resize_alone(bytes)
     }
 
-    /// A snapshot of all tables. Adopts the size of the map if another process has made it larger.
+    /// Takes a snapshot of all tables. Adopts the size of the map if another process has made it
+    /// larger.
     ///
-    /// LMDB notes the number of the newest transaction and then copies the head of that number's parity. If the next
-    /// transaction, of whatever process, is committed in between, the one after it writes that very head: the copy may then
-    /// be newer than what others are given yet, or half of each. Nobody can have begun to write that head if afterwards
-    /// the newest transaction is still the same, by the heads, or by the number that the next snapshot gets; the latter where a
-    /// process was killed after it wrote a head and before it told the number. Else the snapshot is made anew.
+    /// LMDB notes the number of the newest transaction, and then copies the head of that number's
+    /// parity. If any process commits the next transaction in between, the one after it overwrites
+    /// that very head. The copy may then be newer than it should be, or half of each.
+    ///
+    /// Nobody can have begun to write that head if the newest transaction is still the same
+    /// afterwards. Two numbers tell that: the one in the heads, or the one that the next snapshot
+    /// gets. The latter counts where a process was killed after it wrote a head and before it
+    /// published the number. Otherwise the snapshot is taken anew.
     ///
     /// # Errors
-    /// [`Kind::ReadersFull`], and what LMDB says.
+    /// [`Kind::ReadersFull`], and those of LMDB.
     pub fn snapshot(&self) -> Outcome<Snapshot> {
         let mut before: Option<Snapshot> = None;
         loop {
@@ -317,7 +340,7 @@ impl Environment {
                 return Ok(before);
             }
             let snapshot = Snapshot { txn, inner: Arc::clone(&self.0) };
-            // What was copied was read before what is read now.
+            // The copy was read before the heads are read below.
             fence(Ordering::SeqCst);
             if self.last_transaction() == number as u64 {
                 return Ok(snapshot);
@@ -326,10 +349,10 @@ impl Environment {
         }
     }
 
-    /// Tables by their names, where they are there; none is made.
+    /// Opens tables by name; `None` for a table that does not exist. Creates no table.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn tables(&self, names: &[String]) -> Outcome<Vec<Option<EnvironmentTable>>> {
         let txn = self.resizing(|| self.0.env.read_txn())?;
         let _gate = self.0.shared();
@@ -338,27 +361,29 @@ impl Environment {
             let table = self.0.env.open_database::<Bytes, Bytes>(&txn, Some(name))?;
             tables.push(table.map(EnvironmentTable));
         }
-        // Tables that a transaction has opened stay open after its commit only.
+        // Tables that a transaction has opened stay open only after its commit.
         txn.commit()?;
         Ok(tables)
     }
 
-    /// A transaction that writes. Waits for the one of another process or thread, with no limit of time; a thread that has
-    /// one waits for ever.
+    /// Begins a write transaction. Waits without limit for that of another process or thread; a
+    /// thread that already has one waits for ever.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn transaction(&self) -> Outcome<Transaction> {
         let txn = self.resizing(|| self.0.env.write_txn())?;
         #[expect(unsafe_code, reason = "a borrow of what the same value owns")]
-        // SAFETY: the transaction borrows `env`, which lies in the allocation of `inner` and is never moved or taken out of
-        // it. `Transaction` holds a share of that allocation and gives the transaction up before it: `end` is the only
-        // place that takes it out, `drop` runs it, and the field of the transaction is dropped before `inner`.
+        // SAFETY: the transaction borrows `env`, which lies in the allocation of `inner` and is
+        // never moved or taken out of it. `Transaction` holds a share of that allocation and gives
+        // the transaction up before it: `end` is the only place that takes it out, `drop` runs it,
+        // and the field of the transaction is dropped before `inner`.
         let txn = unsafe { std::mem::transmute::<RwTxn<'_>, RwTxn<'static>>(txn) };
         Ok(Transaction { txn: Some(txn), inner: Arc::clone(&self.0) })
     }
 
-    /// Does something that begins a transaction; adopts the size of the map first if another process has made it larger.
+    /// Runs `begin`, which begins a transaction. Adopts the size of the map first if another
+    /// process has made it larger.
     fn resizing<T>(&self, begin: impl Fn() -> heed::Result<T>) -> Outcome<T> {
         let resized = |error: &heed::Error| matches!(error, heed::Error::Mdb(MdbError::MapResized));
         {
@@ -368,37 +393,41 @@ impl Environment {
                 other => return Ok(other?),
             }
         }
+
         let _gate = self.0.alone();
         match begin() {
             Err(error) if resized(&error) => {}
             other => return Ok(other?),
         }
+
         self.0.resize_alone(0)?;
         Ok(begin()?)
     }
 
-    /// Frees slots of readers whose process has ended. Returns how many.
+    /// Frees slots of readers whose process has ended. Returns their number.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn free_dead_readers(&self) -> Outcome<usize> {
         Ok(self.0.env.clear_stale_readers()?)
     }
 
-    /// Makes what was committed durable. Cost: writes what the system has not written yet.
+    /// Makes all commits durable. Cost: writes everything that the system has not written yet.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn sync(&self) -> Outcome<()> {
         let _gate = self.0.shared();
         Ok(self.0.env.force_sync()?)
     }
 
-    /// Writes a copy of the newest state to a new file, without its free pages, and syncs it. Cost: reads all that is in
-    /// use and writes it once; commits go on meanwhile, growth of the map waits.
+    /// Writes a copy of the newest state to a new file, without free pages, and syncs it.
+    ///
+    /// Cost: reads all pages in use and writes them once; commits go on meanwhile, growth of the
+    /// map waits.
     ///
     /// # Errors
-    /// What LMDB says. There may be a part of the file then.
+    /// Those of LMDB. A part of the file may be left.
     pub fn copy(&self, file: &Path) -> Outcome<()> {
         let mut file = File::create_new(file)?;
         let _gate = self.0.shared();
@@ -406,22 +435,28 @@ impl Environment {
         Ok(file.sync_all()?)
     }
 
-    /// The same with pages as full as the entries allow: these are put into the copy in their order. Returns `false`, and there
-    /// is no copy, if there is a table that is not one's own by its name, or that has not the plain order of keys and one value for
-    /// each, or if there are more tables than may be open.
+    /// Like [`copy`](Self::copy), with pages as full as the entries allow: the entries go into the
+    /// copy in their order.
+    ///
+    /// Returns `false` and makes no copy in three cases:
+    ///
+    /// - A table has a name for which `is_own` is false.
+    /// - A table does not have the plain order of keys with one value each.
+    /// - There are more tables than may be open.
     ///
     /// # Errors
-    /// As [`copy`](Self::copy).
+    /// Those of [`copy`](Self::copy).
     pub fn copy_packed(&self, file: &Path, is_own: impl Fn(&[u8]) -> bool) -> Outcome<bool> {
         let snapshot = self.snapshot()?;
         let Some(names) = snapshot.names(is_own)? else { return Ok(false) };
         if names.len() > self.0.tables_max as usize {
             return Ok(false);
         }
+
         drop(File::create_new(file)?);
         let options = EnvironmentOptions {
             access: EnvironmentAccess::Write,
-            // Full pages are fewer, but for those that divide a large entry from the next.
+            // Full pages are fewer, except those that divide a large entry from the next.
             map_bytes: (2 * self.used_bytes() as usize).next_multiple_of(COPIED_BYTES)
                 + COPIED_BYTES,
             readers_max: 1,
@@ -431,22 +466,28 @@ impl Environment {
             write_map: false,
             sync: SyncMode::None,
         };
+
         let copied = Self::open(file, &options).and_then(|copy| snapshot.append_to(&copy, &names));
-        // Best effort: nobody looks for it without the copy.
+
+        // Best effort: nobody looks for the lock file without the copy.
         let _ = std::fs::remove_file(lock_path(file, false));
+
         copied?;
         File::open(file)?.sync_all()?;
         Ok(true)
     }
 
-    /// Whether the file system would give this file `bytes` more. Asked after a write failed for reasons that were not
-    /// told: LMDB calls a write that was cut short by a full disk an I/O error. Cost: allocates and frees them.
+    /// Whether the file system would give this file `bytes` more. Call it after a write has failed
+    /// without a reason: LMDB reports a write cut short by a full disk as an I/O error.
+    ///
+    /// Cost: allocates and frees the bytes.
     ///
     /// # Errors
-    /// Those of the file system, but for that it is full.
+    /// Those of the file system, except that it is full.
     pub fn has_room(&self, bytes: u64) -> Outcome<bool> {
         // Nobody else may make the file longer meanwhile.
         let _transaction = self.transaction()?;
+
         let file = self.0.env.try_clone_inner_file()?;
         let length = file.metadata()?.len();
         let answer = match rustix::fs::fallocate(&file, FallocateFlags::empty(), length, bytes) {
@@ -454,6 +495,7 @@ impl Environment {
             Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Ok(false),
             Err(errno) => Err(errno.into()),
         };
+
         file.set_len(length)?;
         answer
     }
@@ -461,21 +503,22 @@ impl Environment {
     /// Closes the files if no clone, snapshot or transaction of this environment lives.
     ///
     /// # Errors
-    /// The environment, if one does.
+    /// The environment, if one of them lives.
     pub fn close(self) -> std::result::Result<(), Self> {
         Arc::try_unwrap(self.0).map(drop).map_err(Self)
     }
 }
 
 impl Inner {
-    /// Moves the map. The caller has the gate alone.
+    /// Moves the map. The caller holds the gate alone.
     fn resize_alone(&self, bytes: u64) -> Outcome<()> {
         #[expect(unsafe_code, reason = "LMDB cannot tell who holds addresses in the map")]
-        // SAFETY: LMDB asks that no transaction be active, since one may hold addresses in the old map. One that writes
-        // makes LMDB refuse with EINVAL before it touches the map, and none can begin, since the caller holds the gate
-        // alone. Those that read hold no address between calls (see the module), and no call runs: each holds the gate
-        // shared. Their roots and the pages below are page numbers, which mean the same pages in the new map, which has
-        // all pages in use.
+        // SAFETY: LMDB asks that no transaction be active, since one may hold addresses in the old
+        // map. One that writes makes LMDB refuse with EINVAL before it touches the map, and none
+        // can begin, since the caller holds the gate alone. Those that read hold no address between
+        // calls (see the module), and no call runs: each holds the gate shared. Their roots and the
+        // pages below are page numbers, which mean the same pages in the new map, which has all
+        // pages in use.
         let resized = unsafe { self.env.resize(bytes as usize) };
         resized.map_err(|source| match source {
             heed::Error::Io(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
@@ -485,7 +528,7 @@ impl Inner {
         })
     }
 
-    /// Has the file filled with blocks up to a length. If there is no room the file has the length it had.
+    /// Fills the file with blocks up to a length. If there is no room, the file keeps its length.
     fn allocate(&self, bytes: u64) -> Outcome<()> {
         let file = self.env.try_clone_inner_file()?;
         let length = file.metadata()?.len();
@@ -511,12 +554,12 @@ fn fill(file: &File, mut from: u64, to: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Where the data of an environment lies.
+/// Path of the data of an environment.
 pub fn data_path(path: &Path, directory: bool) -> PathBuf {
     if directory { path.join("data.mdb") } else { path.to_owned() }
 }
 
-/// Where the locks of an environment lie.
+/// Path of the lock file of an environment.
 pub fn lock_path(path: &Path, directory: bool) -> PathBuf {
     if directory {
         return path.join("lock.mdb");
@@ -526,14 +569,15 @@ pub fn lock_path(path: &Path, directory: bool) -> PathBuf {
     name.into()
 }
 
-/// Looks up one key.
+/// Returns the value of a key.
 fn find(txn: &RoTxn<'_>, table: EnvironmentTable, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
     Ok(table.0.get(txn, key)?.map(<[u8]>::to_vec))
 }
 
-/// A range of keys.
-type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+/// Bounds of a range of keys.
+type KeyBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
+/// Copies entries up to a limit.
 fn page<'t>(
     entries: impl Iterator<Item = heed::Result<(&'t [u8], &'t [u8])>>,
     limit: PageLimit,
@@ -548,30 +592,33 @@ fn page<'t>(
             break;
         }
     }
+
     Ok(page)
 }
 
+/// Copies entries from a bound on.
 fn page_after(
     txn: &RoTxn<'_>,
     table: EnvironmentTable,
     from: Bound<&[u8]>,
     limit: PageLimit,
 ) -> Outcome<Vec<Pair>> {
-    let range: Range<'_> = (from, Bound::Unbounded);
+    let range: KeyBounds<'_> = (from, Bound::Unbounded);
     page(table.0.range(txn, &range)?, limit)
 }
 
+/// Copies entries down from a bound, the greatest first.
 fn page_before(
     txn: &RoTxn<'_>,
     table: EnvironmentTable,
     to: Bound<&[u8]>,
     limit: PageLimit,
 ) -> Outcome<Vec<Pair>> {
-    let range: Range<'_> = (Bound::Unbounded, to);
+    let range: KeyBounds<'_> = (Bound::Unbounded, to);
     page(table.0.rev_range(txn, &range)?, limit)
 }
 
-/// All tables as of one moment.
+/// A view of all tables as of one moment.
 pub struct Snapshot {
     txn: RoTxn<'static, WithoutTls>,
     inner: Arc<Inner>,
@@ -584,19 +631,19 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    /// The value of a key, which is not empty.
+    /// Returns the value of a key, which must not be empty.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn get(&self, table: EnvironmentTable, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
         let _gate = self.inner.shared();
         find(&self.txn, table, key)
     }
 
-    /// Entries from a bound on, whose key is not empty.
+    /// Returns entries from a bound on, whose key must not be empty.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn page_after(
         &self,
         table: EnvironmentTable,
@@ -607,10 +654,10 @@ impl Snapshot {
         page_after(&self.txn, table, from, limit)
     }
 
-    /// Entries down from a bound, whose key is not empty, the greatest first.
+    /// Returns entries down from a bound, whose key must not be empty, the greatest first.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn page_before(
         &self,
         table: EnvironmentTable,
@@ -621,10 +668,10 @@ impl Snapshot {
         page_before(&self.txn, table, to, limit)
     }
 
-    /// Entries of a table. Cost: none worth telling.
+    /// Number of entries of a table. Costs nothing.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn len(&self, table: EnvironmentTable) -> Outcome<u64> {
         let _gate = self.inner.shared();
         Ok(table.0.len(&self.txn)?)
@@ -633,18 +680,19 @@ impl Snapshot {
     /// Whether a table has no entry.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn is_empty(&self, table: EnvironmentTable) -> Outcome<bool> {
         Ok(self.len(table)? == 0)
     }
 
-    /// The names of all tables; `None` if one of them is not one's own, or has flags.
+    /// The names of all tables; `None` if `is_own` is false for one of them, or one has flags.
     fn names(&self, is_own: impl Fn(&[u8]) -> bool) -> Outcome<Option<Vec<String>>> {
         let _gate = self.inner.shared();
         let mut names = Vec::new();
         let Some(all) = self.inner.env.open_database::<Bytes, Bytes>(&self.txn, None)? else {
             return Ok(Some(names));
         };
+
         for entry in all.iter(&self.txn)? {
             let (name, record) = entry?;
             let has_flags =
@@ -654,10 +702,12 @@ impl Snapshot {
                 _ => return Ok(None),
             }
         }
+
         Ok(Some(names))
     }
 
-    /// Appends the entries of these tables to those of another environment, which are empty.
+    /// Appends the entries of these tables to the same tables of another environment, which must be
+    /// empty.
     fn append_to(&self, to: &Environment, names: &[String]) -> Outcome<()> {
         for name in names {
             let from = {
@@ -680,13 +730,15 @@ impl Snapshot {
                 last = Some(key);
             }
         }
+
         Ok(())
     }
 }
 
-/// A transaction that writes; dropped it has changed nothing. After a failed call it can only be dropped.
+/// A write transaction; a dropped one has changed nothing. After a failed call it can only be
+/// dropped.
 pub struct Transaction {
-    /// Taken by `end` only. Stands before `inner`, which it borrows from.
+    /// Taken by `end` only. The field stands before `inner`, from which it borrows.
     txn: Option<RwTxn<'static>>,
     inner: Arc<Inner>,
 }
@@ -704,6 +756,7 @@ impl Drop for Transaction {
 }
 
 impl Transaction {
+    /// Ends the transaction, once.
     fn end<T>(&mut self, end: impl FnOnce(RwTxn<'static>) -> T) -> Option<T> {
         let _gate = self.inner.shared();
         self.txn.take().map(end)
@@ -717,33 +770,33 @@ impl Transaction {
         self.txn.as_mut().expect("taken when it is committed or dropped")
     }
 
-    /// The number of this transaction: one more than that of the newest that changed anything.
+    /// Number of this transaction: one above the newest transaction that changed anything.
     pub fn number(&self) -> u64 {
         self.txn().id() as u64
     }
 
-    /// Opens a table; makes it if there is none. It may be used elsewhere once this transaction is committed, and not if it
-    /// is dropped.
+    /// Opens a table, or creates it if there is none. Others may use the table once this
+    /// transaction is committed, and not if it is dropped.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn table(&mut self, name: &str) -> Outcome<EnvironmentTable> {
         let inner = Arc::clone(&self.inner);
         Ok(EnvironmentTable(inner.env.create_database(self.txn_mut(), Some(name))?))
     }
 
-    /// The value of a key, which is not empty.
+    /// Returns the value of a key, which must not be empty.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn get(&self, table: EnvironmentTable, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
         find(self.txn(), table, key)
     }
 
-    /// Entries from a bound on, whose key is not empty.
+    /// Returns entries from a bound on, whose key must not be empty.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn page_after(
         &self,
         table: EnvironmentTable,
@@ -753,10 +806,10 @@ impl Transaction {
         page_after(self.txn(), table, from, limit)
     }
 
-    /// Entries down from a bound, whose key is not empty, the greatest first.
+    /// Returns entries down from a bound, whose key must not be empty, the greatest first.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn page_before(
         &self,
         table: EnvironmentTable,
@@ -766,10 +819,10 @@ impl Transaction {
         page_before(self.txn(), table, to, limit)
     }
 
-    /// Entries of a table.
+    /// Number of entries of a table.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn len(&self, table: EnvironmentTable) -> Outcome<u64> {
         Ok(table.0.len(self.txn())?)
     }
@@ -777,40 +830,43 @@ impl Transaction {
     /// Whether a table has no entry.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn is_empty(&self, table: EnvironmentTable) -> Outcome<bool> {
         Ok(self.len(table)? == 0)
     }
 
-    /// Binds a key.
+    /// Sets the value of a key.
     ///
     /// # Errors
-    /// [`Kind::MapFull`], and what LMDB says.
+    /// [`Kind::MapFull`], and those of LMDB.
     pub fn put(&mut self, table: EnvironmentTable, key: &[u8], value: &[u8]) -> Outcome<()> {
         Ok(table.0.put(self.txn_mut(), key, value)?)
     }
 
-    /// Binds a key above all others of the table, and leaves no room in the pages before it.
+    /// Sets the value of a key above all others of the table, and leaves no room in the pages
+    /// before it.
     fn append(&mut self, table: EnvironmentTable, key: &[u8], value: &[u8]) -> Outcome<()> {
         Ok(table.0.put_with_flags(self.txn_mut(), PutFlags::APPEND, key, value)?)
     }
 
-    /// Removes a key, which is not empty. Returns whether it was there.
+    /// Removes a key, which must not be empty. Returns whether the key was present.
     ///
     /// # Errors
-    /// [`Kind::MapFull`], and what LMDB says.
+    /// [`Kind::MapFull`], and those of LMDB.
     pub fn remove(&mut self, table: EnvironmentTable, key: &[u8]) -> Outcome<bool> {
         Ok(table.0.delete(self.txn_mut(), key)?)
     }
 
-    /// Makes all changes visible. Cost: writes the changed pages, and the syncs of the environment's [`SyncMode`].
+    /// Makes all changes visible. Cost: writes the changed pages; the syncs of the environment's
+    /// [`SyncMode`].
     ///
     /// # Errors
-    /// [`Kind::MapFull`], [`Kind::NoRoom`], and what LMDB says; nothing has changed then.
+    /// [`Kind::MapFull`], [`Kind::NoRoom`], and those of LMDB; nothing has changed.
     pub fn commit(mut self) -> Outcome<()> {
         Ok(self.end(RwTxn::commit).expect("taken when it is committed or dropped")?)
     }
 }
 
-/// Where the flags of a table stand in its record, `MDB_db`: none for the plain order of keys and one value for each.
+/// Place of a table's flags in its record, `MDB_db`. All are 0 for the plain order of keys with one
+/// value each.
 const TABLE_FLAGS: std::ops::Range<usize> = 4..6;

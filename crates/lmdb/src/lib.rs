@@ -1,15 +1,17 @@
 //! LMDB behind a safe interface: an ordered map of bytes in one file, read through a memory map.
 //!
-//! [`Environment`] is what a back-end of the Merkle state needs of it: tables, snapshots, a map that grows. [`Lmdb`] is one
-//! map of bytes, to be measured beside Terrane's engines. Of the latter: a batch is a transaction that is visible at once and durable after a [`flush`](Lmdb::flush). Between two flushes a
-//! loss of power may leave the file damaged, which Terrane's engines exclude: what is measured is in LMDB's favour.
-//! Memory is what the system's page cache takes; only a limit on the process bounds it.
+//! [`Environment`] serves the back-end of the versioned states: tables, snapshots, a map that
+//! grows. [`Lmdb`] is one map of bytes, the rival of Terrane's engines in benchmarks. A batch of
+//! [`Lmdb`] is a transaction that is visible at once and durable after a [`flush`](Lmdb::flush).
+//! Between two flushes a loss of power may leave the file damaged, which Terrane's engines exclude:
+//! benchmarks favour LMDB in that. The memory is that of the system's page cache; only a limit on
+//! the process bounds it.
 //!
-//! Unsafe code: opening, since LMDB trusts that nobody else cuts or changes the file that it has mapped; moving the map; a
-//! transaction that owns what it borrows.
+//! Unsafe code: opening, since LMDB trusts that nobody else cuts or changes the file that it has
+//! mapped; moving the map; a transaction that owns what it borrows.
 //!
 //! LMDB has no checksums, and follows page numbers and offsets of its file unchecked. Opening
-//! checks the heads and the length of the file; [`check_file`] checks every page without mapping
+//! checks the heads and the length of the file. [`check_file`] checks every page without mapping
 //! the file, and belongs before the opening of a file that a medium may have damaged. Damage
 //! between these checks can end the process or show as wrong answers.
 
@@ -17,7 +19,6 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod check;
-
 mod environment;
 
 pub use check::{Finding, check_file};
@@ -32,10 +33,10 @@ use std::path::Path;
 use heed::types::Bytes;
 use heed::{Database, Env, EnvOpenOptions, PutFlags, WithTls};
 
-/// Addresses that the file may grow into, in bytes; it has only the room that it needs.
+/// Address space that the file may grow into, in bytes; the file takes only the room that it needs.
 const MAP_BYTES: usize = 1 << 40;
 
-/// LMDB refused or failed.
+/// A failure of LMDB.
 #[derive(Debug, thiserror::Error)]
 #[error("LMDB: {0}")]
 pub struct Error(#[from] heed::Error);
@@ -51,10 +52,10 @@ pub struct Lmdb {
 }
 
 impl Lmdb {
-    /// Opens the map in a directory, which must be there; makes it if there is none.
+    /// Opens the map in an existing directory, or creates an empty one if there is none.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn open(dir: &Path) -> Result<Self> {
         let mut options = EnvOpenOptions::new();
         options.map_size(MAP_BYTES);
@@ -70,10 +71,10 @@ impl Lmdb {
         Ok(Self { env, entries })
     }
 
-    /// Gives the value of each of `keys` to `found`, in their order, as of one moment.
+    /// Calls `found` with the value of each of `keys`, in their order, as of one moment.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn find_each<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -89,7 +90,7 @@ impl Lmdb {
     /// Sets the values of some keys, all or none; no value removes the key.
     ///
     /// # Errors
-    /// What LMDB says; nothing has changed then.
+    /// Those of LMDB; nothing has changed.
     pub fn apply<'a>(
         &self,
         changes: impl IntoIterator<Item = (&'a [u8], Option<&'a [u8]>)>,
@@ -103,13 +104,14 @@ impl Lmdb {
                 }
             }
         }
+
         Ok(transaction.commit()?)
     }
 
-    /// Appends entries, ascending and above all that are there, which fills pages to the end.
+    /// Appends entries, ascending and above all entries of the map, which fills pages to the end.
     ///
     /// # Errors
-    /// What LMDB says, also of a key that is not above the one before; nothing has changed then.
+    /// Those of LMDB, also for a key that is not above the one before; nothing has changed.
     pub fn append<'a>(
         &self,
         entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -124,25 +126,26 @@ impl Lmdb {
     /// Removes all entries.
     ///
     /// # Errors
-    /// What LMDB says; nothing has changed then.
+    /// Those of LMDB; nothing has changed.
     pub fn clear(&self) -> Result<()> {
         let mut transaction = self.env.write_txn()?;
         self.entries.clear(&mut transaction)?;
         Ok(transaction.commit()?)
     }
 
-    /// Makes what was applied durable. Cost: writes the file's pages that the system has not written yet.
+    /// Makes all applied batches durable. Cost: writes the file's pages that the system has not
+    /// written yet.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn flush(&self) -> Result<()> {
         Ok(self.env.force_sync()?)
     }
 
-    /// Entries. Cost: none worth telling.
+    /// Number of entries. Costs nothing.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn len(&self) -> Result<u64> {
         let transaction = self.env.read_txn()?;
         Ok(self.entries.len(&transaction)?)
@@ -151,7 +154,7 @@ impl Lmdb {
     /// Whether there is no entry.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Those of LMDB.
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -174,6 +177,7 @@ mod tests {
         let set = |key: &'static str, value: Option<&'static str>| {
             (key.as_bytes(), value.map(str::as_bytes))
         };
+
         map.apply([set("a", Some("1")), set("b", Some("2")), set("c", Some("3"))]).unwrap();
         map.apply([set("b", None), set("c", Some("4")), set("x", None)]).unwrap();
         map.flush().unwrap();

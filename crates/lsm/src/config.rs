@@ -8,7 +8,7 @@ use terrane_io::Access;
 use terrane_io::bytes::{Overrun, Reader, Writer};
 
 use crate::block::index::IndexKind;
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::filter::bloom::BloomSize;
 use crate::filter::filter::FilterAllocation;
@@ -17,7 +17,7 @@ use crate::filter::ribbon::COLUMNS_MAX;
 /// Shape of the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum MergePolicy {
+pub enum CompactionPolicy {
     /// Several runs on each level but the last one, which has one. Few writes, and nearly all data in
     /// one run.
     #[default]
@@ -31,7 +31,7 @@ pub enum MergePolicy {
 /// When the work of a merge is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum MergeSchedule {
+pub enum CompactionSchedule {
     /// In equal shares with the updates that make it necessary, so that no update waits long.
     #[default]
     Incremental,
@@ -42,7 +42,7 @@ pub enum MergeSchedule {
 /// Who does the work of merges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum MergeThread {
+pub enum CompactionThread {
     /// The calls that update the table. Deterministic, one core.
     #[default]
     Caller,
@@ -169,15 +169,15 @@ pub(crate) fn write_buffer_weight(budget: u64, goal: MemoryGoal) -> u64 {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableConfig {
     /// What an upsert makes of the new value and the old one.
-    pub resolve: Resolve,
+    pub resolve: MergeOperator,
     /// Shape of the levels.
-    pub merge_policy: MergePolicy,
+    pub merge_policy: CompactionPolicy,
     /// How much larger each level is than the one above; 2 to 16.
     pub size_ratio: u32,
     /// When merges are done.
-    pub merge_schedule: MergeSchedule,
+    pub merge_schedule: CompactionSchedule,
     /// Who does them.
-    pub merge_thread: MergeThread,
+    pub merge_thread: CompactionThread,
     /// When the write buffer is full; at least one entry, or 1 byte, at most 1 GiB or 2³⁰ entries.
     pub write_buffer: WriteBuffer,
     /// How much memory filters get.
@@ -219,11 +219,11 @@ pub struct TableConfig {
 impl Default for TableConfig {
     fn default() -> Self {
         Self {
-            resolve: Resolve::default(),
-            merge_policy: MergePolicy::default(),
+            resolve: MergeOperator::default(),
+            merge_policy: CompactionPolicy::default(),
             size_ratio: 4,
-            merge_schedule: MergeSchedule::default(),
-            merge_thread: MergeThread::default(),
+            merge_schedule: CompactionSchedule::default(),
+            merge_thread: CompactionThread::default(),
             write_buffer: WriteBuffer::Bytes(4 << 20),
             filter: FilterPolicy::TotalFpr(0.01),
             memory_budget: None,
@@ -365,8 +365,8 @@ impl TableConfig {
                 let above = last.saturating_sub(level);
                 let share = if above == 0 {
                     match self.merge_policy {
-                        MergePolicy::LazyLevelling | MergePolicy::Levelling => 0.6,
-                        MergePolicy::Tiering => 0.5 / ratio,
+                        CompactionPolicy::LazyLevelling | CompactionPolicy::Levelling => 0.6,
+                        CompactionPolicy::Tiering => 0.5 / ratio,
                     }
                 } else {
                     // Up to 2T runs of one size can be seen at once.
@@ -381,7 +381,7 @@ impl TableConfig {
 
 // The encoding in snapshots: one pair of functions for each option whose encoding is more than a number.
 
-impl MergePolicy {
+impl CompactionPolicy {
     fn tag(self) -> u8 {
         match self {
             Self::LazyLevelling => 1,
@@ -395,7 +395,7 @@ impl MergePolicy {
     }
 }
 
-impl MergeSchedule {
+impl CompactionSchedule {
     fn tag(self) -> u8 {
         match self {
             Self::Incremental => 1,
@@ -408,7 +408,7 @@ impl MergeSchedule {
     }
 }
 
-impl MergeThread {
+impl CompactionThread {
     fn tag(self) -> u8 {
         match self {
             Self::Caller => 1,
@@ -560,9 +560,9 @@ impl TableConfig {
 
     /// Reads what [`encode`](Self::encode) wrote; `None` for an unknown tag or an option out of range.
     pub(crate) fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
-        let (merge_policy, size_ratio) = (MergePolicy::from_tag(input.u8()?), input.u32()?);
-        let merge_schedule = MergeSchedule::from_tag(input.u8()?);
-        let merge_thread = MergeThread::from_tag(input.u8()?);
+        let (merge_policy, size_ratio) = (CompactionPolicy::from_tag(input.u8()?), input.u32()?);
+        let merge_schedule = CompactionSchedule::from_tag(input.u8()?);
+        let merge_thread = CompactionThread::from_tag(input.u8()?);
         let write_buffer = WriteBuffer::decode(input)?;
         // What follows a filter of an unknown kind cannot be found.
         let Some(filter) = FilterPolicy::decode(input)? else { return Ok(None) };
@@ -573,7 +573,7 @@ impl TableConfig {
         let (merge_batch_pages, queue_depth) = (input.u32()?, input.u32()?);
         let config = || {
             Some(Self {
-                resolve: Resolve::default(),
+                resolve: MergeOperator::default(),
                 merge_policy: merge_policy?,
                 size_ratio,
                 merge_schedule: merge_schedule?,
@@ -602,10 +602,10 @@ mod tests {
         vec![
             default.clone(),
             TableConfig {
-                merge_policy: MergePolicy::Levelling,
+                merge_policy: CompactionPolicy::Levelling,
                 size_ratio: 7,
-                merge_schedule: MergeSchedule::OneShot,
-                merge_thread: MergeThread::Background,
+                merge_schedule: CompactionSchedule::OneShot,
+                merge_thread: CompactionThread::Background,
                 write_buffer: WriteBuffer::Entries(5),
                 filter: FilterPolicy::PerLevel(levels),
                 memory_goal: MemoryGoal::Miss,
@@ -616,7 +616,7 @@ mod tests {
                 ..default.clone()
             },
             TableConfig {
-                merge_policy: MergePolicy::Tiering,
+                merge_policy: CompactionPolicy::Tiering,
                 filter: FilterPolicy::Fpr(0.002),
                 index: IndexKind::Ordinary,
                 disk_cache: DiskCache::None,

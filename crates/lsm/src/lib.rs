@@ -38,13 +38,13 @@ pub use block::page::PAGE_SIZE;
 pub use check::inspect;
 pub use check::verify;
 pub use config::{
-    DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal,
-    MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,
+    CompactionPolicy, CompactionSchedule, CompactionThread, DiskCache, FilterPolicy, LevelFilter,
+    MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
 pub use entry::digest::StateDigest;
 pub use entry::entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
-pub use entry::merge_operator::{RESOLVE_NAME_BYTES_MAX, Resolve};
+pub use entry::merge_operator::{MergeOperator, OPERATOR_NAME_BYTES_MAX};
 pub use error::{Error, Result};
 pub use files::reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN};
 pub use latency::Latencies;

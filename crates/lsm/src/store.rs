@@ -1,4 +1,28 @@
-//! Modules of one concept.
+//! Named tables that last: commits over several tables, checkpoints, recovery, retained versions,
+//! backups and readers.
+//!
+//! Imports: everything below, above all `manifest` and `table`. Begin with [`store`], the public
+//! API; [`inner`] has the state and the lock order; [`recovery`] says what opening does.
+//!
+//! Invariants:
+//! - A commit is applied in memory, then appended to the WAL. If either fails, the commit is taken
+//!   back from all tables, so recovery never undoes.
+//! - A checkpoint writes the changed tables out as snapshots do, then the manifest, then removes
+//!   old WAL segments.
+//! - Recovery applies the WAL in memory. The process never appends behind a WAL it found: it
+//!   rewrites, syncs and seals the found end first, because bytes of a dead process may be visible
+//!   and not durable.
+//! - Locks are taken in the order `published`, `state`, `slot`, `durable`.
+//! - A version is a place in the WAL: a base that a checkpoint left, and a commit. Retaining writes
+//!   some forty bytes.
+//!
+//! Rejected:
+//! - A checkpoint before the first commit: it needs room that a full disk lacks.
+//! - Flushing and compacting during recovery: opening would take time in proportion to the levels.
+//! - Images of the memtable for each version: entries would be written twice, and each base would
+//!   keep its runs.
+//! - Shared memory with readers: a killed process leaves it in any state.
+//! - Backups that carry the end of the WAL: a crash could leave a gap.
 
 // Bottom-up: a module imports only from modules above it.
 pub(crate) mod options;

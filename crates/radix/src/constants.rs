@@ -1,4 +1,5 @@
-//! Constants of the formats of proofs and exports of radix states, for programs that read files without this one.
+//! Constants of the formats of proofs and exports of radix states, for programs that read files
+//! without this one.
 
 use crate::proof::proof::{
     BITMAP_FROM, CHAIN_TAG, COMPACT_FORM, FULL_FORM, NODE_TAG, PROOF_VERSION,

@@ -1,9 +1,10 @@
-//! The Merkle-radix state: versions of a map from addresses to values, each with the root that Transact (Hyperledger Sawtooth,
-//! Splinter) gives it, in any [`Database`](terrane_kv::Database).
+//! The Merkle-radix state: versions of a map from addresses to values, each with the root that
+//! Transact (Hyperledger Sawtooth, Splinter) gives it, in any [`Database`](terrane_kv::Database).
 //!
-//! A [`Store`] holds named [`Tree`]s. A commit applies a batch of [`Change`]s to a retained root and retains the outcome as
-//! another version; nothing is changed in place, so that forks are simply two commits on one root. Pruning a version removes
-//! exactly the nodes that no other version of any tree reaches.
+//! A [`Store`] holds named [`Tree`]s. A commit applies a batch of [`Change`]s to a retained root
+//! and retains the outcome as another version; nothing is changed in place, so that forks are
+//! simply two commits on one root. Pruning a version removes exactly the nodes that no other
+//! version of any tree reaches.
 
 #![forbid(unsafe_code)]
 

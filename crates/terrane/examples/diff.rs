@@ -22,7 +22,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use terrane::io::{CountedDisk, RealDisk};
-use terrane::lsm::{Lookup, MergeSchedule, Session, SessionOptions, Table, TableConfig, Update};
+use terrane::lsm::{
+    CompactionSchedule, Lookup, Session, SessionOptions, Table, TableConfig, Update,
+};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -159,7 +161,7 @@ fn versions(table: &mut Table, entries: u64, updates: u64, count: u64) -> Outcom
 /// Completes all merges, also those of others that this table shares.
 fn complete_merges(table: &mut Table) -> Outcome<()> {
     let config = table.config().clone();
-    table.set_config(&TableConfig { merge_schedule: MergeSchedule::OneShot, ..config })?;
+    table.set_config(&TableConfig { merge_schedule: CompactionSchedule::OneShot, ..config })?;
     Ok(table.insert(b"one more", b"")?)
 }
 

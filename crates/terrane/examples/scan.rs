@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use terrane::io::{CountedDisk, RealDisk};
 use terrane::lsm::{
-    DiskCache, MergePolicy, MergeSchedule, Session, SessionOptions, SnapshotName, Table,
+    CompactionPolicy, CompactionSchedule, DiskCache, Session, SessionOptions, SnapshotName, Table,
     TableConfig, Update, WriteBuffer,
 };
 
@@ -101,8 +101,8 @@ fn build(session: &Session, entries: u64, label: &str) -> Outcome<()> {
         session.delete_snapshot(&name)?;
     }
     let one_run = TableConfig {
-        merge_policy: MergePolicy::Levelling,
-        merge_schedule: MergeSchedule::OneShot,
+        merge_policy: CompactionPolicy::Levelling,
+        merge_schedule: CompactionSchedule::OneShot,
         size_ratio: 2 * FLUSHES as u32,
         write_buffer: WriteBuffer::Entries(entries / FLUSHES),
         disk_cache: DiskCache::None,

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use terrane::io::{CountedDisk, Disk, RealDisk};
 use terrane::lsm::{
-    DiskCache, MergeSchedule, MergeThread, Session, SessionOptions, TableConfig, Update,
+    CompactionSchedule, CompactionThread, DiskCache, Session, SessionOptions, TableConfig, Update,
     WriteBuffer,
 };
 
@@ -81,8 +81,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         disk_cache: DiskCache::All,
         ..TableConfig::default()
     };
-    let background = TableConfig { merge_thread: MergeThread::Background, ..shares.clone() };
-    let at_once = TableConfig { merge_schedule: MergeSchedule::OneShot, ..shares.clone() };
+    let background = TableConfig { merge_thread: CompactionThread::Background, ..shares.clone() };
+    let at_once = TableConfig { merge_schedule: CompactionSchedule::OneShot, ..shares.clone() };
     println!("{updates} updates of one entry, latencies in microseconds");
     println!(
         "{:12} {:>11} {:>6} {:>7} {:>7} {:>7} {:>8} {:>9}",
@@ -96,7 +96,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             outcome.latencies[rank.round() as usize] as f64 / 1_000.0
         };
         let pages = match config.merge_thread {
-            MergeThread::Background => "-".to_owned(),
+            CompactionThread::Background => "-".to_owned(),
             _ => outcome.worst_pages.to_string(),
         };
         println!(

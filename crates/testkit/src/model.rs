@@ -31,9 +31,9 @@ pub struct Stored {
 pub type Entry = (Vec<u8>, Stored);
 
 /// What an upsert makes of the newer value and the older one; by the names of the engine's functions,
-/// but for [`Xor`](Resolve::Xor), which stands for a function of the user's own.
+/// but for [`Xor`](MergeOperator::Xor), which stands for a function of the user's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resolve {
+pub enum MergeOperator {
     /// The newer one.
     Newest,
     /// The older one.
@@ -54,7 +54,7 @@ pub enum Resolve {
     Xor,
 }
 
-impl Resolve {
+impl MergeOperator {
     /// All of them.
     pub const ALL: [Self; 9] = [
         Self::Newest,
@@ -175,7 +175,7 @@ pub enum Change {
 
 #[derive(Debug, Clone)]
 struct Table {
-    resolve: Resolve,
+    resolve: MergeOperator,
     entries: Arc<Entries>,
 }
 
@@ -206,7 +206,7 @@ pub struct Forest {
 /// Tables.
 impl Forest {
     /// A new, empty table.
-    pub fn new_table(&mut self, resolve: Resolve) -> TableId {
+    pub fn new_table(&mut self, resolve: MergeOperator) -> TableId {
         self.add_table(Table { resolve, entries: Arc::default() })
     }
 
@@ -227,7 +227,7 @@ impl Forest {
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
-    pub fn resolve(&self, table: TableId) -> Result<Resolve, Refused> {
+    pub fn resolve(&self, table: TableId) -> Result<MergeOperator, Refused> {
         Ok(self.table(table)?.resolve)
     }
 
@@ -315,7 +315,11 @@ impl Forest {
     ///
     /// # Errors
     /// [`Refused::TableClosed`].
-    pub fn copy_content(&mut self, table: TableId, resolve: Resolve) -> Result<TableId, Refused> {
+    pub fn copy_content(
+        &mut self,
+        table: TableId,
+        resolve: MergeOperator,
+    ) -> Result<TableId, Refused> {
         let copy = Table { resolve, ..self.table(table)?.clone() };
         Ok(self.add_table(copy))
     }
@@ -475,7 +479,7 @@ impl Forest {
     ///
     /// # Errors
     /// [`Refused::SnapshotDoesNotExist`].
-    pub fn snapshot_resolve(&self, name: &str) -> Result<Resolve, Refused> {
+    pub fn snapshot_resolve(&self, name: &str) -> Result<MergeOperator, Refused> {
         Ok(self.snapshot(name)?.table.resolve)
     }
 
@@ -710,24 +714,24 @@ mod tests {
     #[test]
     fn resolve_functions_give_what_their_names_say() {
         let one = 1u64.to_le_bytes();
-        assert_eq!(Resolve::AddU64Wrapping.apply(&one, &[0xFF; 8]), [0; 8]);
-        assert_eq!(Resolve::AddU64Wrapping.apply(&[0x80], &[0x80]), [0, 1, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Resolve::AddU64Saturating.apply(&one, &[0xFF; 8]), [0xFF; 8]);
-        assert_eq!(Resolve::AddU64Saturating.apply(&one, &one), 2u64.to_le_bytes());
-        assert_eq!(Resolve::AddI128Wrapping.apply(&one, &[0xFF; 3]), [0; 16]);
-        assert_eq!(Resolve::AddI128Wrapping.apply(&[], &[0xFE; 20]), [0xFE; 16]);
-        assert_eq!(Resolve::Newest.apply(b"n", b"o"), b"n");
-        assert_eq!(Resolve::Oldest.apply(b"n", b"o"), b"o");
-        assert_eq!(Resolve::Max.apply(b"a", b"aa"), b"aa");
-        assert_eq!(Resolve::Min.apply(b"a", b"aa"), b"a");
-        assert_eq!(Resolve::Concatenate.apply(b"new", b"old "), b"old new");
-        assert_eq!(Resolve::Xor.apply(&[1, 2, 3], &[1, 1]), [0, 3, 3]);
+        assert_eq!(MergeOperator::AddU64Wrapping.apply(&one, &[0xFF; 8]), [0; 8]);
+        assert_eq!(MergeOperator::AddU64Wrapping.apply(&[0x80], &[0x80]), [0, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(MergeOperator::AddU64Saturating.apply(&one, &[0xFF; 8]), [0xFF; 8]);
+        assert_eq!(MergeOperator::AddU64Saturating.apply(&one, &one), 2u64.to_le_bytes());
+        assert_eq!(MergeOperator::AddI128Wrapping.apply(&one, &[0xFF; 3]), [0; 16]);
+        assert_eq!(MergeOperator::AddI128Wrapping.apply(&[], &[0xFE; 20]), [0xFE; 16]);
+        assert_eq!(MergeOperator::Newest.apply(b"n", b"o"), b"n");
+        assert_eq!(MergeOperator::Oldest.apply(b"n", b"o"), b"o");
+        assert_eq!(MergeOperator::Max.apply(b"a", b"aa"), b"aa");
+        assert_eq!(MergeOperator::Min.apply(b"a", b"aa"), b"a");
+        assert_eq!(MergeOperator::Concatenate.apply(b"new", b"old "), b"old new");
+        assert_eq!(MergeOperator::Xor.apply(&[1, 2, 3], &[1, 1]), [0, 3, 3]);
     }
 
     #[test]
     fn upserts_combine_and_drop_the_blob() {
         let mut forest = Forest::default();
-        let table = forest.new_table(Resolve::Concatenate);
+        let table = forest.new_table(MergeOperator::Concatenate);
         let change = Change::InsertWithBlob(b"a".to_vec(), b"blob".to_vec());
         forest.update(table, b"k", change).unwrap();
         assert_eq!(forest.get(table, b"k").unwrap().unwrap().blob.as_deref(), Some(&b"blob"[..]));
@@ -742,13 +746,13 @@ mod tests {
     #[test]
     fn duplicates_evolve_apart() {
         let mut forest = Forest::default();
-        let left = forest.new_table(Resolve::Newest);
+        let left = forest.new_table(MergeOperator::Newest);
         insert(&mut forest, left, b"a", b"1");
         let right = forest.fork(left).unwrap();
-        let copy = forest.copy_content(left, Resolve::Max).unwrap();
+        let copy = forest.copy_content(left, MergeOperator::Max).unwrap();
         insert(&mut forest, left, b"b", b"2");
         assert_eq!(value(&forest, copy, b"a"), Some(&b"1"[..]));
-        assert_eq!(forest.resolve(copy), Ok(Resolve::Max));
+        assert_eq!(forest.resolve(copy), Ok(MergeOperator::Max));
         forest.update(right, b"a", Change::Delete).unwrap();
         assert_eq!(value(&forest, left, b"a"), Some(&b"1"[..]));
         assert_eq!(value(&forest, left, b"b"), Some(&b"2"[..]));
@@ -763,7 +767,7 @@ mod tests {
     #[test]
     fn unions_combine_from_left_to_right() {
         let mut forest = Forest::default();
-        let [left, middle, right] = [(); 3].map(|()| forest.new_table(Resolve::Concatenate));
+        let [left, middle, right] = [(); 3].map(|()| forest.new_table(MergeOperator::Concatenate));
         let with_blob = Change::InsertWithBlob(b"L".to_vec(), b"blob".to_vec());
         forest.update(left, b"blob", with_blob.clone()).unwrap();
         insert(&mut forest, middle, b"blob", b"M");
@@ -783,14 +787,14 @@ mod tests {
         assert_eq!(found(b"none"), (&b"LL"[..], false));
         assert_eq!(found(b"only"), (&b"L"[..], true));
         assert_eq!(found(b"gone"), (&b"L"[..], false));
-        let other = forest.new_table(Resolve::Newest);
+        let other = forest.new_table(MergeOperator::Newest);
         assert_eq!(forest.union(&[left, other]), Err(Refused::TableUnionNotCompatible));
     }
 
     #[test]
     fn snapshots_outlive_a_crash_and_tables_do_not() {
         let mut forest = Forest::default();
-        let table = forest.new_table(Resolve::Max);
+        let table = forest.new_table(MergeOperator::Max);
         insert(&mut forest, table, b"a", b"1");
         forest.save_snapshot(table, "one", "ledger").unwrap();
         insert(&mut forest, table, b"a", b"2");
@@ -807,7 +811,7 @@ mod tests {
             })
         );
         let opened = forest.open_snapshot("one", "ledger").unwrap();
-        assert_eq!(forest.resolve(opened), Ok(Resolve::Max));
+        assert_eq!(forest.resolve(opened), Ok(MergeOperator::Max));
         forest.delete_snapshot("one").unwrap();
         assert_eq!(forest.delete_snapshot("one"), Err(missing("one")));
         assert_eq!(forest.open_snapshot("one", "ledger"), Err(missing("one")));
@@ -817,7 +821,7 @@ mod tests {
     #[test]
     fn snapshots_are_renamed_and_exported_and_imported() {
         let mut forest = Forest::default();
-        let table = forest.new_table(Resolve::Newest);
+        let table = forest.new_table(MergeOperator::Newest);
         insert(&mut forest, table, b"a", b"1");
         forest.save_snapshot(table, "one", "ledger").unwrap();
         forest.save_snapshot(table, "two", "ledger").unwrap();
@@ -845,7 +849,7 @@ mod tests {
     #[test]
     fn cursors_are_gaps_in_a_stable_copy() {
         let mut forest = Forest::default();
-        let table = forest.new_table(Resolve::Newest);
+        let table = forest.new_table(MergeOperator::Newest);
         for key in [b"a".as_slice(), b"aa", b"b", b"c"] {
             insert(&mut forest, table, key, key);
         }
@@ -885,7 +889,7 @@ mod tests {
     #[test]
     fn ranges_take_bounds_of_every_kind() {
         let mut forest = Forest::default();
-        let table = forest.new_table(Resolve::Newest);
+        let table = forest.new_table(MergeOperator::Newest);
         for key in [b"".as_slice(), b"a", b"aa", b"b"] {
             insert(&mut forest, table, key, b"x");
         }

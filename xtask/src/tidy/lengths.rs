@@ -54,7 +54,7 @@ fn functions(path: &str, text: &str) -> Vec<Length> {
 }
 
 /// The index after the body of the function whose parameters start at or after `at`.
-fn end_of_body(code: &[Token<'_>], mut at: usize) -> Option<usize> {
+pub(super) fn end_of_body(code: &[Token<'_>], mut at: usize) -> Option<usize> {
     loop {
         let token = code.get(at)?;
         if token.is_mark("{") {

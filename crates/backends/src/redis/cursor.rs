@@ -1,34 +1,35 @@
-//! A cursor: pages of a table as the server has it, each merged with what lies above it, the writer's changes or what a
-//! snapshot needs undone.
+//! Cursor: pages of a table on the server, each merged with the entries above it, which are the
+//! writer's changes or the values that a snapshot needs undone.
 //!
-//! Invariant: the page is a gapless part of the view, and the cursor stands at `at` in it. With an empty page it stands at `gap`.
+//! Invariant: the page is a gapless part of the merged table. The cursor stands at `at` in the
+//! page, or at `gap` if the page is empty.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use terrane_kv::{Cursor, Entry, Result};
 
-use super::core::{Page, PageRange};
+use super::inner::{Page, PageRange};
 use super::undo::Old;
 
-/// Entries of the first page after a seek; each further one has twice as many.
+/// Entries of the first page after a seek; each further page has twice as many.
 const ENTRIES_FIRST: usize = 16;
-/// Entries of a page at most.
+/// Most entries of a page.
 const ENTRIES_MAX: usize = 1_024;
 /// Bytes after which a page ends.
 const BYTES_MAX: usize = 1 << 20;
 
-/// What lies above a part of the server's table.
+/// Entries above a part of the server's table.
 #[derive(Debug, Default)]
 pub(crate) struct Above {
-    /// Ascending, the keys with their values in the view.
+    /// Keys with their values, ascending; `None` for a removed key.
     entries: Vec<(Vec<u8>, Old)>,
-    /// Whether the range has no more.
+    /// Whether the range has no more entries.
     is_all: bool,
 }
 
 impl Above {
-    /// Takes entries in the order of the direction, as many as a page may have.
+    /// Takes entries in the order of the direction, up to the size of a page.
     pub(crate) fn take<'a>(
         entries: impl DoubleEndedIterator<Item = (&'a [u8], &'a Old)>,
         range: &PageRange,
@@ -44,22 +45,25 @@ impl Above {
             above.entries.push((key.to_vec(), value.clone()));
             true
         };
+
         if range.is_backward {
             let _ = entries.rev().all(&mut take);
             above.entries.reverse();
         } else {
             let _ = { entries }.all(&mut take);
         }
+
         above
     }
 }
 
-/// A table and what lies above it. The page is read before what lies above: see [`Undo`](super::undo::Undo).
+/// A table on the server and the entries above it. The cursor reads the page first and the entries
+/// above afterwards: see [`Undo`](super::undo::Undo).
 pub(crate) trait View {
     /// A page of the table as the server has it.
     fn page(&self, range: &PageRange) -> Result<Page>;
 
-    /// What lies above it.
+    /// Entries above a range.
     fn above(&self, bounds: (Bound<&[u8]>, Bound<&[u8]>), range: &PageRange) -> Above;
 }
 
@@ -72,7 +76,7 @@ enum Gap {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Pages<V> {
+pub(crate) struct MergedCursor<V> {
     view: V,
     page: Vec<Entry>,
     at: usize,
@@ -80,19 +84,20 @@ pub(crate) struct Pages<V> {
     entries_max: usize,
 }
 
-impl<V: View> Pages<V> {
+impl<V: View> MergedCursor<V> {
     pub(crate) fn new(view: V) -> Self {
         Self { view, page: Vec::new(), at: 0, gap: Gap::First, entries_max: ENTRIES_FIRST }
     }
 
-    fn stand(&mut self, gap: Gap) {
+    fn go_to(&mut self, gap: Gap) {
         self.page.clear();
         self.at = 0;
         self.gap = gap;
         self.entries_max = ENTRIES_FIRST;
     }
 
-    /// The part of the view that follows `bound` in the direction, ascending; empty only at the end.
+    /// Reads the part of the merged table that follows `bound` in the direction, ascending; empty
+    /// only at the end.
     fn fetch(&mut self, mut bound: Bound<Vec<u8>>, is_backward: bool) -> Result<Vec<Entry>> {
         loop {
             let (first, last): (&[u8], &[u8]) =
@@ -102,6 +107,7 @@ impl<V: View> Pages<V> {
                 Bound::Included(key) => [b"[", &key[..]].concat(),
                 Bound::Excluded(key) => [b"(", &key[..]].concat(),
             };
+
             let to = last.to_vec();
             let entries_max = self.entries_max;
             let range = PageRange { from, to, is_backward, entries_max, bytes_max: BYTES_MAX };
@@ -119,7 +125,8 @@ impl<V: View> Pages<V> {
     }
 }
 
-/// The part of the view that both cover, ascending, and the key that it ends with unless it is the last.
+/// Merges the part that page and entries above both cover, ascending; returns also the key it ends
+/// with, unless it is the last part.
 fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec<u8>>) {
     let far =
         |first: Option<Vec<u8>>, last: Option<Vec<u8>>| if is_backward { first } else { last };
@@ -134,6 +141,7 @@ fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec
         (Some(below), Some(above)) => Some(below.min(above)),
         (below, above) => below.or(above),
     };
+
     let covers = |key: &[u8]| match &end {
         Some(end) if is_backward => key >= &end[..],
         Some(end) => key <= &end[..],
@@ -143,6 +151,7 @@ fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec
         let covered = page.entries.into_iter().filter(|(key, _)| covers(key));
         return (covered.collect(), end);
     }
+
     let mut merged: BTreeMap<Vec<u8>, Vec<u8>> = page.entries.into_iter().collect();
     for (key, value) in above.entries {
         match value {
@@ -150,22 +159,23 @@ fn merge(page: Page, above: Above, is_backward: bool) -> (Vec<Entry>, Option<Vec
             None => merged.remove(&key),
         };
     }
+
     (merged.into_iter().filter(|(key, _)| covers(key)).collect(), end)
 }
 
-impl<V: View> Cursor for Pages<V> {
+impl<V: View> Cursor for MergedCursor<V> {
     fn seek_first(&mut self) -> Result<()> {
-        self.stand(Gap::First);
+        self.go_to(Gap::First);
         Ok(())
     }
 
     fn seek_last(&mut self) -> Result<()> {
-        self.stand(Gap::Last);
+        self.go_to(Gap::Last);
         Ok(())
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.stand(Gap::Before(key.to_vec()));
+        self.go_to(Gap::Before(key.to_vec()));
         Ok(())
     }
 
@@ -177,13 +187,16 @@ impl<V: View> Cursor for Pages<V> {
                 (None, Gap::Before(key)) => Bound::Included(key.clone()),
                 (None, Gap::Last) => return Ok(None),
             };
+
             let page = self.fetch(bound, false)?;
             if page.is_empty() {
                 return Ok(None);
             }
+
             self.page = page;
             self.at = 0;
         }
+
         self.at += 1;
         Ok(Some(self.page[self.at - 1].clone()))
     }
@@ -202,6 +215,7 @@ impl<V: View> Cursor for Pages<V> {
             self.at = page.len();
             self.page = page;
         }
+
         self.at -= 1;
         Ok(Some(self.page[self.at].clone()))
     }
@@ -235,17 +249,20 @@ mod tests {
             } else {
                 (bound(&range.from), bound(&range.to))
             };
+
             let all =
                 self.server.range((low, high)).map(|(key, value)| (key.clone(), value.clone()));
             let mut all: Vec<Entry> = all.collect();
             if range.is_backward {
                 all.reverse();
             }
+
             let is_last = all.len() < range.entries_max;
             all.truncate(range.entries_max);
             if range.is_backward {
                 all.reverse();
             }
+
             Ok(Page { entries: all, is_last })
         }
 
@@ -265,15 +282,18 @@ mod tests {
             if rng.below(2) == 0 {
                 maps.bytes_max = 1 + rng.below(40) as usize;
             }
+
             let keys = 1 + rng.below(120);
             let key = |number: u64| number.to_string().into_bytes();
             for _ in 0..rng.below(150) {
                 maps.server.insert(key(rng.below(keys)), vec![1]);
             }
+
             for _ in 0..rng.below(150) {
                 let value = (rng.below(3) > 0).then(|| vec![2]);
                 maps.above.insert(key(rng.below(keys)), value);
             }
+
             let mut merged = maps.server.clone();
             for (key, value) in &maps.above {
                 match value {
@@ -281,8 +301,9 @@ mod tests {
                     None => merged.remove(key),
                 };
             }
+
             let entries: Vec<Entry> = merged.into_iter().collect();
-            let mut cursor = Pages::new(maps);
+            let mut cursor = MergedCursor::new(maps);
             let mut at = 0;
             for _ in 0..300 {
                 match rng.below(40) {

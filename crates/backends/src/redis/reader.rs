@@ -1,41 +1,41 @@
-//! Readers: snapshots of a store.
+//! Reader: a snapshot of a store.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use terrane_kv::{Cursor, Reader, Result, Table};
 
-use super::core::{Core, Page, PageRange, Stand};
-use super::cursor::{Above, Pages, View};
+use super::cursor::{Above, MergedCursor, View};
+use super::inner::{Inner, Page, PageRange, ReadPoint};
 use super::undo::Old;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    core: Arc<Core>,
-    stand: Stand,
+    inner: Arc<Inner>,
+    point: ReadPoint,
 }
 
 impl Snapshot {
-    pub(crate) fn new(core: Arc<Core>) -> Result<Self> {
-        let stand = core.begin_snapshot()?;
-        Ok(Self { core, stand })
+    pub(crate) fn new(inner: Arc<Inner>) -> Result<Self> {
+        let point = inner.begin_snapshot()?;
+        Ok(Self { inner, point })
     }
 
     /// The table's number, if reading may go on.
     fn enter(&self, table: Table<'_>) -> Result<usize> {
-        self.core.is_open("read")?;
-        let table = self.core.options.table(table)?;
-        if let Stand::Own(_) = self.stand {
-            self.core.keep_lock()?;
+        self.inner.is_open("read")?;
+        let table = self.inner.options.table(table)?;
+        if let ReadPoint::Own(_) = self.point {
+            self.inner.keep_lock()?;
         }
         Ok(table)
     }
 
     /// The values of the keys that later commits changed.
     fn undone(&self, table: usize, keys: &[&[u8]]) -> Vec<Option<Old>> {
-        let Stand::Own(version) = self.stand else { return vec![None; keys.len()] };
-        self.core.with_undo(|undo| {
+        let ReadPoint::Own(version) = self.point else { return vec![None; keys.len()] };
+        self.inner.with_undo(|undo| {
             if undo.is_empty(table) {
                 return vec![None; keys.len()];
             }
@@ -46,7 +46,7 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.core.end_snapshot(&self.stand);
+        self.inner.end_snapshot(&self.point);
     }
 }
 
@@ -60,8 +60,8 @@ impl Reader for Snapshot {
         let mut values = self.undone(table, keys);
         let missing: Vec<usize> = (0..keys.len()).filter(|&at| values[at].is_none()).collect();
         let asked: Vec<&[u8]> = missing.iter().map(|&at| keys[at]).collect();
-        let found = self.core.read(&self.stand, table, &asked)?;
-        // A commit may have come between.
+        let found = self.inner.read(&self.point, table, &asked)?;
+        // Asked after the server: a commit in between has noted the old values before it was sent.
         let undone = self.undone(table, &asked);
         for ((at, found), undone) in missing.into_iter().zip(found).zip(undone) {
             values[at] = Some(undone.unwrap_or(found));
@@ -71,14 +71,14 @@ impl Reader for Snapshot {
 
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
         let table = self.enter(table)?;
-        Ok(Box::new(Pages::new(SnapshotTable { snapshot: self, table })))
+        Ok(Box::new(MergedCursor::new(SnapshotTable { snapshot: self, table })))
     }
 
     fn count(&self, table: Table<'_>) -> Result<u64> {
         let table = self.enter(table)?;
-        let (count, _) = self.core.count(&self.stand, table, &[])?;
-        let Stand::Own(version) = self.stand else { return Ok(count) };
-        Ok(self.core.with_undo(|undo| undo.count(table, version)).unwrap_or(count))
+        let (count, _) = self.inner.count(&self.point, table, &[])?;
+        let ReadPoint::Own(version) = self.point else { return Ok(count) };
+        Ok(self.inner.with_undo(|undo| undo.count(table, version)).unwrap_or(count))
     }
 }
 
@@ -90,20 +90,20 @@ struct SnapshotTable<'a> {
 
 impl View for SnapshotTable<'_> {
     fn page(&self, range: &PageRange) -> Result<Page> {
-        let Snapshot { core, stand } = self.snapshot;
-        core.is_open("cursor")?;
-        if let Stand::Own(_) = stand {
-            core.keep_lock()?;
+        let Snapshot { inner, point } = self.snapshot;
+        inner.is_open("cursor")?;
+        if let ReadPoint::Own(_) = point {
+            inner.keep_lock()?;
         }
-        core.page(stand, self.table, range)
+        inner.page(point, self.table, range)
     }
 
     fn above(&self, bounds: (Bound<&[u8]>, Bound<&[u8]>), range: &PageRange) -> Above {
-        let Stand::Own(version) = self.snapshot.stand else {
+        let ReadPoint::Own(version) = self.snapshot.point else {
             return Above::take([].into_iter(), range);
         };
         self.snapshot
-            .core
+            .inner
             .with_undo(|undo| Above::take(undo.range(self.table, version, bounds), range))
     }
 }

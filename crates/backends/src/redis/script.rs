@@ -1,8 +1,9 @@
-//! The keys of a store, and the scripts that read and change them.
+//! Keys of a store, and the scripts that read and change them.
 //!
 //! # Keys
 //!
-//! All have the prefix in braces, the hash tag by which a cluster puts them into one slot. `I` is the name of an index.
+//! All have the prefix in braces, the hash tag by which a cluster puts them into one slot. `I` is
+//! the name of an index.
 //!
 //! | key            | type       | holds                                                                          |
 //! |----------------|------------|--------------------------------------------------------------------------------|
@@ -26,19 +27,21 @@
 //!
 //! # Invariants
 //!
-//! A hash and its sorted set have the same keys. A script is carried out as a whole, and what it changed reaches the server's
-//! files as a whole; each checks everything that could stop it before it changes anything.
+//! A hash and its sorted set have the same keys. The server executes a script as a whole, and
+//! writes its changes to its files as a whole. Each script makes all its checks before its first
+//! change.
 
 use std::sync::LazyLock;
 
 use ::redis::{Cmd, Value};
 use terrane_kv::Result;
 
-use super::trouble::{bad_reply, corrupt};
+use super::error::{bad_reply, corrupt};
 
 /// Number of the layout.
 pub(crate) const FORMAT: &str = "1";
-/// Entries of an operation at most: what Lua can spread over the arguments of one command is less than 8,000.
+/// Most entries of an operation: Lua can unpack fewer than 8,000 values into the arguments of one
+/// command.
 pub(crate) const OPERATION_ENTRIES_MAX: usize = 1_000;
 
 /// A script, and its name in errors.
@@ -57,7 +60,7 @@ impl Script {
     }
 }
 
-/// A script with what it is to work on.
+/// A script with its keys and arguments.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) script: &'a Script,
@@ -76,13 +79,16 @@ impl Call<'_> {
         } else {
             command.arg("EVAL").arg(&self.script.source);
         }
+
         command.arg(self.keys.len());
         for key in &self.keys {
             command.arg(key);
         }
+
         for argument in &self.arguments {
             command.arg(*argument);
         }
+
         command
     }
 }
@@ -134,13 +140,13 @@ impl Keys {
         self.table('k', table)
     }
 
-    /// How many tables there are.
+    /// Number of tables.
     pub(crate) fn tables(&self) -> usize {
         1 + self.indexes.len()
     }
 }
 
-/// What every script tells of the store.
+/// State of the store, which every script returns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Meta {
     /// Whether there is a store.
@@ -155,12 +161,13 @@ const META: &str = "local function meta() \
     return redis.call('HMGET', KEYS[1], 'format', 'version', 'commit', 'owner', 'pending') end\n";
 
 impl Meta {
-    /// What `meta()` gave.
+    /// Parses the answer of `meta()`.
     pub(crate) fn parse(call: &'static str, value: Value) -> Result<Self> {
         let Value::Array(fields) = value else { return Err(bad_reply(call)) };
         let Ok([format, version, commit, owner, pending]) = <[Value; 5]>::try_from(fields) else {
             return Err(bad_reply(call));
         };
+
         let format = bytes_of(call, format)?;
         let version = bytes_of(call, version)?;
         let commit = bytes_of(call, commit)?.unwrap_or_default();
@@ -170,13 +177,16 @@ impl Meta {
             let nothing = version.is_none() && owner.is_empty() && pending.is_none();
             return if nothing { Ok(Self::default()) } else { Err(corrupt("meta has no format")) };
         };
+
         if format != FORMAT.as_bytes() {
             let format = String::from_utf8_lossy(&format);
             return Err(corrupt(format!("meta: format {format:?}; this version reads {FORMAT}")));
         }
+
         if pending.is_some() {
             return Err(corrupt("a commit was broken off half way by the server"));
         }
+
         let version = version.as_deref().and_then(number);
         let version = version.ok_or_else(|| corrupt("meta: version is no number"))?;
         Ok(Self { exists: true, version, commit, owner })
@@ -222,7 +232,8 @@ pub(crate) static READ: LazyLock<Script> = LazyLock::new(|| {
     Script::new("read", &[META, "return {meta(), redis.call('HMGET', KEYS[2], unpack(ARGV))}"])
 });
 
-/// KEYS meta, order, values; ARGV keys. Gives the meta, the count of the table, and how many of `keys` it has.
+/// KEYS meta, order, values; ARGV keys. Gives the meta, the count of the table, and how many of
+/// `keys` it has.
 pub(crate) static COUNT: LazyLock<Script> = LazyLock::new(|| {
     let body = "local n = 0
 for i = 1, #ARGV do n = n + redis.call('HEXISTS', KEYS[3], ARGV[i]) end
@@ -230,8 +241,9 @@ return {meta(), redis.call('ZCARD', KEYS[2]), n}";
     Script::new("count", &[META, body])
 });
 
-/// KEYS meta, order, values; ARGV the two ends in the order of the direction, `REV` or nothing, entries and bytes at most.
-/// Gives the meta, 1 if the range ends with them, and the entries, key and value by turns.
+/// KEYS meta, order, values; ARGV the two ends in the order of the direction, `REV` or nothing,
+/// entries and bytes at most. Gives the meta, 1 if the range ends with them, and the entries, key
+/// and value by turns.
 pub(crate) static PAGE: LazyLock<Script> = LazyLock::new(|| {
     let body = "local a = {'ZRANGE', KEYS[2], ARGV[1], ARGV[2], 'BYLEX'}
 if ARGV[3] == 'REV' then a[#a + 1] = 'REV' end
@@ -251,8 +263,9 @@ return {meta(), ended, entries}";
     Script::new("page", &[META, body])
 });
 
-/// KEYS meta, lock, three probes; ARGV token, lease in milliseconds, format. Takes the lock. Gives the meta as it then is, the
-/// fence, and nothing or who has the lock and for how many milliseconds.
+/// KEYS meta, lock, three probes; ARGV token, lease in milliseconds, format. Takes the lock. Gives
+/// the meta as it then is, the fence, and nothing or who has the lock and for how many
+/// milliseconds.
 pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     let body = "local holder = redis.call('GET', KEYS[2])
 if holder and holder ~= ARGV[1] then
@@ -279,7 +292,8 @@ return {meta(), redis.call('HINCRBY', KEYS[1], 'fence', 1), false, 0}";
     Script::new("acquire", &[META, body])
 });
 
-/// KEYS meta, lock; ARGV token, lease in milliseconds. Renews the lock if nobody else took it. Gives the meta.
+/// KEYS meta, lock; ARGV token, lease in milliseconds. Renews the lock if nobody else took it.
+/// Gives the meta.
 pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     let body = "if redis.call('HGET', KEYS[1], 'owner') == ARGV[1] then
   redis.call('PEXPIRE', KEYS[2], ARGV[2])
@@ -296,7 +310,8 @@ return 0";
     Script::new("release", &[body])
 });
 
-/// KEYS meta; ARGV token, a new fence. Voids commits of ours that the server may still carry out later. Gives the meta.
+/// KEYS meta; ARGV token, a new fence. Voids commits of ours that the server may still carry out
+/// later. Gives the meta.
 pub(crate) static FENCE: LazyLock<Script> = LazyLock::new(|| {
     let body = "local now = redis.call('HMGET', KEYS[1], 'owner', 'fence')
 if now[1] == ARGV[1] and tonumber(now[2]) < tonumber(ARGV[2]) then
@@ -306,7 +321,8 @@ return meta()";
     Script::new("fence", &[META, body])
 });
 
-/// KEYS a list; ARGV lease in milliseconds, `1` if it may pass a full memory, then what to stage. Gives the length.
+/// KEYS a list; ARGV lease in milliseconds, `1` if it may pass a full memory, then what to stage.
+/// Gives the length.
 pub(crate) static STAGE: LazyLock<Script> = LazyLock::new(|| {
     let body =
         "if ARGV[2] == '1' or redis.call('LLEN', KEYS[1]) > 0 then redis.call('DEL', KEYS[1]) end
@@ -322,10 +338,11 @@ return redis.call('LLEN', KEYS[1])";
 pub(crate) static UNSTAGE: LazyLock<Script> =
     LazyLock::new(|| Script::new("unstage", &["return redis.call('DEL', unpack(KEYS))"]));
 
-/// KEYS meta, lock, values and order of each table, the staged lists; ARGV token, id, fence, version before and after, lease in
-/// milliseconds, `1` if it may pass a full memory, the number of tables, of staged lists, the length of each of them, and the
-/// operations that are not staged. An operation is `p` (puts) or `d` (removes), the table's number, how many entries, and these.
-/// Gives `done`, or why nothing was changed.
+/// KEYS meta, lock, values and order of each table, the staged lists; ARGV token, id, fence,
+/// version before and after, lease in milliseconds, `1` if it may pass a full memory, the number of
+/// tables, of staged lists, the length of each of them, and the operations that are not staged. An
+/// operation is `p` (puts) or `d` (removes), the table's number, how many entries, and these. Gives
+/// `done`, or why nothing was changed.
 pub(crate) static COMMIT: LazyLock<Script> = LazyLock::new(|| {
     let body =
         "local now = redis.call('HMGET', KEYS[1], 'owner', 'commit', 'fence', 'version', 'pending')

@@ -1,6 +1,7 @@
-//! Starts servers and clusters of Redis on the loopback, for tests and benchmarks: each process is stopped when its handle is
-//! dropped, also by a panic. Nothing is read from the system's configuration of Redis, and no file is written outside of the
-//! directory that is given.
+//! Servers and clusters of Redis on the loopback, for tests and benchmarks.
+//!
+//! Dropping a handle stops its process, also during a panic. A server does not read the system's
+//! configuration of Redis, and writes files only in the directory it is given.
 
 use std::fs::{self, File};
 use std::io;
@@ -38,18 +39,21 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server in a directory, which must be there, on a free port. `arguments` are settings as its command line takes
-    /// them, such as `["--appendonly", "yes"]`; without any it keeps nothing on disk. Returns when it answers.
+    /// Starts a server in a directory, which must be there, on a free port. `arguments` are
+    /// settings as its command line takes them, such as `["--appendonly", "yes"]`; without any it
+    /// keeps nothing on disk. Returns when it answers.
     ///
     /// # Errors
-    /// Those of starting a program, and that it does not answer; what it printed is in `redis.log` in the directory.
+    /// Those of starting a program, and that it does not answer; what it printed is in `redis.log`
+    /// in the directory.
     pub fn start(dir: &Path, arguments: &[&str]) -> io::Result<Self> {
         let arguments: Vec<String> =
             arguments.iter().map(|&argument| argument.to_owned()).collect();
         let mut tried = 0;
         loop {
             tried += 1;
-            let (port, bus_port) = (free_port()?, free_port()?);
+            let port = free_port()?;
+            let bus_port = free_port()?;
             let child = spawn(dir, port, bus_port, &arguments)?;
             let mut server =
                 Self { child, port, bus_port, dir: dir.to_owned(), arguments: arguments.clone() };
@@ -79,7 +83,8 @@ impl Server {
         self.arguments.get(at + 1).map(String::as_str)
     }
 
-    /// Sends it a command of words, with the password that it was started with. For what tests and benchmarks set and ask.
+    /// Sends it a command of words, with the password that it was started with. For what tests and
+    /// benchmarks set and ask.
     ///
     /// # Errors
     /// Those of the connection, and error replies.
@@ -110,7 +115,7 @@ impl Server {
     /// Starts a server that was killed again: same directory, port and settings.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// Those of [`start`](Self::start).
     pub fn restart(&mut self) -> io::Result<()> {
         self.child = spawn(&self.dir, self.port, self.bus_port, &self.arguments)?;
         self.wait()
@@ -187,7 +192,7 @@ impl Cluster {
     /// Starts a cluster, each server in a directory of its own below `dir`. Returns when all agree.
     ///
     /// # Errors
-    /// As [`Server::start`], and that the servers do not agree.
+    /// Those of [`Server::start`]; also if the servers do not agree.
     pub fn start(dir: &Path, masters: usize, arguments: &[&str]) -> io::Result<Self> {
         let mut servers = Vec::new();
         for number in 0..masters {
@@ -196,15 +201,19 @@ impl Cluster {
             let arguments = [&["--cluster-enabled", "yes"], arguments].concat();
             servers.push(Server::start(&dir, &arguments)?);
         }
+
         for (number, server) in servers.iter().enumerate() {
             let first = number * SLOTS / masters;
             let last = (number + 1) * SLOTS / masters - 1;
             server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()])?;
-            let (first, last) = (first.to_string(), last.to_string());
+            let first = first.to_string();
+            let last = last.to_string();
             server.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
-            let (port, bus_port) = (servers[0].port.to_string(), servers[0].bus_port.to_string());
+            let port = servers[0].port.to_string();
+            let bus_port = servers[0].bus_port.to_string();
             server.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port])?;
         }
+
         let cluster = Self { servers };
         let start = Instant::now();
         while !cluster.agrees()? {
@@ -213,6 +222,7 @@ impl Cluster {
             }
             thread::sleep(POLL_INTERVAL);
         }
+
         Ok(cluster)
     }
 
@@ -255,6 +265,7 @@ impl Cluster {
                 return Ok(false);
             }
         }
+
         Ok(true)
     }
 }

@@ -1,12 +1,13 @@
 //! TLS: which URLs ask for it, and whose certificates are trusted.
 //!
-//! Invariant: a connection to a `rediss://` URL is encrypted, and its server has proved that it is the host of the URL, or there is
-//! no connection. No URL and no option turns that off, and no message here repeats a URL, which may have a password.
+//! Invariant: a connection to a `rediss://` URL is encrypted, and its server has proved that it is
+//! the host of the URL, or there is no connection. No URL and no option turns that off, and no
+//! message here repeats a URL, which may have a password.
 
 use ::redis::parse_redis_url;
 use terrane_kv::Result;
 
-use super::trouble::unsupported;
+use super::error::unsupported;
 
 #[cfg(feature = "redis-tls")]
 pub(crate) use self::built::certificates;
@@ -21,16 +22,19 @@ pub(crate) fn check(url: &str) -> Result<()> {
     if !is_asked(url) {
         return Ok(());
     }
+
     if cfg!(not(feature = "redis-tls")) {
         let why = "this build has no TLS, which rediss:// asks for: build it with the feature `redis-tls`";
         return Err(unsupported("url", why));
     }
+
     // The client takes `#insecure` for not checking the certificate.
     if parse_redis_url(url).is_some_and(|url| url.fragment().is_some()) {
         let why = "rediss:// takes no fragment: a server whose certificate is not checked is nobody. \
                    Leave out what begins with #, and name the file of its authority";
         return Err(unsupported("url", why));
     }
+
     Ok(())
 }
 
@@ -47,15 +51,17 @@ mod built {
     use rustls::pki_types::pem::PemObject as _;
     use terrane_kv::{Error, Result};
 
+    use crate::redis::error::{NAME, unsupported};
     use crate::redis::options::Options;
-    use crate::redis::trouble::{NAME, unsupported};
 
     /// Bytes of a file of certificates at most; those of all public authorities have some 250,000.
     const CA_FILE_BYTES_MAX: u64 = 4 << 20;
 
-    /// Whom the client trusts: nothing where no URL asks for TLS, and no root where the system's are to do.
+    /// Whom the client trusts: nothing where no URL asks for TLS, and no root where the system's
+    /// are to do.
     ///
-    /// Sets the process's cryptography for TLS to that of `ring`, unless the process has chosen another one.
+    /// Sets the process's cryptography for TLS to that of `ring`, unless the process has chosen
+    /// another one.
     pub(crate) fn certificates(options: &Options) -> Result<Option<TlsCertificates>> {
         if !options.urls.iter().any(|url| super::is_asked(url)) {
             return Ok(None);
@@ -66,7 +72,8 @@ mod built {
         Ok(Some(TlsCertificates { client_tls: None, root_cert }))
     }
 
-    /// Reads a file of certificates. The client would take a file without any for one that trusts nobody.
+    /// Reads a file of certificates. The client would take a file without any for one that trusts
+    /// nobody.
     fn read(path: &Path) -> Result<Vec<u8>> {
         let refused =
             |why: String| unsupported(format!("the file of authorities {}", path.display()), why);
@@ -77,6 +84,7 @@ mod built {
         if pem.len() as u64 > CA_FILE_BYTES_MAX {
             return Err(refused(format!("has more than {CA_FILE_BYTES_MAX} bytes")));
         }
+
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&pem) {
             let certificate =
@@ -85,9 +93,11 @@ mod built {
                 refused(format!("has a certificate that cannot be trusted: {error}"))
             })?;
         }
+
         if roots.is_empty() {
             return Err(refused("has no certificate in PEM form".to_owned()));
         }
+
         Ok(pem)
     }
 

@@ -1,11 +1,14 @@
-//! What commits replaced, for as long as snapshots live that need it: a server keeps the present only.
+//! Undo: values that commits replaced, kept while a snapshot needs them, since a server keeps only
+//! the present.
 //!
-//! Before a commit takes place, the values of the keys that it changes are noted here under its number, if any snapshot lives.
-//! A snapshot of commit `s` reads a key as the first commit after `s` that changed it found it, and from the server if none
-//! did. Whoever reads asks the server first and this afterwards: a commit that the answer may show was noted before it was sent.
+//! Before a commit is sent, the writer notes the old values of its keys here under the number of
+//! the commit, if a snapshot lives. A snapshot of commit `s` takes the value that the first later
+//! commit of the key replaced, or the server's value if there is no such commit. A reader asks the
+//! server first and the undo afterwards: a commit that the answer may show was noted before it was
+//! sent.
 //!
-//! Invariant: commit `n` is noted only while some snapshot is older, thus of a commit below `n`. Memory: the replaced values,
-//! and some hundred bytes for each changed key.
+//! Invariant: commit `n` is noted only while a snapshot of a commit below `n` lives.
+//! Memory: the replaced values, and a few hundred bytes for each changed key.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -31,7 +34,7 @@ pub(crate) struct Undo {
     snapshots: BTreeMap<u64, usize>,
 }
 
-/// What a commit is about to replace in a table: entries there are, and the value of each key that it changes.
+/// Values that a commit replaces in a table, with the number of entries before.
 #[derive(Debug, Default)]
 pub(crate) struct Replaced {
     pub(crate) count: u64,
@@ -48,12 +51,12 @@ impl Undo {
         !self.snapshots.is_empty()
     }
 
-    /// A snapshot of `version` begins.
+    /// Begins a snapshot of `version`.
     pub(crate) fn begin(&mut self, version: u64) {
         *self.snapshots.entry(version).or_default() += 1;
     }
 
-    /// It ends. Cost: proportional to what no other snapshot needs any more.
+    /// Ends a snapshot. Cost: in proportion to the values that no other snapshot needs.
     pub(crate) fn end(&mut self, version: u64) {
         if let Some(count) = self.snapshots.get_mut(&version) {
             *count -= 1;
@@ -61,6 +64,7 @@ impl Undo {
                 self.snapshots.remove(&version);
             }
         }
+
         let oldest = self.snapshots.keys().next().copied();
         while let Some((&commit, _)) = self.commits.first_key_value() {
             if oldest.is_some_and(|oldest| commit > oldest) {
@@ -70,8 +74,9 @@ impl Undo {
         }
     }
 
-    /// Commit `commit` is about to replace something in table `table`.
+    /// Notes the values that commit `commit` replaces in a table.
     pub(crate) fn note(&mut self, commit: u64, table: usize, replaced: Replaced) {
+        debug_assert!(self.snapshots.keys().next().is_some_and(|oldest| *oldest < commit));
         let keys = self.commits.entry(commit).or_default();
         let into = &mut self.tables[table];
         into.counts.insert(commit, replaced.count);
@@ -81,7 +86,7 @@ impl Undo {
         }
     }
 
-    /// Commit `commit` is needed by no snapshot, or did not take place.
+    /// Drops the notes of a commit that no snapshot needs or that did not take place.
     pub(crate) fn forget(&mut self, commit: u64) {
         for (table, key) in self.commits.remove(&commit).unwrap_or_default() {
             let values = &mut self.tables[table].values;
@@ -92,6 +97,7 @@ impl Undo {
                 }
             }
         }
+
         for table in &mut self.tables {
             table.counts.remove(&commit);
         }
@@ -112,7 +118,8 @@ impl Undo {
         self.tables[table].values.is_empty()
     }
 
-    /// The keys of a range that a commit after `version` changed, with their values as of it, ascending.
+    /// The keys of a range that a commit after `version` changed, with their values as of it,
+    /// ascending.
     pub(crate) fn range(
         &self,
         table: usize,
@@ -126,7 +133,7 @@ impl Undo {
     }
 }
 
-/// What the first commit after `version` found.
+/// The value before the first commit after `version`.
 fn as_of<T>(versions: &BTreeMap<u64, T>, version: u64) -> Option<&T> {
     versions.range((Bound::Excluded(version), Bound::Unbounded)).next().map(|(_, value)| value)
 }
@@ -166,6 +173,7 @@ mod tests {
         );
         assert_eq!(undo.count(1, 1), None);
         let range: Vec<_> = undo.range(0, 1, (Bound::Unbounded, Bound::Unbounded)).collect();
+
         assert_eq!(range, [(&b"a"[..], &Some(b"1".to_vec())), (&b"b"[..], &None)]);
     }
 

@@ -6,32 +6,37 @@ use std::ops::Bound;
 use terrane_kv::turn::TurnGuard;
 use terrane_kv::{Cursor, Error, Reader, Receipt, Result, Table, Writer, check_entry};
 
-use super::core::{Core, Page, PageRange, Stand};
-use super::cursor::{Above, Pages, View};
-use super::parts::Changes;
+use super::batches::Changes;
+use super::cursor::{Above, MergedCursor, View};
+use super::inner::{Inner, Page, PageRange, ReadPoint};
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Transaction<'a> {
-    core: &'a Core,
+    inner: &'a Inner,
     version: u64,
     changes: Changes,
     _turn: TurnGuard<'a>,
 }
 
 impl<'a> Transaction<'a> {
-    pub(crate) fn new(core: &'a Core) -> Result<Self> {
-        let (version, turn) = core.begin_writing()?;
-        Ok(Self { core, version, changes: vec![BTreeMap::new(); core.keys.tables()], _turn: turn })
+    pub(crate) fn new(inner: &'a Inner) -> Result<Self> {
+        let (version, turn) = inner.begin_writing()?;
+        Ok(Self {
+            inner,
+            version,
+            changes: vec![BTreeMap::new(); inner.keys.tables()],
+            _turn: turn,
+        })
     }
 
-    fn stand(&self) -> Stand {
-        Stand::Own(self.version)
+    fn point(&self) -> ReadPoint {
+        ReadPoint::Own(self.version)
     }
 
     fn enter(&self, table: Table<'_>) -> Result<usize> {
-        self.core.is_open("transaction")?;
-        self.core.options.table(table)
+        self.inner.is_open("transaction")?;
+        self.inner.options.table(table)
     }
 }
 
@@ -46,9 +51,10 @@ impl Reader for Transaction<'_> {
         let asked: Vec<&[u8]> =
             keys.iter().copied().filter(|&key| !changes.contains_key(key)).collect();
         if !asked.is_empty() {
-            self.core.keep_lock()?;
+            self.inner.keep_lock()?;
         }
-        let mut found = self.core.read(&self.stand(), table, &asked)?.into_iter();
+
+        let mut found = self.inner.read(&self.point(), table, &asked)?.into_iter();
         let value = |key: &&[u8]| match changes.get(*key) {
             Some(value) => value.clone(),
             None => found.next().flatten(),
@@ -58,16 +64,16 @@ impl Reader for Transaction<'_> {
 
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
         let table = self.enter(table)?;
-        Ok(Box::new(Pages::new(ChangedTable { transaction: self, table })))
+        Ok(Box::new(MergedCursor::new(ChangedTable { transaction: self, table })))
     }
 
     /// Cost: sends the keys that were changed in the table, 10,000 in a round trip.
     fn count(&self, table: Table<'_>) -> Result<u64> {
         let table = self.enter(table)?;
-        self.core.keep_lock()?;
+        self.inner.keep_lock()?;
         let changes = &self.changes[table];
         let keys: Vec<&[u8]> = changes.keys().map(Vec::as_slice).collect();
-        let (all, among) = self.core.count(&self.stand(), table, &keys)?;
+        let (all, among) = self.inner.count(&self.point(), table, &keys)?;
         let bound = changes.values().filter(|value| value.is_some()).count() as u64;
         Ok(all - among + bound)
     }
@@ -77,7 +83,7 @@ impl Writer for Transaction<'_> {
     fn overwrite(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
         let table = self.enter(table)?;
         check_entry(key, value)?;
-        let max = self.core.value_bytes_max;
+        let max = self.inner.value_bytes_max;
         if value.len() > max {
             return Err(Error::Size { what: "value", bytes: value.len(), min: 0, max });
         }
@@ -92,7 +98,7 @@ impl Writer for Transaction<'_> {
     }
 
     fn commit(self: Box<Self>) -> Result<Receipt> {
-        self.core.commit(self.version, &self.changes)
+        self.inner.commit(self.version, &self.changes)
     }
 }
 
@@ -105,9 +111,9 @@ struct ChangedTable<'a> {
 impl View for ChangedTable<'_> {
     fn page(&self, range: &PageRange) -> Result<Page> {
         let transaction = self.transaction;
-        transaction.core.is_open("cursor")?;
-        transaction.core.keep_lock()?;
-        transaction.core.page(&transaction.stand(), self.table, range)
+        transaction.inner.is_open("cursor")?;
+        transaction.inner.keep_lock()?;
+        transaction.inner.page(&transaction.point(), self.table, range)
     }
 
     fn above(&self, bounds: (Bound<&[u8]>, Bound<&[u8]>), range: &PageRange) -> Above {

@@ -1,21 +1,22 @@
-//! One connection to SQLite: its settings, set and read back, and the statements that are run on tables.
+//! Connection to SQLite: its settings, set and read back, and its statements.
 
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ffi};
-use terrane_kv::{Entry, Error, Result, Source};
+use terrane_kv::{Entry, Error, KEY_BYTES_MAX, Result, Source};
 
-use super::options::Reading;
-use super::{AutoVacuum, JournalMode, NAME, SqliteOptions, SqlitePlace, Synchronous};
-use crate::names::IndexNames;
-use crate::paging::PAGE_BYTES;
+use super::options::{
+    AutoVacuum, JournalMode, NAME, Reading, SqliteOptions, SqlitePlace, Synchronous,
+};
+use crate::overlay::names::IndexNames;
+use crate::overlay::paging::PAGE_BYTES;
 
-/// Statements that are kept prepared: all of all tables.
+/// Prepared statements that are kept: all of all tables.
 const STATEMENTS_MAX: usize = 256;
 
 /// The statements of one table.
@@ -34,7 +35,7 @@ pub(super) struct TableStatements {
 }
 
 impl TableStatements {
-    /// Those of all tables, the main one first.
+    /// Statements of all tables, the main table first.
     pub(super) fn all(prefix: &str, indexes: &IndexNames) -> Arc<[Self]> {
         std::iter::once(format!("{prefix}_main"))
             .chain(indexes.iter().map(|name| format!("{prefix}_index_{name}")))
@@ -70,7 +71,7 @@ pub(super) fn back_end_error(call: &'static str, source: impl Into<Source>) -> E
     Error::BackEnd { back_end: NAME, call, source: source.into() }
 }
 
-/// What an error of SQLite means, by its code.
+/// An error of SQLite, in terms of a database, by its code.
 pub(super) fn error_of(call: &'static str, error: rusqlite::Error) -> Error {
     let corruption = |what: &str, error: rusqlite::Error| Error::Corruption {
         back_end: NAME,
@@ -128,7 +129,8 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
 }
 
 impl Connected {
-    /// Opens a connection and sets its options, each read back. `is_first`: of this database, so that the file may be new.
+    /// Opens a connection and sets its options, each read back. `is_first`: of this database, so
+    /// that the file may be new.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an option that did not take effect; those of SQLite.
@@ -148,6 +150,7 @@ impl Connected {
                 Connection::open_with_flags(path, open_flags(options, reading))
             }
         };
+
         let connection = connection.map_err(open_error)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         connection.busy_timeout(options.busy_timeout).map_err(open_error)?;
@@ -156,14 +159,16 @@ impl Connected {
             connected.set_options_of_reading(options)?;
             return Ok(connected);
         }
+
         if is_first {
             connected.set_options_of_file(options)?;
         }
+
         connected.set_options(options)?;
         Ok(connected)
     }
 
-    /// Sets what a file has from when it is made. To set it later takes a lock.
+    /// Sets options that a file keeps from its creation. Setting them later takes a lock.
     fn set_options_of_file(&self, options: &SqliteOptions) -> Result<()> {
         if let Some(bytes) = options.page_bytes {
             self.set("page_size", bytes)?;
@@ -185,10 +190,12 @@ impl Connected {
         if let Some(pages) = options.checkpoint_pages {
             self.set_checked("wal_autocheckpoint", i64::from(pages))?;
         }
+
         if let Some(pages) = options.pages_max {
             self.set_checked("max_page_count", i64::from(pages))?;
         }
-        // Bytes of a file are not to be trusted.
+
+        // The bytes of a file may be damaged.
         self.set_checked("cell_size_check", 1)?;
         self.set_checked("trusted_schema", 0)?;
         self.check("busy_timeout", &(options.busy_timeout.as_millis() as u64).cast_signed())?;
@@ -198,10 +205,11 @@ impl Connected {
         if let Some(auto_vacuum) = options.auto_vacuum {
             self.check("auto_vacuum", &(auto_vacuum as i64))?;
         }
+
         Ok(())
     }
 
-    /// Sets what has a meaning where nothing is written.
+    /// Sets the options that matter for reading.
     fn set_options_of_reading(&self, options: &SqliteOptions) -> Result<()> {
         self.set_checked("cache_size", -(options.cache_bytes / 1024).cast_signed())?;
         self.set_checked("mmap_size", options.mmap_bytes.cast_signed())?;
@@ -281,6 +289,7 @@ impl Connected {
                 format!("the file has {found} of the name {}; take another prefix", table.name);
             return Err(unsupported("table_prefix", why));
         }
+
         Ok(())
     }
 
@@ -303,7 +312,7 @@ impl Connected {
         }
     }
 
-    /// Runs a statement that gives nothing.
+    /// Runs a statement without a result.
     ///
     /// # Errors
     /// Those of SQLite.
@@ -320,12 +329,12 @@ impl Connected {
     /// Takes the transaction back, if there is one: SQLite does so itself after some errors.
     pub(super) fn roll_back(&self) {
         if !self.connection.is_autocommit() {
-            // It fails only where there is nothing to take back any more.
+            // Fails only if SQLite has rolled back already.
             let _ = self.run("roll back", "ROLLBACK");
         }
     }
 
-    /// Fixes what the open transaction reads: SQLite does so at the first read.
+    /// Fixes the snapshot of the open transaction, which SQLite takes at the first read.
     ///
     /// # Errors
     /// Those of SQLite.
@@ -400,11 +409,13 @@ impl Connected {
                 Bound::Included(key) => (including, Some(key)),
                 Bound::Excluded(key) => (excluding, Some(key)),
             };
+
             let mut statement = self.connection.prepare_cached(sql)?;
             let mut rows = match key {
                 Some(key) => statement.query((limit, key))?,
                 None => statement.query([limit])?,
             };
+
             let mut page = Vec::new();
             let mut bytes = 0;
             while let Some(row) = rows.next()? {
@@ -415,22 +426,26 @@ impl Connected {
                     return Ok((page, false));
                 }
             }
+
             let is_last = page.len() < entries;
             Ok((page, is_last))
         };
+
         page().map_err(|error| error_of("cursor", error))
     }
 
-    /// Makes what was committed durable, whatever the setting of syncs: a commit that changes nothing, with every sync that
-    /// SQLite has.
+    /// Makes all commits durable, whatever the setting of syncs, by an empty commit with every sync
+    /// that SQLite has.
     ///
     /// # Errors
-    /// Those of SQLite; [`Error::Busy`] also where readers keep the log of a file that was never synced.
+    /// Those of SQLite; [`Error::Busy`] also where readers keep the log of a file that was never
+    /// synced.
     pub(super) fn sync(&self, options: &SqliteOptions) -> Result<()> {
         self.set_checked("synchronous", Synchronous::Extra as i64)?;
         let synced = self.run("sync", "BEGIN IMMEDIATE").and_then(|()| {
             let version: i64 = self.pragma("user_version")?;
-            // Writes the first page also if the version is the same, so that there is something to sync.
+            // SQLite writes the first page even if the version is the same, so there is a page to
+            // sync.
             self.set("user_version", version)?;
             self.run("sync", "COMMIT")?;
             if options.journal_mode == JournalMode::Wal && options.synchronous == Synchronous::Off {
@@ -438,12 +453,13 @@ impl Connected {
             }
             Ok(())
         });
+
         self.roll_back();
         let restored = self.set_checked("synchronous", options.synchronous as i64);
         synced.and(restored)
     }
 
-    /// Takes the log into the file and makes it empty.
+    /// Checkpoints the log into the file, and truncates the log.
     ///
     /// # Errors
     /// [`Error::Busy`] while a reader needs it; those of SQLite.
@@ -459,6 +475,7 @@ impl Connected {
                 source: None,
             });
         }
+
         Ok(())
     }
 
@@ -474,12 +491,14 @@ impl Connected {
             vacuum if vacuum == AutoVacuum::Full as i64 => {}
             _ => self.run("compact", "VACUUM")?,
         }
+
         if journal_mode == JournalMode::Persist {
-            // Has the journal deleted, which is as long as it ever was.
+            // Deletes the journal, which keeps its greatest length otherwise.
             self.set("journal_mode", JournalMode::Delete.name())?;
             self.set("journal_mode", journal_mode.name())?;
             self.check("journal_mode", &journal_mode.name().to_owned())?;
         }
+
         Ok(())
     }
 
@@ -493,7 +512,7 @@ impl Connected {
     }
 }
 
-/// The file of this path, as one that nobody changes.
+/// URI of a file that nobody changes.
 fn immutable_uri(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     let name = bytes.iter().fold(String::new(), |name, byte| match byte {
@@ -517,10 +536,23 @@ fn open_flags(options: &SqliteOptions, reading: Option<Reading>) -> OpenFlags {
                 | OpenFlags::SQLITE_OPEN_URI;
         }
     }
+
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, options.create);
     flags
 }
 
-/// The longest time that SQLite can be told to wait.
+/// Longest busy timeout that SQLite takes.
 pub(super) const BUSY_TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn closed(call: &'static str) -> Error {
+    back_end_error(call, "the database is closed")
+}
+
+pub(super) fn is_key(key: &[u8]) -> bool {
+    (1..=KEY_BYTES_MAX).contains(&key.len())
+}

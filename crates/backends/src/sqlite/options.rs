@@ -1,4 +1,4 @@
-//! How an SQLite database is opened: what there is to choose, what cannot be, and what it is worth.
+//! Options of an SQLite database: their choices, their limits, and the guarantee they give.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,22 +6,24 @@ use std::time::Duration;
 use terrane_kv::{Durability, Error, Guarantee, PowerLoss, Result, is_index_name};
 
 use super::connection::{BUSY_TIMEOUT_MAX, back_end_error};
-use super::{FILES, NAME};
-use crate::own_file::with_suffix;
+use crate::own_file::{OwnFiles, with_suffix};
 
-/// Connections that are kept for snapshots when none is asked for; Transact's figure.
+pub(super) const NAME: &str = "sqlite";
+pub(super) const FILES: OwnFiles = OwnFiles(NAME);
+
+/// Default number of connections kept for snapshots, as in Transact.
 pub(super) const POOL_DEFAULT: usize = 10;
 
-/// Where a database is.
+/// Location of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SqlitePlace {
     /// In a file.
     File(PathBuf),
-    /// In memory; gone when it is closed.
+    /// In memory; gone when the database is closed.
     Memory,
 }
 
-/// How a commit is made atomic.
+/// Journal that makes a commit atomic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum JournalMode {
     /// Old pages in a file that is deleted.
@@ -51,7 +53,7 @@ impl JournalMode {
     }
 }
 
-/// How much SQLite syncs.
+/// Syncs of SQLite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Synchronous {
     /// Never.
@@ -64,10 +66,11 @@ pub enum Synchronous {
     Extra = 3,
 }
 
-/// What becomes of free pages.
+/// Reuse of free pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AutoVacuum {
-    /// They are used again; [`Database::compact`](terrane_kv::Database::compact) copies the whole file.
+    /// Commits use them again; [`Database::compact`](terrane_kv::Database::compact) copies the
+    /// whole file.
     None = 0,
     /// Each commit gives them back.
     Full = 1,
@@ -75,7 +78,7 @@ pub enum AutoVacuum {
     Incremental = 2,
 }
 
-/// What to do about a log on a network file system, where it does not work.
+/// Reaction to WAL mode on a network file system, where it does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NetworkWal {
     /// Refuse to open.
@@ -85,25 +88,26 @@ pub enum NetworkWal {
     FallBack,
 }
 
-/// How an SQLite database is opened.
+/// Options of an SQLite database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SqliteOptions {
-    /// Where it is.
+    /// Location.
     pub place: SqlitePlace,
-    /// Whether to make a file that is not there.
+    /// Whether to create a missing file.
     pub create: bool,
-    /// What names of tables begin with; as names of indexes are.
+    /// Prefix of the names of tables, in the form of an index's name.
     pub table_prefix: String,
-    /// Connections that are kept for snapshots; with more snapshots more are opened. `None`: 10, or 1 without a log, where there
-    /// is no more than that.
+    /// Connections that are kept for snapshots; with more snapshots more are opened. `None`: 10, or
+    /// 1 without a log, where there is no more than that.
     pub pool: Option<usize>,
     /// Bytes of the file that are read through a memory map.
     pub mmap_bytes: u64,
-    /// Bytes of a page, of a file that is made: a power of two, 512 to 65,536. `None`: 4,096, or what the file has.
+    /// Bytes of a page, of a file that is made: a power of two, 512 to 65,536. `None`: 4,096, or
+    /// what the file has.
     pub page_bytes: Option<u32>,
     /// Bytes of the cache of each connection.
     pub cache_bytes: u64,
-    /// How a commit is made atomic.
+    /// Journal that makes a commit atomic.
     pub journal_mode: JournalMode,
     /// How much is synced.
     pub synchronous: Synchronous,
@@ -111,22 +115,23 @@ pub struct SqliteOptions {
     pub busy_timeout: Duration,
     /// Pages of the log after which a commit takes it into the file; 0: never. `None`: 1,000.
     pub checkpoint_pages: Option<u32>,
-    /// What becomes of free pages, of a file that is made. `None`: [`AutoVacuum::None`], or what the file has.
+    /// Reuse of free pages in a new file. `None`: [`AutoVacuum::None`], or the setting of the file.
     pub auto_vacuum: Option<AutoVacuum>,
     /// Pages of the file at most.
     pub pages_max: Option<u32>,
-    /// What to do about a log on a network file system.
+    /// Reaction to WAL mode on a network file system.
     pub network_wal: NetworkWal,
-    /// Allows [`JournalMode::Off`]: a kill, or an error within a commit, may leave a file that cannot be read.
+    /// Allows [`JournalMode::Off`]: a kill, or an error within a commit, may leave a file that
+    /// cannot be read.
     pub unsafe_journal_off: bool,
 }
 
-/// How a file is read that is not written.
+/// Mode of reading a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
     /// Other processes may write it.
     Shared,
-    /// Nobody writes it, and nothing is written beside it.
+    /// Nobody writes it, and SQLite writes nothing beside it.
     Immutable,
 }
 
@@ -152,7 +157,7 @@ impl SqliteOptions {
         }
     }
 
-    /// How a file that is there can be read without being written.
+    /// The mode in which an existing file can be read.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is a log that cannot be read without writing beside it;
@@ -162,6 +167,7 @@ impl SqliteOptions {
             let why = "the database is in memory: nobody else can have written it".to_owned();
             return Err(Error::Unsupported { back_end: NAME, option: "place".into(), why });
         };
+
         let path = FILES.canonical(path)?;
         if !FILES.check(&path)? {
             let error = std::io::Error::from(std::io::ErrorKind::NotFound);
@@ -175,6 +181,7 @@ impl SqliteOptions {
         };
         let can_write = FILES.can_write(path.parent().unwrap_or(Path::new("/")))?;
         let has_log = has_bytes("-wal")? || has_bytes("-journal")?;
+
         match (can_write, has_log) {
             (true, _) => Ok(Reading::Shared),
             (false, false) => Ok(Reading::Immutable),
@@ -214,12 +221,14 @@ impl SqliteOptions {
         if !is_index_name(&options.table_prefix) {
             return refuse("table_prefix", "take lower-case letters, digits and _, a letter first");
         }
+
         if options.journal_mode == JournalMode::Off && !options.unsafe_journal_off {
             return refuse(
                 "journal_mode",
                 "OFF cannot take a transaction back and leaves damage after a kill; set unsafe_journal_off if that will do",
             );
         }
+
         if options.busy_timeout > BUSY_TIMEOUT_MAX {
             return refuse("busy_timeout", "SQLite counts to 2,147,483,647 milliseconds");
         }
@@ -230,9 +239,11 @@ impl SqliteOptions {
         {
             return refuse("cache_bytes", "SQLite counts KiB, to 2,147,483,647");
         }
+
         if i64::try_from(options.mmap_bytes).is_err() {
             return refuse("mmap_bytes", "more than SQLite can map");
         }
+
         match &options.place {
             SqlitePlace::Memory => {
                 if options.mmap_bytes != 0 {
@@ -251,6 +262,7 @@ impl SqliteOptions {
                     journal_on(options.journal_mode, file_system, options.network_wal)?;
             }
         }
+
         if !options.is_wal() {
             if options.pool.is_some_and(|pool| pool > 1) {
                 return refuse("pool", "without a log there is one connection; take 1 or WAL");
@@ -259,6 +271,7 @@ impl SqliteOptions {
                 return refuse("checkpoint_pages", "without a log there is nothing to take over");
             }
         }
+
         Ok(options)
     }
 
@@ -303,6 +316,7 @@ impl SqliteOptions {
             ),
             (JournalMode::Delete | JournalMode::Truncate | JournalMode::Persist, _) => every,
         };
+
         let text = format!(
             "SQLite, journal {}, synchronous {}: {what}",
             self.journal_mode.name(),
@@ -316,20 +330,22 @@ impl SqliteOptions {
         if matches!(self.place, SqlitePlace::Memory) || self.synchronous == Synchronous::Off {
             return 0;
         }
+
         let is_normal = self.synchronous == Synchronous::Normal;
         match self.journal_mode {
             // The log.
             JournalMode::Wal => u64::from(!is_normal),
             // The file.
             JournalMode::Memory | JournalMode::Off => 1,
-            // The journal, the directory with its name, the file; from FULL on the journal twice; with EXTRA the directory
-            // without its name.
+            // The journal, the directory with its name, the file; from FULL on the journal twice;
+            // with EXTRA the directory without its name.
             JournalMode::Delete => match self.synchronous {
                 Synchronous::Off | Synchronous::Normal => 3,
                 Synchronous::Full => 4,
                 Synchronous::Extra => 5,
             },
-            // The journal, its directory, the file, and the journal's end or head; from FULL on the journal twice.
+            // The journal, its directory, the file, and the journal's end or head; from FULL on the
+            // journal twice.
             JournalMode::Truncate => {
                 if is_normal {
                     3
@@ -417,6 +433,7 @@ mod tests {
         let local = on(JournalMode::Wal, None, NetworkWal::Refuse).unwrap();
         assert_eq!(local, JournalMode::Wal);
         let kept = on(JournalMode::Persist, nfs, NetworkWal::Refuse).unwrap();
+
         assert_eq!(kept, JournalMode::Persist);
     }
 }

@@ -1,26 +1,26 @@
-//! The one connection of a database without a log, which calls take turns with, and what its snapshots see.
+//! Single connection of a database without WAL: calls take turns with it, and its snapshots read
+//! through the values that later commits replaced.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use terrane_kv::{Entry, Error, Result};
 
-use super::connection::Connected;
-use super::options::{JournalMode, SqliteOptions, SqlitePlace};
+use super::connection::{Connected, closed};
+use super::options::{JournalMode, NAME, SqliteOptions, SqlitePlace};
 use super::undo::{Undo, merged};
-use super::{NAME, closed};
 
-/// What transaction of SQLite is open.
+/// Open transaction of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
+enum OpenTransaction {
     Nothing,
-    /// One that reads, which keeps other programs from committing.
+    /// A read transaction, which keeps other programs from committing.
     Reading,
-    /// That of the writer.
+    /// The transaction of the writer.
     Writing,
 }
 
-/// The one connection of a database without a log. See the [module](self).
+/// Single connection of a database without WAL. See the [module](self).
 #[derive(Debug)]
 pub(super) struct Single {
     /// `None` when closed.
@@ -32,9 +32,9 @@ pub(super) struct Single {
     number: u64,
     /// Snapshots below this number are broken: another program has changed the file.
     broken_below: u64,
-    /// What SQLite counts up when another connection changes the file.
+    /// SQLite's counter of changes by other connections.
     data_version: i64,
-    held: Held,
+    held: OpenTransaction,
     is_memory: bool,
     /// Whether SQLite cannot take a transaction back.
     is_journal_off: bool,
@@ -50,7 +50,7 @@ impl Single {
             number: 0,
             broken_below: 0,
             data_version,
-            held: Held::Nothing,
+            held: OpenTransaction::Nothing,
             is_memory: matches!(options.place, SqlitePlace::Memory),
             is_journal_off: options.journal_mode == JournalMode::Off,
         })
@@ -73,7 +73,7 @@ impl Single {
 
     /// Opens a read transaction, so that no other program commits while a snapshot lives.
     fn open_park(&mut self) -> Result<()> {
-        if self.held != Held::Nothing || self.is_memory {
+        if self.held != OpenTransaction::Nothing || self.is_memory {
             return Ok(());
         }
         let connected = self.connected("reader")?;
@@ -82,7 +82,7 @@ impl Single {
             connected.roll_back();
             return Err(error);
         }
-        self.held = Held::Reading;
+        self.held = OpenTransaction::Reading;
         self.look_for_others_or_end()
     }
 
@@ -93,25 +93,25 @@ impl Single {
             if let Some(connected) = &self.connected {
                 connected.roll_back();
             }
-            self.held = Held::Nothing;
+            self.held = OpenTransaction::Nothing;
         }
         looked
     }
 
-    /// The same if a snapshot lives.
+    /// Opens a read transaction if a snapshot lives.
     pub(super) fn park(&mut self) -> Result<()> {
         if self.readers.is_empty() { Ok(()) } else { self.open_park() }
     }
 
     pub(super) fn unpark(&mut self) -> Result<()> {
-        if self.held == Held::Reading {
+        if self.held == OpenTransaction::Reading {
             self.connected("transaction")?.run("transaction", "COMMIT")?;
-            self.held = Held::Nothing;
+            self.held = OpenTransaction::Nothing;
         }
         Ok(())
     }
 
-    /// A snapshot: its number.
+    /// Begins a snapshot; returns its number.
     pub(super) fn enter(&mut self) -> Result<u64> {
         self.connected("reader")?;
         self.open_park()?;
@@ -128,11 +128,13 @@ impl Single {
                 self.readers.remove(&snapshot);
             }
         }
+
         if was_oldest && !self.readers.contains_key(&snapshot) {
             self.undo.forget(self.oldest());
         }
+
         if self.readers.is_empty() {
-            // If it fails the next transaction says so.
+            // If it fails, the next transaction reports the error.
             let _ = self.unpark();
         }
     }
@@ -156,23 +158,25 @@ impl Single {
     pub(super) fn begin(&mut self) -> Result<()> {
         self.unpark()?;
         if let Err(error) = self.connected("writer")?.run("writer", "BEGIN IMMEDIATE") {
-            // The error that counts is the one at hand; without a park other programs are noticed later.
+            // The error at hand counts. If parking fails, changes of other programs are noticed
+            // later.
             let _ = self.park();
             return Err(error);
         }
-        self.held = Held::Writing;
+        self.held = OpenTransaction::Writing;
         self.look_for_others_or_end()
     }
 
-    /// Takes the transaction back.
+    /// Rolls the transaction back.
     ///
     /// # Errors
     /// [`Error::Poisoned`] alone.
     pub(super) fn take_back(&mut self) -> Result<()> {
         let taken_back = self.take_back_changes();
         self.undo.taken_back();
-        self.held = Held::Nothing;
-        // The error that counts is that of what is taken back; without a park other programs are noticed later.
+        self.held = OpenTransaction::Nothing;
+        // The error that counts is that of what is taken back; without a park other programs are
+        // noticed later.
         let _ = self.park();
         taken_back
     }
@@ -183,6 +187,7 @@ impl Single {
             connected.roll_back();
             return Ok(());
         }
+
         let put_back = || {
             for (table, key, old) in self.undo.pending() {
                 match old {
@@ -192,6 +197,7 @@ impl Single {
             }
             connected.run("roll back", "COMMIT")
         };
+
         put_back().map_err(|_| {
             connected.roll_back();
             Error::Poisoned { back_end: NAME }
@@ -203,11 +209,14 @@ impl Single {
             self.take_back()?;
             return Err(error);
         }
+
         self.undo.committed();
         self.number += 1;
-        self.held = Held::Nothing;
+        self.held = OpenTransaction::Nothing;
         self.undo.forget_if_unread(self.readers.is_empty());
-        // The commit stands whether this works or not; without a park other programs are noticed later.
+
+        // The commit stands whether this works or not; without a park other programs are noticed
+        // later.
         let _ = self.park();
         Ok(())
     }

@@ -1,8 +1,9 @@
-//! What entries were before they were changed, so that a snapshot of a single connection answers as of its moment.
+//! Undo: old values of entries, so that the snapshots of a single connection keep their moment.
 //!
-//! Commits are numbered. A snapshot of number n has what commits 1 ..= n have made. An entry of this list says what a key
-//! was bound to before commit c: the first with c > n is what the snapshot sees; without one it sees what the database has.
-//! Changes of a transaction that has not been committed stand under the number that it would get.
+//! Commits are numbered. A snapshot of number n has the outcome of commits 1 ..= n. The undo lists,
+//! for a key, the value before each commit c that changed it. A snapshot sees the first of them
+//! with c > n, or else the value in the database. Changes of the open transaction stand under the
+//! number that its commit will get.
 //!
 //! Invariant: the numbers of one key ascend, and no two are equal.
 
@@ -13,7 +14,7 @@ use terrane_kv::Entry;
 
 type TableKey = (usize, Vec<u8>);
 
-/// What a key was bound to.
+/// An old value of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Old {
     /// The number of the commit that changed it.
@@ -37,14 +38,18 @@ impl Undo {
         olds.and_then(|olds| olds.last()).is_some_and(|old| old.commit == commit)
     }
 
-    /// Notes what a key is before the open transaction first changes it.
+    /// Notes the value of a key before the open transaction first changes it.
     pub(super) fn note(&mut self, commit: u64, table: usize, key: &[u8], value: Option<Vec<u8>>) {
         let key = (table, key.to_vec());
+        debug_assert!(
+            self.olds.get(&key).and_then(|olds| olds.last()).is_none_or(|old| old.commit < commit)
+        );
         self.pending.push(key.clone());
         self.olds.entry(key).or_default().push(Old { commit, value });
     }
 
-    /// What the open transaction has changed, with what was there before, in the order of the changes.
+    /// Keys that the open transaction has changed, with their old values, in the order of the
+    /// changes.
     pub(super) fn pending(&self) -> impl Iterator<Item = (usize, &[u8], Option<&[u8]>)> {
         self.pending.iter().filter_map(|key| {
             let old = self.olds.get(key)?.last()?;
@@ -69,7 +74,8 @@ impl Undo {
         }
     }
 
-    /// Forgets what no snapshot needs whose number is `oldest` or more. Cost: goes over all that is noted.
+    /// Forgets what no snapshot needs whose number is `oldest` or more. Cost: goes over all that is
+    /// noted.
     pub(super) fn forget(&mut self, oldest: u64) {
         self.olds.retain(|_, olds| {
             olds.retain(|old| old.commit > oldest);
@@ -84,12 +90,12 @@ impl Undo {
         }
     }
 
-    /// What a snapshot sees in place of what the database has: `None` if just that.
+    /// The old value that a snapshot sees; `None` if it sees the value in the database.
     pub(super) fn seen(&self, snapshot: u64, table: usize, key: &[u8]) -> Option<&Old> {
         seen(self.olds.get(&(table, key.to_vec()))?, snapshot)
     }
 
-    /// The keys of a table from a bound on that a snapshot sees otherwise than the database has them.
+    /// Keys of a table from a bound on, ascending, of which a snapshot sees an old value.
     pub(super) fn after(
         &self,
         snapshot: u64,
@@ -106,7 +112,7 @@ impl Undo {
         })
     }
 
-    /// The same down from a bound, the greatest first.
+    /// Keys of a table down from a bound, descending, of which a snapshot sees an old value.
     pub(super) fn before(
         &self,
         snapshot: u64,
@@ -128,8 +134,9 @@ fn seen(olds: &[Old], snapshot: u64) -> Option<&Old> {
     olds.iter().find(|old| old.commit > snapshot)
 }
 
-/// Puts what a snapshot sees otherwise into a page of what the database has. `is_last`: the database has nothing behind
-/// the page. `is_before` is the order of both. The result may be empty although there is more behind the page.
+/// Puts what a snapshot sees otherwise into a page of what the database has. `is_last`: the
+/// database has nothing behind the page. `is_before` is the order of both. The result may be empty
+/// although there is more behind the page.
 pub(super) fn merged<'u>(
     page: Vec<Entry>,
     is_last: bool,
@@ -147,15 +154,18 @@ pub(super) fn merged<'u>(
             (None, Some(_)) if is_last => true,
             (None, _) => break,
         };
+
         if !old_is_next {
             merged.extend(page.next());
             continue;
         }
+
         if let Some((key, old)) = olds.next() {
             page.next_if(|(page_key, _)| page_key == key);
             merged.extend(old.map(|old| (key.to_vec(), old.to_vec())));
         }
     }
+
     merged
 }
 
@@ -183,6 +193,7 @@ mod tests {
         undo.forget(1);
         assert_eq!(seen(&undo, 1), Some(Some(b"one".to_vec())));
         undo.forget(2);
+
         assert!(undo.olds.is_empty());
     }
 
@@ -199,6 +210,7 @@ mod tests {
                     .collect();
             keys.concat()
         };
+
         assert_eq!(merge(false, 9), "abd", "e may stand behind keys that were not read");
         assert_eq!(merge(true, 9), "abde");
         assert_eq!(merge(true, 2), "ab");

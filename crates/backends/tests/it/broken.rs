@@ -1,4 +1,5 @@
-//! Back-ends that break one rule each: a database in memory behind handles that can be closed and opened again, with a flaw.
+//! Back-ends that break one rule each: a database in memory behind handles that can be closed and
+//! opened again, with a flaw.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +19,7 @@ const SLOTS: [&str; 16] = [
     "i15",
 ];
 
-/// What a back-end does wrong.
+/// Fault of a back-end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// None at all.
@@ -121,6 +122,7 @@ impl Subject for Broken {
         if self.flaw != Flaw::AnyName {
             check_indexes(NAME, indexes)?;
         }
+
         let store = match self.store.take().filter(|_| self.flaw != Flaw::Forgets) {
             Some(store) => store,
             None => Arc::new(Store {
@@ -133,6 +135,7 @@ impl Subject for Broken {
                 is_half_seen: AtomicBool::new(false),
             }),
         };
+
         self.store = Some(Arc::clone(&store));
         let mut names = store.names.lock().unwrap_or_else(PoisonError::into_inner);
         for &name in indexes {
@@ -140,10 +143,12 @@ impl Subject for Broken {
                 names.push(name.to_owned());
             }
         }
+
         drop(names);
         let indexes = indexes.iter().map(|&name| name.to_owned()).collect();
         let is_dropped = AtomicBool::new(false);
         let parts = Arc::new(Parts { store, indexes, flaw: self.flaw, is_dropped });
+
         Ok(Arc::new(Handle { parts, is_closed: AtomicBool::new(false) }))
     }
 
@@ -166,7 +171,7 @@ struct Store {
     is_half_seen: AtomicBool,
 }
 
-/// What a handle shares with its readers.
+/// State that a handle shares with its readers.
 #[derive(Debug)]
 struct Parts {
     store: Arc<Store>,
@@ -180,6 +185,7 @@ impl Parts {
         let Table::Index(name) = table else {
             return Ok(Table::Main);
         };
+
         let place = self.indexes.iter().position(|index| index == name);
         let names = self.store.names.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = match (place, self.flaw) {
@@ -189,6 +195,7 @@ impl Parts {
             (Some(place), Flaw::IndexByPlace) => place,
             (Some(_), _) => names.iter().position(|known| known == name).unwrap(),
         };
+
         Ok(Table::Index(SLOTS[slot]))
     }
 
@@ -354,10 +361,12 @@ impl BrokenReader {
         if *flaw == moving {
             return ask(&*self.parts.present()?);
         }
+
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if inner.is_none() {
             *inner = Some(self.parts.present()?);
         }
+
         ask(&**inner.as_ref().unwrap())
     }
 }
@@ -469,10 +478,12 @@ impl Writer for BrokenWriter<'_> {
         if self.parts.flaw == Flaw::AnySize && check_entry(key, value).is_err() {
             return Ok(());
         }
+
         check_entry(key, value)?;
         if self.parts.flaw == Flaw::PutReplaces || self.get(table, key)?.is_none() {
             return self.overwrite(table, key, value);
         }
+
         match self.parts.flaw {
             Flaw::RefusedPutReplaces => self.overwrite(table, key, value)?,
             Flaw::RefusalRollsBack => {
@@ -481,6 +492,7 @@ impl Writer for BrokenWriter<'_> {
             }
             _ => {}
         }
+
         Err(Error::DuplicateEntry { table: table.to_string(), key: key.to_vec() })
     }
 
@@ -544,6 +556,7 @@ impl BufferingWriter<'_> {
                 }
             }
         }
+
         Ok(entries.into_iter().collect())
     }
 
@@ -591,7 +604,8 @@ impl Writer for BufferingWriter<'_> {
     fn overwrite(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
         check_entry(key, value)?;
         if self.parts.flaw == Flaw::WritersBeside && self.number == 2 {
-            // The first one beside which the rule makes another and which it commits; so the two surely overlap.
+            // The first one beside which the rule makes another and which it commits; so the two
+            // surely overlap.
             while self.parts.store.writers.load(Ordering::SeqCst) < 4 {
                 thread::yield_now();
             }
@@ -610,7 +624,8 @@ impl Writer for BufferingWriter<'_> {
             && !is_first
             && !store.is_half_seen.load(Ordering::SeqCst)
         {
-            // Once, so that a reader surely meets the half; readers run for as long as commits go on.
+            // Once, so that a reader surely meets the half; readers run for as long as commits go
+            // on.
             self.write(self.changes.len() / 2)?;
             store.is_half.store(true, Ordering::SeqCst);
             while !store.is_half_seen.load(Ordering::SeqCst) {
@@ -618,6 +633,7 @@ impl Writer for BufferingWriter<'_> {
             }
             store.is_half.store(false, Ordering::SeqCst);
         }
+
         self.write(usize::MAX)
     }
 }

@@ -1,4 +1,5 @@
-//! The suite itself: it passes a back-end that keeps the rules, and each rule catches those that break it.
+//! The suite itself: it passes a back-end that keeps the rules, and each rule catches those that
+//! break it.
 
 use terrane_kv::conformance::{Extent, RULES, check, check_rule};
 

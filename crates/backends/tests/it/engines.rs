@@ -1,11 +1,12 @@
 //! The back-ends over Terrane's own engines.
 //!
-//! Goal: both keep the rules of every back-end, on each kind of disk and with buffers so small that all parts of the engines are
-//! at work; after a loss of power or a killed process at any call of the disk there are whole commits only, and as many as the
-//! guarantee says; a full disk changes nothing and passes; after a failed sync nothing is written.
+//! Goal: both keep the rules of every back-end, on each kind of disk and with buffers so small that
+//! all parts of the engines are at work; after a loss of power or a killed process at any call of
+//! the disk there are whole commits only, and as many as the guarantee says; a full disk changes
+//! nothing and passes; after a failed sync nothing is written.
 //!
-//! Method: the conformance suite; a script of commits run with a crash or a fault at call n, for every n, and what is left
-//! opened, compared with the states between the commits, and used.
+//! Method: the conformance suite; a script of commits run with a crash or a fault at call n, for
+//! every n, and what is left opened, compared with the states between the commits, and used.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,9 +37,9 @@ enum Kind {
 /// How much memory they get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
-    /// What they have unless told otherwise.
+    /// The default.
     Default,
-    /// So little that updates go on to runs and leaves at once.
+    /// The least, so that updates reach runs and leaves at once.
     Least,
 }
 
@@ -207,7 +208,8 @@ fn content(reader: &dyn Reader) -> Tables {
     })
 }
 
-/// The states that a database may have after a crash: those from `settled` on, if only the process ends those from `committed` on.
+/// The states that a database may have after a crash: those from `settled` on, if only the process
+/// ends those from `committed` on.
 #[derive(Debug, Clone)]
 struct History {
     states: Vec<Tables>,
@@ -221,22 +223,26 @@ fn run(opening: Opening, disk: &Arc<SimDisk>, script: &[Vec<Change>]) -> History
     let mut history = History { states: vec![Tables::default()], settled: 0, committed: 0 };
     let Ok(db) = opening.open(&shared, Path::new(DIR), &[INDEX]) else { return history };
     let is_durable = db.guarantee().power_loss == PowerLoss::EveryCommit;
+
     for (number, changes) in script.iter().enumerate() {
         let mut state = history.states[number].clone();
         apply(&mut state, changes);
         history.states.push(state);
         let Ok(receipt) = commit(db.as_ref(), changes) else { return history };
         history.committed = number + 1;
+
         if !number.is_multiple_of(3) {
             if db.settle(receipt).is_err() {
                 return history;
             }
             history.settled = if is_durable { number + 1 } else { history.settled };
         }
+
         if number == script.len() / 2 && db.compact().is_err() {
             return history;
         }
     }
+
     drop(db.close());
     history
 }
@@ -247,6 +253,7 @@ fn check_image(opening: Opening, disk: &Arc<SimDisk>, states: &[Tables]) {
     let db = opening.open(&shared, Path::new(DIR), &[INDEX]).expect("it opens after a crash");
     let mut found = content(db.reader().unwrap().as_ref());
     assert!(states.contains(&found), "none of {} states", states.len());
+
     for number in 0..3_u8 {
         let changes = [
             (0, b"key1".to_vec(), Some(vec![number; 5_000])),
@@ -257,10 +264,12 @@ fn check_image(opening: Opening, disk: &Arc<SimDisk>, states: &[Tables]) {
         db.settle(receipt).unwrap();
         apply(&mut found, &changes);
     }
+
     assert!(content(db.reader().unwrap().as_ref()) == found);
     db.close().unwrap();
     drop(db);
     let db = opening.open(&shared, Path::new(DIR), &[INDEX]).unwrap();
+
     assert!(content(db.reader().unwrap().as_ref()) == found);
 }
 
@@ -271,10 +280,12 @@ fn whole_commits_after_a_crash(name: &str, opening: Opening) {
         let whole = SimDisk::new(seed);
         let history = run(opening, &whole, &script);
         assert_eq!(history.committed, script.len());
+
         for call in places(0..whole.calls(), 6, seed) {
             let disk = SimDisk::new(seed);
             disk.set_plan(FaultPlan::crash_at(call));
             let history = run(opening, &disk, &script);
+
             if opening.durability != Durability::None {
                 let survivals = [
                     Survival::Nothing,
@@ -288,10 +299,12 @@ fn whole_commits_after_a_crash(name: &str, opening: Opening) {
                     images += 1;
                 }
             }
+
             check_image(opening, &disk.process_kill(), &history.states[history.committed..]);
             images += 1;
         }
     });
+
     assert!(images > by_effort(33, 200), "{images}");
 }
 
@@ -313,8 +326,8 @@ fn a_crash_at_any_call_leaves_whole_commits_in_a_btree() {
     }
 }
 
-/// A disk of any size: a commit for which there is no room has changed nothing, reads go on, and so do commits once there is
-/// room.
+/// A disk of any size: a commit for which there is no room has changed nothing, reads go on, and so
+/// do commits once there is room.
 #[test]
 fn a_full_disk_changes_nothing_and_passes() {
     let mut full = 0;
@@ -331,6 +344,7 @@ fn a_full_disk_changes_nothing_and_passes() {
                 let shared: Arc<dyn Disk> = disk.clone();
                 let db = opening.open(&shared, Path::new(DIR), &[INDEX]).unwrap();
                 disk.set_plan(FaultPlan::capacity(pages * 4096));
+
                 let mut state = Tables::default();
                 for changes in &script {
                     if let Err(error) = commit(db.as_ref(), changes) {
@@ -344,6 +358,7 @@ fn a_full_disk_changes_nothing_and_passes() {
                     }
                     apply(&mut state, changes);
                 }
+
                 assert!(content(db.reader().unwrap().as_ref()) == state, "{kind:?} {pages}");
                 db.close().unwrap();
                 drop(db);
@@ -352,14 +367,17 @@ fn a_full_disk_changes_nothing_and_passes() {
             }
         }
     });
+
     assert!(full > by_effort(16, 100), "{full}");
 }
 
-/// A failure of any call: a commit that failed has changed nothing, and the next one succeeds; but after a failed sync, or where
-/// nobody knows what a write has left, nothing is written any more, and reads go on.
+/// A failure of any call: a commit that failed has changed nothing, and the next one succeeds; but
+/// after a failed sync, or where nobody knows what a write has left, nothing is written any more,
+/// and reads go on.
 #[test]
 fn a_commit_that_fails_has_changed_nothing() {
-    let (mut failed, mut poisoned) = (0, 0);
+    let mut failed = 0;
+    let mut poisoned = 0;
     for_each_seed("a_commit_that_fails_has_changed_nothing", 1, |rng, seed| {
         let script = draw_script(rng, 24);
         for (kind, fault) in [
@@ -376,6 +394,7 @@ fn a_commit_that_fails_has_changed_nothing() {
                 let shared: Arc<dyn Disk> = disk.clone();
                 let db = opening.open(&shared, Path::new(DIR), &[INDEX]).unwrap();
                 disk.set_plan(FaultPlan::fail(disk.calls() + call, fault, Repeat::Once));
+
                 let mut state = Tables::default();
                 for changes in &script {
                     let done = commit(db.as_ref(), changes);
@@ -385,12 +404,14 @@ fn a_commit_that_fails_has_changed_nothing() {
                         state = with;
                         continue;
                     };
+
                     disk.set_plan(FaultPlan::default());
                     let found = content(db.reader().unwrap().as_ref());
                     let what = format!("{kind:?} {fault:?} {call}: {error:?}");
                     failed += 1;
                     let is_poisoned = matches!(error, Error::Poisoned { .. });
                     assert!(is_poisoned || fault != FaultKind::FailedSync, "{what}");
+
                     // Then it is not said whether it is visible.
                     assert!(found == state || is_poisoned && found == with, "{what}");
                     match commit(db.as_ref(), changes) {
@@ -406,11 +427,13 @@ fn a_commit_that_fails_has_changed_nothing() {
                             assert!(content(db.reader().unwrap().as_ref()) == found, "{what}");
                         }
                     }
+
                     break;
                 }
             }
         }
     });
+
     assert!(failed > by_effort(33, 200), "{failed}");
     assert!((by_effort(6, 40)..failed).contains(&poisoned), "{poisoned}");
 }
@@ -418,9 +441,10 @@ fn a_commit_that_fails_has_changed_nothing() {
 #[test]
 fn options_that_cannot_be_are_refused() {
     let disk: Arc<dyn Disk> = MemoryDisk::new();
-    let (dir, refused) = (Path::new(DIR), |result: Result<()>| {
+    let dir = Path::new(DIR);
+    let refused = |result: Result<()>| {
         assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
-    });
+    };
     let lsm = |options: LsmOptions| LsmDatabase::open(disk.clone(), dir, &[], &options).map(drop);
     let mut options = LsmOptions::default();
     options.page_bytes = 8192;
@@ -442,12 +466,14 @@ fn options_that_cannot_be_are_refused() {
     let mut options = BtreeOptions::default();
     options.memory_bytes = 1;
     refused(btree(options));
+
     for indexes in [&["Upper"][..], &["twice", "twice"]] {
         let lsm = LsmDatabase::open(disk.clone(), dir, indexes, &LsmOptions::default());
         refused(lsm.map(drop));
         let btree = BtreeDatabase::open(disk.clone(), dir, indexes, &BtreeOptions::default());
         refused(btree.map(drop));
     }
+
     assert_eq!(disk.list(Path::new("/")).unwrap().len(), 0, "nothing was made");
 }
 
@@ -468,7 +494,7 @@ fn a_store_that_is_open_is_locked_and_says_by_whom() {
 }
 
 /// The syncs of a commit are those that the durability promises, and its bytes are written once.
-/// What was removed takes no room, nor does the log: neither what of it was written nor what is kept to be written.
+/// After a compaction, removed entries take no room, and neither does the log, written or reserved.
 #[test]
 fn what_is_compacted_takes_little_more_than_what_is_there() {
     for kind in KINDS {
@@ -477,6 +503,7 @@ fn what_is_compacted_takes_little_more_than_what_is_there() {
         let shared: Arc<dyn Disk> = disk.clone();
         let db = opening.open(&shared, Path::new(DIR), &["one"]).unwrap();
         let key = |number: u32| Sha256::digest(number.to_le_bytes())[..16].to_vec();
+
         for first in (0..50_000).step_by(1_000) {
             let mut writer = db.writer().unwrap();
             for number in first..first + 1_000 {
@@ -484,18 +511,22 @@ fn what_is_compacted_takes_little_more_than_what_is_there() {
             }
             writer.commit().unwrap();
         }
+
         let reader = db.reader().unwrap();
         let mut writer = db.writer().unwrap();
         for number in 10_000..50_000 {
             writer.remove(Table::Main, &key(number)).unwrap();
         }
+
         writer.commit().unwrap();
         db.compact().unwrap();
+
         // Whoever reads keeps what it reads.
         assert_eq!(reader.count(Table::Main).unwrap(), 50_000);
         drop(reader);
         db.compact().unwrap();
-        let (bytes, live) = (db.disk_bytes().unwrap(), 10_000 * (16 + 100));
+        let bytes = db.disk_bytes().unwrap();
+        let live = 10_000 * (16 + 100);
         assert!(bytes < live * 5 / 3, "{kind:?}: {bytes} bytes for {live}");
         assert_eq!(db.reader().unwrap().count(Table::Main).unwrap(), 10_000);
         db.close().unwrap();
@@ -504,7 +535,8 @@ fn what_is_compacted_takes_little_more_than_what_is_there() {
     }
 }
 
-/// What a writer has read it need not look up again: of a value in pieces it must, or they stay.
+/// A commit skips the lookup of a key that its writer has read, unless the value is in pieces,
+/// which would stay stored.
 #[test]
 fn entries_that_a_writer_has_read_are_replaced_as_others_are() {
     const LONG: usize = 300_000;
@@ -523,9 +555,11 @@ fn entries_that_a_writer_has_read_are_replaced_as_others_are() {
                 }
             }
         };
+
         let mut writer = db.writer().unwrap();
         write(writer.as_mut(), &values);
         writer.commit().unwrap();
+
         for (round, after) in [
             [Some(LONG), Some(LONG), Some(20), None],
             [None, Some(0), None, Some(LONG)],
@@ -538,6 +572,7 @@ fn entries_that_a_writer_has_read_are_replaced_as_others_are() {
             if round == 1 {
                 assert_eq!(writer.get(table, keys[0]).unwrap().map(|v| v.len()), Some(LONG));
             }
+
             assert_eq!(writer.get_many(table, &keys).unwrap().len(), 4);
             write(writer.as_mut(), after);
             writer.commit().unwrap();
@@ -547,9 +582,11 @@ fn entries_that_a_writer_has_read_are_replaced_as_others_are() {
             assert_eq!(lens, after, "{kind:?}");
             assert_eq!(reader.count(table).unwrap(), lens.iter().flatten().count() as u64);
         }
+
         for _ in 0..2 {
             db.compact().unwrap();
         }
+
         let bytes = db.disk_bytes().unwrap();
         assert!(bytes < LONG as u64 / 2, "{kind:?}: {bytes} bytes for nothing");
     }

@@ -1,4 +1,5 @@
-//! LMDB keeps the rules, its map grows under snapshots that live, and what is full or broken is told by type.
+//! LMDB keeps the rules, its map grows under snapshots that live, and what is full or broken is
+//! told by type.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -87,6 +88,7 @@ fn cursors_and_snapshots_live_through_many_growths_of_the_map() {
         let options = LmdbOptions { write_map, ..tiny() };
         let database = LmdbDatabase::open(folder.path().join("a"), &[], &options).unwrap();
         let mut growths = 0;
+
         let mut readers = Vec::new();
         for round in 0..20_u32 {
             let before = database.map_bytes().unwrap();
@@ -94,17 +96,21 @@ fn cursors_and_snapshots_live_through_many_growths_of_the_map() {
             growths += u32::from(before < database.map_bytes().unwrap());
             readers.push(database.reader().unwrap());
         }
+
         assert!(growths > 15, "{growths}");
         assert!(database.oldest_reader().is_some());
         let mut cursors: Vec<_> =
             readers.iter().map(|reader| reader.cursor(Table::Main).unwrap()).collect();
+
         for cursor in &mut cursors {
             cursor.seek(&key(50_u32)).unwrap();
             assert_eq!(cursor.next().unwrap().unwrap().0, key(50));
         }
+
         let before = database.map_bytes().unwrap();
         put(&database, 2000..4000, &[1; 1000]).unwrap();
         assert!(before < database.map_bytes().unwrap());
+
         for (round, (cursor, reader)) in cursors.iter_mut().zip(&readers).enumerate() {
             let expected: Vec<u32> = (0..(round as u32 + 1) * 100).collect();
             let rest = std::iter::from_fn(|| cursor.next().unwrap()).count();
@@ -112,6 +118,7 @@ fn cursors_and_snapshots_live_through_many_growths_of_the_map() {
             assert_eq!(keys(&**reader), expected);
             assert_eq!(reader.get(Table::Main, &key(7_u32)).unwrap(), Some(vec![0; 1000]));
         }
+
         drop(cursors);
         drop(readers);
         assert_eq!(database.oldest_reader(), None);
@@ -136,11 +143,14 @@ fn the_map_grows_while_other_threads_read() {
                 }
             });
         }
+
         for round in 1..60 {
             put(&database, round * 50..(round + 1) * 50, &[9; 500]).unwrap();
         }
+
         is_done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+
     assert_eq!(database.reader().unwrap().count(Table::Main).unwrap(), 3000);
 }
 
@@ -167,12 +177,14 @@ fn a_full_map_refuses_and_goes_on_once_there_is_room() {
                 sync: SyncMode::None,
                 ..LmdbOptions::default()
             };
+
             let path = folder.path().join("a");
             let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
             let filled = fill(&database);
             assert!(filled > 1000, "{filled} of 2 MiB");
             assert!(database.map_bytes().unwrap() <= 2 << 20);
             assert_eq!(keys(&*database.reader().unwrap()), (0..filled).collect::<Vec<_>>());
+
             // A failed writer says so until it is dropped.
             let mut writer = database.writer().unwrap();
             let refused = (0..2000_u32)
@@ -183,6 +195,7 @@ fn a_full_map_refuses_and_goes_on_once_there_is_room() {
             assert!(matches!(again, Err(Error::StoreFull { .. })), "{again:?}");
             assert!(matches!(writer.commit(), Err(Error::StoreFull { .. })));
             assert_eq!(database.reader().unwrap().count(Table::Index("one")).unwrap(), 0);
+
             // Removals find the room that was kept for them, time and again.
             for _ in 0..3 {
                 let mut writer = database.writer().unwrap();
@@ -194,6 +207,7 @@ fn a_full_map_refuses_and_goes_on_once_there_is_room() {
                 put(&database, filled / 4..filled / 2, &[6; 500]).unwrap();
                 fill(&database);
             }
+
             drop(database);
             let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
             let reader = database.reader().unwrap();
@@ -203,7 +217,8 @@ fn a_full_map_refuses_and_goes_on_once_there_is_room() {
     }
 }
 
-/// Set in the process that the test below starts anew, whose files may have 4 MiB: the folder to fill.
+/// Set in the process that the test below starts anew, whose files may have 4 MiB: the folder to
+/// fill.
 const LIMITED: &str = "TERRANE_LMDB_LIMITED";
 
 /// A full disk cuts writes short, which LMDB calls an I/O error.
@@ -213,6 +228,7 @@ fn a_full_disk_refuses_and_goes_on_once_there_is_room() {
         for write_map in ["no", "yes"] {
             let folder = tempfile::tempdir().unwrap();
             let this = std::env::current_exe().unwrap();
+
             // Blocks of 512 bytes; a process that ignores the signal gets an error from the write.
             let script = "trap '' XFSZ && ulimit -f 8192 && exec \"$0\" --exact --nocapture \
                           lmdb::a_full_disk_refuses_and_goes_on_once_there_is_room";
@@ -226,12 +242,15 @@ fn a_full_disk_refuses_and_goes_on_once_there_is_room() {
             assert!(status.success(), "write map {write_map}: {status}");
             assert!(folder.path().join("done").exists(), "the child ran no test");
         }
+
         return;
     };
+
     let folder = Path::new(&folder);
     let write_map = std::env::var("TERRANE_LMDB_WRITE_MAP").unwrap() == "yes";
     let options = LmdbOptions { write_map, ..LmdbOptions::default() };
     let database = LmdbDatabase::open(folder.join("a"), &[], &options).unwrap();
+
     let mut filled = 0;
     // Large transactions, whose writes are cut in their middle.
     loop {
@@ -241,6 +260,7 @@ fn a_full_disk_refuses_and_goes_on_once_there_is_room() {
             Err(other) => panic!("{other:?}"),
         }
     }
+
     assert!(filled > 0);
     assert_eq!(keys(&*database.reader().unwrap()), (0..filled).collect::<Vec<_>>());
     if !write_map {
@@ -251,6 +271,7 @@ fn a_full_disk_refuses_and_goes_on_once_there_is_room() {
         writer.commit().unwrap();
         put(&database, 0..filled / 4, &[6; 3000]).unwrap();
     }
+
     put(&database, 0..1, &[7; 10]).unwrap();
     database.close().unwrap();
     std::fs::write(folder.join("done"), []).unwrap();
@@ -279,6 +300,7 @@ fn options_take_effect_and_are_read_back() {
             write_map,
             ..LmdbOptions::default()
         };
+
         let path = folder.path().join(number.to_string());
         let database = LmdbDatabase::open(&path, &[], &options).unwrap();
         let settings = ["sync", "map_bytes", "readers_max", "directory", "read_ahead", "write_map"]
@@ -301,6 +323,7 @@ fn options_take_effect_and_are_read_back() {
         assert_eq!((database.counts().transactions, database.counts().syncs), (2, syncs), "empty");
         database.sync().unwrap();
         assert_eq!(database.counts().syncs, syncs + 1);
+
         // A map that is written has its blocks, so that a full disk is an error and no signal.
         let bytes = database.disk_bytes().unwrap();
         assert_eq!(bytes >= 327_680, write_map, "{bytes}");
@@ -321,12 +344,14 @@ fn options_that_cannot_be_are_refused() {
         ("growth", LmdbOptions { growth: LmdbGrowth::Step(0), ..default.clone() }),
         ("readers_max", LmdbOptions { readers_max: 0, ..default.clone() }),
     ];
+
     for (name, options) in refused {
         match LmdbDatabase::open(folder.path().join("a"), &[], &options) {
             Err(Error::Unsupported { back_end: "lmdb", option, .. }) => assert_eq!(option, name),
             other => panic!("{name}: {other:?}"),
         }
     }
+
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
 }
 
@@ -355,6 +380,7 @@ fn what_is_no_file_of_lmdb_or_ends_too_early_is_corruption() {
     put(&database, 0..1000, &[4; 100]).unwrap();
     drop(database);
     let bytes = std::fs::read(&path).unwrap();
+
     for (length, flipped) in [(100, false), (8192, false), (9000, false), (bytes.len(), true)] {
         let mut damaged = bytes[..length].to_vec();
         if flipped {
@@ -364,6 +390,7 @@ fn what_is_no_file_of_lmdb_or_ends_too_early_is_corruption() {
         let opened = open();
         assert!(matches!(opened, Err(Error::Corruption { .. })), "{length}: {opened:?}");
     }
+
     std::fs::write(&path, &bytes).unwrap();
     assert_eq!(open().unwrap().reader().unwrap().count(Table::Main).unwrap(), 1000);
 }
@@ -378,9 +405,11 @@ fn compaction_gives_the_space_of_removed_entries_back() {
         put(&database, 0..3000, &[1; 1000]).unwrap();
         let mut writer = database.writer().unwrap();
         writer.put(Table::Index("one"), b"key", b"value").unwrap();
+
         for number in 10..3000_u32 {
             writer.delete(Table::Main, &key(number)).unwrap();
         }
+
         writer.commit().unwrap();
         let full = database.disk_bytes().unwrap();
         let copy = folder.path().join("copy");
@@ -410,11 +439,13 @@ fn compaction_fills_pages_unless_others_have_tables_in_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let database = LmdbDatabase::open(&path, &["one"], &LmdbOptions::default()).unwrap();
+
         // In an order that divides every page.
         let mut writer = database.writer().unwrap();
         for number in (0..8).flat_map(|step| (step..5000_u32).step_by(8)) {
             writer.put(Table::Main, &key(number), &[1; 100]).unwrap();
         }
+
         writer.put(Table::Index("one"), b"key", &[7; 10_000]).unwrap();
         writer.commit().unwrap();
         drop(database);
@@ -428,6 +459,7 @@ fn compaction_fills_pages_unless_others_have_tables_in_the_file() {
             write_map: false,
             sync: SyncMode::Full,
         };
+
         if foreign {
             let environment = Environment::open(&path, &options).unwrap();
             let mut transaction = environment.transaction().unwrap();
@@ -436,6 +468,7 @@ fn compaction_fills_pages_unless_others_have_tables_in_the_file() {
             transaction.commit().unwrap();
             environment.close().unwrap();
         }
+
         let database = LmdbDatabase::open(&path, &["one"], &LmdbOptions::default()).unwrap();
         database.compact().unwrap();
         assert_eq!(database.counts().transactions, 0);
@@ -447,6 +480,7 @@ fn compaction_fills_pages_unless_others_have_tables_in_the_file() {
         put(&database, 5000..5001, &[1; 100]).unwrap();
         assert_eq!(keys(&*database.reader().unwrap()).len(), 5001);
         drop(database);
+
         if foreign {
             let environment = Environment::open(&path, &options).unwrap();
             let mut transaction = environment.transaction().unwrap();
@@ -454,16 +488,18 @@ fn compaction_fills_pages_unless_others_have_tables_in_the_file() {
             let found = transaction.get(table, b"its key").unwrap();
             assert_eq!(found.as_deref(), Some(&b"its value"[..]));
         }
+
         let mut files: Vec<_> =
             folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
         files.sort();
         assert_eq!(files, ["a", "a-lock"]);
     }
+
     assert!(sizes[0] * 4 < sizes[1] * 3, "{sizes:?}");
 }
 
-/// Compaction closes the file for a moment. A call of another thread that still used it, or a file that could not be opened again,
-/// left the database closed for good.
+/// Compaction closes the file for a moment. A call of another thread that still used it, or a file
+/// that could not be opened again, left the database closed for good.
 #[test]
 fn a_database_goes_on_after_a_compaction_beside_other_calls_and_one_that_fails() {
     let folder = tempfile::tempdir().unwrap();
@@ -482,10 +518,12 @@ fn a_database_goes_on_after_a_compaction_beside_other_calls_and_one_that_fails()
                 }
             });
         }
+
         let compacted: Result<Vec<()>> = (0..50).map(|_| database.compact()).collect();
         is_done.store(true, std::sync::atomic::Ordering::Relaxed);
         compacted.unwrap();
     });
+
     assert_eq!(database.reader().unwrap().count(Table::Main).unwrap(), 100);
 
     // A directory in the place of its locks keeps it from being opened.
@@ -500,13 +538,15 @@ fn a_database_goes_on_after_a_compaction_beside_other_calls_and_one_that_fails()
     assert_eq!(keys(&*database.reader().unwrap()), (0..200).collect::<Vec<_>>());
     database.compact().unwrap();
     database.close().unwrap();
+
     assert!(matches!(database.compact(), Err(Error::BackEnd { .. })), "closed");
 }
 
 /// Set in the processes that the test below starts anew: the file that they write.
 const SHARED: &str = "TERRANE_LMDB_SHARED";
 
-/// A snapshot copies a head that the transaction after the next one writes, which may be that of another process.
+/// A snapshot copies a head that the transaction after the next one writes, which may be that of
+/// another process.
 #[test]
 fn snapshots_beside_a_process_that_writes_are_whole_commits() {
     use std::io::Read as _;
@@ -519,6 +559,7 @@ fn snapshots_beside_a_process_that_writes_are_whole_commits() {
                 std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
                 is_over.store(true, std::sync::atomic::Ordering::Relaxed);
             });
+
             let mut number = 1_u64;
             while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
                 let mut writer = database.writer().unwrap();
@@ -529,8 +570,10 @@ fn snapshots_beside_a_process_that_writes_are_whole_commits() {
                 number += 1;
             }
         });
+
         return;
     }
+
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");
     let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
@@ -545,9 +588,11 @@ fn snapshots_beside_a_process_that_writes_are_whole_commits() {
         let found = database.reader().unwrap().get(table, b"number").unwrap();
         found.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
     };
+
     while number(Table::Main) == 0 {
         assert!(writing.try_wait().unwrap().is_none(), "the child ended");
     }
+
     let mut last = 0;
     for _ in 0..200_000 {
         let reader = database.reader().unwrap();
@@ -559,6 +604,7 @@ fn snapshots_beside_a_process_that_writes_are_whole_commits() {
         assert!(last <= both[0], "{last}, then {}", both[0]);
         last = both[0];
     }
+
     drop(writing.stdin.take());
     assert!(writing.wait().unwrap().success());
 }
@@ -580,6 +626,7 @@ fn a_file_with_two_names_is_refused() {
         let refused = LmdbDatabase::open_read_only(path, &[], &LmdbOptions::default());
         assert!(matches!(&refused, Err(Error::Unsupported { .. })), "{refused:?}");
     }
+
     std::fs::remove_file(&other).unwrap();
     let database = LmdbDatabase::open(&one, &[], &LmdbOptions::default()).unwrap();
     assert_eq!(keys(&*database.reader().unwrap()), [0, 1, 2]);
@@ -609,6 +656,7 @@ fn files_of_locks_that_are_links_are_refused_and_not_written() {
     let [path, locks, victim] =
         ["data", "data-lock", "victim"].map(|name| folder.path().join(name));
     std::fs::write(&victim, b"mine").unwrap();
+
     for make in
         [std::fs::hard_link, |from: &PathBuf, to: &PathBuf| std::os::unix::fs::symlink(from, to)]
     {
@@ -643,8 +691,10 @@ fn no_flipped_bit_that_the_check_passes_ends_the_process() {
     let whole = file_of_every_kind(&path);
     assert_eq!(check_file(&path).unwrap(), []);
 
-    let (mut found, mut passed) = (0, 0);
+    let mut found = 0;
+    let mut passed = 0;
     let page_bytes = 4096;
+
     for page in 0..whole.len() / page_bytes {
         // Headers and lists of nodes are where most damage is done; few bits of the rest.
         let rest = (48 * 8..8 * page_bytes).step_by(2_311).map(|bit| bit + page % 64);
@@ -656,10 +706,12 @@ fn no_flipped_bit_that_the_check_passes_ends_the_process() {
                 found += 1;
                 continue;
             }
+
             passed += 1;
             let Ok(database) = LmdbDatabase::open(&path, &["one"], &LmdbOptions::default()) else {
                 continue;
             };
+
             let reader = database.reader().unwrap();
             for table in [Table::Main, Table::Index("one")] {
                 let mut cursor = reader.cursor(table).unwrap();
@@ -667,6 +719,7 @@ fn no_flipped_bit_that_the_check_passes_ends_the_process() {
             }
         }
     }
+
     assert!(found > 200 && passed > 100, "{found} found, {passed} passed");
 }
 
@@ -690,5 +743,6 @@ fn a_database_is_read_without_being_written() {
     let refused = [database.writer().map(drop), database.compact(), database.sync()];
     assert!(refused.iter().all(|call| matches!(call, Err(Error::ReadOnly { .. }))), "{refused:?}");
     drop(database);
+
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }

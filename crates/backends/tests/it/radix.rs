@@ -1,4 +1,5 @@
-//! The radix state on a back-end: what every back-end must give, by subjects of the conformance suite.
+//! The radix state on a back-end: what every back-end must give, by subjects of the conformance
+//! suite.
 
 mod back_ends;
 mod behaviours;

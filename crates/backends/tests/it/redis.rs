@@ -1,5 +1,5 @@
-//! The Redis back-end on servers that the tests start themselves, on the loopback. Where there is no `redis-server` they are
-//! skipped, and say so.
+//! The Redis back-end on servers that the tests start themselves, on the loopback. Where there is
+//! no `redis-server` they are skipped, and say so.
 
 mod faults;
 mod limits;

@@ -1,4 +1,5 @@
-//! SQLite keeps the rules under every journal; options are those in effect; what is busy, full or broken is told by type.
+//! SQLite keeps the rules under every journal; options are those in effect; what is busy, full or
+//! broken is told by type.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -225,19 +226,23 @@ fn options_that_cannot_be_are_refused() {
         ("cache_bytes", SqliteOptions { cache_bytes: 1, ..file(JournalMode::Wal) }),
         ("busy_timeout", SqliteOptions { busy_timeout: Duration::MAX, ..file(JournalMode::Wal) }),
     ];
+
     for (name, options) in refused {
         match SqliteDatabase::open(&[], &options) {
             Err(Error::Unsupported { back_end: "sqlite", option, .. }) => assert_eq!(option, name),
             other => panic!("{name}: {other:?}"),
         }
     }
+
     let missing = SqliteOptions {
         create: false,
         place: SqlitePlace::File(folder.path().join("missing")),
         ..file(JournalMode::Wal)
     };
+
     assert!(matches!(SqliteDatabase::open(&[], &missing), Err(Error::BackEnd { .. })));
     assert!(!folder.path().join("missing").exists());
+
     // A page size that the file does not have, and a table that is somebody else's.
     let path = folder.path().join("b.sqlite");
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE terrane_main (a, b)").unwrap();
@@ -250,6 +255,7 @@ fn options_that_cannot_be_are_refused() {
     );
     let options = SqliteOptions { page_bytes: None, ..options };
     let opened = SqliteDatabase::open(&[], &options);
+
     assert!(
         matches!(&opened, Err(Error::Unsupported { option, .. }) if option == "table_prefix"),
         "{opened:?}"
@@ -273,6 +279,7 @@ fn a_lock_of_another_connection_is_busy_until_it_goes() {
         put(&database, 10..20, b"value").unwrap();
         assert_eq!((reader.count(Table::Main).unwrap(), count(&database)), (10, 20));
         drop(reader);
+
         // Without a journal there is no way back from a commit that fails.
         if !matches!(journal_mode, JournalMode::Wal | JournalMode::Off) {
             // One that reads lets nobody commit.
@@ -282,13 +289,15 @@ fn a_lock_of_another_connection_is_busy_until_it_goes() {
             other.execute_batch("COMMIT").unwrap();
             assert_eq!(count(&database), 20, "nothing was changed");
         }
+
         put(&database, 20..30, b"value").unwrap();
         assert_eq!(count(&database), 30);
     }
 }
 
-/// Without a log, a snapshot of ours is a row of SQLite's shared locks: another program can commit only in the moment between
-/// two transactions of a writer. It is made to last here by a snapshot that begins within a writer.
+/// Without a log, a snapshot of ours is a row of SQLite's shared locks: another program can commit
+/// only in the moment between two transactions of a writer. It is made to last here by a snapshot
+/// that begins within a writer.
 #[test]
 fn another_program_cannot_change_what_a_snapshot_sees() {
     let folder = tempfile::tempdir().unwrap();
@@ -306,6 +315,7 @@ fn another_program_cannot_change_what_a_snapshot_sees() {
     assert_eq!(reader.count(Table::Main).unwrap(), 10);
     drop(reader);
     other.execute_batch("DELETE FROM terrane_main").unwrap();
+
     assert_eq!(count(&database), 0);
 }
 
@@ -315,6 +325,7 @@ fn a_full_file_refuses_and_goes_on_once_there_is_room() {
         if journal_mode == JournalMode::Off {
             continue; // An error within a commit may leave damage: that is what OFF means.
         }
+
         let folder = tempfile::tempdir().unwrap();
         let options =
             SqliteOptions { pages_max: Some(100), ..in_folder(folder.path(), journal_mode) };
@@ -327,6 +338,7 @@ fn a_full_file_refuses_and_goes_on_once_there_is_room() {
                 Err(error) => break error,
             }
         };
+
         assert!(matches!(full, Error::StoreFull { back_end: "sqlite", .. }), "{full:?}");
         assert!(filled > 50, "{filled}");
         assert_eq!((count(&database), reader.count(Table::Main).unwrap()), (u64::from(filled), 0));
@@ -338,10 +350,12 @@ fn a_full_file_refuses_and_goes_on_once_there_is_room() {
         assert!(matches!(writer.get(Table::Main, b"key"), Err(Error::StoreFull { .. })));
         assert!(matches!(writer.commit(), Err(Error::StoreFull { .. })));
         drop(reader);
+
         let mut writer = database.writer().unwrap();
         for number in 0..filled / 2 {
             writer.delete(Table::Main, &key(number)).unwrap();
         }
+
         writer.commit().unwrap();
         put(&database, 0..filled / 4, &[2; 1000]).unwrap();
         assert_eq!(count(&database), u64::from(filled / 4 + filled.div_ceil(2)));
@@ -365,6 +379,7 @@ fn what_is_no_file_of_sqlite_is_corruption() {
     std::fs::write(&path, damaged).unwrap();
     let database = SqliteDatabase::open(&[], &options).unwrap();
     let read = database.reader().unwrap().count(Table::Main);
+
     assert!(matches!(read, Err(Error::Corruption { .. })), "{read:?}");
 }
 
@@ -378,12 +393,14 @@ fn compaction_gives_the_space_of_removed_entries_back() {
                 synchronous: Synchronous::Off,
                 ..in_folder(folder.path(), journal_mode)
             };
+
             let database = SqliteDatabase::open(&[], &options).unwrap();
             put(&database, 0..2000, &[1; 1000]).unwrap();
             let mut writer = database.writer().unwrap();
             for number in 10..2000_u32 {
                 writer.delete(Table::Main, &key(number)).unwrap();
             }
+
             let snapshot = database.reader().unwrap();
             writer.commit().unwrap();
             database.compact().unwrap();
@@ -404,10 +421,12 @@ fn a_file_with_two_names_is_refused() {
     let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
     SqliteDatabase::open(&[], &SqliteOptions::file(&one)).unwrap().close().unwrap();
     std::fs::hard_link(&one, &other).unwrap();
+
     for path in [&one, &other] {
         let refused = SqliteDatabase::open(&[], &SqliteOptions::file(path));
         assert!(matches!(&refused, Err(Error::Unsupported { .. })), "{refused:?}");
     }
+
     std::fs::remove_file(&other).unwrap();
     std::os::unix::fs::symlink(&one, &other).unwrap();
     let database = SqliteDatabase::open(&[], &SqliteOptions::file(&other)).unwrap();
@@ -420,6 +439,7 @@ fn a_file_with_two_names_is_refused() {
     std::os::unix::fs::symlink(&victim, &log).unwrap();
     let refused = SqliteDatabase::open(&[], &SqliteOptions::file(folder.path().join("new")));
     assert!(matches!(&refused, Err(Error::Unsupported { .. })), "{refused:?}");
+
     assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
 }
 
@@ -440,6 +460,7 @@ fn a_database_is_read_without_being_written() {
     let refused = [beside.writer().map(drop), beside.compact(), beside.sync()];
     assert!(refused.iter().all(|call| matches!(call, Err(Error::ReadOnly { .. }))), "{refused:?}");
     let missing = SqliteDatabase::open_read_only(&["other"], &options);
+
     assert!(matches!(missing, Err(Error::Unsupported { .. })));
 }
 
@@ -463,5 +484,6 @@ fn damage_that_sqlite_finds_is_told() {
     std::fs::write(&path, bytes).unwrap();
     let database = SqliteDatabase::open(&[], &options).unwrap();
     assert_eq!(keys(&*database.reader().unwrap()).len(), 100);
+
     assert!(!database.check().unwrap().is_empty());
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::lsm::{
-    DiskCache, IndexKind, Resolve, Session, Table, TableConfig, Update, WriteBuffer,
+    DiskCache, IndexKind, MergeOperator, Session, Table, TableConfig, Update, WriteBuffer,
 };
 
 use super::{Error, Result, bounded, median, open, seconds, splitmix};
@@ -64,7 +64,7 @@ type Pair = ([u8; 8], [u8; 8]);
 
 fn config() -> TableConfig {
     TableConfig {
-        resolve: Resolve::add_u64_wrapping(),
+        resolve: MergeOperator::add_u64_wrapping(),
         write_buffer: WriteBuffer::Entries(1_000),
         index: IndexKind::Compact,
         disk_cache: DiskCache::None,

@@ -12,7 +12,7 @@
 //!
 //! [`draws`] decides which numbers are looked up, before anything is measured.
 
-use terrane::lsm::{DiskCache, MergePolicy, SnapshotName, TableConfig};
+use terrane::lsm::{CompactionPolicy, DiskCache, SnapshotName, TableConfig};
 
 use super::{Error, Result, splitmix};
 
@@ -88,7 +88,7 @@ pub fn table_config(shape: Shape, memory_budget: Option<u64>) -> TableConfig {
     match shape {
         Shape::Default => base,
         Shape::Levelled10 => {
-            TableConfig { merge_policy: MergePolicy::Levelling, size_ratio: 10, ..base }
+            TableConfig { merge_policy: CompactionPolicy::Levelling, size_ratio: 10, ..base }
         }
     }
 }

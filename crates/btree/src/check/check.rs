@@ -1,7 +1,7 @@
-//! Checking an index on disk: every page that its tree reaches, the map of used pages, the log.
+//! Checking an index on disk: every page that its tree reaches, the free map, the WAL.
 //!
-//! Everything is read as stored, nothing from memory. What is found wrong is collected; a page that cannot be read hides
-//! only what is below it.
+//! The check reads everything as stored, nothing from memory, and collects all problems. A page
+//! that cannot be read hides only the pages below it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use terrane_io::{Access, Disk, EntryKind, OpenMode};
 
-use crate::index::index::{enter, existing_tree, read_drained, read_space, replay};
+use crate::index::directory::{enter, existing_tree};
 use crate::index::lease::READERS_DIR;
-use crate::log::pending::Deltas;
-use crate::log::wal::{LogReader, check_mark, durable_mark, lost};
+use crate::index::published::{read_applied, read_free_map, replay};
+use crate::log::pending::UpdateBuffer;
+use crate::log::wal::{WalReader, check_mark, durable_mark, lost};
 use crate::page::corrupt::{Corrupt, Problem};
 use crate::page::error::{Error, Result};
 use crate::page::inner::Inner;
@@ -24,29 +25,31 @@ use crate::pager::superblock::{self, Superblock};
 /// Leaves that are read side by side.
 const BATCH: usize = 64;
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// What is wrong; empty if nothing is.
+    /// All problems; empty if the index is whole.
     pub problems: Vec<Problem>,
-    /// Problems of the two superblocks, of which one is whole: they say the same of the last checkpoint but one.
+    /// Problems of the two superblocks while one of them is whole. Both say the same of the last
+    /// checkpoint but one.
     pub damaged_superblocks: u64,
-    /// Leaves that were read.
+    /// Number of leaves that were read.
     pub leaves: u64,
-    /// Inner nodes that were read.
+    /// Number of inner nodes that were read.
     pub nodes: u64,
-    /// Entries in leaves.
+    /// Number of entries in leaves.
     pub leaf_entries: u64,
-    /// Entries, with the updates that the log has above the leaves.
+    /// Number of entries, with the updates of the WAL above the leaves.
     pub entries: u64,
-    /// Updates in the log that are not in leaves.
+    /// Number of updates of the WAL that no leaf has.
     pub log_updates: u64,
-    /// Levels of inner nodes.
+    /// Number of levels of inner nodes.
     pub height: u32,
-    /// Bytes in use in leaves, of all bytes of leaves.
+    /// Bytes in use in leaves, as a part of all bytes of leaves.
     pub leaf_fill: f64,
-    /// Leaves, but for the last one and those of other sizes of keys or values, that are less than two fifths full.
+    /// Leaves that are less than two fifths full, without the last one and those of other sizes of
+    /// keys or values.
     pub sparse_leaves: u64,
 }
 
@@ -56,18 +59,21 @@ struct Check<'a> {
     reached: BTreeSet<PageNo>,
     used_bytes: u64,
     progress: &'a mut dyn FnMut(u64, u64),
-    /// What the disk refused.
+    /// The first error of the disk that is no damage.
     failed: Option<Error>,
     total: u64,
 }
 
-/// Checks the index in a directory, as it was last published and flushed. Nobody should write to it meanwhile.
+/// Checks the index in a directory as it was last published and flushed. Nobody should write to it
+/// meanwhile.
 ///
-/// Cost: reads each page of the tree once, and the log; the numbers of all pages are held in memory.
+/// Cost: reads each page of the tree once, and the WAL. Memory: the numbers of all pages.
 ///
 /// # Errors
-/// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Disk`]; what is damaged is no error
-/// but part of the report, unless no superblock is whole.
+/// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`],
+/// [`Error::UnsupportedVersion`], [`Error::Disk`]. Damage is part of the report and no error,
+/// unless no superblock is whole.
+#[doc(alias = "verify")]
 pub fn check(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -77,6 +83,7 @@ pub fn check(
     let path = existing_tree(disk.as_ref(), dir)?;
     let both = superblock::read_both(disk.as_ref(), &path)?;
     let superblock = superblock::read(disk.as_ref(), &path)?;
+
     let file = disk.open(&path, OpenMode::Read, Access::Direct)?;
     let pager = Pager::new(disk.clone(), file, superblock.tree, superblock.sizes, 0);
     let mut check = Check {
@@ -88,30 +95,37 @@ pub fn check(
         failed: None,
         total: superblock.level_pages.iter().sum(),
     };
+
+    // The walk comes first: the free map is checked against the pages that it reaches.
     if let Some(root) = superblock.root {
         check.reach(root, None);
         check.walk(root, superblock.height, Fences::ALL);
     }
+
     for what in superblock::damaged_copies(&both) {
         check.report.damaged_superblocks += 1;
         check.note(pager.corrupt(what), None);
     }
+
     check.check_levels(&superblock);
     check.check_map(&superblock);
     check.check_log(disk, dir, &superblock);
+
     let path = dir.join(READERS_DIR);
     if let Some(found @ (EntryKind::Link | EntryKind::Other)) = disk.kind(&path)? {
         check.note(terrane_io::Error::WrongKind { path, found }.into(), None);
     }
+
     if let Some(error) = check.failed {
         return Err(error);
     }
+
     let mut report = check.report;
     report.leaf_fill = check.used_bytes as f64 / (report.leaves.max(1) * PAGE_SIZE as u64) as f64;
     Ok(report)
 }
 
-/// The file that a call of the disk was for.
+/// The file of a failed call of the disk.
 fn path_of(error: &terrane_io::Error) -> PathBuf {
     match error {
         terrane_io::Error::Io { path, .. }
@@ -122,13 +136,15 @@ fn path_of(error: &terrane_io::Error) -> PathBuf {
 }
 
 impl Check<'_> {
-    /// Whether everything but a superblock was whole so far.
+    /// Whether everything but a superblock has been whole so far.
     fn is_whole(&self) -> bool {
         self.report.problems.len() as u64 == self.report.damaged_superblocks
     }
 
+    /// Adds a problem, with the keys that it affects; errors of the disk that are no damage end the
+    /// check.
     fn note(&mut self, error: Error, fences: Option<Fences<'_>>) {
-        let keys = fences.map(|f| (f.low.to_vec(), f.high.map(<[u8]>::to_vec)));
+        let keys = fences.map(|own| (own.low.to_vec(), own.high.map(<[u8]>::to_vec)));
         let (path, what) = match error {
             Error::Corrupt { path, what } => (path, what),
             Error::Disk(io) if io.is_unreadable() => {
@@ -144,15 +160,17 @@ impl Check<'_> {
                 (self.pager.path().to_owned(), Corrupt::rule("readable", 1, 0))
             }
         };
+
         self.report.problems.push(Problem { path, what, keys });
     }
 
+    /// Adds a problem of the tree file.
     fn note_rule(&mut self, page: PageNo, rule: &'static str, expected: u64, found: u64) {
         let what = Corrupt { page: u64::from(page), rule, expected, found };
         self.note(self.pager.corrupt(what), None);
     }
 
-    /// Notes that a page is referred to.
+    /// Notes a reference to a page; a second one is a problem.
     fn reach(&mut self, page: PageRef, fences: Option<Fences<'_>>) {
         if !self.reached.insert(page.number) {
             let what = Corrupt {
@@ -165,6 +183,7 @@ impl Check<'_> {
         }
     }
 
+    /// Checks a page and everything below it. The depth is bounded by the height of the tree.
     fn walk(&mut self, page: PageRef, level: u8, fences: Fences<'_>) {
         match self.pager.load(page, level) {
             Ok(loaded) if level == 0 => self.check_leaf(page, &loaded, fences),
@@ -173,27 +192,35 @@ impl Check<'_> {
         }
     }
 
+    /// Checks a node and its children.
     fn check_node(&mut self, page: PageRef, loaded: &Page, level: u8, fences: Fences<'_>) {
         self.report.nodes += 1;
         let node = Inner::of(loaded);
         if node.separator(0) != fences.low {
             self.note_rule(page.number, "low bound of a node", 0, 1);
         }
+
         let lows: Vec<Vec<u8>> = (0..node.count()).map(|at| node.separator(at)).collect();
         let own = |at: usize| {
             let high = lows.get(at + 1).map(Vec::as_slice).or(fences.high);
             Fences { low: &lows[at], high }
         };
+
+        // Every reference counts before any child is read, so a page used twice is reported even if
+        // it is damaged.
         let children: Vec<PageRef> = (0..node.count()).map(|at| node.child(at)).collect();
+
         for (at, child) in children.iter().enumerate() {
             self.reach(*child, Some(own(at)));
         }
+
         if level > 1 {
             for (at, child) in children.into_iter().enumerate() {
                 self.walk(child, level - 1, own(at));
             }
             return;
         }
+
         for (batch, children) in children.chunks(BATCH).enumerate() {
             let first = batch * BATCH;
             match self.pager.load_many(children, 0, false) {
@@ -202,7 +229,7 @@ impl Check<'_> {
                         self.check_leaf(children[at], leaf, own(first + at));
                     }
                 }
-                // One by one, to tell which.
+                // Leaf by leaf, to tell which leaf is damaged.
                 Err(_) => {
                     for (at, child) in children.iter().enumerate() {
                         self.walk(*child, 0, own(first + at));
@@ -212,6 +239,7 @@ impl Check<'_> {
         }
     }
 
+    /// Checks a leaf against the fences that its node gives it.
     fn check_leaf(&mut self, page: PageRef, loaded: &Page, fences: Fences<'_>) {
         let leaf = Leaf::of(loaded);
         self.report.leaves += 1;
@@ -227,6 +255,7 @@ impl Check<'_> {
         }
     }
 
+    /// Checks the number of pages of each level against the superblock.
     fn check_levels(&mut self, superblock: &Superblock) {
         let nodes: u64 = superblock.level_pages[1..].iter().sum();
         let is_whole = self.is_whole();
@@ -238,44 +267,53 @@ impl Check<'_> {
         }
     }
 
-    /// The map must have what is reached, and nothing else.
+    /// Checks that the free map has exactly the pages that were reached.
     fn check_map(&mut self, superblock: &Superblock) {
         let is_whole = self.is_whole();
         if superblock.lists.is_empty() {
             return;
         }
-        let (space, maps) = match read_space(self.pager, superblock) {
+
+        let (free_map, maps) = match read_free_map(self.pager, superblock) {
             Ok(found) => found,
             Err(error) => return self.note(error, None),
         };
-        for page in maps.iter().chain(&superblock.lists).chain(&superblock.drained) {
+
+        for page in maps.iter().chain(&superblock.lists).chain(&superblock.applied) {
             self.reach(*page, None);
         }
+
         let missing: Vec<PageNo> =
-            self.reached.iter().copied().filter(|&page| !space.is_used(page)).collect();
+            self.reached.iter().copied().filter(|&page| !free_map.is_used(page)).collect();
         for page in missing {
             self.note_rule(page, "used in the map", 1, 0);
         }
+
+        // The two superblocks are in the map, and nothing refers to them.
         let used = self.reached.len() as u64 + 2;
-        if is_whole && space.used_pages() != used {
-            self.note_rule(0, "used pages", used, space.used_pages());
+        if is_whole && free_map.used_pages() != used {
+            self.note_rule(0, "used pages", used, free_map.used_pages());
         }
     }
 
+    /// Checks that the WAL is whole as far as it was durable, and counts its updates.
     fn check_log(&mut self, disk: &Arc<dyn Disk>, dir: &Path, superblock: &Superblock) {
-        let drained = match read_drained(self.pager, superblock) {
-            Ok(drained) => drained,
+        let applied = match read_applied(self.pager, superblock) {
+            Ok(applied) => applied,
             Err(error) => return self.note(error, None),
         };
-        let mut log = LogReader::new(disk.clone(), dir, superblock.tree, superblock.log_start);
-        let (mut pending, mut entries) = (Deltas::default(), superblock.entries);
+
+        let mut wal = WalReader::new(disk.clone(), dir, superblock.tree, superblock.log_start);
+        let mut pending = UpdateBuffer::default();
+        let mut entries = superblock.entries;
+
         let read = loop {
-            match log.next() {
+            match wal.next() {
                 Ok(Some(frame)) => {
-                    // At the end itself the superblock knows better: a repair may have lost entries.
+                    // At the end itself the superblock counts: a repair may have lost entries.
                     entries = if frame.next > superblock.log_end { frame.entries } else { entries };
                     if let Err(error) =
-                        replay(&mut pending, &frame, &drained, superblock.sizes, dir)
+                        replay(&mut pending, &frame, &applied, superblock.sizes, dir)
                     {
                         break Err(error);
                     }
@@ -284,16 +322,20 @@ impl Check<'_> {
                 Err(error) => break Err(error),
             }
         };
+
         if let Err(error) = read {
             self.note(error, None);
         }
+
         if let Err(error) = check_mark(disk.as_ref(), dir) {
             self.note(error, None);
         }
+
         let must_reach = durable_mark(disk.as_ref(), dir, superblock.tree).max(superblock.log_end);
-        if log.position() < must_reach {
-            self.note(lost(dir, log.position(), must_reach), None);
+        if wal.position() < must_reach {
+            self.note(lost(dir, wal.position(), must_reach), None);
         }
+
         self.report.log_updates = pending.len() as u64;
         self.report.entries = entries;
         let leaf_entries = self.report.leaf_entries;

@@ -1,6 +1,7 @@
-//! Looking at an index from outside: nothing is locked or written, a writer may have it open.
+//! Inspection of an index from outside: locks and writes nothing, even while a writer has it open.
 //!
-//! What is said is what the newest superblock and the log say; [`check`](fn@crate::check::check) finds out whether it is true.
+//! An inspection repeats what the newest superblock and the WAL say;
+//! [`check`](fn@crate::check::check) finds out whether it is true.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,12 +9,12 @@ use std::sync::Arc;
 use terrane_io::EntryKind;
 use terrane_io::{Access, AlignedBuf, Disk, OpenMode};
 
-use crate::index::index::{TREE_FILE, enter, existing_tree};
+use crate::index::directory::{TREE_FILE, enter, existing_tree};
 use crate::index::lease::{self, LEASE_BYTES, LEASE_MAGIC, LEASE_OFFSET, READERS_MAX};
 use crate::log::applied::RANGES_MAX;
 use crate::log::wal::{
-    FRAME_HEAD_BYTES, FRAME_MAGIC, LogReader, MARK_BYTES, MARK_MAGIC, SEGMENT_HEAD_BYTES,
-    SEGMENT_MAGIC,
+    FRAME_HEAD_BYTES, FRAME_MAGIC, MARK_BYTES, MARK_MAGIC, SEGMENT_HEAD_BYTES, SEGMENT_MAGIC,
+    WalReader,
 };
 use crate::page::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::page::corrupt::Corrupt;
@@ -26,7 +27,7 @@ use crate::pager::config::{LOG_BYTES_MIN, MEMORY_BYTES_MIN};
 use crate::pager::free_map::{LIST_MAPS, MAP_PAGES};
 use crate::pager::superblock::{self, LISTS_MAX, SUPERBLOCK_MAGIC, TREE_VERSION};
 
-/// What an index says of itself.
+/// Description of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexInfo {
@@ -34,33 +35,33 @@ pub struct IndexInfo {
     pub version: u32,
     /// The number drawn when the index was created.
     pub tree: u64,
-    /// Bytes of every key; `None` if each has its own.
+    /// Bytes of every key; `None` if they vary.
     pub key_bytes: Option<u16>,
-    /// Bytes of every value; `None` if each has its own.
+    /// Bytes of every value; `None` if they vary.
     pub value_bytes: Option<u16>,
-    /// Of the last checkpoint.
+    /// Generation of the last checkpoint.
     pub generation: u64,
     /// The oldest generation that readers can still read.
     pub oldest_generation: u64,
-    /// Levels of inner nodes.
+    /// Number of levels of inner nodes.
     pub height: u32,
     /// Pages of each level, from the leaves up.
     pub level_pages: Vec<u64>,
-    /// Entries as of the last flush.
+    /// Number of entries as of the last flush.
     pub entries: u64,
-    /// Entries as of the last checkpoint.
+    /// Number of entries as of the last checkpoint.
     pub checkpointed_entries: u64,
-    /// Pages of the tree file.
+    /// Number of pages of the tree file.
     pub file_pages: u64,
-    /// Where the log begins that an opening reads.
+    /// Position in the WAL that an opening reads from.
     pub log_start: u64,
-    /// Where the log ends, as far as it is whole.
+    /// End of the WAL, as far as it is whole.
     pub log_end: u64,
-    /// Updates in it, those that leaves have included.
+    /// Number of updates in the WAL, including those that leaves have.
     pub log_updates: u64,
-    /// Readers in other processes.
+    /// Number of readers in other processes.
     pub readers: u32,
-    /// The oldest generation that one of them stands at.
+    /// The oldest generation that one of the readers reads.
     pub readers_oldest: Option<u64>,
 }
 
@@ -68,42 +69,44 @@ pub struct IndexInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TreePage {
-    /// Its number.
+    /// Number of the page.
     pub number: u32,
-    /// What it holds.
+    /// Kind of the page.
     pub kind: &'static str,
-    /// 0 for leaves, 1 for the nodes above them, ..
+    /// Level of the page: 0 for leaves, 1 for the nodes above them, and so on.
     pub level: u8,
-    /// The checkpoint that it was written for; that of the superblock for a superblock.
+    /// Generation that the page was written for; for a superblock, its own.
     pub generation: u64,
-    /// Its checksum, which is right.
+    /// Checksum of the page, which is right.
     pub crc: u32,
-    /// What is in it.
+    /// Content of the page.
     pub content: TreePageContent,
 }
 
-/// What is in a page.
+/// Content of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TreePageContent {
-    /// Entries.
+    /// A leaf.
     Leaf {
-        /// Not above any key.
+        /// Low fence: not above any key.
         low: Vec<u8>,
-        /// Above all keys; `None` in the last leaf.
+        /// High fence: above all keys; `None` in the last leaf.
         high: Option<Vec<u8>>,
         /// Keys with their values, ascending.
         entries: Vec<(Vec<u8>, Vec<u8>)>,
     },
-    /// Separators, ascending, each with the number of the page for the keys from there on.
+    /// An inner node: its separators, ascending, each with the page for the keys from there on.
     Inner(Vec<(Vec<u8>, u32)>),
-    /// The bytes of another page behind its header.
+    /// Another page: its bytes behind the header.
     Bytes(Vec<u8>),
 }
 
-/// Whether a directory has the tree file of an index, be it a damaged one, or the log of one that has lost it.
+/// Whether a directory has the tree file of an index, even a damaged one, or the WAL of an index
+/// that has lost it.
 ///
-/// Cost: one question to the file system; three and a read for each segment of the log if there is no tree file.
+/// Cost: one question to the file system; three and a read for each segment if there is no tree
+/// file.
 ///
 /// # Errors
 /// [`Error::Disk`].
@@ -114,7 +117,7 @@ pub fn is_index(disk: &dyn Disk, dir: &Path) -> Result<bool> {
     }
 }
 
-/// Whether a file begins as the tree file of an index does, in one of its two superblocks.
+/// Whether one of the first two pages of a file begins as a superblock does.
 ///
 /// Cost: a read of 8 KiB.
 ///
@@ -128,27 +131,29 @@ pub fn is_tree_file(disk: &dyn Disk, path: &Path) -> Result<bool> {
     Ok(bytes.chunks(PAGE_SIZE).any(|page| page.starts_with(&SUPERBLOCK_MAGIC)))
 }
 
-/// What the index in a directory says of itself.
+/// Describes the index in a directory.
 ///
-/// Cost: reads the log.
+/// Cost: reads the WAL.
 ///
 /// # Errors
-/// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Corrupt`],
-/// [`Error::Disk`].
+/// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`],
+/// [`Error::UnsupportedVersion`], [`Error::Corrupt`], [`Error::Disk`].
 pub fn inspect(disk: &Arc<dyn Disk>, dir: &Path) -> Result<IndexInfo> {
     let (dir, _anchor) = &enter(disk.as_ref(), dir)?;
     let path = existing_tree(disk.as_ref(), dir)?;
     let superblock = superblock::read(disk.as_ref(), &path)?;
     let (readers_oldest, readers) = lease::oldest(disk.as_ref(), dir)?;
     let start = superblock.log_start;
-    let mut log = LogReader::new(disk.clone(), dir, superblock.tree, start);
-    let (mut entries, mut log_updates) = (superblock.entries, 0);
-    while let Some(frame) = log.next()? {
+    let mut wal = WalReader::new(disk.clone(), dir, superblock.tree, start);
+    let mut entries = superblock.entries;
+    let mut log_updates = 0;
+    while let Some(frame) = wal.next()? {
         if frame.next >= superblock.log_end {
             entries = frame.entries;
         }
         log_updates += frame.updates().count() as u64;
     }
+
     let levels = usize::from(superblock.height) + usize::from(superblock.root.is_some());
     Ok(IndexInfo {
         version: TREE_VERSION,
@@ -163,37 +168,41 @@ pub fn inspect(disk: &Arc<dyn Disk>, dir: &Path) -> Result<IndexInfo> {
         checkpointed_entries: superblock.entries,
         file_pages: disk.open(&path, OpenMode::Read, Access::Buffered)?.len()? / PAGE_SIZE as u64,
         log_start: start,
-        log_end: log.position(),
+        log_end: wal.position(),
         log_updates,
         readers,
         readers_oldest,
     })
 }
 
-/// A page of a tree file. Pages that are free have what they had when they were in use, or nothing.
+/// Describes a page of a tree file. A free page still has what it had when it was in use, or
+/// nothing.
 ///
 /// Cost: three reads.
 ///
 /// # Errors
-/// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Corrupt`] also for a page that is not there or was
-/// never written, [`Error::Disk`].
+/// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Disk`]; [`Error::Corrupt`], also
+/// for a page behind the end of the file or never written.
 pub fn inspect_page(disk: &dyn Disk, path: &Path, number: u32) -> Result<TreePage> {
     let superblock = superblock::read(disk, path)?;
     let corrupt = |what: Corrupt| {
         let what = Corrupt { page: u64::from(number), ..what };
         Error::Corrupt { path: path.to_owned(), what }
     };
+
     let file = disk.open(path, OpenMode::Read, Access::Direct)?;
     let pages = file.len()? / PAGE_SIZE as u64;
     if u64::from(number) >= pages {
         return Err(corrupt(Corrupt::rule("pages of the file", pages, u64::from(number))));
     }
+
     let mut buffer = AlignedBuf::zeroed(PAGE_SIZE);
     file.read_at(&mut buffer, u64::from(number) * PAGE_SIZE as u64)?;
     let bytes: &[u8; PAGE_SIZE] = buffer[..].try_into().expect("a page was read");
     if number < SUPERBLOCKS {
         return superblock_page(bytes, number).map_err(corrupt);
     }
+
     let header = page::open(bytes, superblock.tree, number).map_err(corrupt)?;
     let content = content(bytes, header.kind, superblock.sizes).map_err(corrupt)?;
     Ok(TreePage {
@@ -203,7 +212,7 @@ pub fn inspect_page(disk: &dyn Disk, path: &Path, number: u32) -> Result<TreePag
             Kind::Inner => "inner",
             Kind::Map => "map",
             Kind::MapList => "map_list",
-            Kind::Drained => "drained",
+            Kind::Applied => "drained",
         },
         level: header.level,
         generation: header.generation,
@@ -212,6 +221,7 @@ pub fn inspect_page(disk: &dyn Disk, path: &Path, number: u32) -> Result<TreePag
     })
 }
 
+/// Describes a superblock.
 fn superblock_page(bytes: &[u8; PAGE_SIZE], number: u32) -> std::result::Result<TreePage, Corrupt> {
     let superblock = superblock::Superblock::decode(bytes, u64::from(number));
     let superblock = superblock.map_err(|refusal| match refusal {
@@ -221,6 +231,7 @@ fn superblock_page(bytes: &[u8; PAGE_SIZE], number: u32) -> std::result::Result<
             Corrupt::rule("version", u64::from(TREE_VERSION), u64::from(found))
         }
     })?;
+
     Ok(TreePage {
         number,
         kind: "superblock",
@@ -231,6 +242,7 @@ fn superblock_page(bytes: &[u8; PAGE_SIZE], number: u32) -> std::result::Result<
     })
 }
 
+/// Decodes the content of a page that is not a superblock.
 fn content(
     bytes: &[u8; PAGE_SIZE],
     kind: Kind,
@@ -241,7 +253,8 @@ fn content(
             Leaf::check(bytes, sizes)?;
             let page = Page::new(bytes);
             let leaf = Leaf::of(&page);
-            let (fences, mut key) = (leaf.fences(), Vec::new());
+            let fences = leaf.fences();
+            let mut key = Vec::new();
             let entries = (0..leaf.count())
                 .map(|at| {
                     let value = leaf.read(at, &mut key).to_vec();
@@ -262,13 +275,13 @@ fn content(
                 (0..node.count()).map(|at| (node.separator(at), node.child(at).number)).collect();
             Ok(TreePageContent::Inner(children))
         }
-        Kind::Map | Kind::MapList | Kind::Drained => {
+        Kind::Map | Kind::MapList | Kind::Applied => {
             Ok(TreePageContent::Bytes(bytes[BODY_OFFSET..].to_vec()))
         }
     }
 }
 
-/// Every constant of the formats of an index, by name.
+/// All constants of the formats of an index, by name.
 #[must_use]
 pub fn constants() -> Vec<(&'static str, String)> {
     let text = |magic: &[u8]| String::from_utf8_lossy(magic).escape_default().to_string();
@@ -301,6 +314,6 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("BTREE_PAGE_KIND_INNER", (Kind::Inner as u8).to_string()),
         ("BTREE_PAGE_KIND_MAP", (Kind::Map as u8).to_string()),
         ("BTREE_PAGE_KIND_MAP_LIST", (Kind::MapList as u8).to_string()),
-        ("BTREE_PAGE_KIND_DRAINED", (Kind::Drained as u8).to_string()),
+        ("BTREE_PAGE_KIND_DRAINED", (Kind::Applied as u8).to_string()),
     ]
 }

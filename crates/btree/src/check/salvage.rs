@@ -1,34 +1,37 @@
-//! What the pages of a damaged tree file still tell: which leaves the tree consists of.
+//! Salvage of a damaged tree file: which of its leaves make up the tree.
 //!
-//! All pages are read once. A whole leaf says by itself which keys it is for, and when it was written. Which leaves are those
-//! of the published tree is told by the map of used pages, if it is whole; where it is not, and where a leaf of the tree
-//! is damaged, by age: every range of keys is taken from the newest leaf that is for it, by generation and step.
+//! The scan reads all pages once. A whole leaf names its range of keys and its age. The free map,
+//! if it is whole, says which leaves are those of the published tree. Where the map is lost, or a
+//! leaf of the tree is damaged, age decides: each range of keys comes from its newest leaf, by
+//! generation and step.
 //!
-//! Invariant: the pieces that [`cover`] gives follow each other without gaps and are for all keys.
+//! Invariant: the pieces of [`cover`] follow each other without gaps and span all keys.
 //!
-//! Memory: the fences of each leaf and some sixty bytes, four bytes for each damaged page, the map.
+//! Memory: for each leaf its fences and some sixty bytes, four bytes for each damaged page, and the
+//! free map.
+//!
+//! Rejected: comparing the first and last keys of leaves (cannot tell an old leaf from a new one of
+//! the same range); ordering leaves by the clock; mending single nodes (a second way to make nodes,
+//! for a case that looks at every leaf anyway).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
 use terrane_io::{AlignedBuf, DiskFile};
 
-use crate::log::applied::Drained;
+use crate::log::applied::Applied;
 use crate::page::leaf::{Leaf, Sizes};
 use crate::page::page::{
-    self, BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, SUPERBLOCKS, u32_at, u64_at,
+    self, BODY_OFFSET, KeyRange, Kind, PAGE_SIZE, PageNo, PageRef, SUPERBLOCKS, u32_at, u64_at,
 };
 use crate::pager::free_map::{LIST_MAPS, MAP_PAGES};
 use crate::pager::pager::{Pager, offset};
 
-/// Pages that are read with one call.
+/// Pages that one call reads.
 const CHUNK_PAGES: usize = 256;
 
-/// Generations above are not counted with: none was ever reached.
+/// Upper bound of generations; no index reaches it.
 const GENERATION_MAX: u64 = 1 << 62;
-
-/// A range of keys: from the first on, and below the second if there is one.
-pub(crate) type KeyRange = (Vec<u8>, Option<Vec<u8>>);
 
 /// A whole leaf.
 #[derive(Debug)]
@@ -39,26 +42,26 @@ pub(crate) struct FoundLeaf {
     step: u32,
 }
 
-/// What is in a tree file.
+/// The findings of a scan.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
-    /// Pages of the file.
+    /// Number of pages of the file.
     pub(crate) pages: u64,
     pub(crate) leaves: Vec<FoundLeaf>,
     /// Pages that are neither whole nor zero, ascending.
     pub(crate) damaged: Vec<PageNo>,
-    /// Whole pages.
+    /// Number of whole pages.
     pub(crate) whole: u64,
-    /// As the leaves say.
+    /// Sizes of keys and values, as the leaves record them.
     pub(crate) sizes: Option<Sizes>,
     pub(crate) generation_max: u64,
-    /// The newest state of the draining, with its generation.
-    pub(crate) drained: Option<(u64, Drained)>,
+    /// The newest applied positions, with their generation.
+    pub(crate) applied: Option<(u64, Applied)>,
     /// List pages of the newest generation that has any, ascending.
     pub(crate) lists: (u64, Vec<PageRef>),
 }
 
-/// Calls `each` for every page of a file behind the superblocks; one that cannot be read is `None`.
+/// Calls `each` for every page behind the superblocks; a page that cannot be read is `None`.
 fn for_each_page(
     file: &dyn DiskFile,
     progress: &mut dyn FnMut(u64, u64),
@@ -67,6 +70,7 @@ fn for_each_page(
     let pages = (file.len()? / PAGE_SIZE as u64).min(1 << 32);
     let mut buffer = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
     let mut next = u64::from(SUPERBLOCKS);
+
     while next < pages {
         let count = (pages - next).min(CHUNK_PAGES as u64) as usize;
         let chunk = &mut buffer[..count * PAGE_SIZE];
@@ -79,10 +83,11 @@ fn for_each_page(
         next += count as u64;
         progress(next, pages);
     }
+
     Ok(pages)
 }
 
-/// The number of the tree that most leaves of a file are of; `None` if there is no leaf.
+/// The tree that most leaves of a file belong to; `None` if there is no leaf.
 ///
 /// Cost: reads the file once.
 pub(crate) fn most_frequent_tree(file: &dyn DiskFile) -> Result<Option<u64>, terrane_io::Error> {
@@ -114,32 +119,36 @@ impl Scan {
                 scan.damaged.push(number);
             }
         })?;
+
         Ok(scan)
     }
 
-    /// Notes what a page has; `None` if it is not whole.
+    /// Notes the content of a page; `None` if the page is not whole.
     fn take(&mut self, tree: u64, number: PageNo, bytes: &[u8]) -> Option<()> {
         let header = page::open(bytes, tree, number).ok()?;
         let generation = Some(header.generation).filter(|&is| is <= GENERATION_MAX)?;
         let bytes: &[u8; PAGE_SIZE] = bytes.try_into().ok()?;
         let page = PageRef { number, crc: u32_at(bytes, 0) };
+
         match header.kind {
             Kind::Leaf => self.take_leaf(page, generation, header.step, bytes)?,
-            Kind::Drained
-                if self.drained.as_ref().is_none_or(|(newest, _)| *newest < generation) =>
+            Kind::Applied
+                if self.applied.as_ref().is_none_or(|(newest, _)| *newest < generation) =>
             {
-                let drained = Drained::decode(usize::from(header.count), &bytes[BODY_OFFSET..])?;
-                self.drained = Some((generation, drained));
+                let applied = Applied::decode(usize::from(header.count), &bytes[BODY_OFFSET..])?;
+                self.applied = Some((generation, applied));
             }
             Kind::MapList if self.lists.0 < generation => self.lists = (generation, vec![page]),
             Kind::MapList if self.lists.0 == generation => self.lists.1.push(page),
-            Kind::Inner | Kind::Map | Kind::MapList | Kind::Drained => {}
+            Kind::Inner | Kind::Map | Kind::MapList | Kind::Applied => {}
         }
+
         self.whole += 1;
         self.generation_max = self.generation_max.max(generation);
         Some(())
     }
 
+    /// Notes a leaf; `None` if it is not whole.
     fn take_leaf(
         &mut self,
         page: PageRef,
@@ -156,22 +165,22 @@ impl Scan {
         Some(())
     }
 
-    /// The generation of the last checkpoint of which there are traces: of its own pages, not of leaves.
+    /// The newest generation that a page of a checkpoint itself tells; leaves do not count.
     pub(crate) fn checkpoint_max(&self) -> u64 {
-        self.drained.as_ref().map_or(0, |(generation, _)| *generation).max(self.lists.0)
+        self.applied.as_ref().map_or(0, |(generation, _)| *generation).max(self.lists.0)
     }
 }
 
-/// The parts of the map of used pages that are whole.
+/// The parts of the free map that are whole.
 #[derive(Debug, Default)]
 pub(crate) struct KnownMap {
     maps: Vec<Option<AlignedBuf>>,
 }
 
 impl KnownMap {
-    /// Reads the map that list pages lead to, as far as it can be read.
+    /// Reads the free map from its list pages, as far as it is readable.
     ///
-    /// Cost: a read for each page of it.
+    /// Cost: a read for each page of the map.
     pub(crate) fn read(pager: &Pager, lists: &[PageRef], pages: u64) -> Self {
         let mut maps: Vec<Option<AlignedBuf>> = Vec::new();
         maps.resize_with(pages.div_ceil(MAP_PAGES as u64) as usize, || None);
@@ -186,14 +195,14 @@ impl KnownMap {
         Self { maps }
     }
 
-    /// Whether a page is in use; `None` if that is lost.
+    /// Whether a page is in use; `None` if that part of the map is lost.
     pub(crate) fn says(&self, page: PageNo) -> Option<bool> {
         let map = self.maps.get(page as usize / MAP_PAGES)?.as_ref()?;
         let bit = page as usize % MAP_PAGES;
         Some(map[BODY_OFFSET + bit / 8] >> (bit % 8) & 1 == 1)
     }
 
-    /// Parts that are lost.
+    /// Number of lost parts.
     pub(crate) fn lost(&self) -> u64 {
         self.maps.iter().filter(|map| map.is_none()).count() as u64
     }
@@ -203,41 +212,47 @@ impl KnownMap {
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) keys: KeyRange,
-    /// The number of the leaf among those found; `None` if no leaf is for these keys.
+    /// Place of the leaf among those found; `None` if no leaf is for these keys.
     pub(crate) leaf: Option<usize>,
-    /// Whether it is all that the leaf is for.
+    /// Whether the piece is the whole range of the leaf.
     pub(crate) is_whole: bool,
-    /// Whether the map says that the tree has this leaf.
+    /// Whether the free map says that the tree has this leaf.
     pub(crate) is_certain: bool,
-    /// Whether the tree had another leaf for it, which is damaged.
+    /// Whether the tree had another leaf for these keys, which is damaged.
     pub(crate) is_stale: bool,
 }
 
-/// Finds a leaf for every key: those of the tree, where they are known, before all others, and newer ones before older ones;
-/// none that was written after `generation_max`.
+/// Finds a leaf for every key. Leaves that the tree is known to have come first, then newer ones
+/// before older ones. Leaves written after `generation_max` do not count.
 pub(crate) fn cover(leaves: &[FoundLeaf], map: &KnownMap, generation_max: u64) -> Vec<Piece> {
-    // 0: of the tree; 1: perhaps; 2: of an older one.
+    // 0: the tree has the leaf; 1: it may have; 2: an older tree has.
     let class = |leaf: &FoundLeaf| match map.says(leaf.page.number) {
         Some(true) => 0,
         None => 1,
         Some(false) => 2,
     };
+
     let is_allowed = |&at: &usize| leaves[at].generation <= generation_max;
     let mut order: Vec<usize> = (0..leaves.len()).filter(is_allowed).collect();
     order.sort_unstable_by_key(|&at| {
         let leaf = &leaves[at];
         (class(leaf), u64::MAX - leaf.generation, u32::MAX - leaf.step, leaf.page.number)
     });
+
+    // Each leaf in turn takes what is left of its range; so the first leaf in the order wins.
     let mut gaps: BTreeMap<Vec<u8>, Option<Vec<u8>>> = BTreeMap::from([(Vec::new(), None)]);
     let mut pieces = Vec::with_capacity(leaves.len());
+
     for at in order {
         for keys in fill(&mut gaps, &leaves[at].keys) {
             let is_whole = keys == leaves[at].keys;
             let class = class(&leaves[at]);
-            let (is_certain, is_stale) = (class == 0, !is_whole || class == 2);
+            let is_certain = class == 0;
+            let is_stale = !is_whole || class == 2;
             pieces.push(Piece { keys, leaf: Some(at), is_whole, is_certain, is_stale });
         }
     }
+
     pieces.extend(gaps.into_iter().map(|keys| Piece {
         keys,
         leaf: None,
@@ -245,12 +260,18 @@ pub(crate) fn cover(leaves: &[FoundLeaf], map: &KnownMap, generation_max: u64) -
         is_certain: false,
         is_stale: false,
     }));
+
     pieces.sort_unstable_by(|a, b| a.keys.0.cmp(&b.keys.0));
+    debug_assert!(
+        pieces.windows(2).all(|pair| pair[0].keys.1.as_ref() == Some(&pair[1].keys.0)),
+        "pieces meet"
+    );
     pieces
 }
 
-/// Where the map is lost and the leaves that were found are not exactly those that there were, any of them may stand for one
-/// that is damaged: these become stale. `expected` is how many there were, if that is known.
+/// Marks uncertain pieces as stale. Without the free map, and with other leaves than the tree had,
+/// any leaf may stand for a damaged one. `expected` is the number of leaves of the tree, if it is
+/// known.
 pub(crate) fn doubt(pieces: &mut [Piece], expected: Option<u64>) {
     let is_right = |piece: &Piece| piece.leaf.is_some() && !piece.is_stale;
     let is_complete = expected.is_none_or(|expected| expected == pieces.len() as u64);
@@ -267,18 +288,21 @@ fn is_below(key: &[u8], high: Option<&Vec<u8>>) -> bool {
     high.is_none_or(|high| key < high.as_slice())
 }
 
-/// Takes a range out of the gaps; returns the parts of it that were in them.
+/// Takes a range out of the gaps. Returns the parts of the range that were gaps.
 fn fill(gaps: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>, (low, high): &KeyRange) -> Vec<KeyRange> {
     let up_to = (Bound::Unbounded, Bound::Included(low.as_slice()));
     let mut starts: Vec<Vec<u8>> = Vec::new();
+
     if let Some((start, end)) = gaps.range::<[u8], _>(up_to).next_back()
         && is_below(low, end.as_ref())
     {
         starts.push(start.clone());
     }
+
     let behind = (Bound::Excluded(low.as_slice()), Bound::Unbounded);
     let above = gaps.range::<[u8], _>(behind).map(|(start, _)| start);
     starts.extend(above.take_while(|start| is_below(start, high.as_ref())).cloned());
+
     let mut filled = Vec::with_capacity(starts.len());
     for start in starts {
         let Some(end) = gaps.remove(&start) else { continue };
@@ -297,6 +321,7 @@ fn fill(gaps: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>, (low, high): &KeyRange) -
         };
         filled.push((from, to));
     }
+
     filled
 }
 

@@ -1,16 +1,24 @@
-//! Removals on a full disk: how the log of an index gets shorter while there is hardly any room.
+//! Removals on a full disk: how the WAL gets shorter while there is hardly any room.
 //!
-//! A removal takes room before it gives any: it is a frame of the log. The writer keeps a [`Reserve`](terrane_io::Reserve) behind
-//! the durable mark, as long as the longest segment of the log and a little more. While it is given up, the writer *collects* the
-//! oldest segments of the log before the room is used up. A segment is collected in three steps:
+//! A removal takes room, a frame of the WAL, before it gives any. The writer therefore keeps a
+//! [`Reserve`](terrane_io::Reserve) behind the durable mark, as long as the longest segment and
+//! some slack. While the reserve is given up, the writer *collects* the oldest segments before that
+//! room is used up. The writer collects a segment in three steps:
 //!
-//! 1. Its removals that are still pending are applied to the leaves of the tree, a few leaves at a time. A leaf never becomes
-//!    longer by that, and a checkpoint frees the pages that were let go, so this needs a few free pages only.
-//! 2. Its insertions that are still pending are appended to the log again: at most as many bytes as the segment has.
-//! 3. A checkpoint says that the log begins with the next segment, and the writer removes the file.
+//! 1. It applies the segment's pending removals to the leaves, a few leaves at a time. No leaf
+//!    becomes longer, and a checkpoint frees the old pages, so this needs a few free pages only.
+//! 2. It appends the segment's pending insertions to the WAL again: at most as many bytes as the
+//!    segment has.
+//! 3. It makes a checkpoint that says that the WAL begins with the next segment, and removes the
+//!    file.
 //!
-//! Invariants: an update leaves the log only when it is in the published tree, is in a later frame, or was replaced by a later
-//! frame; whatever fails in between, the published tree with its log is what was flushed.
+//! Invariants: an update leaves the WAL only if the published tree or a later frame has it, or a
+//! later frame replaced it. Whatever fails in between, the published tree with its WAL is what was
+//! flushed.
+//!
+//! Rejected: applying everything (needs room for all pending updates before the WAL gets shorter);
+//! reserved pages in the tree file (of no use to the WAL); an option (who forgets it cannot
+//! delete).
 
 use crate::index::writer::Writer;
 use crate::log::wal::FrameBody;
@@ -21,25 +29,27 @@ use crate::page::page::PageNo;
 use crate::tree::edit::{Change, step};
 use crate::tree::state::Core;
 
-/// Leaves that one step of a collection changes: with the nodes above them and two checkpoints, within the slack of the reserve.
+/// Leaves that one step of a collection changes. With the nodes above them and two checkpoints they
+/// fit into the slack of the reserve.
 const PRUNED_LEAVES_MAX: usize = 3;
 
-/// The part of the slack of the reserve that collecting a segment may take.
+/// Part of the slack of the reserve that collecting one segment may take, in bytes.
 const COLLECTION_BYTES: u64 = 64 << 10;
 
-/// Bytes of a frame that a collection writes.
+/// Size of a frame that a collection writes, in bytes.
 const COLLECTED_FRAME_BYTES: usize = 16 << 10;
 
-/// Applies removals, and nothing else, to a few leaves.
+/// The change that applies removals, and nothing else, to a few leaves.
 struct Prune<'a> {
-    /// Ascending.
+    /// Keys to be removed, ascending.
     removed: &'a [Vec<u8>],
     leaves: usize,
-    /// Where the leaves begin that are left for the next step.
+    /// Low fence of the first leaf that is left for the next step.
     until: Option<Vec<u8>>,
 }
 
 impl Prune<'_> {
+    /// The removals between two fences.
     fn of(&self, fences: Fences<'_>) -> &[Vec<u8>] {
         let first = self.removed.partition_point(|key| key.as_slice() < fences.low);
         let behind = |high: &[u8]| self.removed.partition_point(|key| key.as_slice() < high);
@@ -74,13 +84,16 @@ impl Change for Prune<'_> {
 }
 
 impl Writer {
+    /// The error of a disk on which even the reserve is used up.
     fn out_of_space(&self, core: &Core) -> Error {
-        let (path, reserve_bytes) = (core.dir.clone(), self.reserve.bytes());
+        let path = core.dir.clone();
+        let reserve_bytes = self.reserve.bytes();
         let source = terrane_io::Error::no_space("fallocate", &path);
         Error::OutOfSpace { path, reserve_bytes, source }
     }
 
-    /// Takes the reserve back if it was given up: nothing but what makes room goes on without it.
+    /// Takes the reserve back if it was given up. Without the reserve only batches that make room
+    /// go on.
     ///
     /// # Errors
     /// [`Error::OutOfSpace`], [`Error::Disk`].
@@ -91,7 +104,7 @@ impl Writer {
         Err(self.out_of_space(core))
     }
 
-    /// Gives the reserve up; whether there was any.
+    /// Gives the reserve up. Returns whether there was any.
     ///
     /// # Errors
     /// [`Error::Disk`].
@@ -104,11 +117,13 @@ impl Writer {
         Ok(is_given_up)
     }
 
-    /// Appends a frame. One that makes room, or is not to be refused, may take the room of the reserve; before any other
-    /// the reserve is made long enough for the log with the frame.
+    /// Appends a frame to the WAL.
+    ///
+    /// A batch that makes room may take the room of the reserve. Before any other batch the reserve
+    /// grows to the length that the WAL with the new frame needs.
     ///
     /// # Errors
-    /// Those of the log; [`Error::OutOfSpace`]. Nothing was appended.
+    /// Those of the WAL; [`Error::OutOfSpace`]. Nothing was appended.
     pub(crate) fn append(
         &mut self,
         core: &Core,
@@ -116,19 +131,21 @@ impl Writer {
         entries: u64,
         may_take_reserve: bool,
     ) -> Result<()> {
-        let before = self.log.end();
+        let before = self.wal.end();
         let appended = if may_take_reserve {
             self.append_on_full_disk(core, body, entries)
         } else {
             self.take_reserve_back(core)?;
-            self.reserve.grow(self.log.reserve_bytes(body))?;
-            self.log.append(body, entries)
+            self.reserve.grow(self.wal.reserve_bytes(body))?;
+            self.wal.append(body, entries)
         };
-        self.noting(appended)?;
-        core.pager.counters.log_bytes.add(self.log.end().saturating_sub(before));
+
+        self.poison_if_failed(appended)?;
+        core.pager.counters.log_bytes.add(self.wal.end().saturating_sub(before));
         Ok(())
     }
 
+    /// Appends a frame, if need be into the room of the reserve or of a collected segment.
     fn append_on_full_disk(
         &mut self,
         core: &Core,
@@ -136,16 +153,17 @@ impl Writer {
         entries: u64,
     ) -> Result<()> {
         if !self.reserve.is_full() {
-            match self.log.append(body, entries) {
+            match self.wal.append(body, entries) {
                 Err(error) if error.is_no_space() && self.give_reserve_up(core)? => {}
                 appended => return appended,
             }
         }
+
         self.collect_for(core, body.bytes() as u64)?;
-        self.log.append(body, entries)
+        self.wal.append(body, entries)
     }
 
-    /// Gives the reserve up if an act fails for want of room, and repeats the act then.
+    /// Runs `act`; if it fails for want of room, gives the reserve up and runs it once more.
     pub(crate) fn with_reserve<T>(
         &mut self,
         core: &Core,
@@ -157,49 +175,58 @@ impl Writer {
         }
     }
 
-    /// Collects segments of the log until there is room for a frame and for the next collection; each segment once at the most.
+    /// Collects segments until there is room for a frame and for the next collection. Collects each
+    /// segment at most once.
     ///
     /// # Errors
     /// [`Error::OutOfSpace`] if there is not enough room in the end.
     fn collect_for(&mut self, core: &Core, frame_bytes: u64) -> Result<()> {
-        let end = self.log.end();
+        let end = self.wal.end();
         loop {
-            let next = self.log.oldest_bytes() + COLLECTION_BYTES;
+            let next = self.wal.oldest_bytes() + COLLECTION_BYTES;
             let wanted = frame_bytes.saturating_add(next);
             if self.disk.free_bytes(&core.dir)? >= wanted {
                 return Ok(());
             }
-            let is_through = self.log.start() >= end;
+
+            // The segments up to `end` have all been collected: more rounds would only move the
+            // same updates.
+            let is_through = self.wal.start() >= end;
             if is_through || !self.collect_oldest(core).map_err(|error| self.short(core, error))? {
                 return Err(self.out_of_space(core));
             }
         }
     }
 
+    /// Turns a lack of room into the error that names the reserve.
     fn short(&self, core: &Core, error: Error) -> Error {
         if error.is_no_space() { self.out_of_space(core) } else { error }
     }
 
-    /// Collects each segment of the log once.
+    /// Collects each segment of the WAL once.
     ///
     /// # Errors
-    /// As of writing; segments that were collected before stay so.
+    /// Those of writing; segments collected before the failure stay collected.
     pub(crate) fn collect_log(&mut self, core: &Core) -> Result<()> {
-        let end = self.log.end();
-        while self.log.start() < end && self.collect_oldest(core)? {}
+        let end = self.wal.end();
+        while self.wal.start() < end && self.collect_oldest(core)? {}
         Ok(())
     }
 
-    /// Removes the oldest segment of the log; false if that is empty. See the [module](self).
+    /// Collects the oldest segment; returns false if it is empty. See the [module](self).
     fn collect_oldest(&mut self, core: &Core) -> Result<bool> {
         self.check_usable()?;
-        if self.log.end() == self.log.start() {
+        if self.wal.end() == self.wal.start() {
             return Ok(false);
         }
-        if self.log.has_one_segment() {
+
+        if self.wal.has_one_segment() {
             self.cut_log(core)?;
         }
-        let (frames, next) = self.log.oldest_frames()?;
+
+        let (frames, next) = self.wal.oldest_frames()?;
+
+        // Step 1: removals, so that the tree lets go of pages before anything else is written.
         let mut removed: Vec<Vec<u8>> = Vec::new();
         for frame in &frames {
             let state = core.state()?;
@@ -209,14 +236,16 @@ impl Writer {
                 .filter(|(key, value)| value.is_none() && state.pending.get(key) == Some(None));
             removed.extend(pending.map(|(key, _)| key.to_vec()));
         }
+
         removed.sort_unstable();
         removed.dedup();
         self.prune(core, &removed)?;
 
+        // Step 2: insertions that no leaf and no later frame has.
         let mut body = FrameBody::default();
         for frame in &frames {
             for (key, value) in frame.updates().flatten() {
-                let is_live = frame.position >= self.drained.position(key)
+                let is_live = frame.position >= self.applied.position(key)
                     && core.state()?.pending.get(key) == Some(value);
                 if is_live {
                     body.push(key, value);
@@ -226,39 +255,51 @@ impl Writer {
                 }
             }
         }
+
         self.append_collected(&mut body)?;
-        self.drained.raise(next);
+
+        // Step 3: the WAL begins with the next segment.
+        self.applied.raise(next);
         self.checkpoint(core)?;
+        debug_assert!(next <= self.superblock.log_start, "no leaf needs the collected segment");
         Ok(true)
     }
 
+    /// Appends the collected insertions as a frame of their own, if there are any.
     fn append_collected(&mut self, body: &mut FrameBody) -> Result<()> {
         if !body.is_empty() {
-            let appended = self.log.append(body, self.flushed_entries);
-            self.noting(appended)?;
+            let appended = self.wal.append(body, self.flushed_entries);
+            self.poison_if_failed(appended)?;
             body.clear();
         }
         Ok(())
     }
 
-    /// Applies pending removals, ascending by key, to the leaves of the tree. Those of damaged leaves stay pending.
+    /// Applies pending removals, ascending by key, to the leaves. Removals of damaged leaves stay
+    /// pending.
     fn prune(&mut self, core: &Core, removed: &[Vec<u8>]) -> Result<()> {
         let mut rest = removed;
+
         while let Some(from) = rest.first() {
             let generation = self.begin_leaves(core)?;
             let tree = core.state()?.tree.clone();
             let mut change = Prune { removed: rest, leaves: 0, until: None };
-            let changed = step(&core.pager, &mut self.space, generation, &tree, from, &mut change);
+
+            let changed =
+                step(&core.pager, &mut self.free_map, generation, &tree, from, &mut change);
             drop(tree);
             let Prune { until, .. } = change;
+
             let changed = match changed {
                 Err(Error::Corrupt { .. }) => return Ok(()),
                 changed => changed?,
             };
+
             let high = until.or(changed.high);
             let done = high.as_ref().map_or(rest.len(), |high| {
                 rest.partition_point(|key| key.as_slice() < high.as_slice())
             });
+
             {
                 let mut state = core.state_mut();
                 for key in &rest[..done] {
@@ -266,13 +307,17 @@ impl Writer {
                     state.pending.remove_range(key, Some(&behind));
                 }
             }
+
             self.install(core, changed.tree, changed.gone);
             if changed.leaves > 0 {
                 self.free_gone(core)?;
             }
-            // A step begins with the leaf of its first key, so it gets ahead.
+
+            // A step begins with the leaf of its first key, so each round handles at least one
+            // removal.
             rest = &rest[done.max(1)..];
         }
+
         Ok(())
     }
 }

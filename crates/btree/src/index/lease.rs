@@ -1,12 +1,20 @@
-//! Leases: which tree a reader in another process stands at, so that its pages are not written over.
+//! Leases: the generation that a reader in another process reads, so that the writer does not reuse
+//! its pages.
 //!
-//! A reader has one of the files `readers/<n>.lease`, whose lock it holds for as long as it lives; the system gives the lock
-//! back however the process ends, and the lease ends with it. Nobody removes these files.
+//! A reader holds the lock of one of the files `readers/<n>.lease` for as long as it lives. The
+//! system gives the lock back however the process ends, and the lease ends with it. Nobody removes
+//! these files.
 //!
-//! **No waiting.** A reader reads the superblock, writes its generation into its lease, and reads the superblock again; if that
-//! has changed, it begins anew. A writer publishes a superblock and then looks at the leases. So either the writer sees the
-//! lease, or the reader sees that it came too late. A lease in which a writer finds nothing whole is being written at
-//! that moment: it may be for any generation. Leases are never synced: after a loss of power there are no readers.
+//! **No waiting.** A reader reads the superblock, writes its generation into its lease, and reads
+//! the superblock again; if the superblock has changed, the reader begins anew. A writer publishes
+//! a superblock and then reads the leases. So either the writer sees the lease, or the reader sees
+//! that it came too late. A lease without a whole content is being written at that moment, and may
+//! be for any generation.
+//!
+//! Leases are never synced: after a loss of power there are no readers.
+//!
+//! Rejected: shared memory (a reader may run where none can be shared); a list of changed pages for
+//! readers to drop (pages keep their content, so there is nothing to drop).
 
 #![doc = include_str!("../../../../docs/format/btree-lease.md")]
 
@@ -22,13 +30,13 @@ use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
 use crate::page::error::{Error, Result};
 use crate::page::page::{u32_at, u64_at};
 
-/// The directory of the leases.
+/// Directory of the leases.
 pub(crate) const READERS_DIR: &str = "readers";
 
-/// First bytes of a lease's content: the last one is the version.
+/// First bytes of a lease's content; the last one is the version.
 pub(crate) const LEASE_MAGIC: [u8; 8] = *b"TerBLse\x01";
 
-/// Where the content begins: before it stands what the lock writes.
+/// Offset of the content; the lock writes before it.
 pub(crate) const LEASE_OFFSET: usize = 16;
 
 /// Bytes of a lease.
@@ -37,14 +45,15 @@ pub(crate) const LEASE_BYTES: usize = 36;
 /// Most readers at a time.
 pub(crate) const READERS_MAX: u32 = 4096;
 
-/// What keeps the pages of a reader; ends when it is dropped.
+/// Protection of a reader's pages, which ends when the lease is dropped.
 #[derive(Debug)]
 pub(crate) enum Lease {
-    /// A lease that a writer sees.
+    /// A lease that the writer sees.
     Written { file: Arc<dyn DiskFile>, _guard: Box<dyn LockGuard> },
-    /// No lease can be written; a shared lock keeps writers away.
+    /// A shared lock that keeps writers away, where no lease can be written.
     Shared { _guard: Box<dyn LockGuard> },
-    /// No lease can be written, and a writer has the lock, or there is no file to lock.
+    /// No protection: no lease can be written, and a writer has the lock or there is no file to
+    /// lock.
     None,
 }
 
@@ -53,7 +62,7 @@ fn lease_path(dir: &Path, number: u32) -> PathBuf {
 }
 
 impl Lease {
-    /// A lease that nobody else has, or the shared lock of the index where none can be written.
+    /// Takes a free lease, or the shared lock of the index where no lease can be written.
     ///
     /// # Errors
     /// [`Error::TooManyReaders`], [`Error::Disk`].
@@ -66,7 +75,7 @@ impl Lease {
         }
     }
 
-    /// Keeps writers away, if that can be.
+    /// Takes the shared lock of the index, if that is possible.
     fn without(disk: &dyn Disk, lock_file: &Path) -> Result<Self> {
         match disk.lock_shared(lock_file) {
             Ok(guard) => Ok(Self::Shared { _guard: guard }),
@@ -76,11 +85,12 @@ impl Lease {
         }
     }
 
-    /// Whether no writer gives pages of the reader away.
+    /// Whether no writer reuses pages of the reader.
     pub(crate) fn protects(&self) -> bool {
         !matches!(self, Self::None)
     }
 
+    /// Locks the first free lease and writes into it.
     fn write_one(disk: &dyn Disk, dir: &Path) -> Result<Self> {
         for number in 0..READERS_MAX {
             let path = lease_path(dir, number);
@@ -88,7 +98,8 @@ impl Lease {
                 Ok(guard) => {
                     let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?;
                     let lease = Self::Written { file, _guard: guard };
-                    // For any generation until it is renewed. On a full disk this is what fails.
+                    // The lease is for any generation until it is renewed. On a full disk this
+                    // write fails.
                     lease.renew(0)?;
                     return Ok(lease);
                 }
@@ -96,10 +107,11 @@ impl Lease {
                 Err(error) => return Err(error.into()),
             }
         }
+
         Err(Error::TooManyReaders { path: dir.to_owned(), limit: READERS_MAX })
     }
 
-    /// Says which generation it is for from now on.
+    /// Sets the generation that the lease protects from now on.
     ///
     /// # Errors
     /// [`Error::Disk`].
@@ -109,29 +121,35 @@ impl Lease {
         out.put(&LEASE_MAGIC).u64(generation);
         let crc = crc32c(out.bytes());
         out.u32(crc);
+        debug_assert_eq!(LEASE_OFFSET + out.bytes().len(), LEASE_BYTES, "the length of the format");
         Ok(file.write_at(out.bytes(), LEASE_OFFSET as u64)?)
     }
 }
 
-/// The oldest generation that a reader stands at, and how many readers there are; 0 if that cannot be told.
+/// The oldest generation that a reader reads, or 0 if a lease does not tell; and the number of
+/// readers.
 ///
 /// Cost: a directory, and a read for each reader.
 ///
 /// # Errors
 /// [`Error::Disk`].
 pub(crate) fn oldest(disk: &dyn Disk, dir: &Path) -> Result<(Option<u64>, u32)> {
-    let (mut oldest, mut readers) = (None, 0);
+    let mut oldest = None;
+    let mut readers = 0;
+
     let entries = match disk.list(&dir.join(READERS_DIR)) {
         Err(error) if error.is_not_found() => return Ok((None, 0)),
         entries => entries?,
     };
+
     for entry in entries {
         let path = dir.join(READERS_DIR).join(entry.name);
         if entry.kind != EntryKind::File {
-            // No reader has it: leases are files.
+            // No reader holds this: leases are files.
             continue;
         }
-        // One that cannot be looked at may be held, and for any generation.
+
+        // A lease that cannot be looked at may be held, for any generation.
         let is_held = match disk.is_locked(&path) {
             Err(error) if error.is_unreadable() => true,
             is_held => is_held?,
@@ -146,9 +164,11 @@ pub(crate) fn oldest(disk: &dyn Disk, dir: &Path) -> Result<(Option<u64>, u32)> 
             readers += 1;
         }
     }
+
     Ok((oldest, readers))
 }
 
+/// The generation in a lease; `None` if its content is not whole.
 fn generation_of(file: &[u8]) -> Option<u64> {
     let content = file.get(LEASE_OFFSET..LEASE_BYTES)?;
     let is_whole = content[..8] == LEASE_MAGIC && crc32c(&content[..16]) == u32_at(content, 16);
@@ -170,6 +190,7 @@ mod tests {
         let found = || oldest(disk.as_ref(), dir).unwrap();
         assert_eq!(found(), (None, 0));
         let first = Lease::take(disk.as_ref(), dir, &dir.join("lock")).unwrap();
+
         // Nothing whole yet: it may be for any generation.
         assert_eq!(found(), (Some(0), 1));
         first.renew(7).unwrap();

@@ -1,13 +1,13 @@
-//! A reader in another process: one published state at a time, without stopping the writer.
+//! A reader of an index in another process: one published state at a time, beside the writer.
 //!
-//! A reader takes the tree of the newest superblock and puts the updates above it that the log has. It looks for more only when
-//! it is told to ([`IndexReader::sync`]): then it reads the superblock, and what was appended to the log since. Its lease says
-//! which tree it stands at, so the writer does not write over the pages of that tree; what it has cached stays right, as
-//! pages never change in place.
+//! A reader takes the tree of the newest superblock and puts the updates of the WAL above that
+//! tree. It looks for newer updates only in [`IndexReader::sync`], which reads the superblock and
+//! the frames appended since. Its lease names the tree that it reads, so the writer does not reuse
+//! the pages of that tree. Cached pages stay valid, as pages never change in place.
 //!
-//! Invariants: what is visible is the state after some flush, never before one that was seen; between two calls of `sync` it
-//! stands still. A reader whose pages were given away after all, as it stayed behind for too long, sees
-//! [`Error::StaleReader`], never a wrong entry.
+//! Invariants: the visible state is that after some flush, never older than one seen before, and
+//! does not change between two calls of `sync`. A reader that fell too far behind may lose its
+//! pages; it then sees [`Error::StaleReader`], never a wrong entry.
 
 use std::collections::VecDeque;
 use std::ops::RangeBounds;
@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrane_io::{Access, Disk, OpenMode};
 
-use crate::index::index::{
-    Index, LOCK_FILE, check_sizes, enter, existing_tree, read_drained, replay, tree_of,
-};
+use crate::index::directory::{LOCK_FILE, enter, existing_tree};
+use crate::index::index::Index;
 use crate::index::lease::Lease;
-use crate::index::writer::opened;
-use crate::log::applied::Drained;
-use crate::log::pending::Deltas;
-use crate::log::wal::{Frame, LogReader, durable_mark, is_not_found, lost};
+use crate::index::published::{check_sizes, read_applied, replay, tree_of};
+use crate::index::writer::opened_state;
+use crate::log::applied::Applied;
+use crate::log::pending::UpdateBuffer;
+use crate::log::wal::{Frame, WalReader, durable_mark, is_not_found, lost};
 use crate::page::error::{Error, Result};
 use crate::pager::config::{Config, Limits};
 use crate::pager::pager::Pager;
@@ -34,31 +34,34 @@ use crate::tree::cursor::{Cursor, bounds_of, bounds_of_prefix};
 use crate::tree::state::{Core, State};
 use crate::tree::tree::Epoch;
 
-/// Superblocks that are taken up at most before giving up: a writer would have to publish that many while a reader
-/// reads one page.
+/// Most superblocks that one call takes up before it gives up. A writer would have to publish that
+/// many while the reader reads one page.
 const ATTEMPTS_MAX: usize = 1_000;
 
-/// Updates that a reader may have above twice those that it began with: beyond that it reads the log anew, to forget what
-/// the tree has.
+/// Updates that a reader may hold above twice those that it began with. Above that it reads the WAL
+/// anew and forgets the updates that the tree has.
 const UPDATES_SLACK: usize = 1 << 16;
 
-/// What a reader follows.
+/// The part of a reader that follows the writer.
 #[derive(Debug)]
 struct Follower {
     disk: Arc<dyn Disk>,
     lease: Lease,
-    /// The newest one known; visible is its tree, unless `is_behind`.
+    /// The newest superblock known. Its tree is the visible one, unless `is_behind`.
     superblock: Superblock,
     is_behind: bool,
-    log: LogReader,
-    /// Of the tree that is visible and of older ones that cursors still have, ascending.
+    wal: WalReader,
+    /// Epochs of the visible tree and of older trees that cursors still read, ascending.
     epochs: VecDeque<Arc<Epoch>>,
-    /// Updates that there were when the log was last read from its beginning.
+    /// Number of updates when the WAL was last read from its beginning.
     updates: usize,
 }
 
-/// An index that can be read while another process writes it. What is visible is the state after some flush of the writer,
-/// and stands still between two calls of [`sync`](IndexReader::sync).
+/// An index that is read while another process may write it.
+///
+/// The visible state is that after some flush of the writer; it changes only in
+/// [`sync`](IndexReader::sync).
+#[doc(alias = "secondary")]
 #[derive(Debug)]
 pub struct IndexReader {
     core: Arc<Core>,
@@ -66,7 +69,10 @@ pub struct IndexReader {
     follower: Mutex<Option<Follower>>,
 }
 
-/// A superblock whose tree the writer keeps for this lease, which goes on for trees from `oldest` on.
+/// Reads the newest superblock and protects its tree, and trees from `oldest` on, with the lease.
+///
+/// The superblock is read again behind the write of the lease: if it has changed, the writer may
+/// not have seen the lease in time.
 fn take_up(disk: &dyn Disk, path: &Path, lease: &Lease, oldest: u64) -> Result<Superblock> {
     let mut superblock = superblock::read(disk, path)?;
     for _ in 0..ATTEMPTS_MAX {
@@ -77,45 +83,55 @@ fn take_up(disk: &dyn Disk, path: &Path, lease: &Lease, oldest: u64) -> Result<S
         }
         superblock = again;
     }
-    let (generation, oldest) = (superblock.generation, superblock.oldest);
+    let generation = superblock.generation;
+    let oldest = superblock.oldest;
     Err(Error::StaleReader { generation, oldest })
 }
 
 impl IndexReader {
-    /// Opens an index for reading. Nothing is written but a lease; any number of readers may be there, and a writer.
+    /// Opens an index for reading, beside any number of other readers and a writer. Writes nothing
+    /// but a lease.
     ///
-    /// Where nobody can write a lease (a read-only or full file system, a directory of another user) the reader goes without one:
-    /// under a shared lock, which keeps writers away, or, if a writer is at work already, without any. The reader then gets
-    /// [`Error::StaleReader`] once the writer has used its pages again, and never a wrong entry.
+    /// Where no lease can be written (a read-only or full file system, a directory of another
+    /// user), the reader takes a shared lock, which keeps writers away. If a writer has the lock
+    /// already, the reader goes without protection: it gets [`Error::StaleReader`] once the writer
+    /// has reused its pages, and never a wrong entry.
     ///
-    /// Cost: reads the superblock and the log.
+    /// Cost: reads the superblock and the WAL.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::ConfigMismatch`], [`Error::NotAnIndex`],
-    /// [`Error::UnsupportedVersion`], [`Error::TooManyReaders`], [`Error::InvalidConfig`], [`Error::Corrupt`], [`Error::Disk`].
+    /// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::ConfigMismatch`],
+    /// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::TooManyReaders`],
+    /// [`Error::InvalidConfig`], [`Error::Corrupt`], [`Error::Disk`].
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
         let limits = config.check()?;
         let (dir, anchor) = enter(disk.as_ref(), dir)?;
         let path = existing_tree(disk.as_ref(), &dir)?;
+
+        // The lease comes before the superblock that counts: from then on the writer keeps its
+        // tree.
         let lease = Lease::take(disk.as_ref(), &dir, &dir.join(LOCK_FILE))?;
         let superblock = take_up(disk.as_ref(), &path, &lease, u64::MAX)?;
         check_sizes(&dir, &limits, &superblock)?;
         let file = disk.open(&path, OpenMode::Read, Access::Direct)?;
         let cache_bytes = limits.memory_bytes / 2;
         let pager = Pager::new(disk.clone(), file, superblock.tree, limits.sizes, cache_bytes);
-        let state = opened(tree_of(&superblock), Deltas::default(), 0);
+
+        let state = opened_state(tree_of(&superblock), UpdateBuffer::default(), 0);
         pager.is_unprotected.store(!lease.protects(), Ordering::Relaxed);
-        let log = LogReader::new(disk.clone(), &dir, superblock.tree, superblock.log_start);
+        let wal = WalReader::new(disk.clone(), &dir, superblock.tree, superblock.log_start);
         let core = Arc::new(Core::new(anchor, dir, pager, state));
+
         let mut follower = Follower {
             disk,
             lease,
             superblock,
             is_behind: true,
-            log,
+            wal,
             epochs: VecDeque::new(),
             updates: 0,
         };
+
         follower.begin(&core, limits.sizes)?;
         let reader = Self { core, limits, follower: Mutex::new(Some(follower)) };
         reader.adapt_cache()?;
@@ -132,13 +148,13 @@ impl IndexReader {
         Ok(())
     }
 
-    /// Catches up with the writer's last flush; whether anything was new.
+    /// Catches up with the writer's last flush. Returns whether anything was new.
     ///
-    /// Cost: one read if nothing is new; else what was appended to the log since, and, after a checkpoint of the
-    /// writer, one page more. Pages that are cached stay cached.
+    /// Cost: one read if nothing is new; otherwise also the frames appended since, and one page
+    /// more after a checkpoint of the writer. Cached pages stay cached.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Disk`], [`Error::Corrupt`]: what is visible is as it was.
+    /// [`Error::Closed`], [`Error::Disk`], [`Error::Corrupt`]: the visible state has not changed.
     pub fn sync(&self) -> Result<bool> {
         let mut follower = self.follower();
         let follower = follower.as_mut().ok_or(Error::Closed)?;
@@ -149,7 +165,7 @@ impl IndexReader {
         Ok(changed)
     }
 
-    /// As [`Index::find`](crate::Index::find).
+    /// Returns the value of a key, as [`Index::find`](crate::Index::find).
     ///
     /// # Errors
     /// Also [`Error::StaleReader`].
@@ -157,7 +173,7 @@ impl IndexReader {
         self.core.find(key)
     }
 
-    /// As [`Index::mem`](crate::Index::mem).
+    /// Returns whether a key is present, as [`Index::mem`](crate::Index::mem).
     ///
     /// # Errors
     /// Also [`Error::StaleReader`].
@@ -165,7 +181,7 @@ impl IndexReader {
         Ok(self.core.find(key)?.is_some())
     }
 
-    /// As [`Index::find_many`](crate::Index::find_many).
+    /// Returns the value of each key, as [`Index::find_many`](crate::Index::find_many).
     ///
     /// # Errors
     /// Also [`Error::StaleReader`].
@@ -173,7 +189,7 @@ impl IndexReader {
         self.core.find_many(keys)
     }
 
-    /// Entries, as of the last sync.
+    /// Number of entries as of the last sync.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -189,10 +205,10 @@ impl IndexReader {
         Ok(self.len()? == 0)
     }
 
-    /// All entries, ascending, as of the last sync; later ones change nothing for the cursor, whose tree is kept.
+    /// All entries as of the last sync, ascending. Later syncs do not change the cursor.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     #[expect(clippy::iter_not_returning_iterator, reason = "making one can fail")]
     pub fn iter(&self) -> Result<Cursor> {
         self.range::<&[u8]>(..)
@@ -201,7 +217,7 @@ impl IndexReader {
     /// The entries of a range, ascending.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
         Cursor::ascending(&self.core, bounds_of(&range))
     }
@@ -209,7 +225,7 @@ impl IndexReader {
     /// The entries of a range, descending.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn range_back<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
         Cursor::descending(&self.core, bounds_of(&range))
     }
@@ -217,7 +233,7 @@ impl IndexReader {
     /// The entries whose keys begin with a prefix, ascending.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn prefix(&self, prefix: &[u8]) -> Result<Cursor> {
         Cursor::ascending(&self.core, bounds_of_prefix(prefix))
     }
@@ -225,12 +241,12 @@ impl IndexReader {
     /// The entries whose keys begin with a prefix, descending.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn prefix_back(&self, prefix: &[u8]) -> Result<Cursor> {
         Cursor::descending(&self.core, bounds_of_prefix(prefix))
     }
 
-    /// What is read of the index, and what this reader has done.
+    /// Statistics of the index as this reader sees it, and of the reader's own work.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -243,7 +259,7 @@ impl IndexReader {
         Ok(stats)
     }
 
-    /// Ends the lease; the same again does nothing.
+    /// Ends the lease. A second call does nothing.
     pub fn close(&self) {
         self.core.close();
         *self.follower() = None;
@@ -251,7 +267,8 @@ impl IndexReader {
 }
 
 impl Index {
-    /// Opens an index for reading, beside a writer or on a medium that nobody can write: see [`IndexReader::open`].
+    /// Opens an index for reading, beside a writer or on a read-only medium. See
+    /// [`IndexReader::open`].
     ///
     /// # Errors
     /// Those of [`IndexReader::open`].
@@ -267,19 +284,20 @@ impl Drop for IndexReader {
 }
 
 impl Follower {
-    /// Reads the newest superblock, whose tree is kept from now on, as are those that are in use.
+    /// Takes up the newest superblock and protects its tree, and the trees still in use.
     fn take_up(&mut self, core: &Core) -> Result<()> {
+        // Cursors may still read older trees: the lease stays at the oldest of them.
         let oldest = self.epochs.front().map_or(u64::MAX, |epoch| epoch.0);
         self.superblock = take_up(self.disk.as_ref(), core.pager.path(), &self.lease, oldest)?;
         self.is_behind = true;
         Ok(())
     }
 
-    /// Takes the tree of the superblock, and all of the log above it.
+    /// Makes the newest tree visible, with all of the WAL above it.
     fn begin(&mut self, core: &Core, sizes: crate::page::leaf::Sizes) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             match self.try_begin(core, sizes) {
-                // The log was cut meanwhile, as a newer tree has it.
+                // The writer cut the WAL meanwhile: a newer tree has those updates.
                 Err(error) if is_not_found(&error) => {}
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
@@ -290,41 +308,54 @@ impl Follower {
             if self.superblock.generation == generation {
                 let durable = durable_mark(self.disk.as_ref(), &core.dir, self.superblock.tree);
                 let must_reach = durable.max(self.superblock.log_end);
-                return Err(lost(&core.dir, self.log.position(), must_reach));
+                return Err(lost(&core.dir, self.wal.position(), must_reach));
             }
         }
-        let (generation, oldest) = (self.superblock.generation, self.superblock.oldest);
+
+        let generation = self.superblock.generation;
+        let oldest = self.superblock.oldest;
         Err(Error::StaleReader { generation, oldest })
     }
 
-    /// Whether the log reached as far as the tree needs.
+    /// Tries [`begin`](Self::begin) once. Returns whether the WAL reached as far as the tree needs.
     fn try_begin(&mut self, core: &Core, sizes: crate::page::leaf::Sizes) -> Result<bool> {
         let superblock = &self.superblock;
-        let drained = read_drained(&core.pager, superblock)?;
+        let applied = read_applied(&core.pager, superblock)?;
+
         let start = superblock.log_start;
-        // Before the log is read, as a writer may go on meanwhile.
+
+        // Read before the WAL: a writer may append and sync meanwhile.
         let durable = durable_mark(self.disk.as_ref(), &core.dir, superblock.tree);
         let must_reach = durable.max(superblock.log_end);
-        self.log = LogReader::new(self.disk.clone(), &core.dir, superblock.tree, start);
-        let (mut pending, mut entries) = (Deltas::default(), superblock.entries);
-        while let Some(frame) = self.log.next_of(superblock.replaced)? {
+
+        self.wal = WalReader::new(self.disk.clone(), &core.dir, superblock.tree, start);
+        let mut pending = UpdateBuffer::default();
+        let mut entries = superblock.entries;
+        while let Some(frame) = self.wal.next_of(superblock.replaced)? {
             entries = if frame.next > superblock.log_end { frame.entries } else { entries };
-            replay(&mut pending, &frame, &drained, sizes, &core.dir)?;
+            replay(&mut pending, &frame, &applied, sizes, &core.dir)?;
         }
-        if self.log.position() < must_reach {
+
+        if self.wal.position() < must_reach {
             return Ok(false);
         }
+
         self.updates = pending.len();
         self.install(core, |state| {
             state.pending = pending;
             state.entries = entries;
         })?;
+
         Ok(true)
     }
 
-    /// Makes the tree of the superblock visible, with what `change` does to the rest, and lets go of trees that nobody uses.
+    /// Makes the tree of the superblock visible together with `change`, and lets go of trees that
+    /// nobody reads.
     fn install(&mut self, core: &Core, change: impl FnOnce(&mut State)) -> Result<()> {
         let generation = self.superblock.generation;
+        let is_older = |epoch: &Arc<Epoch>| epoch.0 <= generation;
+        debug_assert!(self.epochs.back().is_none_or(is_older), "a reader never goes back");
+
         {
             let mut state = core.state_mut();
             if self.epochs.back().is_none_or(|epoch| epoch.0 != generation) {
@@ -334,17 +365,22 @@ impl Follower {
             }
             change(&mut state);
         }
+
+        // A lease costs a write: the reader renews it only if its oldest tree has changed.
         let before = self.epochs.front().map(|epoch| epoch.0);
         while self.epochs.front().is_some_and(|epoch| Arc::strong_count(epoch) == 1) {
             self.epochs.pop_front();
         }
+
         let oldest = self.epochs.front().map_or(generation, |epoch| epoch.0);
         core.pager.stands_at.store(oldest, Ordering::Relaxed);
         self.is_behind = false;
         if before == Some(oldest) { Ok(()) } else { self.lease.renew(oldest) }
     }
 
+    /// Catches up with the writer. Returns whether anything was new.
     fn sync(&mut self, core: &Core, sizes: crate::page::leaf::Sizes) -> Result<bool> {
+        // Without a newer superblock the tree stays, and only new frames count.
         let newest = superblock::read(self.disk.as_ref(), core.pager.path())?;
         let replaced = self.superblock.replaced;
         let was_behind = self.is_behind;
@@ -352,14 +388,17 @@ impl Follower {
         if is_newer {
             self.take_up(core)?;
         }
+
+        // The updates that were read pile up above old trees: now and then the reader begins anew.
         let has_many = core.state()?.pending.len() > 2 * self.updates + UPDATES_SLACK;
         if was_behind || self.superblock.replaced != replaced || (is_newer && has_many) {
             self.begin(core, sizes)?;
             return Ok(true);
         }
+
         let frames = match self.new_frames() {
-            Ok(frames) if self.log.position() >= self.superblock.log_end => frames,
-            // The log was cut before it was read; the tree of the newest superblock has what was cut.
+            Ok(frames) if self.wal.position() >= self.superblock.log_end => frames,
+            // The writer cut the WAL before this reader read it; the newest tree has those updates.
             Err(error) if !is_not_found(&error) => {
                 self.is_behind = true;
                 return Err(error);
@@ -370,28 +409,35 @@ impl Follower {
                 return Ok(true);
             }
         };
+
         if frames.is_empty() && !is_newer {
             return Ok(false);
         }
-        // A tree that replaced another one may have other entries where the log has not grown.
-        let is_at_tree = self.log.position() == self.superblock.log_end;
+
+        // A tree that replaced another one may have other entries although the WAL has not grown.
+        let is_at_tree = self.wal.position() == self.superblock.log_end;
         let entries = is_at_tree.then_some(self.superblock.entries);
         let entries = entries.or(frames.last().map(|frame| frame.entries));
-        let everything = Drained::up_to(0);
+        let everything = Applied::up_to(0);
+
+        // A copy, so that lookups see all of the new frames or none.
         let mut pending = core.state()?.pending.clone();
         for frame in &frames {
             replay(&mut pending, frame, &everything, sizes, &core.dir)?;
         }
+
         self.install(core, |state| {
             state.pending = pending;
             state.entries = entries.unwrap_or(state.entries);
         })?;
+
         Ok(true)
     }
 
+    /// The frames appended since the last call, up to a replacement of all entries.
     fn new_frames(&mut self) -> Result<Vec<Frame>> {
         let mut frames = Vec::new();
-        while let Some(frame) = self.log.next_of(self.superblock.replaced)? {
+        while let Some(frame) = self.wal.next_of(self.superblock.replaced)? {
             frames.push(frame);
         }
         Ok(frames)

@@ -1,8 +1,9 @@
-//! Scrubbing: reading pages again that nobody has asked for, to find out in time which of them have rotted.
+//! Scrubbing: reads pages that nobody has asked for, to find rotten ones in time.
 //!
-//! Each call reads the next leaves in the order of their keys, and the nodes above them, past the cache. A page that is
-//! damaged on disk and whole in the cache is written again as it was; any other is reported with the keys that it was for.
-//! How much is read when is the caller's choice, as all background work is.
+//! Each call reads the next leaves in the order of their keys, and the nodes above them, past the
+//! cache. A page that is damaged on disk and whole in the cache is written again as it was; any
+//! other damaged page is reported with its range of keys. The caller decides how much is read when,
+//! as with all background work.
 
 use crate::page::corrupt::Problem;
 use crate::page::error::{Error, Result};
@@ -10,29 +11,33 @@ use crate::page::page::{Page, PageRef};
 use crate::tree::state::Core;
 use crate::tree::tree::{Child, Node};
 
-/// What one call of a scrub did.
+/// The result of one call of a scrub.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScrubReport {
-    /// Pages that were read.
+    /// Number of pages that were read.
     pub pages: u64,
-    /// Damaged pages that were written again from memory.
+    /// Number of damaged pages that were written again from memory.
     pub rewritten: u64,
-    /// Damaged pages that could not be.
+    /// Damaged pages that could not be written again.
     pub problems: Vec<Problem>,
-    /// Whether the last leaf was reached: the next call begins with the first.
+    /// Whether the last leaf was reached; the next call begins with the first.
     pub has_ended: bool,
 }
 
-/// Reads up to `leaves` leaves from the one for `from` on, and the nodes above; returns where to go on.
+/// Reads up to `leaves` leaves from the one for `from` on, and the nodes above them. Returns the
+/// key to go on from.
 pub(crate) fn scrub(core: &Core, from: &[u8], leaves: u64) -> Result<(ScrubReport, Vec<u8>)> {
     let mut report = ScrubReport::default();
     let tree = core.state()?.tree.clone();
     let mut from = from.to_vec();
     let mut left = leaves;
+
     while left > 0 {
         let Some(mut child) = tree.root.clone() else { break };
         let mut high: Option<Vec<u8>> = None;
+
+        // A damaged node ends the descent: the scrub goes on behind the range of the node.
         for level in (1..=tree.height).rev() {
             let Some(node) =
                 reread_node(core, &mut report, &child, level, (&from, high.as_deref()))?
@@ -45,22 +50,18 @@ pub(crate) fn scrub(core: &Core, from: &[u8], leaves: u64) -> Result<(ScrubRepor
                 child = node.child(at);
                 continue;
             }
-            let view = node.view();
-            let first = view.child_for(&from);
-            let end =
-                view.count().min(first.saturating_add(usize::try_from(left).unwrap_or(usize::MAX)));
-            for at in first..end {
-                let low = view.separator(at);
-                let own_high = node.high_of(at, high.clone());
-                reread(core, &mut report, view.child(at), 0, (&low, own_high.as_deref()))?;
-            }
+
+            let first = node.view().child_for(&from);
+            let end = reread_leaves(core, &mut report, &node, (first, left), high.as_deref())?;
             left -= (end - first) as u64;
             high = node.high_of(end - 1, high);
         }
+
         if tree.height == 0 {
             let Child::Stored(page) = child else { unreachable!("leaves are on disk") };
             reread(core, &mut report, page, 0, (&[], None))?;
         }
+
         match high {
             Some(high) => from = high,
             None => {
@@ -69,11 +70,32 @@ pub(crate) fn scrub(core: &Core, from: &[u8], leaves: u64) -> Result<(ScrubRepor
             }
         }
     }
+
     report.has_ended = tree.root.is_none();
     Ok((report, from))
 }
 
-/// A node as it is on disk; `None` if it is damaged and not in memory.
+/// Reads up to `count` leaves of a node from the disk, from child `first` on. Returns the place
+/// behind the last one.
+fn reread_leaves(
+    core: &Core,
+    report: &mut ScrubReport,
+    node: &Node,
+    (first, count): (usize, u64),
+    high: Option<&[u8]>,
+) -> Result<usize> {
+    let view = node.view();
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let end = view.count().min(first.saturating_add(count));
+    for at in first..end {
+        let low = view.separator(at);
+        let own_high = node.high_of(at, high.map(<[u8]>::to_vec));
+        reread(core, report, view.child(at), 0, (&low, own_high.as_deref()))?;
+    }
+    Ok(end)
+}
+
+/// Reads a node from the disk; `None` if it is damaged and not in memory.
 fn reread_node(
     core: &Core,
     report: &mut ScrubReport,
@@ -87,7 +109,7 @@ fn reread_node(
     }
 }
 
-/// A page as it is on disk, or as it should be.
+/// Reads a page from the disk, and writes a damaged page again if it is in memory.
 fn reread(
     core: &Core,
     report: &mut ScrubReport,
@@ -96,20 +118,24 @@ fn reread(
     (low, high): (&[u8], Option<&[u8]>),
 ) -> Result<Option<Page>> {
     report.pages += 1;
+
+    // Past the cache: the bytes on the disk count.
     let (path, what) = match core.pager.read(page, level) {
         Ok(read) => return Ok(Some(read)),
         Err(Error::Corrupt { path, what }) => (path, what),
         Err(error) => return Err(error),
     };
+
     if let Some(cached) = core.pager.cache.get(page) {
         let written = core.pager.write(&[(page.number, cached.clone())]);
-        // It may be the last whole copy.
+        // This may be the last whole copy.
         core.pager.cache.put(page.number, cached.clone());
         written?;
         core.pager.sync()?;
         report.rewritten += 1;
         return Ok(Some(cached));
     }
+
     let keys = Some((low.to_vec(), high.map(<[u8]>::to_vec)));
     report.problems.push(Problem { path, what, keys });
     Ok(None)

@@ -1,8 +1,8 @@
-//! Snapshots: an index as it was at a moment, for as long as somebody wants it.
+//! Snapshots: views of an index as of a moment, in the process of the writer.
 //!
-//! A snapshot holds a tree and the updates above it, which nobody changes: who changes an update copies it while a snapshot
-//! has it. Pages of the tree are not written again meanwhile, so a snapshot that lives long keeps the file from reusing what
-//! was changed since.
+//! A snapshot holds a tree and the buffers above it. An update of a block that a snapshot shares
+//! copies the block first. The pages of the snapshot's tree are not reused meanwhile, so a snapshot
+//! that lives long makes the file grow.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -11,7 +11,10 @@ use crate::page::error::{Error, Result};
 use crate::tree::cursor::{Cursor, bounds_of};
 use crate::tree::state::{Core, State};
 
-/// An index as it was when [`Index::snapshot`](crate::Index::snapshot) was called. Threads may share it.
+/// A view of the index as of the call of [`Index::snapshot`](crate::Index::snapshot). Threads may
+/// share it.
+///
+/// The view is not durable: it ends with the index that it was taken from.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     core: Arc<Core>,
@@ -27,26 +30,27 @@ impl Snapshot {
         if self.core.is_closed() { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// The value of a key. Cost as of [`Index::find`](crate::Index::find); waits for nobody.
+    /// Returns the value of a key. Cost as of [`Index::find`](crate::Index::find); never waits.
     ///
     /// # Errors
-    /// [`Error::Closed`] once the index is closed or dropped, as its pages are not kept then; [`Error::Disk`],
-    /// [`Error::Corrupt`].
+    /// [`Error::Closed`] once the index is closed or dropped, as its pages are not kept any longer;
+    /// [`Error::Disk`], [`Error::Corrupt`].
     pub fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.check_open()?;
         self.core.find_in(&self.state, key)
     }
 
-    /// The value of each key, in their order, as [`Index::find_many`](crate::Index::find_many).
+    /// Returns the value of each key, in the order of `keys`, as
+    /// [`Index::find_many`](crate::Index::find_many).
     ///
     /// # Errors
-    /// As [`find`](Self::find); no partial result.
+    /// Those of [`find`](Self::find); no partial result.
     pub fn find_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         self.check_open()?;
         self.core.find_many_in(&self.state, keys)
     }
 
-    /// How many entries there are. Costs nothing.
+    /// Number of entries. Costs nothing.
     pub fn len(&self) -> u64 {
         self.state.entries
     }
@@ -59,7 +63,7 @@ impl Snapshot {
     /// The entries of a range, ascending. The cursor may outlive the snapshot.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
         self.check_open()?;
         Cursor::ascending_in(&self.core, &self.state, bounds_of(&range))
@@ -68,7 +72,7 @@ impl Snapshot {
     /// The entries of a range, descending. The cursor may outlive the snapshot.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Those of [`find`](Self::find).
     pub fn range_back<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
         self.check_open()?;
         Cursor::descending_in(&self.core, &self.state, bounds_of(&range))

@@ -1,10 +1,12 @@
-//! Blocks of a buffer by the key that each begins at: copies share what neither changes.
+//! Copy-on-write blocks of a buffer, ordered by the key that each block begins at.
 //!
-//! Blocks stand on *shelves* of up to [`SHELF_BLOCKS_MAX`] of them. A copy takes one reference count; who changes a block that
-//! a copy has, too, copies that block, its shelf and the list of shelves, which takes some microseconds for a buffer of
-//! gigabytes, and the list only the first time.
+//! Blocks stand in *chunks* of up to [`CHUNK_BLOCKS_MAX`]. A copy costs one reference count. The
+//! first change of a block that a copy shares copies the block, its chunk and the list of chunks:
+//! some microseconds for a buffer of gigabytes, and the list only once.
 //!
-//! Invariants: keys ascend strictly over all shelves; no shelf is empty.
+//! Invariants: keys ascend strictly over all chunks; no chunk is empty.
+//!
+//! Rejected: a plain `BTreeMap`, which a snapshot would have to copy as a whole.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -13,23 +15,24 @@ use terrane_io::key_order::key_prefix;
 
 use crate::page::block::Block;
 
-/// A shelf is divided when it has more blocks than this.
-const SHELF_BLOCKS_MAX: usize = if cfg!(test) { 4 } else { 256 };
+/// A chunk with more blocks than this is divided.
+const CHUNK_BLOCKS_MAX: usize = if cfg!(test) { 4 } else { 256 };
 
-/// A block with the key that it begins at, whose first bytes stand here too: what is looked for is nearly always told by them.
+/// A block and the key that it begins at. The first bytes of the key decide nearly every
+/// comparison, so they stand here, too.
 #[derive(Debug, Clone, Default)]
-struct Placed {
+struct SharedBlock {
     prefix: u64,
     start: Arc<[u8]>,
     block: Arc<Block>,
 }
 
-impl Placed {
+impl SharedBlock {
     fn new(start: Arc<[u8]>, block: Block) -> Self {
         Self { prefix: key_prefix(&start), start, block: Arc::new(block) }
     }
 
-    /// How the key that it begins at stands to another, of which the first bytes are given.
+    /// Compares the key that the block begins at with another key, whose first bytes are `prefix`.
     fn compare(&self, prefix: u64, key: &[u8]) -> Ordering {
         self.prefix.cmp(&prefix).then_with(|| (*self.start).cmp(key))
     }
@@ -37,125 +40,140 @@ impl Placed {
 
 /// Blocks in order. See the [module](self).
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Shelves {
-    shelves: Arc<Vec<Arc<Vec<Placed>>>>,
+pub(crate) struct CowBlocks {
+    chunks: Arc<Vec<Arc<Vec<SharedBlock>>>>,
     blocks: usize,
 }
 
-/// Where a block stands: its shelf, and its place there.
-pub(crate) type Place = (usize, usize);
+/// Position of a block: its chunk, and its place in the chunk.
+pub(crate) type BlockPos = (usize, usize);
 
-impl Shelves {
-    /// How many blocks there are.
+impl CowBlocks {
+    /// Number of blocks.
     pub(crate) fn len(&self) -> usize {
         self.blocks
     }
 
     /// The last block that begins at `key` or before.
-    pub(crate) fn find(&self, key: &[u8]) -> Option<Place> {
+    pub(crate) fn find(&self, key: &[u8]) -> Option<BlockPos> {
         let prefix = key_prefix(key);
-        let begins_by = |placed: &Placed| placed.compare(prefix, key).is_le();
-        let shelf = self.shelves.partition_point(|shelf| shelf.first().is_some_and(begins_by));
-        let shelf = shelf.checked_sub(1)?;
-        Some((shelf, self.shelves[shelf].partition_point(begins_by) - 1))
+        let begins_by = |block: &SharedBlock| block.compare(prefix, key).is_le();
+        let chunk = self.chunks.partition_point(|chunk| chunk.first().is_some_and(begins_by));
+        let chunk = chunk.checked_sub(1)?;
+        Some((chunk, self.chunks[chunk].partition_point(begins_by) - 1))
     }
 
-    pub(crate) fn get(&self, (shelf, at): Place) -> &Block {
-        &self.shelves[shelf][at].block
+    /// The block at a position.
+    pub(crate) fn get(&self, (chunk, at): BlockPos) -> &Block {
+        &self.chunks[chunk][at].block
     }
 
-    /// A block to be changed; others that have it keep it as it is.
-    pub(crate) fn get_mut(&mut self, (shelf, at): Place) -> &mut Block {
-        let shelves = Arc::make_mut(&mut self.shelves);
-        Arc::make_mut(&mut Arc::make_mut(&mut shelves[shelf])[at].block)
+    /// The block at a position, to be changed; copies keep it as it is.
+    pub(crate) fn get_mut(&mut self, (chunk, at): BlockPos) -> &mut Block {
+        let chunks = Arc::make_mut(&mut self.chunks);
+        Arc::make_mut(&mut Arc::make_mut(&mut chunks[chunk])[at].block)
     }
 
-    /// Lets the first block begin before all keys; makes one if there is none. Returns its place.
-    pub(crate) fn begin_before_all(&mut self) -> Place {
-        let shelves = Arc::make_mut(&mut self.shelves);
-        match shelves.first_mut() {
-            Some(shelf) => {
-                let first = &mut Arc::make_mut(shelf)[0];
+    /// Lets the first block begin before all keys, and makes an empty one if there is none. Returns
+    /// its position.
+    pub(crate) fn begin_before_all(&mut self) -> BlockPos {
+        let chunks = Arc::make_mut(&mut self.chunks);
+        match chunks.first_mut() {
+            Some(chunk) => {
+                let first = &mut Arc::make_mut(chunk)[0];
                 (first.prefix, first.start) = (0, Arc::default());
             }
             None => {
-                shelves.push(Arc::new(vec![Placed::default()]));
+                chunks.push(Arc::new(vec![SharedBlock::default()]));
                 self.blocks = 1;
             }
         }
         (0, 0)
     }
 
-    /// Puts a block behind the one at a place; its key is above that one's and below the next one's.
-    pub(crate) fn insert_after(&mut self, (shelf, at): Place, start: Arc<[u8]>, block: Block) {
+    /// Puts a block behind another. The key of the new block is above those of the other block and
+    /// below the next one's.
+    pub(crate) fn insert_after(&mut self, (chunk, at): BlockPos, start: Arc<[u8]>, block: Block) {
         self.blocks += 1;
-        let shelves = Arc::make_mut(&mut self.shelves);
-        let blocks = Arc::make_mut(&mut shelves[shelf]);
-        blocks.insert(at + 1, Placed::new(start, block));
-        if blocks.len() > SHELF_BLOCKS_MAX {
-            // Ascending keys leave full shelves behind.
+        let chunks = Arc::make_mut(&mut self.chunks);
+        let blocks = Arc::make_mut(&mut chunks[chunk]);
+        debug_assert!(blocks[at].start < start, "keys ascend over the blocks");
+        blocks.insert(at + 1, SharedBlock::new(start, block));
+
+        if blocks.len() > CHUNK_BLOCKS_MAX {
+            // Ascending keys leave full chunks behind.
             let is_last = at + 2 == blocks.len();
             let upper = blocks.split_off(if is_last { at + 1 } else { blocks.len() / 2 });
-            shelves.insert(shelf + 1, Arc::new(upper));
+            chunks.insert(chunk + 1, Arc::new(upper));
         }
     }
 
-    /// Puts blocks in place of those from one place on and before another; their keys are between those of the neighbours.
-    pub(crate) fn replace(&mut self, from: Place, to: Place, by: Vec<(Arc<[u8]>, Block)>) {
-        let shelves = Arc::make_mut(&mut self.shelves);
+    /// Replaces the blocks from one position on and before another. The new keys lie between those
+    /// of the neighbours.
+    pub(crate) fn replace(&mut self, from: BlockPos, to: BlockPos, by: Vec<(Arc<[u8]>, Block)>) {
+        debug_assert!(from <= to, "positions are in order");
+        let chunks = Arc::make_mut(&mut self.chunks);
         let before: usize =
-            shelves[from.0..shelves.len().min(to.0 + 1)].iter().map(|s| s.len()).sum();
-        let mut kept: Vec<Placed> = match shelves.get(from.0) {
-            Some(shelf) => shelf[..from.1].to_vec(),
+            chunks[from.0..chunks.len().min(to.0 + 1)].iter().map(|s| s.len()).sum();
+
+        // The changed chunks are filled anew, with what stays of the first and the last.
+        let mut kept: Vec<SharedBlock> = match chunks.get(from.0) {
+            Some(chunk) => chunk[..from.1].to_vec(),
             None => Vec::new(),
         };
-        kept.extend(by.into_iter().map(|(start, block)| Placed::new(start, block)));
-        if let Some(shelf) = shelves.get(to.0) {
-            kept.extend_from_slice(&shelf[to.1..]);
+
+        kept.extend(by.into_iter().map(|(start, block)| SharedBlock::new(start, block)));
+        if let Some(chunk) = chunks.get(to.0) {
+            kept.extend_from_slice(&chunk[to.1..]);
         }
+
         let after = kept.len();
-        let end = shelves.len().min(to.0 + 1);
-        let mut rest = kept.chunks(SHELF_BLOCKS_MAX).map(|blocks| Arc::new(blocks.to_vec()));
-        shelves.splice(from.0.min(end)..end, &mut rest);
+        let end = chunks.len().min(to.0 + 1);
+        let mut rest = kept.chunks(CHUNK_BLOCKS_MAX).map(|blocks| Arc::new(blocks.to_vec()));
+        chunks.splice(from.0.min(end)..end, &mut rest);
         self.blocks = self.blocks + after - before;
     }
 
-    /// The places of the blocks that can have keys from `low` on and below `high`: from the first on, and before the second.
-    pub(crate) fn reach(&self, low: &[u8], high: Option<&[u8]>) -> (Place, Place) {
+    /// The positions of the blocks that can have keys from `low` on and below `high`: from the
+    /// first on, and before the second.
+    pub(crate) fn reach(&self, low: &[u8], high: Option<&[u8]>) -> (BlockPos, BlockPos) {
         let from = self.find(low).unwrap_or_default();
-        let end = (self.shelves.len(), 0);
+        let end = (self.chunks.len(), 0);
         let Some(high) = high else { return (from, end) };
         if high <= low {
             return (from, from);
         }
+
         let prefix = key_prefix(high);
-        let is_below = |placed: &Placed| placed.compare(prefix, high).is_lt();
-        let shelf = self.shelves.partition_point(|shelf| shelf.first().is_some_and(is_below));
-        let to = match shelf.checked_sub(1) {
-            Some(shelf) => (shelf, self.shelves[shelf].partition_point(is_below)),
+        let is_below = |block: &SharedBlock| block.compare(prefix, high).is_lt();
+        let chunk = self.chunks.partition_point(|chunk| chunk.first().is_some_and(is_below));
+        let to = match chunk.checked_sub(1) {
+            Some(chunk) => (chunk, self.chunks[chunk].partition_point(is_below)),
             None => (0, 0),
         };
+
         (from, to)
     }
 
-    /// The blocks from one place on and before another, ascending.
+    /// The blocks from one position on and before another, ascending.
     pub(crate) fn between(
         &self,
-        from: Place,
-        to: Place,
+        from: BlockPos,
+        to: BlockPos,
     ) -> impl DoubleEndedIterator<Item = (&Arc<[u8]>, &Block)> {
-        let end = self.shelves.len().min(to.0 + 1);
-        let shelves = self.shelves[from.0.min(end)..end].iter().enumerate();
-        shelves.flat_map(move |(number, shelf)| {
+        let end = self.chunks.len().min(to.0 + 1);
+
+        let chunks = self.chunks[from.0.min(end)..end].iter().enumerate();
+        chunks.flat_map(move |(number, chunk)| {
             let number = from.0 + number;
             let first = if number == from.0 { from.1 } else { 0 };
-            let last = if number == to.0 { to.1 } else { shelf.len() };
-            shelf[first.min(last)..last].iter().map(|placed| (&placed.start, placed.block.as_ref()))
+            let last = if number == to.0 { to.1 } else { chunk.len() };
+            chunk[first.min(last)..last].iter().map(|block| (&block.start, block.block.as_ref()))
         })
     }
 
     /// All blocks, ascending.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&Arc<[u8]>, &Block)> {
-        self.between((0, 0), (self.shelves.len(), 0))
+        self.between((0, 0), (self.chunks.len(), 0))
     }
 }

@@ -1,25 +1,26 @@
-//! Sorted entries in memory, packed: what leaves are made from, and what the buffer of updates consists of.
+//! Sorted entries in memory, packed: the raw material of leaves and of the buffer of updates.
 //!
-//! An entry is a key with a value, or with none: in the buffer that says that the key is removed. Entries stand back to back:
-//! length of the key (2 bytes), length of the value (2 bytes, `0xFFFF` for none), key, value.
+//! An entry is a key with a value or without. In the buffer an entry without a value removes its
+//! key. Entries stand back to back: length of the key (2 bytes), length of the value (2 bytes,
+//! `0xFFFF` for none), key, value.
 //!
-//! Invariant: keys ascend strictly; `starts[i]` is where entry `i` begins.
+//! Invariant: keys ascend strictly; `starts[i]` is the offset of entry `i`.
 
 use terrane_io::key_order::compare_keys;
 
-/// Longest key, in bytes: two entries of any sizes fit into a leaf.
+/// Longest key, in bytes. Two entries of any sizes fit into a leaf.
 pub const KEY_BYTES_MAX: usize = 512;
 
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 768;
 
-/// Stands for the length of a value where there is none.
+/// Stored length of a missing value.
 pub(crate) const REMOVED: u16 = u16::MAX;
 
 /// Bytes of an entry besides its key and value.
 pub(crate) const ENTRY_HEAD_BYTES: usize = 4;
 
-/// A key with its value, or with none.
+/// A key with its value, or without one.
 pub(crate) type EntryRef<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// Sorted entries. See the [module](self).
@@ -30,11 +31,12 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// No entries, and room for so many bytes.
+    /// An empty block with room for `bytes` bytes in `entries` entries.
     pub(crate) fn with_capacity(bytes: usize, entries: usize) -> Self {
         Self { data: Vec::with_capacity(bytes), starts: Vec::with_capacity(entries) }
     }
 
+    /// Number of entries.
     pub(crate) fn len(&self) -> usize {
         self.starts.len()
     }
@@ -50,11 +52,12 @@ impl Block {
 
     /// Bytes of the keys and values of a range of entries.
     pub(crate) fn content_bytes(&self, from: usize, to: usize) -> usize {
+        debug_assert!(from <= to && to <= self.len(), "a range of entries");
         let start_of = |at: usize| self.starts.get(at).map_or(self.data.len(), |&s| s as usize);
         start_of(to) - start_of(from) - (to - from) * ENTRY_HEAD_BYTES
     }
 
-    /// Memory that it takes.
+    /// Memory in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.data.capacity() + self.starts.capacity() * size_of::<u32>()
     }
@@ -73,9 +76,10 @@ impl Block {
         self.get(at).0
     }
 
-    /// Where `key` is, or where it would be.
+    /// The place of `key`, or the place where it would be.
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, self.len());
+        let mut low = 0;
+        let mut high = self.len();
         while low < high {
             let middle = (low + high) / 2;
             match compare_keys(self.key(middle), key) {
@@ -91,7 +95,7 @@ impl Block {
         (0..self.len()).map(|at| self.get(at))
     }
 
-    /// Appends an entry, whose key is above all others.
+    /// Appends an entry whose key is above all others.
     pub(crate) fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
         debug_assert!(self.is_empty() || self.key(self.len() - 1) < key);
         self.starts.push(self.data.len() as u32);
@@ -101,7 +105,7 @@ impl Block {
         self.data.extend_from_slice(value.unwrap_or_default());
     }
 
-    /// Puts an entry where its key belongs, in place of the one that is there.
+    /// Sets the entry of a key.
     pub(crate) fn insert(&mut self, key: &[u8], value: Option<&[u8]>) {
         let (at, old_bytes) = match self.search(key) {
             Ok(at) => (at, self.entry_bytes(at)),
@@ -111,21 +115,26 @@ impl Block {
                 (at, 0)
             }
         };
+
         let start = self.starts[at] as usize;
         let new_bytes = entry_bytes(key, value);
         self.resize_at(start, old_bytes, new_bytes);
+
+        // Entries behind this one have moved.
         for later in &mut self.starts[at + 1..] {
             *later = *later + new_bytes as u32 - old_bytes as u32;
         }
+
         let entry = &mut self.data[start..start + new_bytes];
         entry[..ENTRY_HEAD_BYTES].copy_from_slice(&head(key, value));
         entry[ENTRY_HEAD_BYTES..][..key.len()].copy_from_slice(key);
         entry[ENTRY_HEAD_BYTES + key.len()..].copy_from_slice(value.unwrap_or_default());
     }
 
-    /// Makes `new` bytes of the `old` ones at `start`.
+    /// Replaces `old` bytes at `start` by room for `new` bytes.
     fn resize_at(&mut self, start: usize, old: usize, new: usize) {
         let end = self.data.len();
+        debug_assert!(start + old <= end, "the bytes are there");
         if new > old {
             self.data.resize(end + new - old, 0);
         }
@@ -141,8 +150,9 @@ impl Block {
         self.starts.get(at + 1).map_or(self.data.len(), |&start| start as usize)
     }
 
-    /// Cuts off the entries from `at` on.
+    /// Splits the entries from `at` on off into a block of their own.
     pub(crate) fn split_off(&mut self, at: usize) -> Self {
+        debug_assert!(at <= self.len(), "a place among the entries");
         let cut = self.starts.get(at).map_or(self.data.len(), |&start| start as usize);
         let mut upper = Self::with_capacity(self.data.capacity(), self.starts.capacity());
         upper.data.extend_from_slice(&self.data[cut..]);
@@ -152,8 +162,9 @@ impl Block {
         upper
     }
 
-    /// Forgets the entries before `at`, and keeps the memory.
+    /// Removes the entries before `at`, and keeps the memory.
     pub(crate) fn forget_before(&mut self, at: usize) {
+        debug_assert!(at <= self.len(), "a place among the entries");
         let cut = self.starts.get(at).map_or(self.data.len(), |&start| start as usize);
         self.data.drain(..cut);
         self.starts.drain(..at);
@@ -164,6 +175,7 @@ impl Block {
 
     /// The entries of a range, as a block of their own.
     pub(crate) fn slice(&self, from: usize, to: usize) -> Self {
+        debug_assert!(to <= self.len(), "a range of entries");
         let mut slice = Self::with_capacity(0, to.saturating_sub(from));
         for at in from..to {
             let (key, value) = self.get(at);
@@ -172,12 +184,12 @@ impl Block {
         slice
     }
 
-    /// Appends all entries of another block, which are above all of this one.
+    /// Appends all entries of another block, which must be above all of this one.
     pub(crate) fn append(&mut self, other: &Self) {
         let base = self.data.len() as u32;
-        debug_assert!(
-            self.is_empty() || other.is_empty() || self.key(self.len() - 1) < other.key(0)
-        );
+        let ascends =
+            self.is_empty() || other.is_empty() || self.key(self.len() - 1) < other.key(0);
+        debug_assert!(ascends, "blocks are appended in order");
         self.starts.extend(other.starts.iter().map(|start| start + base));
         self.data.extend_from_slice(&other.data);
     }
@@ -188,16 +200,19 @@ pub(crate) fn entry_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     ENTRY_HEAD_BYTES + key.len() + value.map_or(0, <[u8]>::len)
 }
 
+/// The two lengths that an entry begins with.
 fn head(key: &[u8], value: Option<&[u8]>) -> [u8; ENTRY_HEAD_BYTES] {
     let [k0, k1] = (key.len() as u16).to_le_bytes();
     let [v0, v1] = value.map_or(REMOVED, |value| value.len() as u16).to_le_bytes();
     [k0, k1, v0, v1]
 }
 
-/// Entries of a tree with those of a buffer above them applied: theirs win, and removed keys are gone.
+/// Applies the entries of a buffer to those of the tree below: the buffer's entries win, and
+/// removed keys are gone.
 pub(crate) fn apply<'a>(below: &Block, above: impl Iterator<Item = EntryRef<'a>>) -> Block {
     let mut merged = Block::with_capacity(below.bytes() + 512, below.len() + 16);
     let mut at = 0;
+
     for (key, value) in above {
         while at < below.len() && below.key(at) < key {
             let (key, value) = below.get(at);
@@ -211,10 +226,12 @@ pub(crate) fn apply<'a>(below: &Block, above: impl Iterator<Item = EntryRef<'a>>
             merged.push(key, value);
         }
     }
+
     for at in at..below.len() {
         let (key, value) = below.get(at);
         merged.push(key, value);
     }
+
     merged
 }
 
@@ -230,7 +247,8 @@ mod tests {
     #[test]
     fn a_block_is_a_sorted_map() {
         for_each_seed("a_block_is_a_sorted_map", 40, |rng, _| {
-            let (mut block, mut model) = (Block::default(), BTreeMap::new());
+            let mut block = Block::default();
+            let mut model = BTreeMap::new();
             for _ in 0..300 {
                 let key = rng.below(100).to_string().into_bytes();
                 let value = (!rng.below(4).eq(&0)).then(|| vec![7; rng.below(20) as usize]);

@@ -1,4 +1,5 @@
-//! Errors of the index, grouped by what the caller does next. After an error the index is as it was before the call.
+//! Errors of the index, one per reaction of the caller. After an error the index is as it was
+//! before the call.
 
 use std::path::PathBuf;
 
@@ -16,8 +17,8 @@ pub enum Error {
     /// A call on the disk failed. The index is as it was before the call; reads go on.
     #[error(transparent)]
     Disk(#[from] terrane_io::Error),
-    /// Bytes read back are not bytes that this program wrote. Other keys still work; `terrane verify --repair`
-    /// rebuilds what can be rebuilt.
+    /// Stored bytes are damaged. Other keys still work; `terrane verify --repair` rebuilds all that
+    /// can be rebuilt.
     #[error("{}: {what}", .path.display())]
     Corrupt {
         /// The damaged file.
@@ -25,32 +26,33 @@ pub enum Error {
         /// The place and the rule.
         what: Corrupt,
     },
-    /// An earlier sync failed, so what is on disk is unknown. Reads go on; close the index and open it anew.
+    /// An earlier sync failed, so the state on disk is unknown. Reads go on; close the index and
+    /// open it again.
     #[error("an earlier fsync of {} failed; close the index and open it anew", .path.display())]
     Poisoned {
-        /// What was to be synced.
+        /// The file that could not be synced.
         path: PathBuf,
     },
-    /// The directory holds an index already.
+    /// The directory already holds an index.
     #[error("{} holds an index already; open it, or choose an empty directory", .path.display())]
     AlreadyExists {
         /// The directory.
         path: PathBuf,
     },
-    /// The index has entries, and the call is for one without.
+    /// The index has entries, and the call needs an empty one.
     #[error("{} has entries; clear it first, or build another one", .path.display())]
     NotEmpty {
         /// The directory.
         path: PathBuf,
     },
-    /// There is no index.
+    /// The directory holds no index.
     #[error("{} holds no index; create one first", .path.display())]
     NotFound {
         /// The directory.
         path: PathBuf,
     },
-    /// A directory has the log of an index, but the tree file is missing. Nothing was changed. A repair can rebuild what
-    /// the log has.
+    /// The directory has the WAL of an index, but no tree file. Nothing was changed. A repair can
+    /// rebuild all updates that the WAL has.
     #[error(
         "{} holds no `tree` file, but {} is of an index: put the file back, or run `terrane verify --repair --accept-loss {}` \
         to rebuild what the log has",
@@ -59,18 +61,18 @@ pub enum Error {
     TreeMissing {
         /// The directory.
         path: PathBuf,
-        /// What tells of the index.
+        /// The file that tells of the index.
         trace: PathBuf,
     },
-    /// Something that is not of an index has a name that a new index needs. Nothing was changed.
-    #[error("{} is not of a B+tree, and in the way of a new one in {}; choose an empty directory", .found.display(), .path.display())]
+    /// A foreign file or directory has a name that a new index needs. Nothing was changed.
+    #[error("{} does not belong to a B+tree, and is in the way of a new one in {}; choose an empty directory", .found.display(), .path.display())]
     DirectoryInUse {
         /// The directory.
         path: PathBuf,
-        /// What is in the way.
+        /// The file or directory in the way.
         found: PathBuf,
     },
-    /// Another handle writes to the index; a reader can be opened beside it.
+    /// Another handle writes to the index; readers can be opened beside it.
     #[error(
         "{} is being written to by another{}; open it for reading",
         .path.display(),
@@ -79,16 +81,17 @@ pub enum Error {
     Locked {
         /// The directory.
         path: PathBuf,
-        /// The process that holds it, where the system tells.
+        /// The process that holds the lock, if the system tells.
         pid: Option<u32>,
     },
-    /// A file is none of ours. Nothing was changed in it.
-    #[error("{} is no B+tree of Terrane", .path.display())]
+    /// The file is not a tree file of Terrane. Nothing was changed in it.
+    #[error("{} is not a Terrane B+tree", .path.display())]
     NotAnIndex {
         /// The file.
         path: PathBuf,
     },
-    /// A file is of a format version that this program does not read. Use the program that wrote it.
+    /// The file has a format version that this program does not read. Use the program that wrote
+    /// it.
     #[error("{}: format version {found}; this program reads {newest}", .path.display())]
     UnsupportedVersion {
         /// The file.
@@ -98,35 +101,36 @@ pub enum Error {
         /// The version that this program reads and writes.
         newest: u32,
     },
-    /// The index has keys or values of another size. Open it with its own.
+    /// The index has keys or values of another size. Open it with its own sizes.
     #[error("{}: {option} is {stored} there, not {given}", .path.display())]
     ConfigMismatch {
         /// The directory.
         path: PathBuf,
         /// `key_bytes` or `value_bytes`.
         option: &'static str,
-        /// What is recorded.
+        /// The recorded size.
         stored: String,
-        /// What was asked for.
+        /// The size in the configuration.
         given: String,
     },
-    /// The handle was closed before.
+    /// The handle has been closed.
     #[error("the index is closed")]
     Closed,
-    /// A call that changes something, on a reader. The process that writes can do it.
+    /// The call changes something, and the index is open for reading. Call it in the process that
+    /// writes.
     #[error("the index is open for reading only")]
     ReadOnly,
-    /// A reader stayed behind for so long that its pages were written again. Call `sync` and go on.
+    /// The reader fell so far behind that its pages were reused. Call `sync` and go on.
     #[error(
         "the reader stands at generation {generation}, and the oldest that can be read is {oldest}; call sync"
     )]
     StaleReader {
-        /// What the reader had.
+        /// The generation of the reader.
         generation: u64,
-        /// What there is.
+        /// The oldest generation that can be read.
         oldest: u64,
     },
-    /// So many readers have the index open already.
+    /// Too many readers have the index open.
     #[error("{} has {limit} readers already; close some of them first", .path.display())]
     TooManyReaders {
         /// The directory.
@@ -134,39 +138,40 @@ pub enum Error {
         /// The limit.
         limit: u32,
     },
-    /// A key has not the size that it must have. Nothing was changed.
+    /// The key has a length that this index does not allow. Nothing was changed.
     #[error("a key of {bytes} bytes; {allowed}")]
     KeySize {
         /// Its length.
         bytes: usize,
-        /// What is allowed.
+        /// The allowed length.
         allowed: String,
     },
-    /// A value has not the size that it must have. Nothing was changed.
+    /// The value has a length that this index does not allow. Nothing was changed.
     #[error("a value of {bytes} bytes; {allowed}")]
     ValueSize {
         /// Its length.
         bytes: usize,
-        /// What is allowed.
+        /// The allowed length.
         allowed: String,
     },
-    /// The updates of one call take more than the configuration allows. Nothing was changed.
+    /// The updates of one call take more room than the configuration allows. Nothing was changed.
     #[error(
         "updates of {bytes} bytes in one call; the limit is {limit}: divide them among several"
     )]
     BatchTooLarge {
-        /// What they take.
+        /// Bytes of the updates.
         bytes: usize,
         /// The limit.
         limit: usize,
     },
-    /// The function to be called before a flush failed, so nothing was flushed. The updates are still there; flush again.
+    /// The function that a flush calls failed, so nothing was flushed. The updates are still there;
+    /// flush again.
     #[error("the flush was refused: {reason}")]
     FlushRefused {
-        /// What the function said.
+        /// The message of the function.
         reason: String,
     },
-    /// The file would need more than 2^32 pages.
+    /// The tree file would need more than 2^32 pages.
     #[error("{} is full: a tree has at most 2^32 pages", .path.display())]
     Full {
         /// The file.
@@ -178,7 +183,8 @@ pub enum Error {
         /// Number of the record, counted from 0.
         position: u64,
     },
-    /// Two records of the input have one key, and that was ruled out. Nothing was built.
+    /// Two records of the input have the same key, and the options do not allow that. Nothing was
+    /// built.
     #[error(
         "record {position} of the input has the key of another; remove duplicates or let the last one win"
     )]
@@ -191,21 +197,21 @@ pub enum Error {
     TruncatedInput {
         /// Number of the record, counted from 0.
         position: u64,
-        /// Bytes that are there.
+        /// Bytes of that record that are there.
         bytes: u64,
     },
-    /// The disk cannot hold what a sort or a build needs. Nothing was changed.
+    /// The disk cannot hold the files of a sort or a build. Nothing was changed.
     #[error("{} has {free_bytes} bytes free; {needed_bytes} are needed", .path.display())]
     NoSpace {
         /// The directory.
         path: PathBuf,
-        /// What is free.
+        /// Free bytes of the disk.
         free_bytes: u64,
-        /// What is needed.
+        /// Needed bytes.
         needed_bytes: u64,
     },
-    /// The disk is full, and the reserve of the index is in use. Nothing was changed. Removals and compaction go on; insertions
-    /// do once the disk has room for the reserve again.
+    /// The disk is full, and the reserve of the index is in use. Nothing was changed. Removals and
+    /// compaction go on; insertions go on once the disk has room for the whole reserve again.
     #[error(
         "no space left for {}: its reserve of {reserve_bytes} bytes is in use; remove entries, run `terrane compact --store {}`, \
         or make room on the disk",
@@ -214,18 +220,18 @@ pub enum Error {
     OutOfSpace {
         /// The directory.
         path: PathBuf,
-        /// What the disk must have free.
+        /// Bytes that the disk must have free.
         reserve_bytes: u64,
-        /// The error of the disk that this is.
+        /// The error of the disk.
         source: terrane_io::Error,
     },
-    /// Reading an input stream failed.
+    /// Reading the input stream failed.
     #[error("reading the input failed: {reason}")]
     Input {
-        /// What the system says.
+        /// The message of the system.
         reason: String,
     },
-    /// A record of the input has a key or a value that no index takes.
+    /// A record of the input has a key or a value that is too long for any index.
     #[error(
         "record {position} of the input is too large: {key_bytes} bytes of key, {value_bytes} of value"
     )]
@@ -244,13 +250,13 @@ pub enum Error {
         option: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed range.
         allowed: &'static str,
     },
 }
 
 impl Error {
-    /// What the error means, whichever call it came from.
+    /// The kind of the error, whichever call it came from.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -283,12 +289,17 @@ impl Error {
         }
     }
 
+    /// The error of a key that is not above the one before it.
+    pub(crate) fn not_ascending(is_equal: bool, position: u64) -> Self {
+        if is_equal { Self::DuplicateKey { position } } else { Self::NotSorted { position } }
+    }
+
     /// Whether the disk has no room.
     pub(crate) fn is_no_space(&self) -> bool {
         self.kind() == ErrorKind::NoSpace
     }
 
-    /// What reading an input stream gave. A stream on a disk gives the error of the disk.
+    /// The error of an input stream. A stream on a disk gives the error of the disk.
     pub(crate) fn input(error: std::io::Error) -> Self {
         match error.downcast::<terrane_io::Error>() {
             Ok(error) => Self::Disk(error),
@@ -297,7 +308,7 @@ impl Error {
     }
 }
 
-/// The same result, unless the disk has no room: then the caller goes on without.
+/// Turns a lack of room into success: then the caller goes on without.
 pub(crate) fn unless_no_space(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.is_no_space() => {

@@ -1,10 +1,14 @@
 //! Inner nodes: the pages that lead from keys to leaves.
 //!
-//! Separators stand without the prefix that all but the first have; see `docs/format/btree.md`.
+//! Separators are stored without the prefix that all but the first share; see
+//! `docs/format/btree.md`. Child `i` holds the keys from separator `i` on and below separator `i +
+//! 1`.
 //!
-//! Child `i` holds the keys from separator `i` on and below separator `i + 1`. Invariants: separators ascend strictly; each is
-//! the low fence of the leaf that it leads to, made of keys on both sides of it when these leaves were cut, and goes
-//! up unchanged when a node is divided: none is ever shortened between two separators.
+//! Invariants: separators ascend strictly. Each separator is the low fence of the leaf that it
+//! leads to. It was made of the keys on both sides when these leaves were cut, and goes up
+//! unchanged when a node is divided.
+//!
+//! Rejected: separators cut again between nodes (`IN` between `I` and `INT` loses `INDEX`).
 
 use terrane_io::key_order::compare_keys;
 
@@ -14,10 +18,10 @@ use crate::page::page::{
     BODY_OFFSET, PAGE_SIZE, Page, PageRef, SUPERBLOCKS, common_prefix, u16_at, u32_at,
 };
 
-/// Where the children begin.
+/// Offset of the children.
 pub(crate) const CHILDREN_OFFSET: usize = 40;
 
-/// Bytes of a child.
+/// Bytes of the reference of a child.
 pub(crate) const CHILD_BYTES: usize = 8;
 
 /// An inner node whose offsets have been checked; reading from it cannot fail.
@@ -28,16 +32,17 @@ pub(crate) struct Inner<'a> {
     ends_at: usize,
     low: &'a [u8],
     prefix: &'a [u8],
-    /// Where the first separator without its prefix begins.
+    /// Offset of the first separator that is stored without its prefix.
     separators_at: usize,
 }
 
 impl<'a> Inner<'a> {
-    /// Reads a node that was checked or made by this program.
+    /// Reads a node that was checked, or that this program made.
     pub(crate) fn of(page: &'a Page) -> Self {
         Self::parse(page.bytes()).expect("a page in memory has been checked")
     }
 
+    /// Finds the parts of a node; `None` if one lies outside of its page.
     fn parse(bytes: &'a [u8; PAGE_SIZE]) -> Option<Self> {
         let count = usize::from(u16_at(bytes, 6));
         let [low_len, prefix_len] = [32, 34].map(|at| usize::from(u16_at(bytes, at)));
@@ -55,13 +60,14 @@ impl<'a> Inner<'a> {
         })
     }
 
-    /// Checks that all of a node lies in its page.
+    /// Checks that a node lies within its page, and that its separators and children make sense.
     ///
     /// # Errors
-    /// [`Corrupt`] with the rule that is broken.
+    /// [`Corrupt`] with the broken rule.
     pub(crate) fn check(bytes: &[u8; PAGE_SIZE]) -> Result<(), Corrupt> {
         let node = Inner::parse(bytes).ok_or(Corrupt::rule("low_len", 0, 0))?;
         let mut start = node.separators_at;
+
         for at in 1..node.count {
             let end = node.end_of(at);
             if end < start || end > PAGE_SIZE {
@@ -77,10 +83,11 @@ impl<'a> Inner<'a> {
             }
             start = end;
         }
+
         node.check_order()
     }
 
-    /// Checks that separators ascend, and that children are pages.
+    /// Checks that separators ascend, and that children are not superblocks.
     ///
     /// Cost: a comparison for each child.
     fn check_order(&self) -> Result<(), Corrupt> {
@@ -97,15 +104,17 @@ impl<'a> Inner<'a> {
         }
     }
 
+    /// Offset of the end of separator `at`.
     fn end_of(&self, at: usize) -> usize {
         usize::from(u16_at(self.bytes, self.ends_at + 2 * (at - 1)))
     }
 
+    /// Number of children.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Separator `at`, without the prefix if it is not the first.
+    /// Separator `at`, without the prefix if it is not the first one.
     fn suffix(&self, at: usize) -> &'a [u8] {
         let start = if at == 1 { self.separators_at } else { self.end_of(at - 1) };
         &self.bytes[start..self.end_of(at)]
@@ -116,18 +125,20 @@ impl<'a> Inner<'a> {
         if at == 0 { self.low.to_vec() } else { [self.prefix, self.suffix(at)].concat() }
     }
 
-    /// What stands for child `at` on disk.
+    /// The stored reference of child `at`, which has no meaning if the child is fresh.
     pub(crate) fn child(&self, at: usize) -> PageRef {
         let at = CHILDREN_OFFSET + CHILD_BYTES * at;
         PageRef { number: u32_at(self.bytes, at), crc: u32_at(self.bytes, at + 4) }
     }
 
-    /// The child that is for `key`: the last whose separator is not above it, or the first.
+    /// The child for `key`: the last one whose separator is not above `key`, or the first one.
     pub(crate) fn child_for(&self, key: &[u8]) -> usize {
         let Some(suffix) = key.strip_prefix(self.prefix) else {
             return if key < self.prefix { 0 } else { self.count - 1 };
         };
-        let (mut low, mut high) = (1, self.count);
+
+        let mut low = 1;
+        let mut high = self.count;
         while low < high {
             let middle = (low + high) / 2;
             if compare_keys(self.suffix(middle), suffix).is_le() {
@@ -136,6 +147,7 @@ impl<'a> Inner<'a> {
                 high = middle;
             }
         }
+
         low - 1
     }
 
@@ -145,7 +157,7 @@ impl<'a> Inner<'a> {
     }
 }
 
-/// What all separators but the first begin with, if they ascend.
+/// Length of the common prefix of all separators but the first, which ascend.
 fn prefix_len(lows: &[&[u8]]) -> usize {
     match lows {
         [_, first, .., last] => common_prefix(first, last),
@@ -154,15 +166,17 @@ fn prefix_len(lows: &[&[u8]]) -> usize {
     }
 }
 
-/// Bytes of a node with these separators, whose lengths sum up to `sum`.
+/// Bytes of a node with these separators, whose lengths add up to `sum`.
 pub(crate) fn node_bytes(lows: &[&[u8]], sum: usize) -> usize {
-    let (count, prefix) = (lows.len(), prefix_len(lows));
+    let count = lows.len();
+    let prefix = prefix_len(lows);
     let low = lows[0].len();
     CHILDREN_OFFSET + CHILD_BYTES * count + 2 * (count - 1) + low + prefix + (sum - low)
         - (count - 1) * prefix
 }
 
-/// How many children, given by their separators, a node has that is filled up to so many bytes: two at least.
+/// Number of children, given by their separators, of a node that is filled up to `fill` bytes; at
+/// least two.
 pub(crate) fn most_children(lows: &[&[u8]], fill: usize) -> usize {
     let mut sum = 0;
     let fits = |at: &usize| {
@@ -172,18 +186,21 @@ pub(crate) fn most_children(lows: &[&[u8]], fill: usize) -> usize {
     (0..lows.len()).take_while(fits).count()
 }
 
-/// Divides children, given by their separators, among as few nodes as hold them, as evenly as their sizes allow; returns
-/// where each node ends.
+/// Divides children, given by their separators, among as few nodes as hold them, as evenly as their
+/// sizes allow. Returns the end of each node.
 pub(crate) fn divide(lows: &[&[u8]]) -> Vec<usize> {
     let mut sums = Vec::with_capacity(lows.len() + 1);
     sums.push(0_usize);
     for low in lows {
         sums.push(sums[sums.len() - 1] + low.len());
     }
+
+    // The least number of nodes may not do: each node has a prefix of its own.
     let whole = node_bytes(lows, sums[lows.len()]);
     for parts in whole.div_ceil(PAGE_SIZE).max(1)..=lows.len() {
-        // Each child weighs what it takes besides the prefix of its node, which is not known before.
+        // The weight of a child leaves out the prefix of its node, which is not known yet.
         let weigh = |at: usize| sums[at] + at * (CHILD_BYTES + 2);
+
         let mut ends = Vec::with_capacity(parts);
         let mut from = 0;
         for part in 1..=parts {
@@ -198,21 +215,27 @@ pub(crate) fn divide(lows: &[&[u8]]) -> Vec<usize> {
             ends.push(to);
             from = to;
         }
+
         if ends.last() == Some(&lows.len()) {
             return ends;
         }
     }
+
     unreachable!("a child fits into a node of its own")
 }
 
-/// Writes the body of a node into a page of zeros; its children, with their separators, fit.
+/// Writes the body of a node into a page of zeros, into which its children and separators must fit.
 pub(crate) fn write(bytes: &mut [u8], lows: &[&[u8]], children: impl Iterator<Item = PageRef>) {
+    assert!(!lows.is_empty(), "a node has a child");
     let prefix_len = prefix_len(lows);
     bytes[BODY_OFFSET..][..2].copy_from_slice(&(lows[0].len() as u16).to_le_bytes());
     bytes[BODY_OFFSET + 2..][..2].copy_from_slice(&(prefix_len as u16).to_le_bytes());
+
     for (at, child) in children.enumerate() {
         set_child(bytes, at, child);
     }
+
+    debug_assert!(lows.is_sorted(), "separators ascend");
     let ends_at = CHILDREN_OFFSET + CHILD_BYTES * lows.len();
     let mut end = ends_at + 2 * (lows.len() - 1);
     let mut put = |bytes: &mut [u8], what: &[u8]| {
@@ -220,6 +243,7 @@ pub(crate) fn write(bytes: &mut [u8], lows: &[&[u8]], children: impl Iterator<It
         end += what.len();
         end
     };
+
     put(bytes, lows[0]);
     put(bytes, lows.get(1).map_or(&[], |low| &low[..prefix_len]));
     for (at, low) in lows.iter().enumerate().skip(1) {
@@ -228,7 +252,7 @@ pub(crate) fn write(bytes: &mut [u8], lows: &[&[u8]], children: impl Iterator<It
     }
 }
 
-/// Writes what stands for a child.
+/// Writes the reference of a child.
 pub(crate) fn set_child(bytes: &mut [u8], at: usize, child: PageRef) {
     let place = &mut bytes[CHILDREN_OFFSET + CHILD_BYTES * at..][..CHILD_BYTES];
     place[..4].copy_from_slice(&child.number.to_le_bytes());
@@ -262,7 +286,8 @@ mod tests {
                 let child = |at: usize| PageRef { number: at as u32 + 2, crc: at as u32 * 3 };
                 write(&mut bytes, own, (from..to).map(child));
                 let count = own.len() as u16;
-                let (tree, number) = (1, 1);
+                let tree = 1;
+                let number = 1;
                 let header = Header {
                     kind: Kind::Inner,
                     level: 1,

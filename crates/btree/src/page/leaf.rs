@@ -1,9 +1,10 @@
 //! Leaves: the pages that hold the entries.
 //!
-//! Entries stand in the order of their keys, without the prefix that both fences have; see `docs/format/btree.md`.
+//! Entries are stored in the order of their keys, without the prefix that both fences share; see
+//! `docs/format/btree.md`.
 //!
-//! Invariants: keys ascend strictly and lie between the fences; the fences of neighbours are equal, so leaves alone say
-//! what the whole tree was. Fences are cut as short as the *keys* on both sides of them allow.
+//! Invariants: keys ascend strictly and lie between the fences. The fences of neighbours are equal,
+//! so the leaves alone tell the whole tree. Fences are as short as the *keys* on both sides allow.
 
 use terrane_io::key_order::compare_keys;
 
@@ -11,13 +12,13 @@ use crate::page::block::{Block, EntryRef, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::page::corrupt::Corrupt;
 use crate::page::page::{BODY_OFFSET, PAGE_SIZE, Page, common_prefix, u16_at};
 
-/// Where the fences begin.
+/// Offset of the fences.
 pub(crate) const FENCES_OFFSET: usize = 44;
 
-/// Stands for a high fence that is not there, and for a size that is not fixed.
+/// Stored length of a missing high fence, and stored size if sizes vary.
 pub(crate) const NONE: u16 = u16::MAX;
 
-/// Which of the sizes are fixed.
+/// The sizes of keys and values, where they are fixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) key: Option<u16>,
@@ -29,7 +30,7 @@ impl Sizes {
         self.key.is_some() && self.value.is_some()
     }
 
-    /// Bytes that an entry takes besides its key and value.
+    /// Bytes of an entry besides its key and value.
     pub(crate) fn overhead(self) -> usize {
         match (self.key, self.value) {
             (Some(_), Some(_)) => 0,
@@ -39,7 +40,7 @@ impl Sizes {
     }
 }
 
-/// The keys that a page is for: from `low` on, and below `high` if there is one.
+/// The range of keys of a page: from `low` on, and below `high` if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fences<'a> {
     pub(crate) low: &'a [u8],
@@ -49,11 +50,12 @@ pub(crate) struct Fences<'a> {
 impl<'a> Fences<'a> {
     pub(crate) const ALL: Self = Self { low: &[], high: None };
 
+    /// Whether a key lies between the fences.
     pub(crate) fn contain(&self, key: &[u8]) -> bool {
         self.low <= key && self.high.is_none_or(|high| key < high)
     }
 
-    /// What all keys between them begin with.
+    /// The common prefix of all keys between the fences.
     fn prefix(&self) -> &'a [u8] {
         &self.low[..self.high.map_or(0, |high| common_prefix(self.low, high))]
     }
@@ -63,9 +65,9 @@ impl<'a> Fences<'a> {
     }
 }
 
-/// The shortest key above `below` that is not above `key`, which is above it.
+/// The shortest key above `below` that is not above `key`.
 pub(crate) fn separator<'a>(below: &[u8], key: &'a [u8]) -> &'a [u8] {
-    debug_assert!(below < key);
+    debug_assert!(below < key, "there is a separator only between keys that ascend");
     &key[..=common_prefix(below, key)]
 }
 
@@ -81,33 +83,36 @@ pub(crate) struct Leaf<'a> {
 }
 
 impl<'a> Leaf<'a> {
-    /// Reads a leaf that was checked or made by this program.
+    /// Reads a leaf that was checked, or that this program made.
     pub(crate) fn of(page: &'a Page) -> Self {
         let bytes = page.bytes();
         Self::parse(bytes, page.count()).expect("a page in memory has been checked")
     }
 
-    /// The sizes that a leaf says its tree has.
+    /// The sizes of its tree that a leaf records.
     pub(crate) fn stored_sizes(bytes: &[u8; PAGE_SIZE]) -> Sizes {
         let fixed = |at| Some(u16_at(bytes, at)).filter(|&size| size != NONE);
         Sizes { key: fixed(38), value: fixed(40) }
     }
 
-    /// Reads a leaf that has been checked.
+    /// Reads the bytes of a leaf that was checked.
     pub(crate) fn of_bytes(bytes: &'a [u8; PAGE_SIZE]) -> Self {
         Self::parse(bytes, usize::from(u16_at(bytes, 6))).expect("a leaf that was checked")
     }
 
+    /// Finds the parts of a leaf; `None` if one lies outside of its page.
     fn parse(bytes: &'a [u8; PAGE_SIZE], count: usize) -> Option<Self> {
         let [low_len, high_len, prefix_len] = [32, 34, 36].map(|at| usize::from(u16_at(bytes, at)));
         let sizes = Self::stored_sizes(bytes);
         let low = bytes.get(FENCES_OFFSET..FENCES_OFFSET + low_len)?;
         let low_end = FENCES_OFFSET + low_len;
+
         let (high, entries_at) = if high_len == usize::from(NONE) {
             (None, low_end)
         } else {
             (Some(bytes.get(low_end..low_end + high_len)?), low_end + high_len)
         };
+
         let fences = Fences { low, high };
         let prefix = fences.prefix();
         (prefix.len() == prefix_len).then_some(Self {
@@ -120,30 +125,34 @@ impl<'a> Leaf<'a> {
         })
     }
 
-    /// Checks that all of a leaf lies in its page, and that its keys ascend between its fences.
+    /// Checks that a leaf lies within its page, and that its keys ascend between its fences.
     ///
     /// # Errors
-    /// [`Corrupt`] with the rule that is broken.
+    /// [`Corrupt`] with the broken rule.
     pub(crate) fn check(bytes: &'a [u8; PAGE_SIZE], sizes: Sizes) -> Result<(), Corrupt> {
         Self::check_layout(bytes, sizes)?;
         Self::of_bytes(bytes).check_order()
     }
 
-    /// Checks that all of a leaf lies in its page.
+    /// Checks that a leaf lies within its page.
     fn check_layout(bytes: &[u8; PAGE_SIZE], sizes: Sizes) -> Result<(), Corrupt> {
         let broken = |rule| Corrupt::rule(rule, 0, 0);
         let count = usize::from(u16_at(bytes, 6));
         let leaf = Leaf::parse(bytes, count).ok_or_else(|| broken("fences"))?;
+
         let [key, value] = [sizes.key, sizes.value].map(|size| size.map(usize::from));
         let is_too_large = key.is_some_and(|bytes| !(1..=KEY_BYTES_MAX).contains(&bytes))
             || value.is_some_and(|bytes| bytes > VALUE_BYTES_MAX);
         if leaf.sizes != sizes || is_too_large {
             return Err(broken("sizes"));
         }
+
         let Fences { low, high } = leaf.fences;
         if low.len().max(high.map_or(0, <[u8]>::len)) > KEY_BYTES_MAX {
             return Err(broken("length of a fence"));
         }
+
+        // With fixed sizes the ends of entries are not stored: the count alone gives them.
         if let (Some(key), Some(value)) = (sizes.key, sizes.value) {
             let each = (usize::from(key).checked_sub(leaf.prefix.len()))
                 .ok_or_else(|| broken("prefix_len"))?
@@ -151,23 +160,32 @@ impl<'a> Leaf<'a> {
             let end = leaf.entries_at + count * each;
             return if end <= PAGE_SIZE { Ok(()) } else { Err(broken("entries")) };
         }
-        let mut start = leaf.entries_at + 2 * count;
+
+        leaf.check_entries()
+    }
+
+    /// Checks that entries of varying sizes lie within the page, one behind the other.
+    fn check_entries(&self) -> Result<(), Corrupt> {
+        let broken = |rule| Corrupt::rule(rule, 0, 0);
+        let head = if self.sizes.key.is_some() { 0 } else { 2 };
+        let mut start = self.entries_at + 2 * self.count;
         if start > PAGE_SIZE {
             return Err(broken("ends"));
         }
-        for at in 0..count {
-            let end = usize::from(u16_at(bytes, leaf.entries_at + 2 * at));
-            let head = if sizes.key.is_some() { 0 } else { 2 };
+
+        for at in 0..self.count {
+            let end = usize::from(u16_at(self.bytes, self.entries_at + 2 * at));
             if end > PAGE_SIZE || end < start + head {
                 return Err(broken("ends"));
             }
-            let suffix = match sizes.key {
-                Some(key) => usize::from(key).checked_sub(leaf.prefix.len()),
-                None => Some(usize::from(u16_at(bytes, start))),
+
+            let suffix = match self.sizes.key {
+                Some(key) => usize::from(key).checked_sub(self.prefix.len()),
+                None => Some(usize::from(u16_at(self.bytes, start))),
             };
             let rest = suffix.and_then(|suffix| (end - start - head).checked_sub(suffix));
-            let key_bytes = suffix.map_or(0, |suffix| suffix + leaf.prefix.len());
-            match (rest, sizes.value) {
+            let key_bytes = suffix.map_or(0, |suffix| suffix + self.prefix.len());
+            match (rest, self.sizes.value) {
                 (Some(rest), Some(value)) if rest == usize::from(value) => {}
                 (Some(rest), None) if rest <= VALUE_BYTES_MAX => {}
                 _ => return Err(broken("entry")),
@@ -177,10 +195,12 @@ impl<'a> Leaf<'a> {
             }
             start = end;
         }
+
         Ok(())
     }
 
-    /// Checks that keys ascend and lie between the fences. Keys are compared without what all of them begin with.
+    /// Checks that keys ascend and lie between the fences, comparing keys without their common
+    /// prefix.
     ///
     /// Cost: a comparison for each entry.
     fn check_order(&self) -> Result<(), Corrupt> {
@@ -188,17 +208,19 @@ impl<'a> Leaf<'a> {
         if high.is_some_and(|high| high <= low) {
             return Err(Corrupt::rule("fences ascend", 0, 0));
         }
+
         let prefix_len = self.prefix.len();
         let mut previous = &low[prefix_len..];
         let mut ascends = |at: usize, suffix: &'a [u8]| {
             let order = compare_keys(previous, suffix);
             previous = suffix;
-            // The first key may be the low fence.
+            // The first key may be equal to the low fence.
             if order.is_gt() || (order.is_eq() && at > 0) {
                 return Err(Corrupt::rule("keys ascend", at as u64, at as u64));
             }
             Ok(())
         };
+
         match (self.sizes.key, self.sizes.value) {
             // Entries of one size are walked without looking each of them up.
             (Some(key), Some(value)) if usize::from(key) > prefix_len => {
@@ -211,6 +233,7 @@ impl<'a> Leaf<'a> {
             }
             _ => (0..self.count).try_for_each(|at| ascends(at, self.entry(at).0))?,
         }
+
         match high {
             Some(high) if self.count > 0 && previous >= &high[prefix_len..] => {
                 let last = self.count as u64 - 1;
@@ -228,15 +251,16 @@ impl<'a> Leaf<'a> {
         self.fences
     }
 
-    /// Key without the prefix, and value, of entry `at`.
+    /// The key without the prefix, and the value, of entry `at`.
     fn entry(&self, at: usize) -> (&'a [u8], &'a [u8]) {
-        debug_assert!(at < self.count);
+        debug_assert!(at < self.count, "an entry of this leaf");
         let prefix_len = self.prefix.len();
         if let (Some(key), Some(value)) = (self.sizes.key, self.sizes.value) {
             let suffix = usize::from(key) - prefix_len;
             let each = suffix + usize::from(value);
             return self.bytes[self.entries_at + at * each..][..each].split_at(suffix);
         }
+
         let end_of = |at: usize| usize::from(u16_at(self.bytes, self.entries_at + 2 * at));
         let start = if at == 0 { self.entries_at + 2 * self.count } else { end_of(at - 1) };
         let entry = &self.bytes[start..end_of(at)];
@@ -252,7 +276,7 @@ impl<'a> Leaf<'a> {
         [self.prefix, self.entry(at).0].concat()
     }
 
-    /// Writes the whole key of entry `at` over `key`; returns the value.
+    /// Writes the whole key of entry `at` over `key`. Returns the value.
     pub(crate) fn read(&self, at: usize, key: &mut Vec<u8>) -> &'a [u8] {
         let (suffix, value) = self.entry(at);
         key.clear();
@@ -261,12 +285,14 @@ impl<'a> Leaf<'a> {
         value
     }
 
-    /// Where `key` is, or where it would be.
+    /// The place of `key`, or the place where it would be.
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
         let Some(suffix) = key.strip_prefix(self.prefix) else {
             return Err(if key < self.prefix { 0 } else { self.count });
         };
-        let (mut low, mut high) = (0, self.count);
+
+        let mut low = 0;
+        let mut high = self.count;
         while low < high {
             let middle = (low + high) / 2;
             match compare_keys(self.entry(middle).0, suffix) {
@@ -275,9 +301,11 @@ impl<'a> Leaf<'a> {
                 std::cmp::Ordering::Greater => high = middle,
             }
         }
+
         Err(low)
     }
 
+    /// The value of a key, if the leaf has it.
     pub(crate) fn find(&self, key: &[u8]) -> Option<&'a [u8]> {
         self.search(key).ok().map(|at| self.entry(at).1)
     }
@@ -306,13 +334,13 @@ impl<'a> Leaf<'a> {
     }
 }
 
-/// Bytes of a leaf with these entries: how many there are, and the sum of their keys and values.
+/// Bytes of a leaf with `count` entries whose keys and values add up to `bytes`.
 pub(crate) fn leaf_bytes(sizes: Sizes, fences: Fences<'_>, count: usize, bytes: usize) -> usize {
     let each = sizes.overhead();
     FENCES_OFFSET + fences.bytes() + bytes + count * each - count * fences.prefix().len()
 }
 
-/// Bytes of a leaf with a part of some entries.
+/// Bytes of a leaf with a part of a block.
 pub(crate) fn part_bytes(
     block: &Block,
     sizes: Sizes,
@@ -322,7 +350,7 @@ pub(crate) fn part_bytes(
     leaf_bytes(sizes, fences, to - from, block.content_bytes(from, to))
 }
 
-/// A part of some entries that makes a leaf, and the fence below it.
+/// A part of a block that makes a leaf, and the fence below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) low: Vec<u8>,
@@ -330,9 +358,11 @@ pub(crate) struct Part {
     pub(crate) to: usize,
 }
 
-/// Divides entries among as few leaves as hold them, as evenly as their sizes allow.
+/// Divides a block among as few leaves as hold it, as evenly as the sizes of its entries allow.
 pub(crate) fn divide(block: &Block, sizes: Sizes, fences: Fences<'_>) -> Vec<Part> {
     let whole = part_bytes(block, sizes, fences, (0, block.len()));
+
+    // The least number of leaves may not do: each leaf has its own fences and prefix.
     let least = whole.div_ceil(PAGE_SIZE).max(1);
     for parts in least..=block.len().max(1) {
         if let Some(parts) = divide_into(parts, block, sizes, fences) {
@@ -342,21 +372,23 @@ pub(crate) fn divide(block: &Block, sizes: Sizes, fences: Fences<'_>) -> Vec<Par
     unreachable!("an entry fits into a leaf of its own")
 }
 
-/// Divides entries among so many leaves, unless one of these would be too small.
+/// Divides a block among `parts` leaves; `None` if one of them would not fit into its page.
 fn divide_into(parts: usize, block: &Block, sizes: Sizes, fences: Fences<'_>) -> Option<Vec<Part>> {
     let weigh = |at: usize| block.content_bytes(0, at) + at * sizes.overhead();
     let whole = weigh(block.len());
     let mut divided: Vec<Part> = Vec::with_capacity(parts);
     let mut low = fences.low;
     let mut from = 0;
+
     for part in 1..=parts {
         let goal = whole * part / parts;
         let left = parts - part;
         let to = if left == 0 {
             block.len()
         } else {
-            // The cut nearest to the goal, with an entry at least for each part that is left.
-            let (mut low_at, mut high_at) = (from + 1, block.len() - left);
+            // The cut nearest to the goal that leaves an entry for each part to come.
+            let mut low_at = from + 1;
+            let mut high_at = block.len() - left;
             while low_at < high_at {
                 let middle = (low_at + high_at) / 2;
                 if weigh(middle) < goal { low_at = middle + 1 } else { high_at = middle }
@@ -367,10 +399,12 @@ fn divide_into(parts: usize, block: &Block, sizes: Sizes, fences: Fences<'_>) ->
                 low_at
             }
         };
+
         let high = match left {
             0 => fences.high,
             _ => Some(separator(block.key(to - 1), block.key(to))),
         };
+
         let own = Fences { low, high };
         if part_bytes(block, sizes, own, (from, to)) > PAGE_SIZE {
             return None;
@@ -379,10 +413,11 @@ fn divide_into(parts: usize, block: &Block, sizes: Sizes, fences: Fences<'_>) ->
         low = high.unwrap_or_default();
         from = to;
     }
+
     Some(divided)
 }
 
-/// Writes the body of a leaf into a page of zeros; the entries fit.
+/// Writes the body of a leaf into a page of zeros, into which the entries must fit.
 pub(crate) fn write<'a>(
     bytes: &mut [u8],
     sizes: Sizes,
@@ -399,23 +434,28 @@ pub(crate) fn write<'a>(
         sizes.value.unwrap_or(NONE),
         0,
     ];
+
     for (at, field) in fields.into_iter().enumerate() {
         bytes[BODY_OFFSET + 2 * at..][..2].copy_from_slice(&field.to_le_bytes());
     }
+
+    debug_assert!(fences.high.is_none_or(|high| fences.low < high), "fences ascend");
     let mut end = FENCES_OFFSET;
     let mut put = |bytes: &mut [u8], what: &[u8]| {
         bytes[end..end + what.len()].copy_from_slice(what);
         end += what.len();
         end
     };
+
     put(bytes, fences.low);
     let entries_at = put(bytes, fences.high.unwrap_or_default());
     if !sizes.are_fixed() {
-        // Room for where the entries end.
+        // Room for the ends of the entries, which are known only behind them.
         for _ in 0..entries.len() {
             put(bytes, &[0; 2]);
         }
     }
+
     for (at, (key, value)) in entries.enumerate() {
         let suffix = &key[prefix_len..];
         if sizes.key.is_none() {
@@ -454,6 +494,7 @@ mod tests {
             number: 2,
             step: 0,
         };
+
         seal(&mut bytes, &header);
         Leaf::check(&bytes, sizes).unwrap();
         Page::new(&bytes)

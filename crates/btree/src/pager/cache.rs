@@ -1,13 +1,20 @@
-//! Pages in memory, level by level: the nearer a page is to the root, the longer it stays.
+//! The page cache, level by level: the nearer a page is to the root, the longer it stays.
 //!
-//! Every access to a page goes through those above it, so what serves any load with uniform keys best is to keep pages in
-//! the order of their levels. When room is needed, a page of the lowest level in memory goes, among those of its level one
-//! that was not used lately (a clock). That gives three tiers without any setting: the levels that fit as a whole
-//! are never touched (*top*); of the next level the recently used pages are there (*recent*); pages below it are held
-//! for one operation, unless all that is above them fits (*leaves*).
+//! Every access to a page goes through the pages above it, so for uniform keys the order of levels
+//! is the best order to keep pages in. When room is needed, a page of the lowest cached level goes:
+//! one that was not used lately, by a clock in each level. That gives three tiers without any
+//! setting:
 //!
-//! Invariant: there are never more pages than the capacity, which can change at any time. Pages are found by number *and*
-//! checksum, so one whose number was given away is never found.
+//! - The levels that fit as a whole stay (*top*).
+//! - Of the next level, the recently used pages stay (*recent*).
+//! - Pages below are held for one operation, unless all above fits (*leaves*).
+//!
+//! Cursors leave the cache alone.
+//!
+//! Invariant: a shard never holds more pages than the capacity, which can change at any time. Pages
+//! are found by number *and* checksum, so a page whose number was reused is never found.
+//!
+//! Rejected: computing which level belongs to which tier (it changes as the tree grows).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,16 +22,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::page::page::{PAGE_SIZE, Page, PageNo, PageRef, u32_at};
 
-/// Parts with a lock each.
+/// Number of shards, each with a lock.
 const SHARDS: usize = 16;
 
-/// What a page costs besides its bytes: counters, its place in the clock and in the table of numbers.
+/// Bytes of a cached page besides the page itself: counters, its place in the clock and in the
+/// table of numbers.
 const SLOT_OVERHEAD_BYTES: usize = 96;
 
-/// What a cached page takes, in bytes.
+/// Memory of a cached page, in bytes.
 pub(crate) const CACHED_PAGE_BYTES: usize = PAGE_SIZE + SLOT_OVERHEAD_BYTES;
 
-/// Most levels that a tree can have: 300 children a node reach 2^32 pages in four; half as many would in six.
+/// Most levels of a tree. Nodes of 300 children reach 2^32 pages in four levels; nodes of half as
+/// many reach them in six.
 pub(crate) const LEVELS_MAX: usize = 16;
 
 #[derive(Debug)]
@@ -34,7 +43,7 @@ struct Slot {
     was_used: bool,
 }
 
-/// The pages of a level.
+/// The cached pages of one level.
 #[derive(Debug, Default)]
 struct Clock {
     slots: Vec<Slot>,
@@ -51,7 +60,7 @@ struct Shard {
 #[derive(Debug)]
 pub(crate) struct Cache {
     shards: [Mutex<Shard>; SHARDS],
-    /// Pages of each shard at most.
+    /// Most pages of each shard.
     capacity: AtomicUsize,
 }
 
@@ -60,14 +69,14 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 }
 
 impl Cache {
-    /// An empty cache for so many bytes.
+    /// An empty cache of `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         let cache = Self { shards: Default::default(), capacity: AtomicUsize::new(0) };
         cache.set_bytes(bytes);
         cache
     }
 
-    /// Changes the capacity; pages that are too many go now.
+    /// Changes the capacity, and evicts pages above it.
     pub(crate) fn set_bytes(&self, bytes: usize) {
         let capacity = bytes / CACHED_PAGE_BYTES / SHARDS;
         let before = self.capacity.swap(capacity, Ordering::Relaxed);
@@ -79,10 +88,11 @@ impl Cache {
     }
 
     fn shard(&self, number: PageNo) -> MutexGuard<'_, Shard> {
-        // Numbers of neighbours go to different shards.
+        // Neighbours go to different shards.
         lock(&self.shards[number as usize % SHARDS])
     }
 
+    /// The page that a reference means, if it is cached.
     pub(crate) fn get(&self, page: PageRef) -> Option<Page> {
         let mut shard = self.shard(page.number);
         let (level, at) = *shard.places.get(&page.number)?;
@@ -92,27 +102,29 @@ impl Cache {
         is_meant.then(|| slot.page.clone())
     }
 
-    /// Keeps a sealed page, which counts as not used yet.
+    /// Caches a sealed page, which counts as not used yet.
     pub(crate) fn put(&self, number: PageNo, page: Page) {
         let capacity = self.capacity.load(Ordering::Relaxed);
         let mut shard = self.shard(number);
         shard.remove(number);
-        if capacity == 0 || !shard.make_room(capacity - 1, page.level()) {
+        let level = page.level();
+        if capacity == 0 || !shard.make_room(capacity - 1, level) {
             return;
         }
-        let level = page.level();
+
         let clock = &mut shard.levels[usize::from(level)];
         let at = clock.slots.len() as u32;
         clock.slots.push(Slot { number, page, was_used: false });
         shard.places.insert(number, (level, at));
+        debug_assert!(shard.places.len() <= capacity, "a shard keeps to its capacity");
     }
 
-    /// Forgets a page.
+    /// Removes a page.
     pub(crate) fn remove(&self, number: PageNo) {
         self.shard(number).remove(number);
     }
 
-    /// Pages of each level.
+    /// Number of cached pages of each level.
     pub(crate) fn pages_by_level(&self) -> [usize; LEVELS_MAX] {
         let mut pages = [0; LEVELS_MAX];
         for shard in &self.shards {
@@ -126,13 +138,15 @@ impl Cache {
 }
 
 impl Shard {
+    /// Evicts pages until no more than `capacity` are left.
     fn shrink(&mut self, capacity: usize) {
         while self.places.len() > capacity {
             self.evict(LEVELS_MAX);
         }
     }
 
-    /// Whether a page of a level may come: pages below it and beside it make room, none above it does.
+    /// Makes room for a page of a level, at the expense of its own level and of lower ones. Returns
+    /// false if only higher levels are cached.
     fn make_room(&mut self, capacity: usize, level: u8) -> bool {
         while self.places.len() > capacity {
             if !self.evict(usize::from(level) + 1) {
@@ -142,12 +156,14 @@ impl Shard {
         true
     }
 
-    /// Removes a page of the lowest level below `levels` that has any.
+    /// Evicts a page of the lowest level below `levels` that has any.
     fn evict(&mut self, levels: usize) -> bool {
         let Some(clock) = self.levels[..levels].iter_mut().find(|clock| !clock.slots.is_empty())
         else {
             return false;
         };
+
+        // Ends after two rounds at most, as the first round clears every mark.
         let number = loop {
             clock.hand = if clock.hand + 1 < clock.slots.len() { clock.hand + 1 } else { 0 };
             let slot = &mut clock.slots[clock.hand];
@@ -155,6 +171,7 @@ impl Shard {
                 break slot.number;
             }
         };
+
         self.remove(number);
         true
     }
@@ -191,11 +208,13 @@ mod tests {
     #[test]
     fn pages_go_from_the_lowest_level_up() {
         let cache = Cache::new(SHARDS * 4 * CACHED_PAGE_BYTES);
+
         // Numbers of one shard.
         let number = |at: u32| at * SHARDS as u32;
         let root = put(&cache, number(0), 2);
         let nodes: Vec<_> = (1..4).map(|at| put(&cache, number(at), 1)).collect();
         let leaf = put(&cache, number(9), 0);
+
         // Full of nodes: no leaf comes in.
         assert!(cache.get(leaf).is_none());
         assert!(cache.get(nodes[0]).is_some() && cache.get(nodes[2]).is_some());
@@ -205,6 +224,7 @@ mod tests {
             put(&cache, number(at), 1);
             assert!(cache.get(root).is_some());
         }
+
         assert_eq!(cache.pages_by_level()[..3], [0, 3, 1]);
         cache.set_bytes(SHARDS * CACHED_PAGE_BYTES);
         assert_eq!(cache.pages_by_level()[..3], [0, 0, 1]);

@@ -1,27 +1,28 @@
-//! What an index holds and how much memory it may use; checked when an index is created or opened.
+//! Configuration of an index: sizes of entries and a memory budget, checked at every opening.
 
 use crate::page::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::page::error::{Error, Result};
 use crate::page::leaf::Sizes;
 
-/// Memory of an index unless told otherwise, in bytes.
+/// Default memory of an index, in bytes.
 const MEMORY_BYTES_DEFAULT: usize = 1 << 30;
 
 /// Least memory of an index, in bytes.
 pub const MEMORY_BYTES_MIN: usize = 1 << 20;
 
-/// Length of the log unless told otherwise: about a second to read at opening.
+/// Default length of the WAL, in bytes: about a second to read at opening.
 const LOG_BYTES_DEFAULT: u64 = 128 << 20;
 
-/// Least length of the log, in bytes.
+/// Least length of the WAL, in bytes.
 pub const LOG_BYTES_MIN: u64 = 64 << 10;
 
-/// Most bytes of the updates of one call: they are one frame of the log.
+/// Most bytes of the updates of one call, which are one frame of the WAL.
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
-/// What an index holds and how much memory it may use.
+/// Sizes of the entries of an index, and its limits.
 ///
-/// Sizes of keys and values are recorded in the index and cannot change; the rest can be chosen anew at each opening.
+/// The index records the sizes of keys and values, which cannot change. The limits can be chosen
+/// anew at each opening.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
@@ -29,29 +30,30 @@ pub struct Config {
     pub key_bytes: Option<usize>,
     /// Bytes of every value; `None` for values of up to [`VALUE_BYTES_MAX`] bytes.
     pub value_bytes: Option<usize>,
-    /// Memory for everything, in bytes: cached pages, updates that are not in leaves yet, inner nodes not written
-    /// yet, buffers. Default 1 GiB, at least [`MEMORY_BYTES_MIN`].
+    /// Memory budget for everything, in bytes: cached pages, pending updates, inner nodes not
+    /// written yet, buffers. Default 1 GiB, at least [`MEMORY_BYTES_MIN`].
     pub memory_bytes: usize,
-    /// The part of it that updates wait in until they are applied to leaves: the more of them, the more come to one
-    /// leaf. `None` (the default) for a third; at most half.
+    /// Part of the budget for pending updates, in bytes. More of them means more updates per
+    /// written leaf. `None` (the default) for a third; at most half.
     pub buffer_bytes: Option<usize>,
-    /// About how much of the log is kept, in bytes: what an opening after a crash may have to read. Fewer bytes mean
-    /// that leaves are written more often. Default 128 MiB, at least [`LOG_BYTES_MIN`].
+    /// Length of the WAL to be kept, in bytes: about as much as an opening after a crash may have
+    /// to read. A shorter WAL means that leaves are written more often. Default 128 MiB, at least
+    /// [`LOG_BYTES_MIN`].
     pub log_bytes_max: u64,
-    /// How large the updates of one call may be, in bytes. `None` (the default) for 8 MiB, or an eighth of the memory if
-    /// that is less; up to 1 GiB may be allowed, which then comes on top of the memory while they are applied, and until
-    /// later calls have drained them.
+    /// Most bytes of the updates of one call. `None` (the default) for 8 MiB, or an eighth of the
+    /// memory if that is less. Up to 1 GiB is allowed; a large batch comes on top of the memory
+    /// budget until later calls have applied it.
     pub batch_bytes_max: Option<usize>,
 }
 
 impl Config {
-    /// Keys and values of one size each.
+    /// Configuration for keys and values of one size each.
     #[must_use]
     pub fn fixed(key_bytes: usize, value_bytes: usize) -> Self {
         Self { key_bytes: Some(key_bytes), value_bytes: Some(value_bytes), ..Self::variable() }
     }
 
-    /// Keys and values of any size up to the limits.
+    /// Configuration for keys and values of any size up to the limits.
     #[must_use]
     pub fn variable() -> Self {
         Self {
@@ -64,38 +66,39 @@ impl Config {
         }
     }
 
-    /// The same with another memory budget.
+    /// Sets the memory budget.
     #[must_use]
     pub fn with_memory(mut self, bytes: usize) -> Self {
         self.memory_bytes = bytes;
         self
     }
 
-    /// The same with another buffer for updates.
+    /// Sets the size of the buffer for updates.
     #[must_use]
     pub fn with_buffer(mut self, bytes: usize) -> Self {
         self.buffer_bytes = Some(bytes);
         self
     }
 
-    /// The same with another length of the log.
+    /// Sets the length of the WAL.
     #[must_use]
     pub fn with_log(mut self, bytes: u64) -> Self {
         self.log_bytes_max = bytes;
         self
     }
 
-    /// The same with another limit of what one call may update.
+    /// Sets the limit of the updates of one call.
     #[must_use]
     pub fn with_batch(mut self, bytes: usize) -> Self {
         self.batch_bytes_max = Some(bytes);
         self
     }
 
-    /// Checks all options.
+    /// Checks all options and derives the limits.
     pub(crate) fn check(&self) -> Result<Limits> {
         let refuse =
             |option, value: String, allowed| Err(Error::InvalidConfig { option, value, allowed });
+
         if self.key_bytes.is_some_and(|bytes| !(1..=KEY_BYTES_MAX).contains(&bytes)) {
             return refuse(
                 "key_bytes",
@@ -103,6 +106,7 @@ impl Config {
                 "1 to 512 bytes are allowed",
             );
         }
+
         if self.value_bytes.is_some_and(|bytes| bytes > VALUE_BYTES_MAX) {
             return refuse(
                 "value_bytes",
@@ -110,16 +114,20 @@ impl Config {
                 "up to 768 bytes are allowed",
             );
         }
+
         if self.memory_bytes < MEMORY_BYTES_MIN {
             return refuse("memory_bytes", self.memory_bytes.to_string(), "1 MiB is the least");
         }
+
         if self.log_bytes_max < LOG_BYTES_MIN {
             return refuse("log_bytes_max", self.log_bytes_max.to_string(), "64 KiB is the least");
         }
+
         if self.batch_bytes_max.is_some_and(|bytes| bytes > BATCH_BYTES_MAX) {
             let value = format!("{:?}", self.batch_bytes_max);
             return refuse("batch_bytes_max", value, "1 GiB is the most");
         }
+
         let buffer_bytes = self.buffer_bytes.unwrap_or(self.memory_bytes / 3);
         if buffer_bytes > self.memory_bytes / 2 {
             return refuse(
@@ -128,10 +136,12 @@ impl Config {
                 "half of the memory is the most",
             );
         }
+
         let sizes = Sizes {
             key: self.key_bytes.map(|bytes| bytes as u16),
             value: self.value_bytes.map(|bytes| bytes as u16),
         };
+
         Ok(Limits {
             sizes,
             memory_bytes: self.memory_bytes,
@@ -146,27 +156,27 @@ impl Config {
     }
 }
 
-/// What follows from a configuration.
+/// Limits that follow from a configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     pub(crate) sizes: Sizes,
     pub(crate) memory_bytes: usize,
-    /// Of updates that wait for their leaves.
+    /// Bytes of pending updates.
     pub(crate) buffer_bytes: usize,
     pub(crate) log_bytes: u64,
     pub(crate) segment_bytes: u64,
-    /// Of updates that wait for a flush; beyond that one is made.
+    /// Bytes of unflushed updates; above that the writer flushes.
     pub(crate) unflushed_bytes: usize,
-    /// Of the updates of one call.
+    /// Bytes of the updates of one call.
     pub(crate) batch_bytes: usize,
-    /// Inner nodes that wait for a checkpoint; beyond that one is made.
+    /// Number of inner nodes that wait for a checkpoint; above that the writer makes one.
     pub(crate) fresh_nodes: u64,
-    /// Buffers of reads and writes.
+    /// Bytes of the buffers of reads and writes.
     pub(crate) other_bytes: usize,
 }
 
 impl Sizes {
-    /// Checks an entry that is to be put into an index.
+    /// Checks the sizes of an entry.
     ///
     /// # Errors
     /// [`Error::KeySize`], [`Error::ValueSize`].
@@ -185,6 +195,7 @@ impl Sizes {
     }
 }
 
+/// The allowed length of a key or value, in words.
 fn says(fixed: Option<u16>, most: usize) -> String {
     match fixed {
         Some(bytes) => format!("each has {bytes} in this index"),

@@ -1,10 +1,10 @@
-//! Counters of an index, cheap enough to be always on.
+//! Counters of an index, cheap enough to be always on, and the statistics made of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pager::cache::LEVELS_MAX;
 
-/// A number that only grows.
+/// A number that only grows. Relaxed: no other memory depends on it.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -18,7 +18,7 @@ impl Counter {
     }
 }
 
-/// What an index counts.
+/// Counters of an index since it was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) page_reads: [Counter; LEVELS_MAX],
@@ -34,11 +34,11 @@ pub(crate) struct Counters {
     pub(crate) checkpoints: Counter,
 }
 
-/// What an index has and has done since it was opened.
+/// Statistics of an index since it was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Entries of the index.
+    /// Number of entries.
     pub entries: u64,
     /// Levels of inner nodes; 0 for a tree of one leaf or none.
     pub height: u32,
@@ -46,19 +46,21 @@ pub struct Stats {
     pub level_pages: Vec<u64>,
     /// Bytes of the tree file.
     pub file_bytes: u64,
-    /// Bytes of pages in use, those that wait until no older tree is needed included.
+    /// Bytes of pages in use, including pages that are held for older trees.
     pub used_bytes: u64,
-    /// Bytes of pages that only older trees need: of the last checkpoint, of readers, of cursors.
+    /// Bytes of pages that only older trees need: those of the last checkpoint, of readers, of
+    /// cursors.
     pub held_bytes: u64,
-    /// Bytes of the log that the next opening would read.
+    /// Bytes of the WAL that the next opening would read.
     pub log_bytes: u64,
-    /// Bytes allocated for removals on a full disk; 0 while they are given up.
+    /// Bytes allocated for removals on a full disk; 0 while the reserve is given up.
     pub reserve_bytes: u64,
-    /// Updates that are not in leaves yet.
+    /// Updates that no leaf has yet.
     pub buffered_updates: u64,
-    /// Memory of these, in bytes.
+    /// Memory of the updates that no leaf has yet, in bytes.
     pub buffer_bytes: u64,
-    /// Ranges of keys whose updates stay buffered, as a page is damaged that they need: repair the index.
+    /// Ranges of keys in quarantine: their updates stay buffered, as a page is damaged. Repair the
+    /// index.
     pub damaged_ranges: u64,
     /// Memory of inner nodes that no checkpoint has written yet, in bytes.
     pub fresh_node_bytes: u64,
@@ -74,19 +76,19 @@ pub struct Stats {
     pub cache_hits: Vec<u64>,
     /// Pages written.
     pub page_writes: u64,
-    /// Writes of pages: neighbours are written at once.
+    /// Calls that write pages; neighbours are written with one call.
     pub write_calls: u64,
-    /// Bytes appended to the log.
+    /// Bytes appended to the WAL.
     pub log_bytes_written: u64,
     /// Syncs of files.
     pub syncs: u64,
-    /// Leaves and nodes that became several.
+    /// Leaves and nodes that were divided.
     pub splits: u64,
     /// Leaves and nodes that were joined with a neighbour.
     pub merges: u64,
     /// Updates applied to leaves.
     pub drained_updates: u64,
-    /// Leaves written for that.
+    /// Leaves written to apply these updates.
     pub drained_leaves: u64,
     /// Checkpoints made.
     pub checkpoints: u64,

@@ -1,9 +1,13 @@
-//! Superblocks: which tree is the published one.
+//! Superblocks: the switch that publishes a tree.
 //!
-//! The first two pages of a tree file are superblocks, written in turn: the superblock of generation `g` is page `g mod 2`.
-//! The valid one of the higher generation counts. All of it lies in one sector of 512 bytes.
+//! The first two pages of a tree file are superblocks, written in turn: the superblock of
+//! generation `g` is page `g mod 2`. The valid superblock of the higher generation counts. All of
+//! its fields lie in one sector of 512 bytes.
 //!
-//! Invariant: everything a superblock leads to is durable before it is written.
+//! Invariant: everything that a superblock refers to is durable before the superblock is written.
+//!
+//! Rejected: pages changed in place behind a log of pages (readers in other processes would have to
+//! stop, or to copy everything).
 
 #![doc = include_str!("../../../../docs/format/btree.md")]
 
@@ -27,10 +31,11 @@ pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"TerraBTr";
 /// Version of tree files.
 pub(crate) const TREE_VERSION: u32 = 2;
 
-/// No generation, position of the log or number of entries is above.
+/// Upper bound of generations, positions of the WAL and numbers of entries: sums of them do not
+/// overflow.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
-/// Where the list pages stand.
+/// Offset of the references of the list pages.
 const LISTS_OFFSET: usize = 240;
 
 /// Most list pages: enough for a file of 2^32 pages.
@@ -38,17 +43,18 @@ pub(crate) const LISTS_MAX: usize = (1 << 32) / MAP_PAGES / LIST_MAPS + 1;
 
 const _: () = assert!(LISTS_OFFSET + 8 * LISTS_MAX <= PAGE_SIZE);
 
-/// Levels that are counted: leaves and inner nodes.
+/// Number of pages of each level, from the leaves up.
 pub(crate) type LevelPages = [u64; LEVELS_MAX + 1];
 
-/// What files of one index have in common: the number of the tree, and the sizes of its keys and values.
+/// Common mark of all files of one index: the number of its tree, and the sizes of its keys and
+/// values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) tree: u64,
     pub(crate) sizes: Sizes,
 }
 
-/// What a superblock says.
+/// The content of a superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub(crate) tree: u64,
@@ -57,30 +63,31 @@ pub(crate) struct Superblock {
     pub(crate) sizes: Sizes,
     pub(crate) height: u8,
     pub(crate) root: Option<PageRef>,
-    pub(crate) drained: Option<PageRef>,
+    pub(crate) applied: Option<PageRef>,
     pub(crate) pages: u64,
     pub(crate) entries: u64,
     pub(crate) log_start: u64,
     pub(crate) log_end: u64,
-    /// Readers that know an older one must forget all updates that they have.
+    /// Position at which all entries were last replaced at once. A reader with an older one must
+    /// forget all its updates.
     pub(crate) replaced: u64,
     pub(crate) level_pages: LevelPages,
     pub(crate) lists: Vec<PageRef>,
 }
 
-/// Why a page is no superblock.
+/// Reason why a page is not a superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It has other first bytes.
+    /// The page has other first bytes.
     NotOurs,
-    /// It is of another version.
+    /// The page has another version.
     Version(u32),
-    /// It is damaged, or was never written.
+    /// The page is damaged, or was never written.
     Corrupt(Corrupt),
 }
 
 impl Superblock {
-    /// What a new index begins with.
+    /// The first superblock of a new index.
     pub(crate) fn first(Owner { tree, sizes }: Owner) -> Self {
         Self {
             tree,
@@ -89,7 +96,7 @@ impl Superblock {
             sizes,
             height: 0,
             root: None,
-            drained: None,
+            applied: None,
             pages: 0,
             entries: 0,
             log_start: 0,
@@ -100,30 +107,39 @@ impl Superblock {
         }
     }
 
-    /// Which of the two pages it belongs into.
+    /// The page, 0 or 1, of this superblock.
     pub(crate) fn page(&self) -> u64 {
         self.generation % 2
     }
 
     /// The bytes of the page.
     pub(crate) fn encode(&self) -> Vec<u8> {
+        assert!(self.lists.len() <= LISTS_MAX, "the lists fit into the page");
+        debug_assert!(self.log_start <= self.log_end, "the log does not end before it starts");
+        debug_assert!(self.replaced <= self.log_end, "a replacement lies within the log");
+
         let mut out = Writer::with_capacity(PAGE_SIZE);
         out.put(&SUPERBLOCK_MAGIC).u32(TREE_VERSION).u32(0);
         out.u64(self.tree).u64(self.generation).u64(self.oldest);
         out.u16(self.sizes.key.unwrap_or(NONE)).u16(self.sizes.value.unwrap_or(NONE));
         out.u16(u16::from(self.height)).u16(self.lists.len() as u16);
-        for page in [self.root, self.drained] {
+
+        for page in [self.root, self.applied] {
             let page = page.unwrap_or(PageRef { number: 0, crc: 0 });
             out.u32(page.number).u32(page.crc);
         }
+
         out.u64(self.pages).u64(self.entries).u64(self.log_start).u64(self.log_end);
         out.u64(self.replaced);
         for pages in self.level_pages {
             out.u64(pages);
         }
+
         for list in &self.lists {
             out.u32(list.number).u32(list.crc);
         }
+
+        debug_assert_eq!(out.bytes().len(), LISTS_OFFSET + 8 * self.lists.len(), "the format");
         let mut bytes = out.into_bytes();
         bytes.resize(PAGE_SIZE, 0);
         let crc = crc32c(&bytes);
@@ -131,38 +147,48 @@ impl Superblock {
         bytes
     }
 
-    /// Reads page 0 or 1 of a tree file.
+    /// Decodes page 0 or 1 of a tree file.
     pub(crate) fn decode(bytes: &[u8; PAGE_SIZE], page: u64) -> Result<Self, Refusal> {
         let broken = |rule, expected: u64, found: u64| {
             Refusal::Corrupt(Corrupt { page, rule, expected, found })
         };
+
         if bytes[..8] != SUPERBLOCK_MAGIC {
             let is_unwritten = bytes.iter().all(|&byte| byte == 0);
             return Err(if is_unwritten { broken(UNWRITTEN, 1, 0) } else { Refusal::NotOurs });
         }
+
+        // The checksum spans the whole page, with zeros in its own place.
         let mut without_crc = *bytes;
         without_crc[12..16].fill(0);
-        let (crc, found) = (crc32c(&without_crc), u32_at(bytes, 12));
+        let crc = crc32c(&without_crc);
+        let found = u32_at(bytes, 12);
         if crc != found {
             return Err(broken("crc", u64::from(crc), u64::from(found)));
         }
+
         let version = u32_at(bytes, 8);
         if version != TREE_VERSION {
             return Err(Refusal::Version(version));
         }
+
         let page_ref = |at| PageRef { number: u32_at(bytes, at), crc: u32_at(bytes, at + 4) };
-        let (height, lists) = (u16_at(bytes, 44), usize::from(u16_at(bytes, 46)));
+        let height = u16_at(bytes, 44);
+        let lists = usize::from(u16_at(bytes, 46));
         if usize::from(height) >= LEVELS_MAX {
             return Err(broken("height", LEVELS_MAX as u64, u64::from(height)));
         }
+
         if lists > LISTS_MAX {
             return Err(broken("map_lists", LISTS_MAX as u64, lists as u64));
         }
+
         let fixed = |at| Some(u16_at(bytes, at)).filter(|&size| size != NONE);
         let mut level_pages = [0; LEVELS_MAX + 1];
         for (at, pages) in level_pages.iter_mut().enumerate() {
             *pages = u64_at(bytes, 104 + 8 * at);
         }
+
         let superblock = Self {
             tree: u64_at(bytes, 16),
             generation: u64_at(bytes, 24),
@@ -170,7 +196,7 @@ impl Superblock {
             sizes: Sizes { key: fixed(40), value: fixed(42) },
             height: height as u8,
             root: Some(page_ref(48)).filter(|page| page.number != 0),
-            drained: Some(page_ref(56)).filter(|page| page.number != 0),
+            applied: Some(page_ref(56)).filter(|page| page.number != 0),
             pages: u64_at(bytes, 64),
             entries: u64_at(bytes, 72),
             log_start: u64_at(bytes, 80),
@@ -179,65 +205,79 @@ impl Superblock {
             level_pages,
             lists: (0..lists).map(|at| page_ref(LISTS_OFFSET + 8 * at)).collect(),
         };
-        let generation = superblock.generation;
-        if superblock.page() != page || !(1..=NUMBER_MAX).contains(&generation) {
-            return Err(broken("generation", page, generation));
+
+        superblock.check(page)?;
+        Ok(superblock)
+    }
+
+    /// Checks that the fields agree with each other and with the place of the page.
+    fn check(&self, page: u64) -> Result<(), Refusal> {
+        let broken = |rule, expected: u64, found: u64| {
+            Err(Refusal::Corrupt(Corrupt { page, rule, expected, found }))
+        };
+
+        if self.page() != page || !(1..=NUMBER_MAX).contains(&self.generation) {
+            return broken("generation", page, self.generation);
         }
-        if superblock.oldest > generation {
-            return Err(broken("oldest", generation, superblock.oldest));
+
+        if self.oldest > self.generation {
+            return broken("oldest", self.generation, self.oldest);
         }
-        let [key, value] =
-            [superblock.sizes.key, superblock.sizes.value].map(|is| is.map(usize::from));
-        if key.is_some_and(|bytes| !(1..=KEY_BYTES_MAX).contains(&bytes)) {
-            return Err(broken("key_bytes", KEY_BYTES_MAX as u64, u64::from(u16_at(bytes, 40))));
+
+        let [key, value] = [self.sizes.key, self.sizes.value].map(|is| is.map(usize::from));
+        if let Some(bytes) = key.filter(|bytes| !(1..=KEY_BYTES_MAX).contains(bytes)) {
+            return broken("key_bytes", KEY_BYTES_MAX as u64, bytes as u64);
         }
-        if value.is_some_and(|bytes| bytes > VALUE_BYTES_MAX) {
-            return Err(broken(
-                "value_bytes",
-                VALUE_BYTES_MAX as u64,
-                u64::from(u16_at(bytes, 42)),
-            ));
+
+        if let Some(bytes) = value.filter(|&bytes| bytes > VALUE_BYTES_MAX) {
+            return broken("value_bytes", VALUE_BYTES_MAX as u64, bytes as u64);
         }
-        // Sums with them do not overflow then.
+
+        // Below these bounds no sum of two of them overflows.
         for (rule, most, found) in [
-            ("entries", NUMBER_MAX, superblock.entries),
-            ("log_end", NUMBER_MAX, superblock.log_end),
-            ("replaced", superblock.log_end, superblock.replaced),
-            ("pages", PAGES_MAX, superblock.pages),
+            ("entries", NUMBER_MAX, self.entries),
+            ("log_end", NUMBER_MAX, self.log_end),
+            ("replaced", self.log_end, self.replaced),
+            ("pages", PAGES_MAX, self.pages),
         ] {
             if found > most {
-                return Err(broken(rule, most, found));
+                return broken(rule, most, found);
             }
         }
-        let of_levels = level_pages.iter().fold(0, |sum: u64, pages| sum.saturating_add(*pages));
-        if of_levels > superblock.pages {
-            return Err(broken("level_pages", superblock.pages, of_levels));
+
+        let of_levels =
+            self.level_pages.iter().fold(0, |sum: u64, &pages| sum.saturating_add(pages));
+        if of_levels > self.pages {
+            return broken("level_pages", self.pages, of_levels);
         }
-        if superblock.log_end < superblock.log_start {
-            return Err(broken("log_end", superblock.log_start, superblock.log_end));
+
+        if self.log_end < self.log_start {
+            return broken("log_end", self.log_start, self.log_end);
         }
-        let pages = superblock.lists.iter().chain(&superblock.root).chain(&superblock.drained);
-        if let Some(page) =
-            pages.map(|page| page.number).find(|&n| u64::from(n) >= superblock.pages)
-        {
-            return Err(broken("pages", superblock.pages, u64::from(page)));
+
+        let pages = self.lists.iter().chain(&self.root).chain(&self.applied);
+        let mut numbers = pages.map(|page| u64::from(page.number));
+        if let Some(number) = numbers.find(|&number| number >= self.pages) {
+            return broken("pages", self.pages, number);
         }
-        if superblock.root.is_none() && superblock.height != 0 {
-            return Err(broken("root", 1, 0));
+
+        if self.root.is_none() && self.height != 0 {
+            return broken("root", 1, 0);
         }
-        Ok(superblock)
+
+        Ok(())
     }
 }
 
-/// The rule that a superblock breaks which was not written yet.
+/// Rule that a superblock breaks if it was never written.
 const UNWRITTEN: &str = "magic";
 
-/// The rule that a superblock breaks which cannot be read.
+/// Rule that a superblock breaks if it cannot be read.
 const READABLE: &str = "the superblock can be read";
 
-/// Reads both superblocks of a tree file, as they stand. One that the device does not give is damaged.
+/// Reads both superblocks of a tree file. A superblock that the device does not give is damaged.
 ///
-/// Cost: one read, two more where it fails.
+/// Cost: one read; two more if that fails.
 ///
 /// # Errors
 /// [`Error::Disk`] if the file cannot be opened.
@@ -248,8 +288,10 @@ pub(crate) fn read_both(
     let file = disk.open(path, OpenMode::Read, Access::Direct)?;
     let mut buffer = AlignedBuf::zeroed(2 * PAGE_SIZE);
     let len = file.len()?.min(2 * PAGE_SIZE as u64) as usize;
+
     let mut unreadable = [false; 2];
-    // What is not there is zero.
+
+    // Bytes behind the end of the file count as zero.
     if let Err(error) = file.read_at(&mut buffer[..len], 0) {
         if !error.is_unreadable() {
             return Err(error.into());
@@ -271,10 +313,12 @@ pub(crate) fn read_both(
         }
         Superblock::decode(bytes.try_into().expect("a page"), page)
     };
+
     Ok(buffer.chunks_exact(PAGE_SIZE).zip(0..).map(decode).collect())
 }
 
-/// What is wrong with the copies beside the newest superblock; the second page is written by the second checkpoint.
+/// The damage of the copies beside the newest superblock. The second page stays unwritten until the
+/// second checkpoint.
 pub(crate) fn damaged_copies(both: &[Result<Superblock, Refusal>]) -> Vec<Corrupt> {
     let newest = both.iter().flatten().map(|superblock| superblock.generation).max();
     let is_first = newest == Some(1);
@@ -289,13 +333,15 @@ pub(crate) fn damaged_copies(both: &[Result<Superblock, Refusal>]) -> Vec<Corrup
     (0..).zip(both).filter_map(damaged).collect()
 }
 
-/// Why there is no superblock of this version among those read.
+/// The error for two pages of which none is a superblock of this version.
 pub(crate) fn refused(path: &Path, both: &[Result<Superblock, Refusal>]) -> Error {
     let path = path.to_owned();
     let refusals = || both.iter().filter_map(|found| found.as_ref().err());
+
     if let Some(Refusal::Version(found)) = refusals().find(|is| matches!(is, Refusal::Version(_))) {
         return Error::UnsupportedVersion { path, found: *found, newest: TREE_VERSION };
     }
+
     match refusals().next() {
         Some(Refusal::Corrupt(what)) => Error::Corrupt { path, what: *what },
         _ => Error::NotAnIndex { path },
@@ -305,16 +351,21 @@ pub(crate) fn refused(path: &Path, both: &[Result<Superblock, Refusal>]) -> Erro
 /// Reads the newest superblock of a tree file.
 ///
 /// # Errors
-/// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`]; [`Error::Corrupt`] if neither is whole; [`Error::Disk`].
+/// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`]; [`Error::Corrupt`] if neither superblock
+/// is whole; [`Error::Disk`].
 pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Superblock, Error> {
     let mut both = read_both(disk, path)?;
     let is_damaged = |found: &Result<Superblock, Refusal>| matches!(found, Err(Refusal::Corrupt(what)) if what.rule != UNWRITTEN);
+
     if both.iter().any(is_damaged) {
-        // A read may be wrong once, or have met a write; the older one of the two is not to be taken for that.
+        // A read may be wrong once, or may have met a write. Without a second look the older
+        // superblock would count.
         both = read_both(disk, path)?;
     }
+
     let is_newer_version = both.iter().any(|found| matches!(found, Err(Refusal::Version(_))));
     let newest = both.iter().flatten().max_by_key(|superblock| superblock.generation);
+
     match newest {
         Some(newest) if !is_newer_version => {
             for what in damaged_copies(&both) {
@@ -338,7 +389,7 @@ mod tests {
             sizes: Sizes { key: Some(32), value: None },
             height: 2,
             root: Some(PageRef { number: 77, crc: 0xDEAD_BEEF }),
-            drained: None,
+            applied: None,
             pages: 4_000,
             entries: 1_234_567,
             log_start: 512,

@@ -1,47 +1,53 @@
-//! Records in memory that become one run: their bytes in one piece of memory, and an array that is sorted.
+//! Records in memory that become one run: their bytes in one piece of memory, and an array to be
+//! sorted.
 //!
-//! Both are allocated at once, in a proportion that follows from the records so far, and never grow; so the memory is
-//! what was asked for, whatever comes.
+//! Both are allocated at once, in a proportion that follows from the records so far, and never
+//! grow. So the memory budget is a bound and no estimate.
+//!
+//! Rejected: a stable sort (takes half as much memory again; comparing places does the same).
 
+use terrane_io::key_order::key_prefix;
 use terrane_io::prefetch;
 
-use super::run::{RECORD_BYTES_MAX, Record, key_prefix};
+use super::run::{RECORD_BYTES_MAX, Record};
 use crate::page::error::{Error, Result};
 
 /// Bytes of an element of the array.
-const ENTRY_BYTES: usize = size_of::<Entry>();
+const RECORD_REF_BYTES: usize = size_of::<RecordRef>();
 
-/// How far ahead of the one that is read a sorted record, which can stand anywhere, is fetched into the processor's cache.
+/// Distance at which sorted records, which can lie anywhere, are prefetched into the processor's
+/// cache.
 const PREFETCHED_RECORDS: usize = 16;
 
-/// A record, by its place.
+/// A record by its place, with the first bytes of its key.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct RecordRef {
     prefix: u64,
     at: u64,
 }
 
-/// Records of the input that follow each other.
+/// Successive records of the input.
 #[derive(Debug)]
 pub(super) struct Arena {
     bytes: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<RecordRef>,
     is_unique: bool,
 }
 
 impl Arena {
-    /// Without memory.
+    /// An arena without memory.
     pub(super) fn new(is_unique: bool) -> Self {
         Self { bytes: Vec::new(), entries: Vec::new(), is_unique }
     }
 
-    /// Takes the memory, `budget` bytes, for records of this size on average.
+    /// Allocates `budget` bytes for records of `record_bytes` bytes on average.
     ///
-    /// Fails where the system does not have so much.
+    /// Fails if the system does not have that much.
     pub(super) fn allocate(&mut self, budget: usize, record_bytes: usize) -> Result<()> {
-        let room = budget.saturating_sub(RECORD_BYTES_MAX) / ENTRY_BYTES;
-        let entries = (budget / (record_bytes + ENTRY_BYTES)).min(room);
-        let bytes = budget - entries * ENTRY_BYTES;
+        let room = budget.saturating_sub(RECORD_BYTES_MAX) / RECORD_REF_BYTES;
+        let entries = (budget / (record_bytes + RECORD_REF_BYTES)).min(room);
+        let bytes = budget - entries * RECORD_REF_BYTES;
+        debug_assert!(self.entries.is_empty(), "memory is divided before the first record");
         let allocated = self.entries.try_reserve_exact(entries);
         allocated.and_then(|()| self.bytes.try_reserve_exact(bytes)).map_err(|_| {
             let allowed = "the system does not have so much";
@@ -51,38 +57,43 @@ impl Arena {
 
     /// Gives the memory back.
     pub(super) fn release(&mut self) {
-        (self.bytes, self.entries) = (Vec::new(), Vec::new());
+        self.bytes = Vec::new();
+        self.entries = Vec::new();
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.entries.capacity() * ENTRY_BYTES
+        self.bytes.capacity() + self.entries.capacity() * RECORD_REF_BYTES
     }
 
+    /// Number of records.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
+    /// Whether one more record fits.
     pub(super) fn has_room(&self, record_bytes: usize) -> bool {
         self.entries.len() < self.entries.capacity()
             && record_bytes <= self.bytes.capacity() - self.bytes.len()
     }
 
-    /// Appends a record, for which there is room.
+    /// Appends a record, which must fit.
     pub(super) fn push(&mut self, key: &[u8], value: &[u8], position: u64) {
-        self.entries.push(Entry { prefix: key_prefix(key), at: self.bytes.len() as u64 });
+        debug_assert!(self.entries.len() < self.entries.capacity(), "an arena never grows");
+        self.entries.push(RecordRef { prefix: key_prefix(key), at: self.bytes.len() as u64 });
         Record::put(&mut self.bytes, key, value, self.is_unique.then_some(position));
     }
 
-    fn record(&self, entry: &Entry) -> Record<'_> {
+    /// The record that an element of the array stands for.
+    fn record(&self, entry: &RecordRef) -> Record<'_> {
         let bytes = self.bytes.get(entry.at as usize..).unwrap_or_default();
         Record::first_of(bytes, self.is_unique).expect("entries stand for whole records")
     }
 
-    /// Puts the records in the order of their keys, those of one key in the order in which they came.
+    /// Sorts the records by key, equal keys in the order in which they came.
     pub(super) fn sort(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
-        // The order is total, so sorting in place is stable, without the memory that a stable sort takes.
+        // The order is total, so sorting in place is stable without the memory of a stable sort.
         entries.sort_unstable_by(|left, right| {
             let prefixes = left.prefix.cmp(&right.prefix);
             let keys = || self.record(left).key.cmp(self.record(right).key);
@@ -91,15 +102,20 @@ impl Arena {
         self.entries = entries;
     }
 
-    /// Of the sorted records the last one of the key of record `index`, and the index behind it; `None` at the end.
+    /// The last record with the key of record `index`, and the index behind it; `None` at the end.
+    /// The records must be sorted.
     pub(super) fn last_of_key(&self, index: usize) -> Result<Option<(Record<'_>, usize)>> {
         let Some(entry) = self.entries.get(index) else { return Ok(None) };
+
         if let Some(ahead) = self.entries.get(index + PREFETCHED_RECORDS)
             && let Some(byte) = self.bytes.get(ahead.at as usize)
         {
             prefetch(byte);
         }
-        let (mut last, mut next) = (self.record(entry), index + 1);
+
+        let mut last = self.record(entry);
+        let mut next = index + 1;
+
         let prefix = entry.prefix;
         while let Some(entry) = self.entries.get(next).filter(|entry| entry.prefix == prefix) {
             let record = self.record(entry);
@@ -109,8 +125,10 @@ impl Arena {
             if self.is_unique {
                 return Err(Error::DuplicateKey { position: record.position });
             }
-            (last, next) = (record, next + 1);
+            last = record;
+            next += 1;
         }
+
         Ok(Some((last, next)))
     }
 }

@@ -1,7 +1,7 @@
-//! Records as inputs of a build: streams of (key, value), of fixed sizes or any other.
+//! Records as inputs of a build: streams of (key, value).
 //!
-//! A file of records of fixed sizes has neither header nor separators: key and value of record *n* stand at
-//! `n · (key_bytes + value_bytes)`, the value right behind its key.
+//! A file of records of fixed sizes has neither header nor separators: key and value of record *n*
+//! stand at `n · (key_bytes + value_bytes)`, the value right behind its key.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use terrane_io::DiskFile;
 use crate::page::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::page::error::{Error, Result};
 
-/// Bytes that are read at once.
+/// Size of a read, in bytes.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// A stream of records, each of which is lent until the next one is asked for.
+/// A stream of records; the stream lends each record until the next call.
 pub trait Records {
-    /// The next record: its key and its value. `None` at the end.
+    /// Returns the next record, key and value; `None` at the end.
     ///
     /// # Errors
-    /// Those of what the records are read from. Nothing is promised of a stream that has failed.
+    /// Those of the source of the records. A stream that has failed promises nothing.
     fn next(&mut self) -> Result<Option<(&[u8], &[u8])>>;
 }
 
@@ -31,7 +31,7 @@ pub struct IterRecords<I> {
 }
 
 impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> IterRecords<I> {
-    /// The records that an iterator gives.
+    /// The records of an iterator.
     pub fn new(iter: impl IntoIterator<IntoIter = I>) -> Self {
         Self { iter: iter.into_iter(), record: Default::default() }
     }
@@ -45,7 +45,7 @@ impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Records for IterRecords<I> {
     }
 }
 
-/// Bytes of a file on a [`Disk`](terrane_io::Disk) as a stream. Reads what it is asked for; the file is not changed.
+/// The bytes of a file on a [`Disk`](terrane_io::Disk) as a stream. The file does not change.
 #[derive(Debug)]
 pub struct FileInput {
     file: Arc<dyn DiskFile>,
@@ -83,22 +83,23 @@ impl Read for FileInput {
 
 /// Records of fixed sizes, read from a stream.
 ///
-/// Holds 256 KiB, or one record if that is more.
+/// Memory: 256 KiB, or one record if that is more.
 #[derive(Debug)]
 pub struct FixedRecords<R> {
     input: R,
     key_bytes: usize,
     record_bytes: usize,
-    /// Invariant: `start <= end <= window.len()`; what has been read and not given stands between the two.
+    /// Invariant: `start <= end <= window.len()`; bytes that have been read and not given stand
+    /// between the two.
     window: Vec<u8>,
     start: usize,
     end: usize,
-    /// Records given.
+    /// Number of records given.
     position: u64,
 }
 
 impl<R: Read> FixedRecords<R> {
-    /// The records of `input`, of these sizes each.
+    /// The records of `input`, of these sizes.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for sizes that no index has.
@@ -109,24 +110,27 @@ impl<R: Read> FixedRecords<R> {
         Ok(Self { input, key_bytes, record_bytes, window, start: 0, end: 0, position: 0 })
     }
 
-    /// Records given so far, which is the number of the next one.
+    /// Number of records given so far, which is the number of the next one.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Reads until a record is there or the input ends; says whether one is there.
+    /// Reads until a record is there or the input ends. Returns whether a record is there.
     pub(crate) fn fill(&mut self) -> Result<bool> {
         if self.start == self.end {
-            (self.start, self.end) = (0, 0);
+            self.start = 0;
+            self.end = 0;
         }
+
         // The window is a whole number of records, so a record never goes past its end.
         while self.end - self.start < self.record_bytes {
             let room = self.window.get_mut(self.end..).unwrap_or_default();
             match self.input.read(room) {
                 Ok(0) if self.start == self.end => return Ok(false),
                 Ok(0) => {
-                    let (position, bytes) = (self.position, (self.end - self.start) as u64);
+                    let position = self.position;
+                    let bytes = (self.end - self.start) as u64;
                     return Err(Error::TruncatedInput { position, bytes });
                 }
                 Ok(count) => self.end += count.min(room.len()),
@@ -134,6 +138,8 @@ impl<R: Read> FixedRecords<R> {
                 Err(error) => return Err(Error::input(error)),
             }
         }
+
+        debug_assert!(self.end <= self.window.len(), "the window bounds what is read");
         Ok(true)
     }
 }
@@ -142,8 +148,8 @@ impl<R: Read> Records for FixedRecords<R> {
     /// Cost: a read of the input for each 256 KiB.
     ///
     /// # Errors
-    /// [`Error::TruncatedInput`] if the input ends inside a record, [`Error::Disk`] and [`Error::Input`] if it cannot be
-    /// read.
+    /// [`Error::TruncatedInput`] if the input ends inside a record, [`Error::Disk`] and
+    /// [`Error::Input`] if it cannot be read.
     fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         if !self.fill()? {
             return Ok(None);
@@ -164,25 +170,21 @@ pub struct AscendingCheck {
 }
 
 impl AscendingCheck {
-    /// Before the first key.
+    /// A check before the first key.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the next key. Allocates for keys longer than all before.
+    /// Checks the next key. Allocates for a key longer than all before.
     ///
     /// # Errors
-    /// [`Error::DuplicateKey`] if it is the last one again, [`Error::NotSorted`] if it is below; it counts for nothing then.
+    /// [`Error::DuplicateKey`] if it is equal to the last key, [`Error::NotSorted`] if it is below;
+    /// then it does not count.
     pub fn check(&mut self, key: &[u8]) -> Result<()> {
         let position = self.position;
         if position > 0 && key <= self.last.as_slice() {
-            let is_equal = key == self.last.as_slice();
-            return Err(if is_equal {
-                Error::DuplicateKey { position }
-            } else {
-                Error::NotSorted { position }
-            });
+            return Err(Error::not_ascending(key == self.last.as_slice(), position));
         }
         self.last.clear();
         self.last.extend_from_slice(key);
@@ -221,7 +223,8 @@ pub(crate) fn in_range(
 mod tests {
     use super::*;
 
-    /// Gives a few bytes at a time, so that records are cut in all ways, and is interrupted now and then.
+    /// Gives a few bytes at a time, so that records are cut in all ways, and is interrupted now and
+    /// then.
     struct Trickle<'a> {
         bytes: &'a [u8],
         step: usize,

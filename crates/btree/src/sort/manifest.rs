@@ -1,5 +1,11 @@
-//! The manifest of a sort: which runs are finished, and of which sort. Replaced atomically after each run and merge, so
-//! what it names is whole and durable, and what it does not name is nobody's.
+//! The manifest of a sort: its parameters and its finished runs.
+//!
+//! Each run and each merge replaces the manifest atomically. So every file that it names is whole
+//! and durable, and every other file is free to be removed.
+//!
+//! Runs that follow each other in the input are merged with each other only. So the order of the
+//! runs is the order of the input, and a record needs no number of its own, unless equal keys are
+//! refused with their positions.
 
 use std::path::Path;
 
@@ -11,10 +17,10 @@ use terrane_io::{Disk, Result as IoResult};
 use crate::page::corrupt::Corrupt;
 use crate::page::error::{Error, Result};
 
-/// The file.
+/// Name of the file.
 pub(super) const MANIFEST: &str = "sort.manifest";
 
-/// What [`replace_file`] leaves behind when it is cut short.
+/// Name of the file that an interrupted [`replace_file`] leaves behind.
 pub(super) const MANIFEST_TMP: &str = "sort.manifest.tmp";
 
 /// First bytes of the file.
@@ -23,7 +29,8 @@ pub(super) const SORT_MAGIC: [u8; 8] = *b"TerraSrt";
 /// Version of a sort's files.
 pub(super) const SORT_VERSION: u32 = 1;
 
-/// Most runs at a time; beyond it some are merged before the next one is written. Bounds the manifest to 41 KB.
+/// Most runs at a time; above that some are merged before the next one is written. Bounds the
+/// manifest to 41 KB.
 pub(super) const RUNS_MAX: usize = 1024;
 
 /// Bytes of the manifest before its runs.
@@ -32,17 +39,17 @@ const HEADER_SIZE: usize = 48;
 /// Bytes of a run in the manifest.
 const RUN_SIZE: usize = 40;
 
-/// Largest manifest, with its checksum.
+/// Largest manifest with its checksum, in bytes.
 const MANIFEST_BYTES_MAX: u64 = (HEADER_SIZE + RUNS_MAX * RUN_SIZE + 4) as u64;
 
-/// What must be the same for a sort to be gone on with.
+/// The parameters that must be the same for a sort to be resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Parameters {
-    /// The caller's name of the input.
+    /// The caller's identity of the input.
     pub(super) identity: u64,
     pub(super) block_bytes: u32,
     pub(super) fan_in: u32,
-    /// Whether records carry their position, because equal keys are refused.
+    /// Whether records carry their position, since equal keys are refused.
     pub(super) is_unique: bool,
 }
 
@@ -50,11 +57,11 @@ pub(super) struct Parameters {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) number: u64,
-    /// The first record of the input that it covers.
+    /// First record of the input that the run covers.
     pub(super) first: u64,
-    /// Records of the input that it covers.
+    /// Number of records of the input that the run covers.
     pub(super) covered: u64,
-    /// Records that it has; fewer if keys came several times.
+    /// Number of its own records; fewer if keys came several times.
     pub(super) records: u64,
     pub(super) blocks: u64,
 }
@@ -65,16 +72,16 @@ pub(super) struct Run {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Manifest {
     pub(super) parameters: Parameters,
-    /// The number of the next run. Numbers are never used again, but by the same run written anew.
+    /// The number of the next run. A number is reused only if the same run is written again.
     pub(super) next_number: u64,
     pub(super) runs: Vec<Run>,
 }
 
-/// Why bytes are no manifest that this program reads.
+/// Reason why bytes are not a manifest for this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
     Corrupt(Corrupt),
-    /// They are whole, and of this version.
+    /// The bytes are whole, and of this version.
     Version(u32),
 }
 
@@ -90,40 +97,48 @@ impl Manifest {
         Self { parameters, next_number: 1, runs: Vec::new() }
     }
 
-    /// Records of the input that are in finished runs.
+    /// Number of records of the input in finished runs.
     pub(super) fn covered(&self) -> u64 {
         self.runs.last().map_or(0, |run| run.first + run.covered)
     }
 
+    /// The bytes of the file.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(HEADER_SIZE + self.runs.len() * RUN_SIZE + 4);
+        debug_assert!(self.runs.len() <= RUNS_MAX, "the manifest has a bounded length");
         let Parameters { identity, block_bytes, fan_in, is_unique } = self.parameters;
         out.put(&SORT_MAGIC).u32(SORT_VERSION).u64(identity);
         out.u32(block_bytes).u32(fan_in).u32(u32::from(is_unique));
         out.u64(self.next_number).u64(self.runs.len() as u64);
+
         for run in &self.runs {
             out.u64(run.number).u64(run.first).u64(run.covered).u64(run.records).u64(run.blocks);
         }
+
         let crc = crc32c(out.bytes());
         out.u32(crc);
         out.into_bytes()
     }
 
+    /// Decodes the bytes of the file.
     pub(super) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
         let short =
             |_: Overrun| Corrupt::rule("length", HEADER_SIZE as u64 + 4, bytes.len() as u64);
         let Some((content, crc)) = bytes.split_last_chunk::<4>() else {
             return Err(Corrupt::rule("length", HEADER_SIZE as u64 + 4, bytes.len() as u64).into());
         };
+
         let magic = content.first_chunk().copied().unwrap_or_default();
         expect("magic", u64::from_le_bytes(SORT_MAGIC), u64::from_le_bytes(magic))?;
         expect("crc", crc32c(content).into(), u32::from_le_bytes(*crc).into())?;
+
         let mut input = Reader::new(content);
         input.take(SORT_MAGIC.len()).map_err(short)?;
         let version = input.u32().map_err(short)?;
         if version != SORT_VERSION {
             return Err(Refused::Version(version));
         }
+
         let parameters = Parameters {
             identity: input.u64().map_err(short)?,
             block_bytes: input.u32().map_err(short)?,
@@ -134,9 +149,11 @@ impl Manifest {
                 found => return Err(Corrupt::rule("unique", 1, found.into()).into()),
             },
         };
+
         let next_number = input.u64().map_err(short)?;
         let count = input.u64().map_err(short)?;
         expect("run count", (input.rest().len() / RUN_SIZE) as u64, count)?;
+
         let mut manifest = Self { parameters, next_number, runs: Vec::new() };
         while input.rest().len() >= RUN_SIZE {
             let run = Run {
@@ -153,22 +170,24 @@ impl Manifest {
             }
             manifest.runs.push(run);
         }
+
         expect("bytes after the runs", 0, input.rest().len() as u64)?;
         Ok(manifest)
     }
 
-    /// Writes it, durably.
+    /// Writes the manifest, durably.
     pub(super) fn store(&self, disk: &dyn Disk, dir: &Path) -> IoResult<()> {
         replace_file(disk, &dir.join(MANIFEST), &self.encode())
     }
 
-    /// The one in `dir`, if there is one.
+    /// Reads the manifest in `dir`, if there is one.
     pub(super) fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(MANIFEST);
         let bytes = match read_file(disk, &path, MANIFEST_BYTES_MAX) {
             Err(error) if error.is_not_found() => return Ok(None),
             read => read?,
         };
+
         Self::decode(&bytes).map(Some).map_err(|refused| match refused {
             Refused::Corrupt(what) => Error::Corrupt { path, what },
             Refused::Version(found) => {
@@ -178,6 +197,7 @@ impl Manifest {
     }
 }
 
+/// Checks that a field has the value that it must have.
 pub(super) fn expect(
     rule: &'static str,
     expected: u64,

@@ -1,11 +1,15 @@
-//! Several sorted runs as one: a loser tree over their readers.
+//! A merge of sorted runs: a loser tree over their readers.
 //!
-//! The runs are the leaves, each inner node remembers the loser of the match played there, and taking the smallest
-//! record replays one path, log2(runs) comparisons; most of them look at the first eight bytes of keys only.
+//! The runs are the leaves; each inner node keeps the loser of the match played there. Taking the
+//! smallest record replays one path, log2(runs) comparisons, most of them of the first eight bytes
+//! of keys.
 //!
-//! Invariant: of records of one key that of the newest run comes first, and is the only one that is given.
+//! Invariant: of records with equal keys, that of the newest run comes first, and is the only one
+//! that the merge gives.
 
-use super::run::{Record, RunReader, key_prefix};
+use terrane_io::key_order::key_prefix;
+
+use super::run::{Record, RunReader};
 use crate::page::error::{Error, Result};
 
 /// A run in a match.
@@ -19,11 +23,11 @@ struct Contender {
 /// The merge of some runs.
 #[derive(Debug)]
 pub(super) struct Merge {
-    /// In the order of the input, oldest first.
+    /// Readers in the order of the input, oldest first.
     readers: Vec<RunReader>,
     /// Losers of the inner nodes `1..readers`; node 0 has the winner.
     tree: Vec<Contender>,
-    /// Whether a record has been given.
+    /// Whether the merge has given a record.
     is_given: bool,
     /// Key and position of the record given last.
     last: Vec<u8>,
@@ -34,28 +38,37 @@ pub(super) struct Merge {
 impl Merge {
     /// A merge before its first record.
     pub(super) fn new(readers: Vec<RunReader>, is_unique: bool) -> Self {
-        let (last, last_position, is_given) = (Vec::new(), 0, false);
-        let mut merge =
-            Self { readers, tree: Vec::new(), is_given, last, last_position, is_unique };
+        let mut merge = Self {
+            readers,
+            tree: Vec::new(),
+            is_given: false,
+            last: Vec::new(),
+            last_position: 0,
+            is_unique,
+        };
+
         if !merge.readers.is_empty() {
             merge.tree = vec![merge.contender(0); merge.readers.len()];
             merge.tree[0] = merge.play(1);
         }
+
         merge
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         let readers: usize = self.readers.iter().map(RunReader::memory_bytes).sum();
         readers + self.tree.capacity() * size_of::<Contender>() + self.last.capacity()
     }
 
+    /// The current record of a run, for a match.
     fn contender(&self, run: usize) -> Contender {
         let current = self.readers[run].current();
         let prefix = current.map_or(u64::MAX, |record| key_prefix(record.key));
         Contender { prefix, run: run as u32, has_ended: current.is_none() }
     }
 
+    /// Whether the left record comes before the right one; of equal keys, that of the newer run.
     fn is_before(&self, left: &Contender, right: &Contender) -> bool {
         if left.prefix != right.prefix {
             return left.prefix < right.prefix;
@@ -67,29 +80,33 @@ impl Merge {
         key(left).cmp(&key(right)).then(right.run.cmp(&left.run)).is_lt()
     }
 
-    /// Plays all matches below `node` and returns the winner. The depth is log2 of the runs.
+    /// Plays all matches below `node`, and returns the winner. The depth is log2 of the runs.
     fn play(&mut self, node: usize) -> Contender {
         let count = self.readers.len();
         if node >= count {
             return self.contender(node - count);
         }
-        let (left, right) = (self.play(2 * node), self.play(2 * node + 1));
+        let left = self.play(2 * node);
+        let right = self.play(2 * node + 1);
         let is_left = self.is_before(&left, &right);
         let (winner, loser) = if is_left { (left, right) } else { (right, left) };
         self.tree[node] = loser;
         winner
     }
 
-    /// The run whose record comes next, unless all have ended.
+    /// The run whose record comes next; `None` if all runs have ended.
     fn winner(&self) -> Option<usize> {
         let winner = self.tree.first()?;
         (!winner.has_ended).then_some(winner.run as usize)
     }
 
-    /// Passes the record of the winner and finds the next one.
+    /// Passes over the winner's record and finds the next winner.
     fn advance(&mut self, winner: usize) -> Result<()> {
         self.readers[winner].advance()?;
+
+        // Only the matches on the path of this run can have another outcome now.
         let mut best = self.contender(winner);
+
         let mut node = (winner + self.readers.len()) / 2;
         while node > 0 {
             if self.is_before(&self.tree[node], &best) {
@@ -97,11 +114,12 @@ impl Merge {
             }
             node /= 2;
         }
+
         self.tree[0] = best;
         Ok(())
     }
 
-    /// The next record, of another key than the last one; `None` at the end.
+    /// Returns the next record, of another key than the last one; `None` at the end.
     ///
     /// # Errors
     /// Those of the disk, [`Error::Corrupt`], and [`Error::DuplicateKey`] where keys are unique.
@@ -116,12 +134,15 @@ impl Merge {
                 self.last_position = record.position;
                 return Ok(self.readers[winner].current());
             }
-            // What was given, or an older record of its key.
+
+            // The record given last, or an older record of its key.
             if self.is_unique && record.position != self.last_position {
                 return Err(Error::DuplicateKey { position: self.last_position });
             }
+
             self.advance(winner)?;
         }
+
         Ok(None)
     }
 }

@@ -1,8 +1,9 @@
-//! The directory of a mirage/index store as a stream of records, for migration. Only read, never changed.
+//! Migration: the directory of a mirage/index store as a stream of records. Reads only.
 //!
-//! The store has up to three files below `index/`, read in this order, in which later records override earlier ones:
-//! `data` (ordered by a hash of the key), `log_async`, `log` (both in the order of their writing). Those that are missing
-//! have no records. All integers are big-endian:
+//! The store has up to three files below `index/`, read in this order, in which later records
+//! override earlier ones: `data` (ordered by a hash of the key), `log_async`, `log` (both in the
+//! order of their writing). Missing files have no records. The order by hash is of no use here, so
+//! the records are sorted like any other input. All integers are big-endian:
 //!
 //! | size    | field        | meaning                                                  |
 //! |---------|--------------|----------------------------------------------------------|
@@ -30,13 +31,13 @@ const FILES: [&str; 3] = ["index/data", "index/log_async", "index/log"];
 /// Bytes before the fan-out.
 const HEADER_SIZE: usize = 32;
 
-/// The only version there is.
+/// The only version of the format.
 const VERSION: &[u8; 8] = b"00000001";
 
 /// Bytes of an offset in the fan-out.
 const FAN_ENTRY_SIZE: u64 = 8;
 
-/// Where the records of a file stand.
+/// The place of the records in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Extent {
     start: u64,
@@ -44,6 +45,7 @@ struct Extent {
 }
 
 impl Extent {
+    /// Reads the header of a file.
     fn read(file: &dyn DiskFile, record_bytes: u64) -> Result<Self> {
         let mut header = [0; HEADER_SIZE];
         file.read_at(&mut header, 0)?;
@@ -52,7 +54,7 @@ impl Extent {
             .map_err(|what| Error::Corrupt { path: path(), what })
     }
 
-    /// What the header of a file of `len` bytes says.
+    /// The extent that the header of a file of `len` bytes gives.
     fn decode(
         header: [u8; HEADER_SIZE],
         len: u64,
@@ -60,33 +62,38 @@ impl Extent {
     ) -> std::result::Result<Self, Corrupt> {
         let mut fields = [0; 4];
         for (field, bytes) in fields.iter_mut().zip(header.chunks_exact(8)) {
-            // Integers of the format are big-endian.
+            // Integers of the format are big-endian, those of the reader little-endian.
             *field = Reader::new(bytes).u64().unwrap_or(0).swap_bytes();
         }
+
         let [offset, version, _generation, fan_bytes] = fields;
         let expected = u64::from_le_bytes(*VERSION).swap_bytes();
         if version != expected {
             return Err(Corrupt::rule("version", expected, version));
         }
+
         let room = len.saturating_sub(HEADER_SIZE as u64);
         if fan_bytes > room || fan_bytes % FAN_ENTRY_SIZE != 0 {
             return Err(Corrupt::rule("bytes of the fan-out", room, fan_bytes));
         }
+
         let room = room - fan_bytes;
         if offset > room || offset % record_bytes != 0 {
             return Err(Corrupt::rule("bytes of records", room, offset));
         }
+
         let start = HEADER_SIZE as u64 + fan_bytes;
         Ok(Self { start, end: start + offset })
     }
 }
 
-/// The records of a mirage/index store, those that override others behind them. A key can come several times.
+/// The records of a mirage/index store; records that override others come behind them. A key can
+/// come several times.
 ///
-/// Holds 256 KiB.
+/// Memory: 256 KiB.
 #[derive(Debug)]
 pub struct MirageIndex {
-    /// What is left of the file under way.
+    /// The rest of the current file.
     current: Option<FixedRecords<FileInput>>,
     later: vec::IntoIter<FileInput>,
     key_bytes: usize,
@@ -95,24 +102,29 @@ pub struct MirageIndex {
 }
 
 impl MirageIndex {
-    /// The store in `dir`, whose directory `index` has the files, with keys and values of these sizes (of the context
-    /// store of Tezos: 32 and 13 bytes).
+    /// Opens the store in `dir`, whose directory `index` has the files, with keys and values of
+    /// these sizes (in the context store of Tezos: 32 and 13 bytes).
     ///
     /// Nothing may write to the store meanwhile. Cost: a read for each file.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for sizes that no index has; [`Error::Disk`], of kind `NotFound` if there is none of the
-    /// files; [`Error::Corrupt`] if a header is not one of such a store, or a file shorter than its header says.
+    /// [`Error::InvalidConfig`] for sizes that no index has; [`Error::Disk`], of kind `NotFound` if
+    /// there is none of the files; [`Error::Corrupt`] if a header is not one of such a store, or a
+    /// file is shorter than its header says.
     pub fn open(disk: &dyn Disk, dir: &Path, key_bytes: usize, value_bytes: usize) -> Result<Self> {
         check_sizes(key_bytes, value_bytes)?;
         let record_bytes = (key_bytes + value_bytes) as u64;
-        let (mut files, mut records, mut missing) = (Vec::new(), 0, None);
+        let mut files = Vec::new();
+        let mut records = 0;
+        let mut missing = None;
+
         for name in FILES {
             let path = dir.join(name);
-            // The open of a FIFO would wait for somebody to write into it.
+            // Opening a FIFO would wait for a writer.
             if let Some(found @ EntryKind::Other) = disk.kind(&path)? {
                 return Err(terrane_io::Error::WrongKind { path, found }.into());
             }
+
             match disk.open(&path, OpenMode::Read, Access::Buffered) {
                 Err(error) if error.is_not_found() => missing = Some(error),
                 opened => {
@@ -123,16 +135,17 @@ impl MirageIndex {
                 }
             }
         }
+
         match missing {
             Some(error) if files.is_empty() => Err(error.into()),
             _ => {
-                let (current, later) = (None, files.into_iter());
-                Ok(Self { current, later, key_bytes, value_bytes, records })
+                let later = files.into_iter();
+                Ok(Self { current: None, later, key_bytes, value_bytes, records })
             }
         }
     }
 
-    /// Records in all files together, also those that are overridden.
+    /// Number of records in all files together, including overridden ones.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.records
@@ -162,6 +175,7 @@ impl Records for MirageIndex {
             let Some(input) = self.later.next() else { return Ok(None) };
             self.current = Some(FixedRecords::new(input, self.key_bytes, self.value_bytes)?);
         }
+
         match &mut self.current {
             Some(records) => records.next(),
             None => Ok(None),

@@ -1,6 +1,8 @@
-//! A sorted run in a file: blocks of one size, each with whole records and a checksum over them and its place.
+//! A sorted run in a file: blocks of one size, each with whole records and a checksum over them and
+//! their place.
 //!
-//! A run has neither header nor footer: the manifest says how many blocks it has. Its keys are strictly ascending.
+//! A run has neither header nor footer: the manifest says how many blocks it has. Its keys are
+//! strictly ascending.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,52 +17,43 @@ use crate::page::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::page::corrupt::Corrupt;
 use crate::page::error::{Error, Result};
 
-/// Bytes of a block before its records: checksum, and bytes of records.
+/// Bytes of a block before its records: checksum, and length of the records.
 pub(super) const BLOCK_HEADER_SIZE: usize = 8;
 
 /// Bytes of a record before its key: both lengths.
 pub(super) const RECORD_HEADER_SIZE: usize = 4;
 
-/// Bytes of a record's position, where it has one.
+/// Bytes of a record's position, if records carry it.
 pub(super) const POSITION_SIZE: usize = 8;
 
-/// Longest record.
+/// Longest record, in bytes.
 pub(super) const RECORD_BYTES_MAX: usize =
     RECORD_HEADER_SIZE + POSITION_SIZE + KEY_BYTES_MAX + VALUE_BYTES_MAX;
 
-/// Blocks are multiples of this.
+/// Alignment of blocks, in bytes.
 pub(super) const BLOCK_ALIGN: usize = 4096;
 
 const _: () = assert!(BLOCK_HEADER_SIZE + RECORD_BYTES_MAX <= BLOCK_ALIGN);
 
-/// The file of run `number`.
+/// The file name of run `number`.
 pub(super) fn run_name(number: u64) -> String {
     format!("sort.{number:08}.run")
 }
 
-/// The number of a run of that name.
+/// The number of the run with that file name.
 pub(super) fn run_number(name: &str) -> Option<u64> {
     let number = name.strip_prefix("sort.")?.strip_suffix(".run")?.parse().ok()?;
     (run_name(number) == name).then_some(number)
 }
 
-/// The first eight bytes of a key as a number that orders as they do; shorter keys are followed by zeros.
-#[inline]
-pub(super) fn key_prefix(key: &[u8]) -> u64 {
-    let mut prefix = [0; 8];
-    let count = key.len().min(8);
-    prefix[..count].copy_from_slice(&key[..count]);
-    u64::from_le_bytes(prefix).swap_bytes()
-}
-
-/// A record as it is stored, whose lengths have been checked.
+/// A stored record whose lengths have been checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record<'a> {
     pub(super) key: &'a [u8],
     pub(super) value: &'a [u8],
-    /// 0 unless records carry it.
+    /// Position in the input; 0 unless records carry it.
     pub(super) position: u64,
-    /// All its bytes.
+    /// All bytes of the record.
     pub(super) bytes: &'a [u8],
 }
 
@@ -76,7 +69,7 @@ impl<'a> Record<'a> {
         out.extend_from_slice(value);
     }
 
-    /// The record that stands at the beginning of `bytes`; `None` if it goes past their end.
+    /// The record at the beginning of `bytes`; `None` if it goes past their end.
     #[inline]
     pub(super) fn first_of(bytes: &'a [u8], has_position: bool) -> Option<Self> {
         let (lengths, mut rest) = bytes.split_first_chunk::<RECORD_HEADER_SIZE>()?;
@@ -85,7 +78,8 @@ impl<'a> Record<'a> {
         let mut position = 0;
         if has_position {
             let (stored, behind) = rest.split_first_chunk::<POSITION_SIZE>()?;
-            (position, rest) = (u64::from_le_bytes(*stored), behind);
+            position = u64::from_le_bytes(*stored);
+            rest = behind;
         }
         let (key, rest) = rest.split_at_checked(key_bytes)?;
         let (value, rest) = rest.split_at_checked(value_bytes)?;
@@ -93,7 +87,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The checksum of a block without its own field: of the place, then of the bytes.
+/// The checksum of a block: of its place, then of the bytes behind the checksum.
 fn checksum(parameters: &Parameters, run: u64, block: u64, bytes: &[u8]) -> u32 {
     let mut place = [0; 24];
     place[..8].copy_from_slice(&parameters.identity.to_le_bytes());
@@ -102,18 +96,18 @@ fn checksum(parameters: &Parameters, run: u64, block: u64, bytes: &[u8]) -> u32 
     crc32c_append(crc32c(&place), bytes)
 }
 
-/// Writes a run, record by record. A write of the disk for each block.
+/// Writes a run, record by record, with one write for each block.
 #[derive(Debug)]
 pub(super) struct RunWriter {
     file: Arc<dyn DiskFile>,
     parameters: Parameters,
     run: Run,
-    /// The block that is being filled, its header included.
+    /// The block that is being filled, including its header.
     block: Vec<u8>,
 }
 
 impl RunWriter {
-    /// Begins `run`, of which only the number, and what it covers, is known.
+    /// Begins `run`, of which only the number and the covered part of the input are known.
     pub(super) fn create(
         disk: &dyn Disk,
         dir: &Path,
@@ -127,27 +121,34 @@ impl RunWriter {
         Ok(Self { file, parameters, run: Run { records: 0, blocks: 0, ..run }, block })
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.block.capacity()
     }
 
-    /// Appends a record, which must be above all before.
+    /// Appends a record, whose key must be above all before.
     pub(super) fn push(&mut self, record: &Record<'_>) -> Result<()> {
         if self.block.len() + record.bytes.len() > self.parameters.block_bytes as usize {
             self.write_block()?;
         }
+        debug_assert!(
+            self.block.len() + record.bytes.len() <= self.parameters.block_bytes as usize,
+            "a record fits into a block of its own"
+        );
         self.block.extend_from_slice(record.bytes);
         self.run.records += 1;
         Ok(())
     }
 
+    /// Seals and writes the block that is being filled.
     fn write_block(&mut self) -> Result<()> {
+        debug_assert!(BLOCK_HEADER_SIZE < self.block.len(), "a block has a record");
         let length = (self.block.len() - BLOCK_HEADER_SIZE) as u32;
         self.block[4..8].copy_from_slice(&length.to_le_bytes());
         self.block.resize(self.parameters.block_bytes as usize, 0);
         let crc = checksum(&self.parameters, self.run.number, self.run.blocks, &self.block[4..]);
         self.block[..4].copy_from_slice(&crc.to_le_bytes());
+
         let offset = self.run.blocks * u64::from(self.parameters.block_bytes);
         self.file.write_at(&self.block, offset)?;
         self.run.blocks += 1;
@@ -155,7 +156,7 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Writes what is left and makes all of it durable, but for the name of the file.
+    /// Writes the last block, and makes the whole run durable except for the name of the file.
     pub(super) fn finish(mut self) -> Result<Run> {
         if self.block.len() > BLOCK_HEADER_SIZE {
             self.write_block()?;
@@ -165,18 +166,18 @@ impl RunWriter {
     }
 }
 
-/// Reads a run, record by record. A read of the disk for each block.
+/// Reads a run, record by record, with one read for each block.
 #[derive(Debug)]
 pub(super) struct RunReader {
     file: Arc<dyn DiskFile>,
     parameters: Parameters,
     run: Run,
-    /// The next block to read.
+    /// Number of the next block.
     next_block: u64,
     block: Vec<u8>,
-    /// Where the records of the block end.
+    /// Offset of the end of the block's records.
     end: usize,
-    /// Where the current record stands. At the end of the run, `end`.
+    /// Offset of the current record; `end` at the end of the run.
     at: usize,
     records_left: u64,
 }
@@ -191,13 +192,14 @@ impl RunReader {
     ) -> Result<Self> {
         let file = disk.open(&dir.join(run_name(run.number)), OpenMode::Read, Access::Buffered)?;
         let block = vec![0; parameters.block_bytes as usize];
-        let (next_block, end, at, records_left) = (0, 0, 0, run.records);
-        let mut reader = Self { file, parameters, run, next_block, block, end, at, records_left };
+        let records_left = run.records;
+        let mut reader =
+            Self { file, parameters, run, next_block: 0, block, end: 0, at: 0, records_left };
         reader.settle()?;
         Ok(reader)
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.block.capacity()
     }
@@ -234,36 +236,45 @@ impl RunReader {
             }
             self.read_block()?;
         }
+
         match self.current() {
             Some(_) => Ok(()),
             None => Err(self.broken("record", self.end as u64, self.at as u64)),
         }
     }
 
+    /// Reads and checks the next block.
     fn read_block(&mut self) -> Result<()> {
         let size = u64::from(self.parameters.block_bytes);
         let offset = self.next_block * size;
         self.file.read_at(&mut self.block, offset)?;
-        // It is read once only.
+
+        // Each block is read once only.
         self.file.forget(offset, size);
+
         let mut input = Reader::new(&self.block);
-        let (crc, length) = (input.u32().unwrap_or(0), input.u32().unwrap_or(0));
+        let crc = input.u32().unwrap_or(0);
+        let length = input.u32().unwrap_or(0);
+
+        // The place is part of the checksum: a block of another run or place is damage.
         let computed =
             checksum(&self.parameters, self.run.number, self.next_block, &self.block[4..]);
         if computed != crc {
             return Err(self.broken("crc", computed.into(), crc.into()));
         }
+
         let room = self.block.len() - BLOCK_HEADER_SIZE;
         if length == 0 || length as usize > room {
             return Err(self.broken("length", room as u64, length.into()));
         }
+
         self.at = BLOCK_HEADER_SIZE;
         self.end = BLOCK_HEADER_SIZE + length as usize;
         self.next_block += 1;
         Ok(())
     }
 
-    /// A rule that is broken in the block under way.
+    /// The error of a broken rule in the current block.
     fn broken(&self, rule: &'static str, expected: u64, found: u64) -> Error {
         let page = self.next_block * u64::from(self.parameters.block_bytes) / BLOCK_ALIGN as u64;
         Error::Corrupt {
@@ -276,16 +287,6 @@ impl RunReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn prefixes_order_as_keys_do() {
-        let keys = [&b""[..], b"\0", b"a", b"a\0", b"ab", b"abcdefgh", b"abcdefghi", b"\xFF"];
-        for pair in keys.windows(2) {
-            assert!(pair[0] < pair[1]);
-            assert!(key_prefix(pair[0]) <= key_prefix(pair[1]), "{pair:?}");
-        }
-        assert!(key_prefix(b"abcdefgh") > key_prefix(b"abcdefg"));
-    }
 
     #[test]
     fn a_number_has_one_name() {

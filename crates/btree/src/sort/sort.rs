@@ -1,18 +1,23 @@
-//! External merge sort: records of any number and order, by key, in bounded memory.
+//! External merge sort: any number of records in any order, by key, in bounded memory.
 //!
-//! Records are collected in memory; when it is full they are sorted and written as a *run*. Runs that follow each other
-//! in the input are merged, up to [`SortOptions::fan_in`] at a time, until so few are left that one more merge gives all
-//! records in order; that one is not written, but read by the caller ([`SortedRecords`]). An input that fits in memory
-//! never touches the disk.
+//! The sorter collects records in memory; full memory is sorted and written as a *run*. Runs that
+//! follow each other in the input are merged, up to [`SortOptions::fan_in`] at a time, until one
+//! more merge gives all records in order. The caller reads that last merge ([`SortedRecords`]), so
+//! it is never written. An input that fits into memory never touches the disk.
 //!
-//! **Resuming.** After each run and each merge a manifest says what is finished. A sort that is opened again in the same
-//! directory, for the same input and with the same options, goes on from there: [`Sorter::resumes_at`] records of the
-//! input need not be read again. Whatever the manifest does not name was half-written, and is removed.
+//! **Resuming.** After each run and each merge, a manifest names the finished runs. A sort that is
+//! opened again in the same directory, for the same input and with the same options, goes on from
+//! there: [`Sorter::resumes_at`] records of the input need not be read again. Files that the
+//! manifest does not name are half-written, and are removed.
 //!
-//! **Equal keys.** The sort is stable, so the last one of the input wins; or they are refused.
+//! **Equal keys.** The sort is stable, so the last record of the input wins; or equal keys are
+//! refused.
 //!
-//! **Files**, all in the directory chosen: `sort.manifest`, `sort.<number>.run`, and the empty `sort.lock`, which keeps a
-//! second sort out.
+//! **Files**, all in the chosen directory: `sort.manifest`, `sort.<number>.run`, and the empty
+//! `sort.lock`, which keeps a second sort out.
+//!
+//! **Rejected.** Finding finished runs by their names (a half-written run looks finished); the bulk
+//! load of tables (its entries must go through a session, with its directory, salt and levels).
 
 #![doc = include_str!("../../../../docs/format/sort.md")]
 
@@ -33,55 +38,55 @@ use crate::page::corrupt::Corrupt;
 use crate::page::error::{Error, Result};
 use crate::sort::input::{Records, in_range};
 
-/// Keeps a second sort out of the directory.
+/// The file that keeps a second sort out of the directory.
 const LOCK: &str = "sort.lock";
 
 /// Largest block, in bytes.
 const BLOCK_BYTES_MAX: usize = 256 << 10;
 
-/// Most runs merged at once. As many files are open then.
+/// Most runs that one merge takes, each with an open file.
 const FAN_IN_MAX: usize = 256;
 
-/// Runs merged at once unless told otherwise.
+/// Default number of runs that one merge takes.
 const FAN_IN_DEFAULT: usize = 15;
 
-/// Memory of a sort unless told otherwise, in bytes.
+/// Default memory of a sort, in bytes.
 const MEMORY_BYTES_DEFAULT: usize = 256 << 20;
 
 /// Records between two reports of progress.
 const PROGRESS_RECORDS: u64 = 1 << 16;
 
-/// What becomes of records of one key.
+/// Treatment of records with equal keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duplicates {
-    /// The last one of the input counts.
+    /// The last record of the input counts.
     LastWins,
-    /// They are an error.
+    /// Equal keys are an error.
     Reject,
 }
 
-/// How to sort, and where.
+/// Options of a sort.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SortOptions {
     /// The directory of the temporary files, which must exist. One sort at a time can use it.
     pub dir: PathBuf,
-    /// Tells this input from others; a sort of another input that is found in the directory is thrown away. The hash of
-    /// the input's name, size and time of change, say.
+    /// Identity of the input, for example a hash of its name, size and time of change. A sort of
+    /// another input that is found in the directory is thrown away.
     pub input_identity: u64,
-    /// Memory for records, sorting and merging together, in bytes; the list of runs takes 100 KB besides at most.
-    /// Default: 256 MiB. At least `fan_in + 2` times 4 KiB.
+    /// Memory budget for records, sorting and merging together, in bytes. The list of runs takes up
+    /// to 100 KB more. Default: 256 MiB. At least `fan_in + 2` times 4 KiB.
     pub memory_bytes: usize,
-    /// Runs merged at once, 2 to 256. Default: 15.
+    /// Number of runs that one merge takes, 2 to 256. Default: 15.
     pub fan_in: usize,
-    /// What becomes of records of one key. Default: the last one wins.
+    /// Treatment of records with equal keys. Default: the last one wins.
     pub duplicates: Duplicates,
-    /// Bytes of all keys and values, if they are known: then twice as many must be free on the disk.
+    /// Bytes of all keys and values, if known: then twice as many must be free on the disk.
     pub input_bytes: Option<u64>,
 }
 
 impl SortOptions {
-    /// The defaults.
+    /// The default options.
     #[must_use]
     pub fn new(dir: &Path, input_identity: u64) -> Self {
         Self {
@@ -94,18 +99,21 @@ impl SortOptions {
         }
     }
 
-    /// The options as they are written down.
+    /// The parameters that the manifest records.
     ///
-    /// Memory is for one block of each run that is merged, one of the output, and the rest of one for what is small.
+    /// The memory is for one block of each merged run, one block of the output, and the equivalent
+    /// of one block for small parts.
     fn parameters(&self) -> Result<Parameters> {
         in_range("fan_in", self.fan_in, 2, FAN_IN_MAX, "2 to 256 runs are merged at once")?;
         let block_bytes = (self.memory_bytes / (self.fan_in + 2)).min(BLOCK_BYTES_MAX);
         let block_bytes = block_bytes / BLOCK_ALIGN * BLOCK_ALIGN;
+
         if block_bytes == 0 {
             let allowed = "a sort takes 4 KiB for each of the runs it merges, and 8 KiB";
             let value = self.memory_bytes.to_string();
             return Err(Error::InvalidConfig { option: "memory_bytes", value, allowed });
         }
+
         Ok(Parameters {
             identity: self.input_identity,
             block_bytes: block_bytes as u32,
@@ -115,21 +123,22 @@ impl SortOptions {
     }
 }
 
-/// What a sort has done since it was opened.
+/// Statistics of a sort since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SortStats {
     /// Runs written from memory.
     pub runs: u64,
-    /// Merges written, without the last one, which is not.
+    /// Merges written; the last merge never is.
     pub merges: u64,
     /// Bytes written to runs, from memory and by merges.
     pub written_bytes: u64,
-    /// The most memory held at once, in bytes; without the list of runs.
+    /// Most memory held at once, in bytes, without the list of runs.
     pub memory_bytes_max: usize,
 }
 
 impl SortStats {
+    /// Raises the most memory held to `bytes`.
     fn note_memory(&mut self, bytes: usize) {
         self.memory_bytes_max = self.memory_bytes_max.max(bytes);
     }
@@ -137,15 +146,15 @@ impl SortStats {
 
 /// The directory of a sort, locked.
 #[derive(Debug)]
-struct Place {
+struct SortDir {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     _anchor: Box<dyn Anchor>,
     _lock: Box<dyn LockGuard>,
 }
 
-impl Place {
-    /// Removes the runs that `keep` does not name, and what an unfinished manifest left.
+impl SortDir {
+    /// Removes the runs that `keep` does not name, and the rest of an unfinished manifest.
     fn remove_runs(&self, keep: &[Run]) -> Result<()> {
         for entry in self.disk.list(&self.dir)? {
             let is_kept = |number| keep.iter().any(|run| run.number == number);
@@ -157,7 +166,7 @@ impl Place {
         Ok(())
     }
 
-    /// Removes the manifest, durably, and then the runs, which it must not name any more by then.
+    /// Removes the manifest, durably, and then the runs: a manifest must never name a removed run.
     fn remove_sort(&self) -> Result<()> {
         match self.disk.remove(&self.dir.join(MANIFEST)) {
             Err(error) if error.is_not_found() => {}
@@ -169,14 +178,14 @@ impl Place {
         self.remove_runs(&[])
     }
 
-    /// Removes everything, the lock at last.
+    /// Removes everything, the lock last.
     fn clean_up(&self) -> Result<()> {
         self.remove_sort()?;
         self.disk.remove(&self.dir.join(LOCK))?;
         Ok(self.disk.sync_dir(&self.dir)?)
     }
 
-    /// Whether the finished runs are as long as they are said to be.
+    /// Checks that the finished runs have the lengths that the manifest says.
     fn check_lengths(&self, manifest: &Manifest) -> Result<()> {
         for run in &manifest.runs {
             let path = self.dir.join(run_name(run.number));
@@ -191,7 +200,7 @@ impl Place {
         Ok(())
     }
 
-    /// Whether there is room for twice the input, of which the finished runs are a part.
+    /// Checks that there is room for twice the input, including the finished runs.
     fn check_room(&self, manifest: &Manifest, input_bytes: u64) -> Result<()> {
         let blocks: u64 = manifest.runs.iter().map(|run| run.blocks).sum();
         let written = blocks.saturating_mul(manifest.parameters.block_bytes.into());
@@ -204,10 +213,11 @@ impl Place {
     }
 }
 
-/// Sorts records of any number and order by their keys, in bounded memory, with temporary files in a directory.
+/// Sorts any number of records by key, in bounded memory, with temporary files in a directory.
 ///
-/// Full memory becomes a sorted run on disk; runs are merged when the input has ended. A sort that was dropped, or whose
-/// process died, can be opened again; it goes on from its last finished run or merge.
+/// Full memory becomes a sorted run on disk; runs are merged when the input has ended. A sort that
+/// was dropped, or whose process died, can be opened again and goes on from its last finished run
+/// or merge.
 ///
 /// ```
 /// use std::path::Path;
@@ -225,63 +235,70 @@ impl Place {
 /// records.remove_files()
 /// # }
 /// ```
+#[doc(alias = "external_sort")]
 #[derive(Debug)]
 pub struct Sorter {
-    place: Place,
+    sort_dir: SortDir,
     options: SortOptions,
     manifest: Manifest,
     arena: Arena,
-    /// Records of the input so far, in runs and in memory.
+    /// Number of records of the input so far, in runs and in memory.
     position: u64,
-    /// Records and bytes that were pushed since the sort was opened: what the memory is divided by.
+    /// Number of records pushed since the sort was opened; with `pushed_bytes`, the average that
+    /// divides the memory.
     pushed: u64,
     pushed_bytes: u64,
     stats: SortStats,
 }
 
 impl Sorter {
-    /// Begins a sort, or goes on with the one that is found in the directory.
+    /// Begins a sort, or resumes the one that is found in the directory.
     ///
-    /// Cost: reads the manifest and the lengths of the runs; removes what is left of another sort.
+    /// Cost: reads the manifest and the lengths of the runs; removes the rest of another sort.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`]; [`Error::NoSpace`] if the input's size is given and the disk has no room for it;
-    /// [`Error::Corrupt`] and [`Error::UnsupportedVersion`] if the sort that is found is damaged, or of another version
-    /// (remove its files to begin anew); [`Error::Disk`], among others if another sort uses the directory.
+    /// [`Error::InvalidConfig`]; [`Error::NoSpace`] if the size of the input is given and the disk
+    /// has no room for it; [`Error::Corrupt`] and [`Error::UnsupportedVersion`] if the sort that is
+    /// found is damaged, or of another version (remove its files to begin anew); [`Error::Disk`],
+    /// among others if another sort uses the directory.
     pub fn open(disk: Arc<dyn Disk>, options: SortOptions) -> Result<Self> {
         let parameters = options.parameters()?;
+
         let dir = disk.absolute(&options.dir)?;
         let anchor = disk.anchor(&dir)?;
         let lock = disk.lock(&dir.join(LOCK))?;
-        let place = Place { disk, dir, _anchor: anchor, _lock: lock };
-        let found = Manifest::load(place.disk.as_ref(), &place.dir)?;
+        let sort_dir = SortDir { disk, dir, _anchor: anchor, _lock: lock };
+
+        let found = Manifest::load(sort_dir.disk.as_ref(), &sort_dir.dir)?;
         let manifest = match found.filter(|found| found.parameters == parameters) {
             Some(manifest) => {
-                place.remove_runs(&manifest.runs)?;
-                place.check_lengths(&manifest)?;
+                sort_dir.remove_runs(&manifest.runs)?;
+                sort_dir.check_lengths(&manifest)?;
                 manifest
             }
             None => {
-                place.remove_sort()?;
+                sort_dir.remove_sort()?;
                 Manifest::new(parameters)
             }
         };
+
         if let Some(input_bytes) = options.input_bytes {
-            place.check_room(&manifest, input_bytes)?;
+            sort_dir.check_room(&manifest, input_bytes)?;
         }
+
         let position = manifest.covered();
-        let (arena, stats) = (Arena::new(parameters.is_unique), SortStats::default());
-        let (pushed, pushed_bytes) = (0, 0);
-        Ok(Self { place, options, manifest, arena, position, pushed, pushed_bytes, stats })
+        let arena = Arena::new(parameters.is_unique);
+        let stats = SortStats::default();
+        Ok(Self { sort_dir, options, manifest, arena, position, pushed: 0, pushed_bytes: 0, stats })
     }
 
-    /// Records of the input that need not be pushed, because they are in finished runs.
+    /// Number of records of the input that finished runs cover, so that they need not be pushed.
     #[must_use]
     pub fn resumes_at(&self) -> u64 {
         self.manifest.covered()
     }
 
-    /// What has been done since the sort was opened.
+    /// Statistics since the sort was opened.
     #[must_use]
     pub fn stats(&self) -> SortStats {
         self.stats
@@ -289,38 +306,45 @@ impl Sorter {
 
     /// Takes the next record of the input.
     ///
-    /// Cost: none but of memory; when that is full, sorts it and writes a run, and a manifest, with two syncs of files and
-    /// two of the directory.
+    /// Cost: memory only. Full memory is sorted and written as a run, with a manifest, two syncs of
+    /// files and two of the directory.
     ///
     /// # Errors
-    /// [`Error::RecordTooLarge`], [`Error::DuplicateKey`] where duplicates are refused (with the position of a record
-    /// whose key came before; of several which one is not said), [`Error::Disk`]. The record is not taken then.
+    /// [`Error::RecordTooLarge`], [`Error::Disk`]; [`Error::DuplicateKey`] where duplicates are
+    /// refused, with the position of a record whose key came before (any of several). The record
+    /// was not taken.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
-            let (key_bytes, value_bytes) = (key.len(), value.len());
+            let key_bytes = key.len();
+            let value_bytes = value.len();
             return Err(Error::RecordTooLarge { position: self.position, key_bytes, value_bytes });
         }
+
         let position_bytes = if self.manifest.parameters.is_unique { POSITION_SIZE } else { 0 };
         let bytes = RECORD_HEADER_SIZE + position_bytes + key.len() + value.len();
         self.pushed += 1;
         self.pushed_bytes += bytes as u64;
+
+        // An arena begins without memory, so the first record comes here, too. The average so far
+        // divides the memory.
         if !self.arena.has_room(bytes) {
             self.spill()?;
             let average = self.pushed_bytes / self.pushed;
             self.arena.allocate(self.arena_bytes(), average as usize)?;
             self.stats.note_memory(self.arena.memory_bytes());
         }
+
         self.arena.push(key, value, self.position);
         self.position += 1;
         Ok(())
     }
 
-    /// Takes all of `input`, which is the input from its first record on: what is in finished runs is read and passed
-    /// over. Reports now and then how many records have been read.
+    /// Takes all of `input`, from the first record of the input on, and passes over the records
+    /// that finished runs cover. Reports now and then how many records have been read.
     ///
     /// # Errors
-    /// Those of the input and of [`push`](Self::push); [`Error::TruncatedInput`] if it has fewer records than there are in
-    /// finished runs.
+    /// Those of the input and of [`push`](Self::push); [`Error::TruncatedInput`] if the input has
+    /// fewer records than the finished runs cover.
     pub fn push_all(
         &mut self,
         input: &mut dyn Records,
@@ -337,27 +361,36 @@ impl Sorter {
                 progress(position);
             }
         }
+
         if position < passed {
             return Err(Error::TruncatedInput { position, bytes: 0 });
         }
+
         progress(position);
         Ok(())
     }
 
-    /// Ends the input and merges until one merge is left, whose records the result gives. Reports now and then how many
-    /// records have been merged.
+    /// Ends the input, and merges until one merge is left, whose records the result gives. Reports
+    /// now and then how many records have been merged.
     ///
-    /// Cost: each of these merges reads its runs and writes them as one. None for fewer than `fan_in` runs.
+    /// Cost: each merge reads its runs and writes them as one. No merge for fewer than `fan_in`
+    /// runs.
     ///
     /// # Errors
-    /// As [`push`](Self::push); [`Error::Corrupt`] if a file is damaged.
+    /// Those of [`push`](Self::push); [`Error::Corrupt`] if a file is damaged.
     pub fn finish(mut self, progress: &mut dyn FnMut(u64)) -> Result<SortedRecords> {
         if self.manifest.runs.is_empty() {
             self.arena.sort();
-            let Self { place, arena, stats, .. } = self;
-            return Ok(SortedRecords { place, source: Source::Memory { arena, next: 0 }, stats });
+            let Self { sort_dir, arena, stats, .. } = self;
+            return Ok(SortedRecords {
+                sort_dir,
+                source: Source::Memory { arena, next: 0 },
+                stats,
+            });
         }
+
         self.spill()?;
+
         let mut merged = 0;
         let mut count = || {
             merged += 1;
@@ -365,16 +398,20 @@ impl Sorter {
                 progress(merged);
             }
         };
+
+        // The last merge is not written: the caller reads it.
         while self.manifest.runs.len() > self.options.fan_in {
             self.merge_some(&mut count)?;
         }
+
         let merge = self.open_merge(&self.manifest.runs)?;
         self.stats.note_memory(merge.memory_bytes());
-        let Self { place, stats, .. } = self;
-        Ok(SortedRecords { place, source: Source::Merge(merge), stats })
+        let Self { sort_dir, stats, .. } = self;
+        Ok(SortedRecords { sort_dir, source: Source::Merge(merge), stats })
     }
 
-    /// Memory for records and their order: without a block that is being written, and one for what is small.
+    /// Memory for records and their order: without one block that is being written, and one for
+    /// small parts.
     fn arena_bytes(&self) -> usize {
         self.options.memory_bytes - 2 * self.manifest.parameters.block_bytes as usize
     }
@@ -385,129 +422,156 @@ impl Sorter {
         self.manifest.next_number - 1
     }
 
+    /// Creates the file of a run.
     fn create(&self, run: Run) -> Result<RunWriter> {
-        let Place { disk, dir, .. } = &self.place;
+        let SortDir { disk, dir, .. } = &self.sort_dir;
         RunWriter::create(disk.as_ref(), dir, self.manifest.parameters, run)
     }
 
-    /// Makes what is in memory a run, if there is anything, and gives the memory back.
+    /// Writes the records in memory as a run, if there are any, and gives the memory back.
     fn spill(&mut self) -> Result<()> {
         if self.arena.len() == 0 {
             return Ok(());
         }
+
         self.arena.sort();
-        let (first, covered) = (self.manifest.covered(), self.arena.len() as u64);
+
+        let first = self.manifest.covered();
+        let covered = self.arena.len() as u64;
         let number = self.take_number();
         let mut writer = self.create(Run { number, first, covered, records: 0, blocks: 0 })?;
         self.stats.note_memory(self.arena.memory_bytes() + writer.memory_bytes());
+
+        // Of records with equal keys only the last goes into the run.
         let mut index = 0;
         while let Some((record, next)) = self.arena.last_of_key(index)? {
             writer.push(&record)?;
             index = next;
         }
+
         let end = self.manifest.runs.len();
         self.publish(writer.finish()?, end..end)?;
         self.stats.runs += 1;
         self.arena.release();
+
+        // The manifest has room for a bounded number of runs.
         if self.manifest.runs.len() == RUNS_MAX {
             self.merge_some(&mut || {})?;
         }
+
         Ok(())
     }
 
-    /// Merges some runs that follow each other: as many as are merged at once, or fewer if that is enough, and of all
-    /// such ones those with the fewest bytes. Calls `count` for each record.
+    /// Merges some runs that follow each other: as many as one merge takes, or fewer if that is
+    /// enough. Of all such runs it takes those with the fewest bytes. Calls `count` for each
+    /// record.
     fn merge_some(&mut self, count: &mut dyn FnMut()) -> Result<()> {
-        let (runs, fan_in) = (&self.manifest.runs, self.options.fan_in);
+        let runs = &self.manifest.runs;
+        let fan_in = self.options.fan_in;
         let width = fan_in.min((runs.len() + 1).saturating_sub(fan_in)).max(2);
+        debug_assert!(width <= runs.len(), "there are enough runs to merge");
         let blocks =
             |at: &usize| -> u64 { runs[*at..at + width].iter().map(|run| run.blocks).sum() };
+
+        // Only neighbours are merged, so that the order of the runs stays the order of the input.
         let at = (0..=runs.len() - width).min_by_key(blocks).unwrap_or(0);
         let inputs = runs[at..at + width].to_vec();
-        let (first, covered) = (inputs[0].first, inputs.iter().map(|run| run.covered).sum());
+
+        let first = inputs[0].first;
+        let covered = inputs.iter().map(|run| run.covered).sum();
+
         let number = self.take_number();
         let mut merge = self.open_merge(&inputs)?;
         let mut writer = self.create(Run { number, first, covered, records: 0, blocks: 0 })?;
         self.stats.note_memory(merge.memory_bytes() + writer.memory_bytes());
+
         while let Some(record) = merge.next()? {
             writer.push(&record)?;
             count();
         }
-        // Files that are open still take their space.
+
+        // Open files still take their space.
         drop(merge);
         self.publish(writer.finish()?, at..at + width)?;
         self.stats.merges += 1;
+
+        // Only now: the manifest does not name these runs any more.
         for run in inputs {
-            self.place.disk.remove(&self.place.dir.join(run_name(run.number)))?;
+            self.sort_dir.disk.remove(&self.sort_dir.dir.join(run_name(run.number)))?;
         }
+
         Ok(())
     }
 
+    /// Opens a merge of some runs.
     fn open_merge(&self, runs: &[Run]) -> Result<Merge> {
-        let (Place { disk, dir, .. }, parameters) = (&self.place, self.manifest.parameters);
+        let SortDir { disk, dir, .. } = &self.sort_dir;
+        let parameters = self.manifest.parameters;
         let open = |run: &Run| RunReader::open(disk.as_ref(), dir, parameters, *run);
         let readers = runs.iter().map(open).collect::<Result<_>>()?;
         Ok(Merge::new(readers, parameters.is_unique))
     }
 
-    /// Puts a finished run in the place of those in `range`, durably: its name first, then the manifest that names it.
+    /// Puts a finished run into the place of those in `range`, durably: first its name, then the
+    /// manifest that names it.
     fn publish(&mut self, run: Run, range: Range<usize>) -> Result<()> {
-        let Place { disk, dir, .. } = &self.place;
+        let SortDir { disk, dir, .. } = &self.sort_dir;
         disk.sync_dir(dir)?;
+
         let mut manifest = self.manifest.clone();
         manifest.runs.splice(range, [run]);
         manifest.store(disk.as_ref(), dir)?;
+
         self.manifest = manifest;
         self.stats.written_bytes += run.blocks * u64::from(self.manifest.parameters.block_bytes);
         Ok(())
     }
 }
 
-/// Where sorted records come from.
+/// Source of sorted records.
 #[derive(Debug)]
 enum Source {
     /// The input was small: records from this index on.
-    Memory {
-        arena: Arena,
-        next: usize,
-    },
+    Memory { arena: Arena, next: usize },
+    /// The last merge of the runs.
     Merge(Merge),
 }
 
 /// All records of a sort in ascending order of their keys, each key once.
 ///
-/// Dropping it leaves the sort as it is, so that it can be opened again and read from its beginning;
-/// [`remove_files`](Self::remove_files) ends it for good.
+/// Dropping the value leaves the sort as it is, to be opened again and read from its beginning.
+/// [`remove_files`](Self::remove_files) ends the sort for good.
 #[derive(Debug)]
 pub struct SortedRecords {
-    place: Place,
+    sort_dir: SortDir,
     source: Source,
     stats: SortStats,
 }
 
 impl SortedRecords {
-    /// What has been done since the sort was opened.
+    /// Statistics since the sort was opened.
     #[must_use]
     pub fn stats(&self) -> SortStats {
         self.stats
     }
 
-    /// Removes all files of the sort. To be called when what was made of the records is durable.
+    /// Removes all files of the sort. Call it once the records are durable elsewhere.
     ///
     /// # Errors
     /// [`Error::Disk`]; some of the files may be left.
     pub fn remove_files(self) -> Result<()> {
-        let Self { place, source, .. } = self;
+        let Self { sort_dir, source, .. } = self;
         drop(source);
-        place.clean_up()
+        sort_dir.clean_up()
     }
 }
 
 impl Records for SortedRecords {
-    /// Cost: a read for each block of each run, which has up to 256 KiB.
+    /// Cost: a read for each block of each run, of up to 256 KiB.
     ///
     /// # Errors
-    /// [`Error::Disk`]; [`Error::Corrupt`] if a file is damaged; [`Error::DuplicateKey`] where duplicates are refused.
+    /// [`Error::Disk`]; [`Error::Corrupt`] if a file is damaged; [`Error::DuplicateKey`] where
+    /// duplicates are refused.
     fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let record = match &mut self.source {
             Source::Memory { arena, next } => arena.last_of_key(*next)?.map(|(record, after)| {

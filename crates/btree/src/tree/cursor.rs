@@ -1,28 +1,26 @@
-//! Cursors: the entries of a range in order, in either direction, as they were when the cursor was made.
+//! Cursors: the entries of a range in order, ascending or descending.
 //!
-//! A cursor holds a tree and the updates of its range that were not in it; both stand still, so it may live beside any
-//! changes. Meanwhile pages of that tree are not written again.
+//! A cursor is a consistent snapshot: it holds a tree, and the updates of its range that the tree
+//! does not have. Later changes of the index do not change it. Meanwhile the pages of that tree are
+//! not reused.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use crate::log::pending::Deltas;
+use crate::log::pending::UpdateBuffer;
 use crate::page::error::{Error, Result};
 use crate::page::leaf::{Fences, Leaf};
-use crate::page::page::{Page, PageRef};
+use crate::page::page::{KeyRange, Page, PageRef};
 use crate::sort::input::Records;
 use crate::tree::state::{Core, State};
 use crate::tree::tree::{Child, Node, Tree, misplaced};
 
-/// Leaves that are read ahead at most.
+/// Most leaves that are read ahead.
 const AHEAD_MAX: usize = 32;
 
-/// A range of keys: from the first on, and below the second.
-pub(crate) type KeyBounds = (Vec<u8>, Option<Vec<u8>>);
-
 /// The bounds of a range of keys.
-pub(crate) fn bounds_of<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> KeyBounds {
+pub(crate) fn bounds_of<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> KeyRange {
     let just_above = |key: &K| [key.as_ref(), &[0]].concat();
     let low = match range.start_bound() {
         Bound::Included(key) => key.as_ref().to_vec(),
@@ -38,7 +36,7 @@ pub(crate) fn bounds_of<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> KeyBound
 }
 
 /// The bounds of the keys that begin with a prefix.
-pub(crate) fn bounds_of_prefix(prefix: &[u8]) -> KeyBounds {
+pub(crate) fn bounds_of_prefix(prefix: &[u8]) -> KeyRange {
     let mut high = prefix.to_vec();
     while let Some(last) = high.pop() {
         if last < u8::MAX {
@@ -49,33 +47,36 @@ pub(crate) fn bounds_of_prefix(prefix: &[u8]) -> KeyBounds {
     (prefix.to_vec(), None)
 }
 
-/// Which way a cursor goes.
+/// Direction of a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Ascending,
     Descending,
 }
 
-/// The entries of a tree, in order.
+/// The entries of a tree in order.
 #[derive(Debug)]
 struct TreeCursor {
     tree: Arc<Tree>,
     direction: Direction,
-    /// The way to the lowest node: each node, and the child that comes next.
+    /// The path to the lowest node: each node, and the place of the child that comes next.
     path: Vec<(Arc<Node>, usize)>,
     /// Leaves that were read ahead.
     ahead: VecDeque<Page>,
+    /// Number of leaves to be read ahead next.
     window: usize,
     leaf: Option<Page>,
-    /// Entries of the leaf that are still to come: ascending those from here on, descending those below.
+    /// Entries of the leaf that are still to come: from here on if the cursor ascends, below if it
+    /// descends.
     at: usize,
     key: Vec<u8>,
-    /// Where the next leaf begins, or ends if the cursor descends.
+    /// The fence towards the next leaf.
     edge: Option<Vec<u8>>,
 }
 
 impl TreeCursor {
-    fn new(core: &Core, tree: Arc<Tree>, direction: Direction, bounds: &KeyBounds) -> Result<Self> {
+    /// A cursor before the first entry of a range.
+    fn new(core: &Core, tree: Arc<Tree>, direction: Direction, bounds: &KeyRange) -> Result<Self> {
         let mut cursor = Self {
             tree,
             direction,
@@ -87,14 +88,18 @@ impl TreeCursor {
             key: Vec::new(),
             edge: None,
         };
+
         let (low, high) = bounds;
-        // A key above all has the last child.
+
+        // A descending cursor without an upper bound begins in the last child of each node.
         let start = if direction == Direction::Ascending { Some(low) } else { high.as_ref() };
         cursor.descend(core, start.map(Vec::as_slice))?;
+
         if let Some(page) = &cursor.leaf {
             let leaf = Leaf::of(page);
             let fences = leaf.fences();
             if start.map_or(fences.high.is_some(), |start| !fences.contain(start)) {
+                // The path was chosen by separators, which a forged node may have wrong.
                 return Err(core.pager.corrupt(misplaced(page.reference())));
             }
             cursor.edge = cursor.edge_of(fences);
@@ -103,9 +108,11 @@ impl TreeCursor {
                 None => leaf.count(),
             };
         }
+
         Ok(cursor)
     }
 
+    /// Goes down to the leaf for a key, or to the last leaf.
     fn descend(&mut self, core: &Core, key: Option<&[u8]>) -> Result<()> {
         let Some(mut child) = self.tree.root.clone() else { return Ok(()) };
         for level in (1..=self.tree.height).rev() {
@@ -121,7 +128,7 @@ impl TreeCursor {
         Ok(())
     }
 
-    /// The next place in a node, if it has one.
+    /// The next place in a node, if there is one.
     fn step(direction: Direction, node: &Node, at: usize) -> Option<usize> {
         match direction {
             Direction::Ascending => Some(at.wrapping_add(1)).filter(|&at| at < node.view().count()),
@@ -129,7 +136,7 @@ impl TreeCursor {
         }
     }
 
-    /// Where a leaf with these fences meets the next one.
+    /// The fence of a leaf that the next leaf must share.
     fn edge_of(&self, fences: Fences<'_>) -> Option<Vec<u8>> {
         match self.direction {
             Direction::Ascending => fences.high.map(<[u8]>::to_vec),
@@ -137,13 +144,16 @@ impl TreeCursor {
         }
     }
 
-    /// Goes on to the next leaf; whether there is one.
+    /// Goes on to the next leaf. Returns whether there is one.
     fn next_leaf(&mut self, core: &Core) -> Result<bool> {
         if self.ahead.is_empty() && !self.read_ahead(core)? {
             self.leaf = None;
             return Ok(false);
         }
+
         self.leaf = self.ahead.pop_front();
+
+        // Neighbours meet; otherwise a range of keys would be missing or come twice.
         if let Some(page) = &self.leaf {
             let fences = Leaf::of(page).fences();
             let meets = match self.direction {
@@ -155,18 +165,20 @@ impl TreeCursor {
             }
             self.edge = self.edge_of(fences);
         }
+
         let count = self.leaf.as_ref().map_or(0, Page::count);
         self.at = if self.direction == Direction::Ascending { 0 } else { count };
         Ok(true)
     }
 
-    /// Reads the next leaves of the lowest node, or the first ones of the next node.
+    /// Reads the next leaves of the lowest node, or the first leaves of the next node.
     fn read_ahead(&mut self, core: &Core) -> Result<bool> {
         let Some(level) = self.next_node(core)? else { return Ok(false) };
-        debug_assert_eq!(level, 1);
+        debug_assert_eq!(level, 1, "the parents of leaves are on level 1");
         let Some((node, at)) = self.path.last_mut() else { return Ok(false) };
         let mut pages: Vec<PageRef> = Vec::with_capacity(self.window);
-        // The place is the one that was read last.
+
+        // The place is that of the leaf read last.
         while pages.len() < self.window {
             let Some(next) = Self::step(self.direction, node, *at) else { break };
             *at = next;
@@ -174,12 +186,16 @@ impl TreeCursor {
                 pages.push(page);
             }
         }
+
+        // The window doubles, so that a short range reads little and a long one many leaves at
+        // once.
         self.ahead = core.pager.load_many(&pages, 0, false)?.into();
         self.window = (self.window * 2).min(AHEAD_MAX);
         Ok(!self.ahead.is_empty())
     }
 
-    /// Goes up until a node has a next child, and down again to a lowest node, whose place is then before its first child.
+    /// Goes up until a node has a next child, and down again to a lowest node, whose place is then
+    /// before its first child.
     fn next_node(&mut self, core: &Core) -> Result<Option<u8>> {
         let mut level: u8 = 1;
         loop {
@@ -194,6 +210,8 @@ impl TreeCursor {
             self.path.pop();
             level += 1;
         }
+
+        // Down again along the first children of the new path.
         while level > 1 {
             let Some((node, at)) = self.path.last() else { return Ok(None) };
             let child = node.child(*at);
@@ -209,24 +227,28 @@ impl TreeCursor {
             };
             self.path.push((below, first));
         }
+
         Ok(Some(1))
     }
 
-    /// The next entry: its key is written over `self.key`.
+    /// Moves to the next entry. Writes its key over `self.key`, and its value over `value`.
     fn next(&mut self, core: &Core, value: &mut Vec<u8>) -> Result<bool> {
         loop {
             let Some(page) = &self.leaf else { return Ok(false) };
             let leaf = Leaf::of(page);
+
             let at = match self.direction {
                 Direction::Ascending => Some(self.at).filter(|&at| at < leaf.count()),
                 Direction::Descending => self.at.checked_sub(1),
             };
+
             if let Some(at) = at {
                 self.at = if self.direction == Direction::Ascending { at + 1 } else { at };
                 value.clear();
                 value.extend_from_slice(leaf.read(at, &mut self.key));
                 return Ok(true);
             }
+
             if !self.next_leaf(core)? {
                 return Ok(false);
             }
@@ -237,19 +259,23 @@ impl TreeCursor {
 /// An update of a buffer.
 type Update = (Vec<u8>, Option<Vec<u8>>);
 
-/// The entries of a range in order, as they were when the cursor was made. It may live beside any changes; the pages of its
-/// tree are kept meanwhile.
+/// The entries of a range in order, as of the moment when the cursor was made.
+///
+/// Later changes of the index do not change the cursor; the pages of its tree are kept meanwhile.
+#[doc(alias = "iterator")]
 #[derive(Debug)]
 pub struct Cursor {
     core: Arc<Core>,
     direction: Direction,
-    /// What is still to come.
-    bounds: KeyBounds,
+    /// The keys that are still to come.
+    bounds: KeyRange,
     tree: TreeCursor,
-    /// The next entry of the tree, and whether there is one; its key is in the tree's cursor.
+    /// The value of the next entry of the tree, whose key is in the tree's cursor.
     tree_value: Vec<u8>,
+    /// Whether the tree has a next entry.
     has_tree: bool,
-    buffers: [Deltas; 2],
+    /// The unflushed and the pending updates, the newer first.
+    buffers: [UpdateBuffer; 2],
     /// The next update of each buffer.
     next: [Option<Update>; 2],
     is_done: bool,
@@ -258,29 +284,27 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    pub(crate) fn ascending(core: &Arc<Core>, bounds: KeyBounds) -> Result<Self> {
+    /// The entries of a range of the visible state, ascending.
+    pub(crate) fn ascending(core: &Arc<Core>, bounds: KeyRange) -> Result<Self> {
         Self::new(core, bounds, Direction::Ascending)
     }
 
-    pub(crate) fn descending(core: &Arc<Core>, bounds: KeyBounds) -> Result<Self> {
+    /// The entries of a range of the visible state, descending.
+    pub(crate) fn descending(core: &Arc<Core>, bounds: KeyRange) -> Result<Self> {
         Self::new(core, bounds, Direction::Descending)
     }
 
-    /// Over a state that stands still.
-    pub(crate) fn ascending_in(core: &Arc<Core>, state: &State, bounds: KeyBounds) -> Result<Self> {
+    /// The entries of a range of a snapshot, ascending.
+    pub(crate) fn ascending_in(core: &Arc<Core>, state: &State, bounds: KeyRange) -> Result<Self> {
         Self::over(core, state.clone(), bounds, Direction::Ascending)
     }
 
-    /// Over a state that stands still.
-    pub(crate) fn descending_in(
-        core: &Arc<Core>,
-        state: &State,
-        bounds: KeyBounds,
-    ) -> Result<Self> {
+    /// The entries of a range of a snapshot, descending.
+    pub(crate) fn descending_in(core: &Arc<Core>, state: &State, bounds: KeyRange) -> Result<Self> {
         Self::over(core, state.clone(), bounds, Direction::Descending)
     }
 
-    fn new(core: &Arc<Core>, bounds: KeyBounds, direction: Direction) -> Result<Self> {
+    fn new(core: &Arc<Core>, bounds: KeyRange, direction: Direction) -> Result<Self> {
         let state = core.state()?.clone();
         Self::over(core, state, bounds, direction)
     }
@@ -288,7 +312,7 @@ impl Cursor {
     fn over(
         core: &Arc<Core>,
         state: State,
-        bounds: KeyBounds,
+        bounds: KeyRange,
         direction: Direction,
     ) -> Result<Self> {
         let tree = TreeCursor::new(core, state.tree, direction, &bounds)?;
@@ -305,12 +329,14 @@ impl Cursor {
             key: Vec::new(),
             value: Vec::new(),
         };
+
         cursor.advance_tree()?;
         cursor.advance_buffer(0);
         cursor.advance_buffer(1);
         Ok(cursor)
     }
 
+    /// Moves to the next entry of the tree, unless it is out of bounds.
     fn advance_tree(&mut self) -> Result<()> {
         self.has_tree = self.tree.next(&self.core, &mut self.tree_value)? && {
             let key = &self.tree.key;
@@ -322,7 +348,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Takes the next update of a buffer, which lies within what is still to come.
+    /// Takes the next update of a buffer within the bounds.
     fn advance_buffer(&mut self, which: usize) {
         let (low, high) = &self.bounds;
         let mut range = self.buffers[which].range(low, high.as_deref());
@@ -333,7 +359,7 @@ impl Cursor {
         self.next[which] = next.map(|(key, value)| (key.to_vec(), value.map(<[u8]>::to_vec)));
     }
 
-    /// The key that comes first of those that are next.
+    /// The key that comes first, of the next entry and the next updates.
     fn first_key(&self) -> Option<&[u8]> {
         let updates = self.next.iter().flatten().map(|(key, _)| key.as_slice());
         let keys = updates.chain(self.has_tree.then_some(self.tree.key.as_slice()));
@@ -343,13 +369,13 @@ impl Cursor {
         }
     }
 
-    /// The next entry, key and value; `None` at the end, and from then on.
+    /// Returns the next entry, key and value; `None` at the end, and from then on.
     ///
-    /// Cost: one read of 4 KiB for each leaf, up to 32 of them ahead and side by side.
+    /// Cost: one read of 4 KiB for each leaf, up to 32 leaves ahead and side by side.
     ///
     /// # Errors
-    /// [`Error::Closed`] once the index or reader that it is of is closed or dropped, as its pages are not kept then;
-    /// [`Error::Disk`], [`Error::Corrupt`]: the cursor ends.
+    /// [`Error::Closed`] once the index or reader is closed or dropped, as its pages are
+    /// not kept any longer; [`Error::Disk`], [`Error::Corrupt`]: the cursor ends.
     #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed from the cursor")]
     pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let found = self.advance();
@@ -357,11 +383,14 @@ impl Cursor {
         Ok(found?.then_some((&self.key, &self.value)))
     }
 
+    /// Merges the buffers with the tree up to the next entry. Returns whether there is one.
     fn advance(&mut self) -> Result<bool> {
         while !self.is_done {
             if self.core.is_closed() {
                 return Err(Error::Closed);
             }
+
+            // The key that comes first counts, and the bounds shrink past it.
             let mut key = std::mem::take(&mut self.key);
             let Some(first) = self.first_key() else { return Ok(false) };
             key.clear();
@@ -374,6 +403,8 @@ impl Cursor {
             } else {
                 self.bounds.1 = Some(self.key.clone());
             }
+
+            // The newest update of the key decides: unflushed before pending, both before the tree.
             let mut is_there = None;
             for which in 0..2 {
                 if self.next[which].as_ref().is_some_and(|(key, _)| *key == self.key) {
@@ -385,6 +416,7 @@ impl Cursor {
                     self.advance_buffer(which);
                 }
             }
+
             if self.has_tree && self.tree.key == self.key {
                 if is_there.is_none() {
                     is_there = Some(true);
@@ -392,15 +424,17 @@ impl Cursor {
                 }
                 self.advance_tree()?;
             }
+
             if is_there == Some(true) {
                 return Ok(true);
             }
         }
+
         Ok(false)
     }
 }
 
-/// Entries as they own themselves; the same as [`Cursor::next`], with an allocation for each key and value.
+/// Owned entries, as [`Cursor::next`] with an allocation for each key and value.
 impl Iterator for Cursor {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 

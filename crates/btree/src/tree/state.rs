@@ -1,8 +1,8 @@
-//! Reading: what an index and a reader have in common.
+//! The visible state of an index, and lookups in it: the common part of writers and readers.
 //!
-//! What is visible is a tree with two buffers above it: *pending* updates, which are in the log, above these *unflushed* ones,
-//! which only a writer has. A lookup asks the buffers under a lock that is held for microseconds, takes the tree, and reads
-//! its pages without any lock.
+//! The visible state is a tree with two buffers above it: *pending* updates, which the WAL has, and
+//! above these *unflushed* updates, which only a writer has. A lookup asks the buffers under a lock
+//! that it holds for microseconds, takes the tree, and reads pages without any lock.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use terrane_io::Anchor;
 
-use crate::log::pending::Deltas;
+use crate::log::pending::UpdateBuffer;
 use crate::page::error::{Error, Result};
 use crate::page::leaf::Leaf;
 use crate::page::page::PAGE_SIZE;
@@ -18,21 +18,21 @@ use crate::pager::pager::Pager;
 use crate::pager::stats::{Counter, Stats};
 use crate::tree::tree::Tree;
 
-/// Keys whose leaves are in memory at a time.
+/// Most keys whose leaves a lookup holds in memory at a time.
 const LOOKUPS_MAX: usize = 1024;
 
-/// What is visible. A copy stands still, and shares all that does not change.
+/// A visible state. A copy does not change, and shares everything that stays the same.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     pub(crate) tree: Arc<Tree>,
-    pub(crate) pending: Deltas,
-    pub(crate) unflushed: Deltas,
-    /// Entries with all updates.
+    pub(crate) pending: UpdateBuffer,
+    pub(crate) unflushed: UpdateBuffer,
+    /// Number of entries with all updates.
     pub(crate) entries: u64,
 }
 
 impl State {
-    /// The update of a key that is not in the tree yet.
+    /// The update of a key that the tree does not have yet.
     #[expect(
         clippy::option_option,
         reason = "no update, and an update that removes, are two things"
@@ -41,7 +41,7 @@ impl State {
         self.unflushed.get(key).or_else(|| self.pending.get(key))
     }
 
-    /// Calls `found` for the keys that have such an update; returns the numbers of the others.
+    /// Calls `found` for the keys with such an update. Returns the places of the other keys.
     fn find_updates(
         &self,
         keys: &[&[u8]],
@@ -58,24 +58,25 @@ impl State {
     }
 }
 
-/// An index as it is read.
+/// An index as lookups see it.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) dir: PathBuf,
     pub(crate) pager: Pager,
     state: RwLock<State>,
     is_closed: AtomicBool,
-    /// Keeps every call below the directory in it.
+    /// Keeps every call below the directory in it, whatever happens to the path.
     _anchor: Box<dyn Anchor>,
 }
 
 impl Core {
     pub(crate) fn new(anchor: Box<dyn Anchor>, dir: PathBuf, pager: Pager, state: State) -> Self {
-        let (state, is_closed) = (RwLock::new(state), AtomicBool::new(false));
+        let state = RwLock::new(state);
+        let is_closed = AtomicBool::new(false);
         Self { dir, pager, state, is_closed, _anchor: anchor }
     }
 
-    /// What is visible.
+    /// The visible state.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -86,12 +87,12 @@ impl Core {
         Ok(self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is visible, for changing it.
+    /// The visible state, to be changed.
     pub(crate) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes it; whether it was open.
+    /// Closes the index. Returns whether it was open.
     pub(crate) fn close(&self) -> bool {
         !self.is_closed.swap(true, Ordering::AcqRel)
     }
@@ -100,6 +101,7 @@ impl Core {
         self.is_closed.load(Ordering::Acquire)
     }
 
+    /// Returns the value of a key in the visible state.
     pub(crate) fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let tree = {
             let state = self.state()?;
@@ -111,7 +113,7 @@ impl Core {
         self.find_in_tree(&tree, key)
     }
 
-    /// Looks a key up in a state that stands still.
+    /// Returns the value of a key in a snapshot of the state.
     pub(crate) fn find_in(&self, state: &State, key: &[u8]) -> Result<Option<Vec<u8>>> {
         match state.update(key) {
             Some(update) => Ok(update.map(<[u8]>::to_vec)),
@@ -124,7 +126,8 @@ impl Core {
         Ok(leaf.and_then(|leaf| Leaf::of(&leaf).find(key).map(<[u8]>::to_vec)))
     }
 
-    /// Looks keys up; calls `found` with the number of each key and its value.
+    /// Looks keys up in the visible state, and calls `found` with the place and the value of each
+    /// key.
     pub(crate) fn find_each(
         &self,
         keys: &[&[u8]],
@@ -137,6 +140,7 @@ impl Core {
         self.find_each_in_tree(&tree, keys, rest, found)
     }
 
+    /// Looks up the keys at the places `order` in a tree.
     fn find_each_in_tree(
         &self,
         tree: &Tree,
@@ -146,6 +150,9 @@ impl Core {
     ) -> Result<()> {
         order.sort_unstable_by_key(|&at| keys[at]);
         let ascending: Vec<&[u8]> = order.iter().map(|&at| keys[at]).collect();
+
+        // In the order of the keys, so that keys of one leaf meet, and a bounded number of leaves
+        // at once.
         for (order, keys_of) in order.chunks(LOOKUPS_MAX).zip(ascending.chunks(LOOKUPS_MAX)) {
             let leaves = tree.leaves_for(&self.pager, keys_of)?;
             let mut rest = order.iter();
@@ -155,20 +162,23 @@ impl Core {
                     found(at, leaf.find(keys[at]));
                 }
             }
+            // A tree without entries has no leaf for these.
             for &at in rest {
                 found(at, None);
             }
         }
+
         Ok(())
     }
 
+    /// Returns the value of each key in the visible state.
     pub(crate) fn find_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let mut values = vec![None; keys.len()];
         self.find_each(keys, |at, value| values[at] = value.map(<[u8]>::to_vec))?;
         Ok(values)
     }
 
-    /// Looks keys up in a state that stands still.
+    /// Returns the value of each key in a snapshot of the state.
     pub(crate) fn find_many_in(
         &self,
         state: &State,
@@ -176,18 +186,20 @@ impl Core {
     ) -> Result<Vec<Option<Vec<u8>>>> {
         let mut values = vec![None; keys.len()];
         let mut found = |at: usize, value: Option<&[u8]>| values[at] = value.map(<[u8]>::to_vec);
+
         let rest = state.find_updates(keys, &mut found);
         self.find_each_in_tree(&state.tree, keys, rest, found)?;
         Ok(values)
     }
 
-    /// What reading knows of itself.
+    /// Statistics of lookups and of the tree.
     pub(crate) fn stats(&self) -> Result<Stats> {
         let counters = &self.pager.counters;
         let state = self.state()?;
         let levels = usize::from(state.tree.height) + 1;
         let of = |counts: &[Counter]| counts[..levels].iter().map(Counter::get).collect();
         let cached = self.pager.cache.pages_by_level();
+
         Ok(Stats {
             entries: state.entries,
             height: u32::from(state.tree.height),

@@ -1,7 +1,8 @@
-//! Acceptance cases of the index, by their stable identifiers.
+//! Acceptance cases of the index, which `docs/requirements.md` names.
 //!
-//! Goal: each case holds, at a scale that a test can bear; what needs a large machine or many gigabytes is measured by the
-//! benchmarks, with the same checks. Method: each case says what it does.
+//! Goal: each case holds, at a scale that a test can bear; what needs a large machine or many
+//! gigabytes is measured by the benchmarks, with the same checks. Method: each case says what it
+//! does.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -76,9 +77,10 @@ fn assert_whole(disk: &Arc<SimDisk>, entries: u64) {
     assert_eq!(report.entries, entries);
 }
 
-/// 100 k random keys: added, found, replaced; absent keys are not there; 1,415 distinct keys are 1,415 entries.
+/// 100 k random keys: added, found, replaced; absent keys are not there; 1,415 distinct keys are
+/// 1,415 entries.
 #[test]
-fn b1_keys_are_added_found_and_replaced() {
+fn keys_are_added_found_and_replaced() {
     let disk = SimDisk::new(1);
     let index = create(&disk, &reference());
     let entries: Vec<_> = (0..100_000).map(|number| (hash_key(number), value(number))).collect();
@@ -90,6 +92,7 @@ fn b1_keys_are_added_found_and_replaced() {
             assert_eq!(found.as_ref(), Some(value));
         }
     }
+
     for number in (0..100_000).step_by(97) {
         assert!(index.mem(&hash_key(number)).unwrap());
         let absent = hash_key(number + 1_000_000);
@@ -98,11 +101,13 @@ fn b1_keys_are_added_found_and_replaced() {
         index.replace(&hash_key(number), &value(7)).unwrap();
         assert_eq!(index.find(&hash_key(number)).unwrap(), Some(value(7)));
     }
+
     assert_eq!(index.len().unwrap(), 100_000);
     index.clear().unwrap();
     for number in 0..5_000 {
         index.replace(&hash_key(number % 1_415), &value(number)).unwrap();
     }
+
     assert_eq!(index.len().unwrap(), 1_415);
     let index = reopen(index, &disk, &reference());
     assert_eq!(index.len().unwrap(), 1_415);
@@ -110,8 +115,8 @@ fn b1_keys_are_added_found_and_replaced() {
     assert_whole(&disk, 1_415);
 }
 
-/// Removals leave leaves two fifths full, in neighbours that are not joined; compaction makes them full, and reads them only
-/// where they are.
+/// Removals leave leaves two fifths full, in neighbours that are not joined; compaction makes them
+/// full, and reads them only where they are.
 #[test]
 fn compaction_packs_half_empty_leaves() {
     let disk = SimDisk::new(1);
@@ -123,13 +128,15 @@ fn compaction_packs_half_empty_leaves() {
     for batch in updates.chunks(1_000) {
         index.commit(batch).unwrap();
     }
+
     let gone: Vec<_> = put.iter().skip(1).step_by(2).map(|key| Update::Remove(key)).collect();
     index.commit(&gone).unwrap();
     let snapshot = index.snapshot().unwrap();
     let before = content(snapshot.range::<&[u8]>(..).unwrap());
     assert_eq!(before.len(), 20_000);
     index.checkpoint().unwrap();
-    // What a snapshot needs stays, so a part of the file is packed and the rest left.
+
+    // Pages that a snapshot needs stay, so a part of the file is packed and the rest left.
     let sparse = index.stats().unwrap().file_bytes;
     index.compact().unwrap();
     let held = index.stats().unwrap().file_bytes;
@@ -139,6 +146,7 @@ fn compaction_packs_half_empty_leaves() {
     index.compact().unwrap();
     let stats = index.stats().unwrap();
     let entries: u64 = before.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum();
+
     // Full but for what a page has besides: a tenth, and nodes, the map and superblocks.
     assert!(stats.file_bytes * 4 < entries * 5, "{} of {entries}", stats.file_bytes);
     let written = disk.counts().write_bytes;
@@ -160,16 +168,19 @@ fn compaction_goes_on_behind_a_damaged_leaf() {
     for number in 0..2_000 {
         index.replace(&hash_key(number), &[7; 100]).unwrap();
     }
+
     index.checkpoint().unwrap();
     for number in 0..1_000 {
         index.remove(&hash_key(number)).unwrap();
     }
+
     index.close().unwrap();
     let is_needed = |page: &usize| {
         let copy = disk.clone_disk();
         ruin(&copy, &[*page]);
         !check(&shared(&copy), dir(), &mut |_, _| {}).unwrap().problems.is_empty()
     };
+
     let page = pages_of(&disk, |kind| kind == LEAF).into_iter().find(is_needed).unwrap();
     ruin(&disk, &[page]);
     let index = Index::open(shared(&disk), dir(), &config).unwrap();
@@ -178,11 +189,12 @@ fn compaction_goes_on_behind_a_damaged_leaf() {
     assert!((900..1_000).contains(&found), "{found}");
 }
 
-/// What is added is removed again, odd keys at once and even ones later: nothing is left, not even a level; and ten times
-/// that takes no more space than once.
+/// All added keys are removed again, odd ones at once and even ones later: nothing is left, not
+/// even a level; and ten times that takes no more space than once.
 #[test]
-fn b2_emptied_indexes_are_empty_and_their_space_is_used_again() {
+fn emptied_indexes_are_empty_and_their_space_is_used_again() {
     let disk = SimDisk::new(1);
+
     // Nothing waits in memory, so every update reaches the leaves.
     let config = Config::fixed(32, 13).with_memory(1 << 20).with_buffer(0);
     let mut index = create(&disk, &config);
@@ -205,7 +217,7 @@ fn b2_emptied_indexes_are_empty_and_their_space_is_used_again() {
             index = reopen(index, &disk, &config);
         }
         index.flush(true).unwrap();
-        // Every update drains some of those flushed before it, also one that changes nothing.
+        // Every update applies some of those flushed before it, even one that changes nothing.
         for _ in 0..100 {
             index.remove(&hash_key(0)).unwrap();
         }
@@ -215,6 +227,7 @@ fn b2_emptied_indexes_are_empty_and_their_space_is_used_again() {
         assert_eq!(content(index.iter().unwrap()), []);
         file_bytes.push(stats.file_bytes);
     }
+
     // The first cycle has nothing yet that waits to be used again.
     assert!(file_bytes[2..].iter().all(|bytes| *bytes <= file_bytes[1]), "{file_bytes:?}");
     assert!(file_bytes[1] < 2 * file_bytes[0], "{file_bytes:?}");
@@ -236,10 +249,11 @@ fn step(index: &Index, model: &mut Model, rng: &mut ChaCha8Rng, spread: u64) {
     }
 }
 
-/// 10^5 random operations against a sorted map, growing and shrinking; order, balance, fences and density are checked.
+/// 10^5 random operations against a sorted map, growing and shrinking; order, balance, fences and
+/// density are checked.
 #[test]
-fn b3_operations_are_those_of_a_map() {
-    for_each_seed("b3_operations_are_those_of_a_map", 1, |rng, seed| {
+fn operations_are_those_of_a_map() {
+    for_each_seed("operations_are_those_of_a_map", 1, |rng, seed| {
         let disk = SimDisk::new(seed);
         let config = Config::fixed(32, 13).with_memory(1 << 20).with_buffer(20_000);
         let index = create(&disk, &config);
@@ -260,10 +274,10 @@ fn b3_operations_are_those_of_a_map() {
     });
 }
 
-/// A partial merge beside a neighbour from which entries were removed before: a prototype that kept the removed entries as
-/// dead ones chose its separator beyond one of these, and lost keys.
+/// A partial merge beside a neighbour from which entries were removed before: a prototype that kept
+/// the removed entries as dead ones chose its separator beyond one of these, and lost keys.
 #[test]
-fn b3_a_partial_merge_beside_removed_entries_keeps_the_order() {
+fn a_partial_merge_beside_removed_entries_keeps_the_order() {
     let disk = SimDisk::new(1);
     let config = Config::fixed(32, 13).with_memory(1 << 20).with_buffer(0);
     let index = create(&disk, &config);
@@ -274,10 +288,13 @@ fn b3_a_partial_merge_beside_removed_entries_keeps_the_order() {
         assert!(index.remove(&key(number)).unwrap());
         model.remove(&key(number));
     };
-    // Every third key everywhere, which leaves every leaf above the least; then nearly all of one leaf after the other.
+
+    // Every third key everywhere, which leaves every leaf above the least; then nearly all of one
+    // leaf after the other.
     for number in (0..2_000).step_by(3) {
         remove(number, &mut model);
     }
+
     let merges = index.stats().unwrap().merges;
     for number in (0..2_000).filter(|number| number % 3 != 0 && number / 60 % 2 == 0) {
         remove(number, &mut model);
@@ -285,16 +302,17 @@ fn b3_a_partial_merge_beside_removed_entries_keeps_the_order() {
             assert!(index.mem(next).unwrap());
         }
     }
+
     assert!(index.stats().unwrap().merges > merges);
     assert_eq!(content(index.iter().unwrap()), pairs(&model));
     index.checkpoint().unwrap();
     assert_whole(&disk, model.len() as u64);
 }
 
-/// All inner pages of 10 k keys are damaged: a check says so, a repair restores every key. A damaged leaf is reported, and
-/// the rest stays usable.
+/// All inner pages of 10 k keys are damaged: a check says so, a repair restores every key. A
+/// damaged leaf is reported, and the rest stays usable.
 #[test]
-fn b5_inner_pages_are_rebuilt_from_leaves() {
+fn inner_pages_are_rebuilt_from_leaves() {
     let disk = SimDisk::new(1);
     let config = reference().with_buffer(100_000);
     let index = create(&disk, &config);
@@ -304,6 +322,7 @@ fn b5_inner_pages_are_rebuilt_from_leaves() {
         index.replace(&hash_key(number), &value(number)).unwrap();
         model.insert(hash_key(number), value(number));
     }
+
     index.checkpoint().unwrap();
     index.replace(&hash_key(3), &value(4)).unwrap();
     model.insert(hash_key(3), value(4));
@@ -336,22 +355,25 @@ fn b5_inner_pages_are_rebuilt_from_leaves() {
             Err(other) => panic!("{other}"),
         }
     }
+
     assert!(damaged < 100, "{damaged}");
 }
 
-/// What was flushed durably survives a loss of power; what was not is lost from the end only; and the flush callback runs
-/// before any update of its flush is on disk.
+/// Durably flushed updates survive a loss of power; others are lost from the end only; and
+/// the flush callback runs before any update of its flush is on disk.
 #[test]
-fn b6_flushed_updates_survive_and_the_callback_comes_first() {
+fn flushed_updates_survive_and_the_callback_comes_first() {
     let disk = SimDisk::new(1);
     let config = Config::fixed(32, 13).with_memory(1 << 20).with_buffer(0);
     let index = create(&disk, &config);
     let calls = Arc::new(Mutex::new(Vec::new()));
-    let (seen, on_disk) = (calls.clone(), disk.clone());
+    let seen = calls.clone();
+    let on_disk = disk.clone();
     let log_bytes = move || -> usize {
         let files = on_disk.files().into_iter().filter(|path| path.extension().is_some());
         files.map(|path| on_disk.read_raw(path).unwrap().len()).sum()
     };
+
     let bytes_before = log_bytes.clone();
     index
         .before_flush(Box::new(move || {
@@ -366,7 +388,8 @@ fn b6_flushed_updates_survive_and_the_callback_comes_first() {
         }
         let is_durable = round % 3 == 0;
         index.flush(is_durable).unwrap();
-        // Nothing of it was in the log when the callback ran; a drain may have sealed nothing else.
+        // Nothing of it was in the WAL when the callback ran; an apply may have sealed nothing
+        // else.
         assert_eq!(calls.lock().unwrap().last().copied(), Some(after));
         assert!(log_bytes() > after);
         after = log_bytes();
@@ -385,6 +408,7 @@ fn b6_flushed_updates_survive_and_the_callback_comes_first() {
             }
         }
     }
+
     assert_eq!(calls.lock().unwrap().len(), 30);
     index.before_flush(Box::new(|| Err("the data is not there".to_owned()))).unwrap();
     index.replace(&hash_key(5_000), &value(1)).unwrap();
@@ -396,10 +420,11 @@ fn b6_flushed_updates_survive_and_the_callback_comes_first() {
     assert!(log_bytes() > after);
 }
 
-/// Built trees have what inserted ones have; bad input is refused with its position; unsorted input goes through a sort that
-/// keeps its memory and goes on after an interruption; pages are as full as asked for.
+/// Built trees have what inserted ones have; bad input is refused with its position; unsorted input
+/// goes through a sort that keeps its memory and goes on after an interruption; pages are as full
+/// as asked for.
 #[test]
-fn b7_built_trees_are_those_of_insertion() {
+fn built_trees_are_those_of_insertion() {
     let disk = SimDisk::new(1);
     let model: Model = (0..20_000).map(|number| (hash_key(number), value(number))).collect();
     let inserted = Index::create(shared(&disk), Path::new("/inserted"), &reference()).unwrap();
@@ -420,6 +445,7 @@ fn b7_built_trees_are_those_of_insertion() {
         assert!((report.leaf_fill - asked).abs() < 0.03, "{fill}: {}", report.leaf_fill);
         fills.push(report.leaves);
     }
+
     assert!(fills.is_sorted_by(|a, b| a > b), "{fills:?}");
 
     let empty = Index::create(shared(&disk), Path::new("/empty"), &reference()).unwrap();
@@ -435,11 +461,13 @@ fn b7_built_trees_are_those_of_insertion() {
         assert!(empty.is_empty().unwrap());
     }
 
-    // In any order, with duplicates of which the last wins, with little memory; given up in the middle and begun anew.
+    // In any order, with duplicates of which the last wins, with little memory; given up in the
+    // middle and begun anew.
     let unsorted = || {
         let early = (0..10_000).map(|number| (hash_key(number), value(0)));
         early.chain((0..20_000).rev().map(|number| (hash_key(number), value(number))))
     };
+
     disk.create_dir(Path::new("/sort")).unwrap();
     let mut options = SortOptions::new(Path::new("/sort"), 7);
     (options.memory_bytes, options.fan_in) = (160 << 10, 15);
@@ -457,7 +485,7 @@ fn b7_built_trees_are_those_of_insertion() {
 
 /// Cursors ascend or descend, give each key once, and stand still while the index changes.
 #[test]
-fn b8_cursors_are_ordered_and_stand_still() {
+fn cursors_are_ordered_and_stand_still() {
     let disk = SimDisk::new(1);
     let config = Config::variable().with_memory(1 << 20).with_buffer(0);
     let index = create(&disk, &config);
@@ -466,13 +494,15 @@ fn b8_cursors_are_ordered_and_stand_still() {
     put_all(&index, &pairs(&model));
     let mut cursor = index.iter().unwrap();
     let mut back = index.range_back::<&[u8]>(..).unwrap();
-    let (mut forward, mut backward) = (Vec::new(), Vec::new());
+    let mut forward = Vec::new();
+    let mut backward = Vec::new();
     for number in 0..5_000_u64 {
         forward.push(cursor.next().unwrap().map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
         backward.push(back.next().unwrap().map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
         index.replace(&key(number * 31 % 6_000), b"later").unwrap();
         index.remove(&key(number * 17 % 5_000)).unwrap();
     }
+
     assert!(cursor.next().unwrap().is_none() && back.next().unwrap().is_none());
     backward.reverse();
     assert_eq!(forward, pairs(&model));
@@ -488,6 +518,7 @@ fn b8_cursors_are_ordered_and_stand_still() {
         expected.reverse();
         assert_eq!(content(index.range_back(low..high).unwrap()), expected);
     }
+
     for prefix in [&b"3/"[..], b"3/01", b"9", b""] {
         let with = now.iter().filter(|(key, _)| key.starts_with(prefix)).map(owned);
         let mut expected = pairs(&with.collect());
@@ -501,9 +532,10 @@ fn owned((key, value): (&Vec<u8>, &Vec<u8>)) -> (Vec<u8>, Vec<u8>) {
     (key.clone(), value.clone())
 }
 
-/// A filter removes exactly what does not match, of leaves as of what waits above them, and what was cached agrees.
+/// A filter removes exactly what does not match, of leaves as of what waits above them, and what
+/// was cached agrees.
 #[test]
-fn b10_a_filter_keeps_exactly_what_matches() {
+fn a_filter_keeps_exactly_what_matches() {
     let disk = SimDisk::new(1);
     let config = reference().with_buffer(200_000);
     let index = create(&disk, &config);
@@ -512,6 +544,7 @@ fn b10_a_filter_keeps_exactly_what_matches() {
     for key in model.keys() {
         assert!(index.mem(key).unwrap());
     }
+
     let is_kept = |_: &[u8], value: &[u8]| value[0].is_multiple_of(3);
     index.filter(is_kept).unwrap();
     let all = std::mem::take(&mut model);
@@ -520,6 +553,7 @@ fn b10_a_filter_keeps_exactly_what_matches() {
         assert_eq!(index.find(&key).unwrap(), expected);
         model.extend(expected.map(|value| (key, value)));
     }
+
     assert_eq!(index.len().unwrap(), model.len() as u64);
     let before = pairs(&model);
     let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -529,6 +563,7 @@ fn b10_a_filter_keeps_exactly_what_matches() {
             false
         })
     }));
+
     assert!(panics.is_err());
     assert_eq!(content(index.iter().unwrap()), before);
     let index = reopen(index, &disk, &config);
@@ -537,18 +572,20 @@ fn b10_a_filter_keeps_exactly_what_matches() {
     assert_whole(&disk, model.len() as u64);
 }
 
-/// A filter joins a leaf that it has emptied with the next one, and comes by the joined leaf again: it took what waited above
-/// the first part for entries that it removes once more, and the length became too small.
+/// A filter joins a leaf that it has emptied with the next one, and comes by the joined leaf again:
+/// it took what waited above the first part for entries that it removes once more, and the length
+/// became too small.
 #[test]
-fn b10_a_filter_counts_every_entry_once() {
-    for_each_seed("b10_a_filter_counts_every_entry_once", 4, |rng, seed| {
+fn a_filter_counts_every_entry_once() {
+    for_each_seed("a_filter_counts_every_entry_once", 4, |rng, seed| {
         let disk = SimDisk::new(seed);
         let config = Config::variable().with_memory(2 << 20).with_buffer(100_000).with_log(1 << 18);
         let index = create(&disk, &config);
         let mut model = Model::new();
         for _ in 0..12 {
             for _ in 0..1_500 {
-                let (key, value) = (hash_key(rng.below(20_000)), rng.bytes(60));
+                let key = hash_key(rng.below(20_000));
+                let value = rng.bytes(60);
                 index.replace(&key, &value).unwrap();
                 model.insert(key, value);
             }
@@ -568,12 +605,14 @@ fn b10_a_filter_counts_every_entry_once() {
     });
 }
 
-/// With all but the leaves cached a find reads one page at most, of a key that is there or not; and all memory stays within
-/// the budget, on a scale model of the reference store: the same ratio of memory to entries.
+/// With all but the leaves cached a find reads one page at most, of a key that is there or not; and
+/// all memory stays within the budget, on a scale model of the reference store: the same ratio of
+/// memory to entries.
 #[test]
-fn b11_a_find_reads_one_page_within_the_budget() {
+fn a_find_reads_one_page_within_the_budget() {
     let disk = CountedDisk::new(SimDisk::new(1));
     let on_disk: Arc<dyn Disk> = disk.clone();
+
     // 291 M entries under 1 GiB are 300 k entries under 1.1 MiB.
     let budget = 1 << 20;
     let config = Config::fixed(32, 13).with_memory(budget);
@@ -585,6 +624,7 @@ fn b11_a_find_reads_one_page_within_the_budget() {
     for number in 0..2_000 {
         index.mem(&hash_key(number)).unwrap();
     }
+
     for number in 0..1_000_u64 {
         for key in [hash_key(number * 89 % 100_000), hash_key(number + 1_000_000)] {
             let before = disk.counts().reads;
@@ -593,6 +633,7 @@ fn b11_a_find_reads_one_page_within_the_budget() {
             assert!(disk.counts().reads - before <= 1);
         }
     }
+
     for number in 100_000..110_000_u64 {
         index.replace(&hash_key(number), &value(number)).unwrap();
         if number % 100 == 0 {
@@ -606,8 +647,8 @@ fn b11_a_find_reads_one_page_within_the_budget() {
 
 /// A mix of 10 adds, 69 finds and 20 looks for presence with recorded results: all match.
 #[test]
-fn b13_a_recorded_mix_is_replayed() {
-    for_each_seed("b13_a_recorded_mix_is_replayed", 1, |rng, seed| {
+fn a_recorded_mix_is_replayed() {
+    for_each_seed("a_recorded_mix_is_replayed", 1, |rng, seed| {
         let disk = SimDisk::new(seed);
         let index = create(&disk, &reference());
         let loaded: Model = (0..30_000).map(|number| (hash_key(number), value(number))).collect();
@@ -644,13 +685,15 @@ fn b13_a_recorded_mix_is_replayed() {
     });
 }
 
-/// Separators that are cut short must not be cut again between two separators: with `INDEX` and `INODE` below `I` and `INT`, the
-/// separator above must be `INO`, not `IN`. Every key is found at three levels or more, after divisions and joins.
+/// Separators that are cut short must not be cut again between two separators: with `INDEX` and
+/// `INODE` below `I` and `INT`, the separator above must be `INO`, not `IN`. Every key is found at
+/// three levels or more, after divisions and joins.
 #[test]
-fn b14_shortened_separators_lead_to_every_key() {
+fn shortened_separators_lead_to_every_key() {
     let disk = SimDisk::new(1);
     let config = Config::variable().with_memory(1 << 20).with_buffer(0);
     let index = create(&disk, &config);
+
     // A long head makes nodes with few children; the tails differ where separators are cut.
     let words =
         ["H", "I", "IM", "IN", "INDEX", "INDIGO", "INK", "INODE", "INOX", "INT", "INTO", "J"];
@@ -660,6 +703,7 @@ fn b14_shortened_separators_lead_to_every_key() {
         let head = "x".repeat(340 + (at % 12) as usize);
         format!("{}{head}{word}{tail}{:03}", at % 12 / 4, at / 60).into_bytes()
     };
+
     let mut model = Model::new();
     for at in 0..1_200_u64 {
         let at = at * 7 % 1_200;
@@ -669,6 +713,7 @@ fn b14_shortened_separators_lead_to_every_key() {
             find_all(&index, &model);
         }
     }
+
     let height = index.stats().unwrap().height;
     assert!(height >= 2, "{height}");
     find_all(&index, &model);
@@ -679,6 +724,7 @@ fn b14_shortened_separators_lead_to_every_key() {
             find_all(&index, &model);
         }
     }
+
     assert!(index.stats().unwrap().merges > 0);
     find_all(&index, &model);
     index.checkpoint().unwrap();

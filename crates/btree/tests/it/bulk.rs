@@ -1,8 +1,9 @@
 //! Building from sorted input: how full pages become, and what fails while pages are in flight.
 //!
-//! Goal: leaves are as full as asked for, whatever keys have in common; a build that fails at any call says so, has done nothing and
-//! can be done again; writes are large. Method: pages are counted by a check; every call of a build whose pages make several
-//! rows in flight is made to fail, or is the last one before the power goes.
+//! Goal: leaves are as full as asked for, whatever keys have in common; a build that fails at any
+//! call says so, has done nothing and can be done again; writes are large. Method: pages are
+//! counted by a check; every call of a build with several batches of pages in flight is made to
+//! fail, or is the last one before the power goes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -34,8 +35,8 @@ fn content(index: &Index) -> Model {
     index.iter().unwrap().map(Result::unwrap).collect()
 }
 
-/// The entries of such a leaf take many times the bytes of a page before their prefix is cut off. A leaf was cut off for want of
-/// entries, hardly a twentieth full.
+/// The entries of such a leaf take many times the bytes of a page before their prefix is cut off. A
+/// leaf was cut off for want of entries, hardly a twentieth full.
 #[test]
 fn leaves_of_keys_with_long_common_prefixes_are_as_full_as_asked_for() {
     const ENTRIES: u64 = 12_000;
@@ -45,7 +46,8 @@ fn leaves_of_keys_with_long_common_prefixes_are_as_full_as_asked_for() {
         let config = config.with_memory(1 << 20);
         for fill_percent in [50, 90, 100] {
             let report = built(&config, &model, fill_percent);
-            // As many as hold the entries with both fences in full, and only the first 480 bytes cut off.
+            // Enough leaves to hold the entries with both fences in full, and only the first 480
+            // bytes cut off.
             let room = 4096 * u64::from(fill_percent) / 100 - 44 - 2 * 488;
             let most = ENTRIES.div_ceil(room / entry_bytes) + 2;
             assert!(report.leaves <= most, "{fill_percent} %: {} leaves of {most}", report.leaves);
@@ -85,7 +87,7 @@ fn short_key(number: u64) -> Vec<u8> {
     format!("{number:04}").into_bytes()
 }
 
-/// Entries whose leaves fill more rows than may be in flight.
+/// Entries whose leaves fill more batches than may be in flight.
 fn many() -> Model {
     (0..1_800).map(|number| (short_key(number), vec![3; 740])).collect()
 }
@@ -105,7 +107,7 @@ fn empty_index() -> Arc<SimDisk> {
 }
 
 #[test]
-fn pages_of_a_build_are_written_in_large_rows() {
+fn pages_of_a_build_are_written_in_large_batches() {
     let disk = empty_index();
     let index = Index::open(shared(&disk), Path::new(DIR), &small()).unwrap();
     let before = index.stats().unwrap();
@@ -148,7 +150,7 @@ fn a_build_that_fails_at_any_call_has_done_nothing_and_can_be_done_again() {
             disk.set_plan(FaultPlan::default());
             match done {
                 Ok(_) => assert!(content(&index) == model, "{kind:?} at {call}"),
-                // What a sync or a superblock that fails leaves is not known.
+                // The outcome of a failed sync or superblock write is unknown.
                 Err(_) if matches!(index.flush(true), Err(Error::Poisoned { .. })) => {}
                 Err(Error::Disk(_)) => {
                     failed += 1;
@@ -161,6 +163,7 @@ fn a_build_that_fails_at_any_call_has_done_nothing_and_can_be_done_again() {
             }
         }
     }
+
     assert!(failed > 30, "{failed}");
 }
 
@@ -170,7 +173,8 @@ fn a_crash_at_any_call_of_a_build_leaves_all_of_it_or_nothing() {
     let start = empty_index();
     let whole = start.clone_disk();
     drop(build(&whole, &model).unwrap());
-    let (mut all, mut none) = (0, 0);
+    let mut all = 0;
+    let mut none = 0;
     for call in start.calls()..whole.calls() {
         let disk = start.clone_disk();
         disk.set_plan(FaultPlan::crash_at(call));
@@ -183,6 +187,7 @@ fn a_crash_at_any_call_of_a_build_leaves_all_of_it_or_nothing() {
             if found.is_empty() { none += 1 } else { all += 1 }
         }
     }
+
     assert!(all > 5 && none > 50, "{all} {none}");
 }
 
@@ -205,6 +210,7 @@ fn input_that_panics_or_is_out_of_order_far_behind_is_refused_and_nothing_is_bui
         left -= 1;
         assert!(left > 0, "the input ends badly");
     });
+
     let mut input = IterRecords::new(ending);
     let caught = catch_unwind(AssertUnwindSafe(|| index.build_sorted(&mut input, 90, |_| {})));
     assert!(caught.is_err());

@@ -1,12 +1,14 @@
 //! Power loss and sudden death at every call on the disk.
 //!
-//! Goal: after a crash an index opens with the state after some step of its history: not before the last step that was durable,
-//! and not in the middle of a step, whichever of the unsynced writes survived; its files are consistent; and work goes on.
-//! The scripts are small and have buffers so small that leaves and nodes are divided and joined, the root grows and
-//! collapses, segments of the log are sealed, pages are used again.
+//! Goal: after a crash an index opens with the state after some step of its history: not before the
+//! last step that was durable, and not in the middle of a step, whichever of the unsynced writes
+//! survived; its files are consistent; and work goes on. The scripts are small and have buffers so
+//! small that leaves and nodes are divided and joined, the root grows and collapses, segments of
+//! the log are sealed, pages are used again.
 //!
-//! Method: a script is run with a crash at call n, for every n; for each of several choices of what survives, the index is
-//! opened, compared and used. The opening is itself crashed at one of its calls, every call in turn.
+//! Method: a script is run with a crash at call n, for every n; for each of several choices of what
+//! survives, the index is opened, compared and used. The opening is itself crashed at one of its
+//! calls, every call in turn.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -31,7 +33,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 #[derive(Debug, Clone)]
 enum Step {
     Apply(Vec<(Vec<u8>, Option<Vec<u8>>)>),
-    /// The same to the log, durably or not.
+    /// Appends updates to the WAL, durably or not.
     Commit(Vec<(Vec<u8>, Option<Vec<u8>>)>, bool),
     Flush(bool),
     Checkpoint,
@@ -159,6 +161,7 @@ fn draw_script(rng: &mut ChaCha8Rng, count: usize) -> Vec<Step> {
             steps.push(Step::Build(built.collect()));
         }
     }
+
     steps
 }
 
@@ -169,8 +172,8 @@ fn packing() -> [Step; 3] {
     [Step::Apply(put.collect()), Step::Apply(removed.collect()), Step::Compact]
 }
 
-/// States that the index may have: those after each step, from the last durable one on; if only the process ends, from the
-/// last one on that was written.
+/// States that the index may have: those after each step, from the last durable one on; if only the
+/// process ends, from the last one on that was written.
 struct History {
     states: Vec<Model>,
     durable: usize,
@@ -204,6 +207,7 @@ fn run(disk: &Arc<SimDisk>, script: &[Step]) -> History {
             history.written = history.states.len() - 1;
         }
     }
+
     history
 }
 
@@ -239,6 +243,7 @@ fn check_image(disk: &Arc<SimDisk>, history: &History) {
         step.apply(&mut found);
         assert!(content(&index) == found);
     }
+
     let report = check(&shared, Path::new(DIR), &mut |_, _| {}).unwrap();
     assert_eq!(report.problems, []);
     index.close().unwrap();
@@ -276,6 +281,7 @@ fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
             images += 1;
         }
     });
+
     assert!(images > by_effort(250, 2_000), "{images}");
 }
 
@@ -311,8 +317,8 @@ fn a_crash_while_opening_after_a_crash_loses_nothing_more() {
     });
 }
 
-/// A fault of any kind at any call: the step says so and has not happened, unless it is one that went on; everything is
-/// there; and once the fault is gone so does the work.
+/// A fault of any kind at any call: the step says so and has not happened, unless it is one that
+/// went on; everything is there; and once the fault is gone so does the work.
 #[test]
 fn a_fault_at_any_call_changes_nothing_and_work_goes_on() {
     for_each_seed("a_fault_at_any_call_changes_nothing_and_work_goes_on", 2, |rng, seed| {
@@ -336,14 +342,16 @@ fn run_with_fault(disk: &Arc<SimDisk>, script: &[Step], kind: FaultKind) {
     let shared: Arc<dyn Disk> = disk.clone();
     let mut index = match open(&shared) {
         Ok(index) => index,
-        // What a failed sync of a directory was to make durable no later one does.
+        // After a failed sync of a directory, no later sync makes its names durable.
         Err(_) if kind == FaultKind::FailedSync => return,
         Err(_) => {
             disk.set_plan(FaultPlan::default());
             open(&shared).expect("it opens without the fault")
         }
     };
-    let (mut model, mut before) = (Model::new(), Model::new());
+
+    let mut model = Model::new();
+    let mut before = Model::new();
     for step in script {
         before.clone_from(&model);
         step.apply(&mut model);
@@ -372,6 +380,7 @@ fn run_with_fault(disk: &Arc<SimDisk>, script: &[Step], kind: FaultKind) {
         }
         assert!(content(&index) == model);
     }
+
     disk.set_plan(FaultPlan::default());
     if index.checkpoint().is_ok() {
         assert!(content(&index) == model);
@@ -424,10 +433,11 @@ fn wrong_bytes_are_found_out() {
             }
         }
     });
+
     assert!(found_out > by_effort(3, 10), "{found_out}");
 }
 
-/// What the disk is asked for is counted and bounded.
+/// The calls on the disk are counted and bounded.
 #[test]
 fn lookups_read_what_is_promised() {
     let disk = CountedDisk::new(SimDisk::new(1));
@@ -440,6 +450,7 @@ fn lookups_read_what_is_promised() {
         key[..8].copy_from_slice(&(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes());
         key
     };
+
     let model: Model = (0..60_000).map(|number| (key(number).to_vec(), vec![1; 13])).collect();
     index.build_sorted(&mut IterRecords::new(model), 90, |_| {}).unwrap();
     let stats = index.stats().unwrap();
@@ -447,6 +458,7 @@ fn lookups_read_what_is_promised() {
     index.close().unwrap();
     let index = Index::open(shared, dir, &config).unwrap();
     let reads = || disk.counts().reads;
+
     // Cold: a page for each level.
     let before = reads();
     assert!(index.mem(&key(7)).unwrap());
@@ -454,6 +466,7 @@ fn lookups_read_what_is_promised() {
     for number in 0..3_000 {
         index.mem(&key(number * 17)).unwrap();
     }
+
     for number in 0..500 {
         let before = reads();
         assert!(index.mem(&key(number * 31)).unwrap());

@@ -1,8 +1,10 @@
-//! Damaged files: bit rot, zeroed, swapped and missing pages, cut files; and what a repair makes of them.
+//! Damaged files: bit rot, zeroed, swapped and missing pages, cut files; and what a repair makes of
+//! them.
 //!
-//! Goal: whatever single damage there is, opening, lookups, cursors and checks give the right entries or say what is damaged,
-//! and never panic; a damaged leaf hides its own keys only; a repair brings back all keys but those that it names. Method: the
-//! files of small indexes are damaged at many places in turn, and everything is compared with a sorted map.
+//! Goal: whatever single damage there is, opening, lookups, cursors and checks give the right
+//! entries or say what is damaged, and never panic; a damaged leaf hides its own keys only; a
+//! repair brings back all keys but those that it names. Method: the files of small indexes are
+//! damaged at many places in turn, and everything is compared with a sorted map.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,14 +49,16 @@ pub(crate) fn shared(disk: &Arc<SimDisk>) -> Arc<dyn Disk> {
     disk.clone()
 }
 
-/// An index that was changed many times, so that older leaves stand in free pages, with updates in its log. Closed.
+/// An index that was changed many times, so that older leaves stand in free pages, with updates in
+/// its log. Closed.
 fn changed_index(seed: u64) -> (Arc<SimDisk>, Model) {
     let disk = SimDisk::new(seed);
     let index = Index::create(shared(&disk), Path::new(DIR), &config()).unwrap();
     let mut model = Model::new();
     for round in 0..6_u64 {
         for number in (0..90).filter(|number| (number + round) % 3 != 0) {
-            let (key, value) = (key(number), vec![round as u8; 20]);
+            let key = key(number);
+            let value = vec![round as u8; 20];
             index.replace(&key, &value).unwrap();
             model.insert(key, value);
         }
@@ -64,6 +68,7 @@ fn changed_index(seed: u64) -> (Arc<SimDisk>, Model) {
             index.checkpoint().unwrap();
         }
     }
+
     index.close().unwrap();
     (disk, model)
 }
@@ -109,13 +114,15 @@ fn content(index: &Index) -> Result<Model, Error> {
     index.iter()?.collect()
 }
 
-/// Everything that can be asked of a damaged index is right or refused; returns whether something was refused.
+/// Everything that can be asked of a damaged index is right or refused; returns whether something
+/// was refused.
 fn look_at(disk: &Arc<SimDisk>, model: &Model, what: &str) -> bool {
     let mut is_refused = false;
     let mut note = |error: Error| {
         assert!(is_typed(&error), "{what}: {error}");
         is_refused = true;
     };
+
     match IndexReader::open(shared(disk), Path::new(DIR), &config()) {
         Err(error) => note(error),
         Ok(reader) => match reader.iter().and_then(Iterator::collect::<Result<Model, Error>>) {
@@ -123,6 +130,7 @@ fn look_at(disk: &Arc<SimDisk>, model: &Model, what: &str) -> bool {
             Err(error) => note(error),
         },
     }
+
     match Index::open(shared(disk), Path::new(DIR), &config()) {
         Err(error) => note(error),
         Ok(index) => {
@@ -140,6 +148,7 @@ fn look_at(disk: &Arc<SimDisk>, model: &Model, what: &str) -> bool {
             index.close().unwrap_or_else(&mut note);
         }
     }
+
     is_refused
 }
 
@@ -157,6 +166,7 @@ fn repair_and_compare(disk: &Arc<SimDisk>, model: &Model, what: &str) -> Option<
             return None;
         }
     };
+
     let checked = check(&shared(disk), Path::new(DIR), &mut |_, _| {}).unwrap();
     assert_eq!(checked.problems, [], "{what}");
     let index = Index::open(shared(disk), Path::new(DIR), &config()).unwrap();
@@ -167,13 +177,16 @@ fn repair_and_compare(disk: &Arc<SimDisk>, model: &Model, what: &str) -> Option<
     let sure = |model: &Model| -> Model {
         model.clone().into_iter().filter(|(key, _)| !is_named(key)).collect()
     };
+
     // Which keys a lost part of the log had, nothing tells.
     if report.log_lost.is_empty() {
         assert!(sure(&found) == sure(model), "{what}: {report:?}");
     }
+
     for (key, value) in &found {
         assert_eq!(index.find(key).unwrap().as_ref(), Some(value), "{what}");
     }
+
     // And work goes on.
     index.replace(b"after", b"the repair").unwrap();
     index.checkpoint().unwrap();
@@ -183,12 +196,15 @@ fn repair_and_compare(disk: &Arc<SimDisk>, model: &Model, what: &str) -> Option<
     Some(report)
 }
 
-/// One wrong bit in every place that matters: all of each header, and some of the rest of each page.
+/// One wrong bit in every place that matters: all of each header, and some of the rest of each
+/// page.
 #[test]
 fn a_flipped_bit_never_gives_a_wrong_entry() {
     let (disk, model) = changed_index(1);
     assert!(!look_at(&disk.clone_disk(), &model, "whole"));
-    let (mut refused, mut exact, mut partly) = (0, 0, 0);
+    let mut refused = 0;
+    let mut exact = 0;
+    let mut partly = 0;
     let log: Vec<PathBuf> =
         disk.files().into_iter().filter(|path| !path.ends_with("lock")).collect();
     for path in log {
@@ -221,6 +237,7 @@ fn a_flipped_bit_never_gives_a_wrong_entry() {
             }
         }
     }
+
     println!("{refused} refused, {exact} repaired, {partly} in part");
     let least = by_effort(5, 20);
     assert!(
@@ -251,6 +268,7 @@ fn zeroed_swapped_and_missing_pages_are_found_out() {
             trials.push((format!("cut at {cut}"), bytes[..cut].to_vec()));
         }
     }
+
     let mut refused = 0;
     for (what, bytes) in trials {
         let damaged = disk.clone_disk();
@@ -260,6 +278,7 @@ fn zeroed_swapped_and_missing_pages_are_found_out() {
             repair_and_compare(&damaged, &model, &what);
         }
     }
+
     assert!(refused > pages, "{refused}");
 }
 
@@ -308,7 +327,8 @@ fn leaf_ranges(disk: &Arc<SimDisk>, pages: &[usize]) -> Vec<Range> {
     named.map(|problem| problem.keys.unwrap()).collect()
 }
 
-/// A built index with updates, not drained, of the first keys of some leaves, which are damaged then.
+/// A built index with pending updates of the first keys of some leaves, which are damaged
+/// then.
 fn damaged_below_updates(which: &[usize]) -> (Arc<SimDisk>, Model, Vec<Range>) {
     let (disk, mut model) = built_index(2_000);
     let leaves = pages_of(&disk, |kind| kind == LEAF);
@@ -328,6 +348,7 @@ fn damaged_below_updates(which: &[usize]) -> (Arc<SimDisk>, Model, Vec<Range>) {
             model.insert(key, b"above damage".to_vec());
         }
     }
+
     assert_eq!(index.stats().unwrap().drained_updates, 0);
     index.close().unwrap();
     drop(index);
@@ -335,7 +356,8 @@ fn damaged_below_updates(which: &[usize]) -> (Arc<SimDisk>, Model, Vec<Range>) {
     (disk, model, hidden)
 }
 
-/// A damaged leaf stopped the draining of all others once the buffer was full, and with it all updates.
+/// Once the buffer was full, a damaged leaf kept all others from being applied, and with it all
+/// updates.
 #[test]
 fn updates_go_on_beside_damaged_leaves() {
     // Neighbours among them, the first and the last leaf too.
@@ -366,7 +388,7 @@ fn updates_go_on_beside_damaged_leaves() {
         let stats = index.stats().unwrap();
         assert!(stats.damaged_ranges >= 1, "{stats:?}");
         assert!(stats.drained_updates > 6_000, "{stats:?}");
-        // The log is not kept for the ranges that are left out.
+        // The WAL is not kept for the quarantined ranges.
         assert!(log_bytes_max < 3 << 16, "{log_bytes_max}");
         let compare = |index: &Index| {
             for number in 0..2_000 {
@@ -381,7 +403,7 @@ fn updates_go_on_beside_damaged_leaves() {
         compare(&index);
         index.close().unwrap();
         drop(index);
-        // As after a crash: the log has what the leaves have not.
+        // The state after a crash: the WAL has updates that the leaves do not have.
         let index = Index::open(shared(&disk), Path::new(DIR), &buffered()).unwrap();
         compare(&index);
         assert_eq!(index.len().unwrap(), model.len() as u64);
@@ -398,9 +420,10 @@ fn updates_go_on_beside_damaged_leaves() {
     }
 }
 
-/// When there is nothing else to drain an update says which page is damaged; flushes and what can be read go on.
+/// If nothing else can be applied, an update names the damaged page; flushes and what can
+/// be read go on.
 #[test]
-fn an_update_names_the_damaged_page_when_nothing_else_can_be_drained() {
+fn an_update_names_the_damaged_page_when_nothing_else_can_be_applied() {
     let (disk, model, hidden) = damaged_below_updates(&[7]);
     let page = pages_of(&disk, |kind| kind == 0xA5)[0] as u64;
     let index = Index::open(shared(&disk), Path::new(DIR), &config()).unwrap();
@@ -417,10 +440,12 @@ fn an_update_names_the_damaged_page_when_nothing_else_can_be_drained() {
     index.close().unwrap();
 }
 
-/// Where the file still has an older leaf for the keys of a damaged one, these come back as they were, and are named.
+/// Where the file still has an older leaf for the keys of a damaged one, these come back as they
+/// were, and are named.
 #[test]
 fn keys_of_a_damaged_leaf_come_back_from_an_older_one() {
-    let (mut stale, mut back) = (0, 0);
+    let mut stale = 0;
+    let mut back = 0;
     for_each_seed("keys_of_a_damaged_leaf_come_back_from_an_older_one", 4, |rng, seed| {
         let (disk, model) = changed_index(seed);
         for _ in 0..6 {
@@ -434,6 +459,7 @@ fn keys_of_a_damaged_leaf_come_back_from_an_older_one() {
             back += model.keys().filter(is_back).count();
         }
     });
+
     assert!(stale > 0 && back > 0, "{stale} {back}");
 }
 
@@ -465,7 +491,7 @@ fn an_interrupted_repair_has_done_nothing() {
     for call in places(0..calls, 6, 3) {
         let crashed = disk.clone_disk();
         crashed.set_plan(FaultPlan::crash_at(crashed.calls() + call));
-        // What fails behind the last sync is no failure of the repair.
+        // A failure behind the last sync is no failure of the repair.
         let is_done = repair(&shared(&crashed), Path::new(DIR), Loss::Accepted, |_, _| {}).is_ok();
         assert!(!is_done || call + 10 > calls, "call {call} of {calls}");
         for survival in [Survival::Nothing, Survival::Everything, Survival::Torn(call)] {
@@ -490,6 +516,7 @@ fn a_whole_index_is_left_alone_and_a_missing_or_locked_one_is_refused() {
     let locked = repair(&shared(&disk), Path::new(DIR), Loss::Accepted, |_, _| {});
     assert!(matches!(locked, Err(Error::Locked { .. })));
     drop(index);
+
     // Without a single leaf nothing is known of it.
     ruin(&disk, &(0..before.len() / PAGE_SIZE).collect::<Vec<_>>());
     let hopeless = repair(&shared(&disk), Path::new(DIR), Loss::Accepted, |_, _| {});

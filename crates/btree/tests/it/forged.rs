@@ -1,8 +1,10 @@
-//! Pages with right checksums whose content is impossible: of a hostile file, or of a defect in a writer.
+//! Pages with right checksums whose content is impossible: of a hostile file, or of a defect in a
+//! writer.
 //!
-//! Goal: whatever such a page says, every call gives an error or entries in order; none panics, and what a check passes can be
-//! changed. Method: fields of leaves and nodes are changed, some at a time, in a small tree; checksums are put right from
-//! the page up to the superblock. A panic in a build with debug assertions is a failure, too.
+//! Goal: whatever such a page says, every call gives an error or entries in order; none panics, and
+//! what a check passes can be changed. Method: fields of leaves and nodes are changed, some at a
+//! time, in a small tree; checksums are put right from the page up to the superblock. A panic in a
+//! build with debug assertions is a failure, too.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -65,6 +67,7 @@ fn seal(file: &mut [u8], page: usize) {
             seal_superblock(file, superblock);
         }
     }
+
     for parent in 2..file.len() / PAGE_SIZE {
         let at = parent * PAGE_SIZE;
         if file[at + 4] != INNER {
@@ -94,7 +97,8 @@ fn forge(rng: &mut ChaCha8Rng, page: &mut [u8], pages: usize) {
     match rng.below(7) {
         0 => {
             // Two entries, or two children, change places or become equal.
-            let (a, b) = (44 + rng.index(1_500), 44 + rng.index(1_500));
+            let a = 44 + rng.index(1_500);
+            let b = 44 + rng.index(1_500);
             let part = page[a..a + 20].to_vec();
             page[b..b + 20].copy_from_slice(&part);
         }
@@ -114,7 +118,8 @@ fn forge(rng: &mut ChaCha8Rng, page: &mut [u8], pages: usize) {
         }
         4 => {
             // One child twice.
-            let (a, b) = (CHILDREN + 8 * rng.index(12), CHILDREN + 8 * rng.index(12));
+            let a = CHILDREN + 8 * rng.index(12);
+            let b = CHILDREN + 8 * rng.index(12);
             let child = page[a..a + 8].to_vec();
             page[b..b + 8].copy_from_slice(&child);
         }
@@ -137,7 +142,8 @@ fn is_typed(error: &Error) -> bool {
 
 /// Entries in order, or an error.
 fn scan(entries: Result<terrane_btree::Cursor, Error>) -> Result<Model, Error> {
-    let (mut found, mut last) = (Model::new(), None);
+    let mut found = Model::new();
+    let mut last = None;
     for entry in entries? {
         let (key, value) = entry?;
         assert!(last.as_ref().is_none_or(|last| *last < key), "entries out of order");
@@ -155,6 +161,7 @@ fn use_it(disk: &Arc<SimDisk>, config: &Config, model: &Model) -> bool {
             assert!(is_typed(&error), "{error}");
         }
     };
+
     let checked = check(&shared(disk), dir, &mut |_, _| {});
     let is_whole = checked.as_ref().is_ok_and(|report| report.problems.is_empty());
     typed(checked.map(drop));
@@ -200,11 +207,13 @@ fn use_it(disk: &Arc<SimDisk>, config: &Config, model: &Model) -> bool {
         let index = Index::open(shared(disk), dir, config);
         typed(index.and_then(|index| scan(index.iter()).map(drop)));
     }
+
     typed(mended.map(drop));
     is_whole
 }
 
-/// Leaves with equal or descending keys panicked where they were divided, or were taken as they were.
+/// Leaves with equal or descending keys panicked where they were divided, or were taken as they
+/// were.
 #[test]
 fn forged_pages_with_right_checksums_are_refused_or_harmless() {
     let trees = [true, false].map(|is_fixed| (config(is_fixed), built(is_fixed)));
@@ -224,6 +233,7 @@ fn forged_pages_with_right_checksums_are_refused_or_harmless() {
         disk.write_raw(tree_path(), &file);
         refused += usize::from(!use_it(&disk, config, model));
     });
+
     assert!(refused > 60 || std::env::var_os("SEED").is_some(), "{refused}");
 }
 
@@ -236,6 +246,7 @@ fn a_leaf_with_equal_or_descending_keys_is_damage_wherever_it_is_read() {
     let entries = page + 44 + u16_at(&file, page + LOW_LEN) + u16_at(&file, page + LOW_LEN + 2);
     let suffix = 12 - u16_at(&file, page + LOW_LEN + 4);
     let each = suffix + 8;
+
     // The tenth entry comes again in the place of the eleventh.
     file.copy_within(entries + 10 * each..entries + 11 * each, entries + 11 * each);
     seal(&mut file, leaf);

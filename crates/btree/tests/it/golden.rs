@@ -1,8 +1,8 @@
 //! The bytes on disk: golden files of an index, and what is refused.
 //!
-//! Goal: a change of any byte of a format does not pass unnoticed, and files of a released version are read for ever.
-//! Method: a small index is written to a simulated disk whose clock stands still; its files are the golden files. They are
-//! then planted on an empty disk and opened.
+//! Goal: a change of any byte of a format does not pass unnoticed, and files of a released version
+//! are read for ever. Method: a small index is written to a simulated disk whose clock stands
+//! still; its files are the golden files. They are then planted on an empty disk and opened.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,6 +49,7 @@ fn write() -> (Arc<SimDisk>, Model) {
         index.replace(&key, &value).unwrap();
         model.insert(key, value);
     }
+
     assert!(index.remove(b"account/0007").unwrap());
     model.remove(&b"account/0007"[..]);
     index.checkpoint().unwrap();
@@ -57,7 +58,8 @@ fn write() -> (Arc<SimDisk>, Model) {
     index.flush(true).unwrap();
     model.insert(Vec::new(), b"the empty key".to_vec());
     model.insert(b"empty".to_vec(), Vec::new());
-    // As a process leaves it that is killed.
+
+    // The state that a killed process leaves.
     let killed = disk.process_kill();
     drop(index);
     (killed, model)
@@ -71,6 +73,7 @@ fn golden_files_of_an_index_are_what_is_written_and_are_read() {
     for (golden, file) in FILES {
         golden::check(CRATE, golden, &disk.read_raw(path(file)).unwrap());
     }
+
     let reader = IndexReader::open(disk.clone(), Path::new(DIR), &config()).unwrap();
     let lease = disk.read_raw(path("readers/0.lease")).unwrap();
     golden::check(CRATE, LEASE, &lease[16..]);
@@ -80,6 +83,7 @@ fn golden_files_of_an_index_are_what_is_written_and_are_read() {
     for (golden, file) in FILES {
         planted.write_raw(path(file), &golden::read(CRATE, golden));
     }
+
     planted.create_dir(&path("readers")).unwrap();
     let shared: Arc<dyn Disk> = planted.clone();
     let report = check(&shared, Path::new(DIR), &mut |_, _| {}).unwrap();
@@ -89,6 +93,7 @@ fn golden_files_of_an_index_are_what_is_written_and_are_read() {
     let found: Model = index.iter().unwrap().map(Result::unwrap).collect();
     assert_eq!(found, model);
     assert_eq!(index.len().unwrap(), model.len() as u64);
+
     // And it can be gone on with.
     index.replace(b"more", b"").unwrap();
     index.close().unwrap();

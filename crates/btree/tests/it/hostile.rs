@@ -1,9 +1,9 @@
-//! Hostile directories: links, special files, files that nobody may open, bad sectors, and files of every kind that are missing,
-//! empty, cut, longer, shifted, or another's.
+//! Hostile directories: links, special files, files that nobody may open, bad sectors, and files of
+//! every kind that are missing, empty, cut, longer, shifted, or another's.
 //!
-//! Goal: every call gives the right entries or an error that says what is wrong; nothing outside of the index is touched, and
-//! nothing is lost that was there. Method: a table of files times a table of treatments, on the simulated disk; links
-//! on a real one.
+//! Goal: every call gives the right entries or an error that says what is wrong; nothing outside of
+//! the index is touched, and nothing is lost that was there. Method: a table of files times a table
+//! of treatments, on the simulated disk; links on a real one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +29,8 @@ fn path(file: &str) -> PathBuf {
 
 fn put(index: &Index, model: &mut Model, numbers: std::ops::Range<u64>) {
     for number in numbers {
-        let (key, value) = (format!("{number:06}").into_bytes(), vec![number as u8; 40]);
+        let key = format!("{number:06}").into_bytes();
+        let value = vec![number as u8; 40];
         let position = index.commit(&[Update::Replace(&key, &value)]).unwrap();
         index.sync_to(position).unwrap();
         model.insert(key, value);
@@ -52,7 +53,7 @@ fn content(entries: Result<terrane_btree::Cursor, Error>) -> Result<Model, Error
     entries?.collect()
 }
 
-/// What is done to a file.
+/// A change of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Treatment {
     Missing,
@@ -115,7 +116,9 @@ fn names_a_place(error: &Error) -> bool {
 fn every_file_in_every_state_gives_the_entries_or_an_error() {
     let (disk, model) = killed();
     let dir = Path::new(DIR);
-    let (mut right, mut refused, mut mended) = (0, 0, 0);
+    let mut right = 0;
+    let mut refused = 0;
+    let mut mended = 0;
     for file in disk.files() {
         for treatment in TREATMENTS {
             let what = format!("{} {treatment:?}", file.display());
@@ -188,6 +191,7 @@ fn every_file_in_every_state_gives_the_entries_or_an_error() {
             }
         }
     }
+
     println!("{right} right, {refused} refused, {mended} mended");
     assert!(right > 15 && refused > 15 && mended > 15, "{right} {refused} {mended}");
 }
@@ -229,10 +233,12 @@ fn a_check_names_every_unreadable_page() {
     for &page in &leaves {
         disk.add_bad_range(tree_path(), at(page) + 512..at(page) + 1024, BadMedia::Both);
     }
+
     let is_segment = |file: &PathBuf| file.starts_with(path("log"));
     for segment in disk.files().into_iter().filter(is_segment) {
         disk.add_bad_range(segment, 40..1 << 20, BadMedia::Read);
     }
+
     let report = check(&shared(&disk), Path::new(DIR), &mut |_, _| {}).unwrap();
     let named = report.problems.iter().filter(|problem| problem.keys.is_some()).count();
     assert!(named > 3 && report.problems.len() > named, "{report:?}");
@@ -247,6 +253,7 @@ fn a_read_only_a_full_and_a_foreign_directory_can_be_read_and_checked() {
         let reader = Index::open_read_only(shared(disk), dir, &config())?;
         content(reader.iter())
     };
+
     let read_only = disk.clone_disk();
     read_only.set_read_only(true);
     assert_eq!(read(&read_only).unwrap(), model);
@@ -277,7 +284,8 @@ fn a_read_only_a_full_and_a_foreign_directory_can_be_read_and_checked() {
     drop(Index::open(shared(&shared_disk), dir, &config()).unwrap());
 }
 
-/// A reader without a lease beside a writer sees its state or learns that it is gone; never wrong entries.
+/// A reader without a lease beside a writer sees its state or learns that it is gone; never wrong
+/// entries.
 #[test]
 fn a_reader_without_a_lease_beside_a_writer_never_sees_wrong_entries() {
     let (disk, mut model) = killed();
@@ -285,7 +293,8 @@ fn a_reader_without_a_lease_beside_a_writer_never_sees_wrong_entries() {
     disk.deny(path("readers/0.lease"));
     let index = Index::open(shared(&disk), dir, &config()).unwrap();
     let reader = Index::open_read_only(shared(&disk), dir, &config()).unwrap();
-    let (before, mut stale) = (model.clone(), 0);
+    let before = model.clone();
+    let mut stale = 0;
     for round in 0..6 {
         put(&index, &mut model, round * 100..round * 100 + 300);
         index.compact().unwrap();
@@ -295,12 +304,14 @@ fn a_reader_without_a_lease_beside_a_writer_never_sees_wrong_entries() {
             Err(error) => panic!("{error}"),
         }
     }
+
     println!("{stale} of 6 stale");
     reader.sync().unwrap();
     assert!(content(reader.iter()).is_ok_and(|found| found == model));
 }
 
-/// Links in the place of files led calls out of the index: what they pointed at was overwritten or emptied.
+/// Links in the place of files led calls out of the index: what they pointed at was overwritten or
+/// emptied.
 #[test]
 fn links_of_a_real_directory_are_refused_and_their_targets_stay() {
     use std::fs;
@@ -332,6 +343,7 @@ fn links_of_a_real_directory_are_refused_and_their_targets_stay() {
             fs::write(&name, bytes).unwrap();
         }
     }
+
     // A link where the next segment goes, and one in the place of the segment's directory.
     let kept = fs::read(&segment).unwrap();
     fs::remove_file(&segment).unwrap();
@@ -340,6 +352,7 @@ fn links_of_a_real_directory_are_refused_and_their_targets_stay() {
     fs::remove_file(&segment).unwrap();
     fs::write(&segment, kept).unwrap();
     assert_eq!(fs::read(&precious).unwrap(), b"precious");
+
     // The directory itself may be reached through a link.
     let link = place.path().join("link");
     symlink(&dir, &link).unwrap();
@@ -362,6 +375,7 @@ fn a_sort_writes_through_no_link() {
         (options.memory_bytes, options.fan_in) = (64 << 10, 4);
         options
     };
+
     symlink(&precious, dir.join("sort.lock")).unwrap();
     let error = Sorter::open(RealDisk::auto(), options()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
@@ -373,6 +387,7 @@ fn a_sort_writes_through_no_link() {
     for number in 0..4_000_u64 {
         sorter.push(&number.to_le_bytes(), b"some value of a record").unwrap();
     }
+
     assert!(sorter.stats().runs > 0);
     let mut sorted = sorter.finish(&mut |_| {}).unwrap();
     assert!(terrane_btree::Records::next(&mut sorted).unwrap().is_some());
@@ -384,7 +399,8 @@ fn a_sort_writes_through_no_link() {
 fn handles_that_are_left_over_do_not_keep_the_index_locked() {
     let (disk, model) = killed();
     let index = Index::open(shared(&disk), Path::new(DIR), &config()).unwrap();
-    let (snapshot, mut cursor) = (index.snapshot().unwrap(), index.iter().unwrap());
+    let snapshot = index.snapshot().unwrap();
+    let mut cursor = index.iter().unwrap();
     index.close().unwrap();
     let again = Index::open(shared(&disk), Path::new(DIR), &config()).unwrap();
     assert_eq!(content(again.iter()).unwrap(), model);
@@ -392,7 +408,8 @@ fn handles_that_are_left_over_do_not_keep_the_index_locked() {
     assert!(matches!(cursor.next(), Err(Error::Closed)));
 }
 
-/// A path that is relative means the same after a change of the working directory, as it is made absolute at once.
+/// A path that is relative means the same after a change of the working directory, as it is made
+/// absolute at once.
 #[test]
 fn errors_name_the_absolute_path_of_an_index() {
     let disk: Arc<dyn Disk> = RealDisk::auto();

@@ -1,7 +1,8 @@
 //! Files that went missing, files of others, and the end of the log.
 //!
-//! Goal: nothing that an index needs is removed or cut off because another of its files is missing or damaged; a repair brings
-//! back what is left and names what is not. Method: small indexes on the simulated disk, with one file changed at a time.
+//! Goal: nothing that an index needs is removed or cut off because another of its files is missing
+//! or damaged; a repair brings back what is left and names what is not. Method: small indexes on
+//! the simulated disk, with one file changed at a time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +29,8 @@ fn key(number: u64) -> [u8; 4] {
 /// Durable commits that only the log has.
 fn put(index: &Index, model: &mut Model, numbers: std::ops::Range<u64>) {
     for number in numbers {
-        let (key, value) = (key(number), number.to_le_bytes());
+        let key = key(number);
+        let value = number.to_le_bytes();
         let position = index.commit(&[Update::Replace(&key, &value)]).unwrap();
         index.sync_to(position).unwrap();
         model.insert(key.to_vec(), value.to_vec());
@@ -69,7 +71,8 @@ fn snapshot(disk: &SimDisk) -> Vec<(PathBuf, Vec<u8>)> {
     files.map(|file| (file.clone(), disk.read_raw(&file).unwrap())).collect()
 }
 
-/// An index whose tree file was moved away was made anew, and its log deleted: the file put back then had no entry.
+/// An index whose tree file was moved away was made anew, and its log deleted: the file put back
+/// then had no entry.
 #[test]
 fn an_index_without_its_tree_file_is_neither_made_anew_nor_changed() {
     let (disk, model) = killed();
@@ -88,6 +91,7 @@ fn an_index_without_its_tree_file_is_neither_made_anew_nor_changed() {
         assert!(matches!(&error, Error::TreeMissing { path, .. } if path == dir), "{error}");
         assert!(error.to_string().contains("terrane verify --repair --accept-loss"), "{error}");
     }
+
     assert_eq!(snapshot(&disk), before);
     disk.write_raw(tree_path(), &tree);
     assert_eq!(content(&open(&disk).unwrap()), model);
@@ -197,13 +201,14 @@ fn a_log_that_is_missing_or_cut_is_reported_and_repaired_only_with_loss_accepted
     }
 }
 
-/// One wrong bit in the record of the last commit, which was durable, passed for a torn end: the commit was gone without a
-/// word. The mark behind each sync tells the two apart.
+/// One wrong bit in the record of the last commit, which was durable, passed for a torn end: the
+/// commit was gone without a word. The mark behind each sync tells the two apart.
 #[test]
 fn a_wrong_bit_in_the_last_durable_record_is_damage_and_no_torn_end() {
     let (disk, model) = killed();
     let last = segments(&disk).pop().unwrap();
     let bytes = disk.read_raw(&last).unwrap();
+
     // Key and value are fixed, so each record has 56 bytes.
     for bit in (bytes.len() - 56) * 8..bytes.len() * 8 {
         let damaged = disk.clone_disk();
@@ -214,6 +219,7 @@ fn a_wrong_bit_in_the_last_durable_record_is_damage_and_no_torn_end() {
         }
         assert_eq!(damaged.read_raw(&last).unwrap().len(), bytes.len());
     }
+
     // Once another one is durable, or the index closed, that holds without the mark, too.
     for closes in [false, true] {
         let disk = disk.clone_disk();
@@ -250,7 +256,8 @@ fn the_mark_never_asks_for_more_than_a_loss_of_power_leaves() {
     }
 }
 
-/// A crash at any call of the creation leaves no index or an empty one; a creation then goes through.
+/// A crash at any call of the creation leaves no index or an empty one; a creation then goes
+/// through.
 #[test]
 fn an_interrupted_creation_can_be_done_again() {
     use terrane_io::FaultPlan;

@@ -4,31 +4,18 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod acceptance;
-
 mod bulk;
-
 mod crash;
-
 mod damage;
-
 mod forged;
-
 mod golden;
-
 mod hostile;
-
 mod lost_files;
-
 mod migrate;
-
 mod model;
-
 mod processes;
-
 mod scrub;
-
 mod sort;
-
 mod space;
 
 use terrane_btree::{Records, Result};

@@ -1,7 +1,8 @@
 //! Reading the directory of a mirage/index store.
 //!
-//! Goal: all records of its files come in the order in which they override each other, and nothing else does; a
-//! directory that is damaged gives a typed error, whatever its bytes, and is never changed.
+//! Goal: all records of its files come in the order in which they override each other, and nothing
+//! else does; a directory that is damaged gives a typed error, whatever its bytes, and is never
+//! changed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,10 +52,12 @@ fn open(disk: &Arc<SimDisk>) -> Result<MirageIndex> {
 fn the_records_of_all_files_come_in_the_order_in_which_they_override() {
     let data = encode(&[0, 45, 90], &[pair(9, 1), pair(2, 1)]);
     let log_async = encode(&[], &[pair(2, 2), pair(5, 2)]);
-    // What stands behind the records has not been flushed.
+
+    // Bytes behind the records were not flushed.
     let log = [encode(&[], &[pair(5, 3)]), vec![0xEE; 70]].concat();
     let disk = disk(&[("data", data), ("log_async", log_async), ("log", log)]);
-    let (files, before) = (disk.files(), disk.counts());
+    let files = disk.files();
+    let before = disk.counts();
     let mut index = open(&disk).unwrap();
     assert_eq!((index.records(), index.bytes()), (5, 225));
     let records = collect(&mut index).unwrap();
@@ -64,9 +67,10 @@ fn the_records_of_all_files_come_in_the_order_in_which_they_override() {
     assert_eq!((during.writes, during.creates, during.syncs, during.locks), (0, 0, 0, 0));
 }
 
-/// Fifteen runs are merged at once; there are more of them, and the first attempt is given up in the middle.
+/// Fifteen runs are merged at once; there are more of them, and the first attempt is given up in
+/// the middle.
 #[test]
-fn case_b7_a_migration_keeps_to_its_memory_and_goes_on_where_it_was_given_up() {
+fn a_migration_keeps_to_its_memory_and_goes_on_where_it_was_given_up() {
     let many: Vec<Pair> = (0..20_000_u64)
         .map(|number| {
             let mut key = [0; 32];
@@ -83,11 +87,13 @@ fn case_b7_a_migration_keeps_to_its_memory_and_goes_on_where_it_was_given_up() {
     options.input_bytes = Some(open(&disk).unwrap().bytes());
     let sorter = || Sorter::open(Arc::clone(&disk) as Arc<dyn Disk>, options.clone()).unwrap();
 
-    let (mut first, mut index) = (sorter(), open(&disk).unwrap());
+    let mut first = sorter();
+    let mut index = open(&disk).unwrap();
     for _ in 0..12_000 {
         let (key, value) = index.next().unwrap().unwrap();
         first.push(key, value).unwrap();
     }
+
     let given_up = first.stats();
     drop(first);
     let mut second = sorter();
@@ -99,6 +105,7 @@ fn case_b7_a_migration_keeps_to_its_memory_and_goes_on_where_it_was_given_up() {
     for stats in [given_up, stats] {
         assert!(stats.memory_bytes_max <= options.memory_bytes, "{stats:?}");
     }
+
     let mut expected = many.clone();
     expected[500..700].clone_from_slice(&newer);
     expected.sort();
@@ -147,6 +154,7 @@ fn a_header_that_cannot_be_is_refused_by_the_rule_it_breaks() {
         let error = open(&disk(&[("data", bytes)])).unwrap_err();
         assert!(matches!(&error, Error::Corrupt { what, .. } if what.rule == rule), "{error}");
     }
+
     let whole = encode(&[0], &[pair(1, 1)]);
     for cut in 0..whole.len() {
         let error = open(&disk(&[("data", whole[..cut].to_vec())])).unwrap_err();
@@ -180,6 +188,7 @@ proptest! {
         if is_version {
             bytes[8..16].copy_from_slice(b"00000001");
         }
+
         bytes.extend_from_slice(&rest);
         if let Ok(mut index) = open(&disk(&[("log", bytes)])) {
             let expected = index.records();

@@ -1,8 +1,9 @@
 //! The index against a sorted map.
 //!
-//! Goal: whatever is done, lookups, cursors and the length are those of a sorted map, the files on disk are consistent, and
-//! closing and opening changes nothing. Method: random operations on both, with buffers so small that leaves are divided and
-//! joined all the time, or so large that nothing is drained; compared after each step.
+//! Goal: whatever is done, lookups, cursors and the length are those of a sorted map, the files on
+//! disk are consistent, and closing and opening changes nothing. Method: random operations on both,
+//! with buffers so small that leaves are divided and joined all the time, or so large that nothing
+//! is applied; compared after each step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -44,6 +45,7 @@ fn draw_key(rng: &mut ChaCha8Rng, fixed: Option<usize>, spread: u64) -> Vec<u8> 
     } else if number.is_multiple_of(50) {
         key.resize(300, b'x');
     }
+
     key
 }
 
@@ -99,7 +101,8 @@ impl<'a> Run<'a> {
         match self.rng.below(100) {
             0..40 => self.apply(),
             40..60 => {
-                let (key, value) = (self.key(), self.value());
+                let key = self.key();
+                let value = self.value();
                 self.index.replace(&key, &value).unwrap();
                 self.model.insert(key, value);
             }
@@ -182,6 +185,7 @@ impl<'a> Run<'a> {
             }
             return;
         }
+
         let removed = self.index.apply(&updates).unwrap();
         let mut expected = 0;
         for (key, value) in batch {
@@ -190,11 +194,13 @@ impl<'a> Run<'a> {
                 None => expected += usize::from(self.model.remove(&key).is_some()),
             }
         }
+
         assert_eq!(removed, expected);
     }
 
     fn scan(&mut self) {
-        let (low, high) = (self.key(), self.key());
+        let low = self.key();
+        let high = self.key();
         let forward = list(self.index.range(low.clone()..high.clone()).unwrap());
         let mut backward = list(self.index.range_back(low.clone()..high.clone()).unwrap());
         backward.reverse();
@@ -227,6 +233,7 @@ impl<'a> Run<'a> {
                 assert_eq!(snapshot.find(key).unwrap(), value);
             }
         }
+
         self.snapshots.push((self.index.snapshot().unwrap(), self.model.clone()));
     }
 
@@ -269,7 +276,8 @@ fn is_kept(key: &[u8], modulus: usize) -> bool {
 
 #[test]
 fn the_index_is_a_sorted_map() {
-    let (mut splits, mut merges) = (0, 0);
+    let mut splits = 0;
+    let mut merges = 0;
     for_each_seed("the_index_is_a_sorted_map", 12, |rng, seed| {
         let mut run = Run::new(rng, seed);
         for _ in 0..250 {
@@ -280,15 +288,17 @@ fn the_index_is_a_sorted_map() {
         splits += stats.splits;
         merges += stats.merges;
         run.index.close().unwrap();
-        // The same again does nothing.
+        // A second call does nothing.
         run.index.close().unwrap();
         assert!(run.index.len().is_err());
     });
+
     assert!(splits > 0 && merges > 0, "{splits} splits, {merges} merges");
 }
 
-/// A leaf that a filter has left nearly empty is joined with its neighbour, which has not been filtered yet, and comes again
-/// with it. Updates that were pending for it were counted twice then, and the length came out too small.
+/// A leaf that a filter has left nearly empty is joined with its neighbour, which has not been
+/// filtered yet, and comes again with it. Updates that were pending for it were counted twice then,
+/// and the length came out too small.
 #[test]
 fn a_filter_asks_about_each_entry_once() {
     let disk: Arc<dyn Disk> = SimDisk::new(1);
@@ -300,6 +310,7 @@ fn a_filter_asks_about_each_entry_once() {
     for number in 0..3_000 {
         index.replace(&key(2 * number + 1), &[2; 400]).unwrap();
     }
+
     index.flush(false).unwrap();
     assert!(index.stats().unwrap().level_pages[0] > 256, "several steps");
     let mut asked = Vec::new();

@@ -1,11 +1,13 @@
 //! Real processes: one writes, three read, and all of them are killed now and then.
 //!
-//! Goal: each reader sees the state after some batch of the writer, whole, never an older one than before, and not beyond
-//! what was flushed; a writer that was killed goes on from a state that has everything it had flushed; nobody waits for the
-//! dead. Now and then the writer clears the index, or filters it.
+//! Goal: each reader sees the state after some batch of the writer, whole, never an older one than
+//! before, and not beyond what was flushed; a writer that was killed goes on from a state that has
+//! everything it had flushed; nobody waits for the dead. Now and then the writer clears the index,
+//! or filters it.
 //!
-//! Method: the test starts itself as writer and as readers. What batch n does follows from n alone, and each batch says in
-//! the index which one it is, so a reader knows what must be there. `cargo xtask readers` and `kill` do it for long.
+//! Method: the test starts itself as writer and as readers. What batch n does follows from n alone,
+//! and each batch says in the index which one it is, so a reader knows what must be there. `cargo
+//! xtask readers` and `kill` do it for long.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -23,7 +25,7 @@ use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
-/// What the process is to be: `writer` or `reader`.
+/// Role of the process: `writer` or `reader`.
 const ROLE: &str = "TERRANE_INDEX_ROLE";
 
 /// Names the index in such a process.
@@ -43,7 +45,7 @@ const TEST: &str = "processes::readers_see_what_a_writer_flushed_whoever_is_kill
 /// Holds the number of the last batch.
 const NUMBER: &[u8] = b"number";
 
-/// Each so manieth batch is preceded by a clear, and each so manieth by a filter.
+/// Batches between two clears, and between two filters.
 const CLEAR_EVERY: u64 = 211;
 const FILTER_EVERY: u64 = 67;
 
@@ -82,20 +84,23 @@ fn is_kept(number: u64, key: &[u8]) -> bool {
     key == NUMBER || !(u64::from(key[0]) + number).is_multiple_of(3)
 }
 
-/// What batch `number` makes of the one before.
+/// Applies batch `number` to the state before it.
 fn apply(model: &mut Model, number: u64) {
     if number.is_multiple_of(CLEAR_EVERY) {
         model.clear();
     }
+
     if number.is_multiple_of(FILTER_EVERY) {
         model.retain(|key, _| is_kept(number, key));
     }
+
     for (key, value) in batch(number) {
         match value {
             Some(value) => drop(model.insert(key, value)),
             None => drop(model.remove(&key)),
         }
     }
+
     model.insert(NUMBER.to_vec(), number.to_le_bytes().to_vec());
 }
 
@@ -117,6 +122,7 @@ fn write(dir: &Path) {
         Some(last) => last + 1,
         None => cleared.max(1),
     };
+
     say(&format!("opened {}", first - 1));
     for number in first.. {
         if number.is_multiple_of(CLEAR_EVERY) {
@@ -145,8 +151,11 @@ fn read(dir: &Path) {
             Err(error) => panic!("{error}"),
         }
     };
+
     let rng = &mut ChaCha8Rng::seed_from_u64(u64::from(std::process::id()));
-    let (mut model, mut known, mut checks) = (Model::new(), 0, 0_u64);
+    let mut model = Model::new();
+    let mut known = 0;
+    let mut checks = 0_u64;
     loop {
         reader.sync().unwrap();
         // A filter is seen by itself: the number of the batch before it, and fewer entries.
@@ -201,7 +210,8 @@ impl Process {
         Self { child, lines, checks: 0 }
     }
 
-    /// The next line that begins with one of the words: the word, and the numbers after it. `None` at the end.
+    /// The next line that begins with one of the words: the word, and the numbers after it. `None`
+    /// at the end.
     fn line(&mut self, words: &[&str]) -> Option<(String, Vec<u64>)> {
         for line in self.lines.by_ref() {
             let line = line.unwrap();
@@ -230,8 +240,9 @@ impl Process {
     }
 }
 
-/// A writer filtered its index, and cleared it before anything else was flushed: the log had not grown between the two, by which
-/// readers told that everything was replaced. They saw the empty tree, with the number of entries that the filter had left.
+/// A writer filtered its index, and cleared it before anything else was flushed: the log had not
+/// grown between the two, by which readers told that everything was replaced. They saw the empty
+/// tree, with the number of entries that the filter had left.
 #[test]
 fn a_reader_counts_no_entries_after_a_clear_right_behind_a_filter() {
     let disk: Arc<dyn Disk> = SimDisk::new(1);
@@ -240,6 +251,7 @@ fn a_reader_counts_no_entries_after_a_clear_right_behind_a_filter() {
     for number in 0..100_u64 {
         index.replace(&number.to_le_bytes(), b"value").unwrap();
     }
+
     index.flush(true).unwrap();
     let reader = IndexReader::open(disk, dir, &config()).unwrap();
     index.filter(|key, _| key[0] % 2 == 0).unwrap();
@@ -266,12 +278,15 @@ fn readers_see_what_a_writer_flushed_whoever_is_killed() {
         }
         return;
     }
+
     let cycles = env::var(CYCLES).map_or(6, |text| text.parse().unwrap());
     let seconds: u64 = env::var(SECONDS).map_or(1, |text| text.parse().unwrap());
     for_each_seed("readers_see_what_a_writer_flushed_whoever_is_killed", 1, |rng, _| {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("index");
-        let (mut flushed, mut cleared, mut checks) = (0, 0, 0);
+        let mut flushed = 0;
+        let mut cleared = 0;
+        let mut checks = 0;
         let reached = Cell::new((flushed, cleared));
         let mut writer = Process::start(&dir, "writer", cleared);
         let mut readers: Vec<Process> = (0..3).map(|_| Process::start(&dir, "reader", 0)).collect();
@@ -300,7 +315,7 @@ fn readers_see_what_a_writer_flushed_whoever_is_killed() {
                 readers.push(Process::start(&dir, "reader", 0));
             }
             writer.kill();
-            // What it has said before counts.
+            // Its earlier answers count.
             while let Some(line) = writer.line(&words) {
                 heed(line);
             }
@@ -321,14 +336,16 @@ fn readers_see_what_a_writer_flushed_whoever_is_killed() {
     });
 }
 
-/// The same work in one process on a simulated disk, killed between any two calls of it.
+/// This work in one process on a simulated disk, killed between any two calls.
 #[test]
 fn a_writer_killed_between_calls_goes_on_from_what_it_flushed() {
     let cycles = by_effort(20, 60);
     for_each_seed("a_writer_killed_between_calls_goes_on_from_what_it_flushed", 2, |rng, seed| {
         let mut disk = SimDisk::new(seed);
         let dir = Path::new("/index");
-        let (mut flushed, mut started, mut flushed_model) = (0, 0, Model::new());
+        let mut flushed = 0;
+        let mut started = 0;
+        let mut flushed_model = Model::new();
         for _cycle in 0..cycles {
             let shared: Arc<dyn Disk> = disk.clone();
             let index = Index::open_or_create(shared.clone(), dir, &config()).unwrap();

@@ -27,7 +27,8 @@ fn a_scrub_reads_each_page_in_as_many_calls_as_it_likes() {
     let index = index(&disk);
     let leaves = index.stats().unwrap().level_pages[0];
     for step in [1, 7, 1_000] {
-        let (mut pages, mut calls) = (0, 0);
+        let mut pages = 0;
+        let mut calls = 0;
         loop {
             let report = index.scrub(step).unwrap();
             assert!(report.pages <= step + 2 && report.problems.is_empty());
@@ -45,6 +46,7 @@ fn a_rotten_page_is_mended_from_memory_or_reported_with_its_keys() {
     let disk = SimDisk::new(1);
     let index = index(&disk);
     let path = Path::new(DIR).join("tree");
+
     // In memory: the leaf of the first key. Not in memory: that of the last.
     assert!(index.mem(&key(0)).unwrap());
     let bytes = disk.read_raw(&path).unwrap();
@@ -53,9 +55,11 @@ fn a_rotten_page_is_mended_from_memory_or_reported_with_its_keys() {
         let is_leaf_of = |page: &&[u8]| page[4] == 1 && page.windows(4).any(|w| w == tail);
         bytes.chunks(4096).skip(2).position(|page| is_leaf_of(&page)).unwrap() as u64 + 2
     };
+
     for number in [0, 4_999] {
         disk.flip_bit(&path, page_of(&key(number)) * 4096 * 8 + 5_000);
     }
+
     let report = index.scrub(1_000).unwrap();
     assert!(report.has_ended);
     assert_eq!((report.rewritten, report.problems.len()), (1, 1));

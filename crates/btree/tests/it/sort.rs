@@ -1,8 +1,9 @@
 //! The external sort against a stable sort in memory, through crashes, faults and damage.
 //!
-//! Goal: whatever the records, the memory and the runs merged at once, the result is that of a stable sort of which the
-//! last record of each key is kept; the memory is never exceeded; after a crash at any call on the disk the sort goes
-//! on, and what was finished is not done again; damage is reported and never returned.
+//! Goal: whatever the records, the memory and the runs merged at once, the result is that of a
+//! stable sort of which the last record of each key is kept; the memory is never exceeded; after a
+//! crash at any call on the disk the sort goes on, and what was finished is not done again; damage
+//! is reported and never returned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -77,7 +78,7 @@ fn sort(
     Ok((collect(&mut records)?, records))
 }
 
-/// What the result must be.
+/// The expected result.
 fn model(pairs: &[Pair]) -> Vec<Pair> {
     pairs.iter().cloned().collect::<BTreeMap<_, _>>().into_iter().collect()
 }
@@ -96,7 +97,8 @@ fn distinct(count: u64) -> Vec<Pair> {
 fn drawn(rng: &mut ChaCha8Rng) -> Vec<Pair> {
     let count = *rng.pick(&[0, 1, 2, 50, 400, 1500]);
     let keys = 1 + rng.below(2 * count + 1);
-    let (key_bytes, value_bytes) = (*rng.pick(&[4, 20, 60]), *rng.pick(&[1, 13, 200]));
+    let key_bytes = *rng.pick(&[4, 20, 60]);
+    let value_bytes = *rng.pick(&[1, 13, 200]);
     let pair = |_| {
         let number = rng.below(keys);
         let mut key = vec![7; (number % (key_bytes + 1)) as usize];
@@ -114,7 +116,8 @@ fn a_sort_is_a_stable_sort_of_which_the_last_of_each_key_is_kept() {
         "a_sort_is_a_stable_sort_of_which_the_last_of_each_key_is_kept",
         60,
         |rng, seed| {
-            let (disk, pairs) = (sim(seed), drawn(rng));
+            let disk = sim(seed);
+            let pairs = drawn(rng);
             let mut options = options(*rng.pick(&[2, 3, 4, 15]));
             options.memory_bytes *= *rng.pick(&[1, 1, 2, 5]);
             options.input_bytes = Some(
@@ -136,7 +139,8 @@ fn a_sort_is_a_stable_sort_of_which_the_last_of_each_key_is_kept() {
 fn duplicates_are_refused_with_the_position_of_a_later_one() {
     let mut refused = 0;
     for_each_seed("duplicates_are_refused_with_the_position_of_a_later_one", 40, |rng, seed| {
-        let (disk, mut pairs) = (sim(seed), distinct(*rng.pick(&[3, 60, 700])));
+        let disk = sim(seed);
+        let mut pairs = distinct(*rng.pick(&[3, 60, 700]));
         let mut options = options(*rng.pick(&[2, 3]));
         options.duplicates = Duplicates::Reject;
         let (found, records) = sort(&disk, &options, &pairs).unwrap();
@@ -144,7 +148,8 @@ fn duplicates_are_refused_with_the_position_of_a_later_one() {
         records.remove_files().unwrap();
 
         // One key a second time, near its first place or far from it.
-        let (from, to) = (rng.index(pairs.len()), rng.index(pairs.len() + 1));
+        let from = rng.index(pairs.len());
+        let to = rng.index(pairs.len() + 1);
         pairs.insert(to, (pairs[from].0.clone(), b"again".to_vec()));
         let error = sort(&disk, &options, &pairs).map(|(found, _)| found).unwrap_err();
         let later = if to <= from { from + 1 } else { to };
@@ -155,6 +160,7 @@ fn duplicates_are_refused_with_the_position_of_a_later_one() {
         );
         refused += 1;
     });
+
     assert!(refused > 0);
 }
 
@@ -164,12 +170,14 @@ fn a_sort_of_more_runs_than_a_manifest_names_keeps_to_its_memory() {
     disk.create_dir(Path::new(DIR)).unwrap();
     let options = options(2);
     let mut sorter = Sorter::open(disk, options.clone()).unwrap();
+
     // Ten records fill the memory.
     let count = 11_000_u64;
     let key = |number: u64| (number * 7_919 % count).to_le_bytes().map(u8::reverse_bits);
     for number in 0..count {
         sorter.push(&key(number), &[number as u8; VALUE_BYTES_MAX]).unwrap();
     }
+
     assert!(sorter.stats().runs > 1024, "{:?}", sorter.stats());
     assert!(sorter.stats().merges > 0, "{:?}", sorter.stats());
     let mut records = sorter.finish(&mut |_| {}).unwrap();
@@ -177,6 +185,7 @@ fn a_sort_of_more_runs_than_a_manifest_names_keeps_to_its_memory() {
     for expected in keys {
         assert_eq!(records.next().unwrap().unwrap().0, expected);
     }
+
     assert!(records.next().unwrap().is_none());
     assert!(records.stats().memory_bytes_max <= options.memory_bytes);
 }
@@ -210,6 +219,7 @@ fn no_more_runs_are_merged_than_must_be() {
     let pairs = distinct(189 * 3 + 1);
     let records = sorted(&disk, &options, &pairs).unwrap();
     let SortStats { runs, merges, .. } = records.stats();
+
     // Four runs are one too many for a merge of three: two of them are merged.
     assert_eq!((runs, merges), (4, 1));
 }
@@ -217,13 +227,17 @@ fn no_more_runs_are_merged_than_must_be() {
 /// How far a sort has come when the power goes, by the bytes that a whole one writes.
 #[test]
 fn a_crash_at_any_call_is_gone_on_from_and_what_is_finished_is_not_done_again() {
-    let (options, pairs) = (options(2), distinct(620));
+    let options = options(2);
+    let pairs = distinct(620);
     let expected = model(&pairs);
     let whole = sim(1);
     let (found, records) = sort(&whole, &options, &pairs).unwrap();
     assert_eq!(found, expected);
-    let (calls, whole_bytes, stats) = (whole.calls(), whole.counts().write_bytes, records.stats());
+    let calls = whole.calls();
+    let whole_bytes = whole.counts().write_bytes;
+    let stats = records.stats();
     assert!(stats.runs >= 5 && stats.merges >= 3, "{stats:?}");
+
     // The longest run is that of the last merge but one; the manifest comes with each.
     let unit_bytes = 620_u64.div_ceil(4096 / 49 - 1) * 4096 + 2 * 1024;
     for call in 2..calls {
@@ -269,7 +283,8 @@ fn a_crash_at_any_call_is_gone_on_from_and_what_is_finished_is_not_done_again() 
 
 #[test]
 fn a_crash_while_files_are_removed_leaves_what_the_next_sort_removes() {
-    let (options, pairs) = (options(2), distinct(300));
+    let options = options(2);
+    let pairs = distinct(300);
     for call in 0.. {
         let disk = sim(call);
         let (_, records) = sort(&disk, &options, &pairs).unwrap();
@@ -292,7 +307,8 @@ fn a_crash_while_files_are_removed_leaves_what_the_next_sort_removes() {
 
 #[test]
 fn a_fault_at_any_call_is_reported_and_the_sort_opened_again_goes_on() {
-    let (options, pairs) = (options(2), distinct(400));
+    let options = options(2);
+    let pairs = distinct(400);
     let whole = sim(1);
     drop(sort(&whole, &options, &pairs).unwrap());
     let mut reported = 0;
@@ -314,13 +330,15 @@ fn a_fault_at_any_call_is_reported_and_the_sort_opened_again_goes_on() {
             assert_eq!(disk.files(), Vec::<std::path::PathBuf>::new());
         }
     }
+
     assert!(reported > whole.calls(), "{reported} faults were reported");
 }
 
 /// A sort whose calls are tried again at once, without opening it anew.
 #[test]
 fn a_record_that_could_not_be_taken_can_be_pushed_again() {
-    let (options, pairs) = (options(2), distinct(400));
+    let options = options(2);
+    let pairs = distinct(400);
     for call in 2..60 {
         let disk = sim(1);
         disk.set_plan(FaultPlan::fail(call, FaultKind::FailedSync, Repeat::Once));
@@ -340,7 +358,9 @@ fn a_record_that_could_not_be_taken_can_be_pushed_again() {
 
 /// The files of a sort whose input has been read, and its records.
 fn unfinished(count: u64) -> (Arc<SimDisk>, SortOptions, Vec<Pair>) {
-    let (disk, options, pairs) = (sim(1), options(2), distinct(count));
+    let disk = sim(1);
+    let options = options(2);
+    let pairs = distinct(count);
     drop(sorted(&disk, &options, &pairs).unwrap());
     (disk, options, pairs)
 }
@@ -384,6 +404,7 @@ fn reads_that_give_wrong_bytes_are_reported() {
             }
         }
     }
+
     assert!(struck > by_effort(2, 10), "{struck} faults were found out");
 }
 
@@ -415,7 +436,8 @@ fn a_sort_of_another_input_or_with_other_options_begins_anew() {
         |options| options.duplicates = Duplicates::Reject,
     ];
     for change in others {
-        let (disk, mut options) = (disk.process_kill(), first.clone());
+        let disk = disk.process_kill();
+        let mut options = first.clone();
         change(&mut options);
         options.memory_bytes = options.memory_bytes.max(least_memory(options.fan_in));
         let sorter = open(&disk, &options).unwrap();
@@ -438,7 +460,9 @@ fn an_input_shorter_than_what_was_sorted_is_refused() {
 
 #[test]
 fn a_duplicate_of_what_was_sorted_before_is_refused_with_its_place_in_the_whole_input() {
-    let (disk, mut options, mut pairs) = (sim(1), options(2), distinct(600));
+    let disk = sim(1);
+    let mut options = options(2);
+    let mut pairs = distinct(600);
     options.duplicates = Duplicates::Reject;
     pairs.push(pairs[3].clone());
     let mut sorter = open(&disk, &options).unwrap();
@@ -461,7 +485,8 @@ fn a_second_sort_of_the_directory_is_kept_out() {
 
 #[test]
 fn a_disk_without_room_is_refused_at_once_and_a_full_one_can_be_gone_on_with() {
-    let (mut options, pairs) = (options(2), distinct(600));
+    let mut options = options(2);
+    let pairs = distinct(600);
     options.input_bytes = Some(600 * 45);
     let disk = sim(1);
     disk.set_plan(FaultPlan::capacity(40 << 10));
@@ -498,6 +523,7 @@ fn options_and_records_out_of_range_are_refused() {
         let error = open(&disk, &options).unwrap_err();
         assert!(matches!(error, Error::InvalidConfig { .. }), "{options:?}: {error:?}");
     }
+
     let mut options = options(2);
     options.memory_bytes = usize::MAX / 2 - 1;
     let error = open(&disk, &options).unwrap().push(b"key", b"value").unwrap_err();
@@ -509,6 +535,7 @@ fn options_and_records_out_of_range_are_refused() {
         let error = sorter.push(&vec![0; key_bytes], &vec![0; value_bytes]).unwrap_err();
         assert!(matches!(error, Error::RecordTooLarge { position: 1, .. }), "{error:?}");
     }
+
     // The empty key is a key.
     sorter.push(b"", b"").unwrap();
     let records = collect(&mut sorter.finish(&mut |_| {}).unwrap()).unwrap();
@@ -524,7 +551,8 @@ fn progress_is_reported_of_reading_and_merging() {
     let count = 70_000_u64;
     let pairs: Vec<Pair> =
         (0..count).map(|number| (number.to_le_bytes().to_vec(), vec![])).collect();
-    let (mut read, mut merged) = (Vec::new(), Vec::new());
+    let mut read = Vec::new();
+    let mut merged = Vec::new();
     let mut sorter = open(&disk, &options).unwrap();
     sorter.push_all(&mut Slice { pairs: &pairs }, &mut |records| read.push(records)).unwrap();
     assert_eq!(read, [65_536, 70_000]);
@@ -537,7 +565,8 @@ fn progress_is_reported_of_reading_and_merging() {
 fn golden_files_of_a_sort_are_what_is_written_and_are_read() {
     let mut options = options(2);
     options.duplicates = Duplicates::Reject;
-    let (disk, pairs) = (sim(1), distinct(140));
+    let disk = sim(1);
+    let pairs = distinct(140);
     drop(sorted(&disk, &options, &pairs).unwrap());
     let files =
         [("sort.manifest", "sort.manifest", usize::MAX), ("sort.run", "sort.00000002.run", 4096)];
@@ -545,6 +574,7 @@ fn golden_files_of_a_sort_are_what_is_written_and_are_read() {
     for path in disk.files() {
         planted.write_raw(&path, &disk.read_raw(&path).unwrap());
     }
+
     for (name, file, bytes) in files {
         let path = Path::new(DIR).join(file);
         let written = disk.read_raw(&path).unwrap();
@@ -555,6 +585,7 @@ fn golden_files_of_a_sort_are_what_is_written_and_are_read() {
         );
         planted.write_raw(&path, &golden::read(concat!(env!("CARGO_MANIFEST_DIR"), "/.."), name));
     }
+
     assert_eq!(open(&planted, &options).unwrap().resumes_at(), 140);
     assert_eq!(sort(&planted, &options, &pairs).unwrap().0, model(&pairs));
 
@@ -565,7 +596,8 @@ fn golden_files_of_a_sort_are_what_is_written_and_are_read() {
     let (content, crc) = bytes.split_last_chunk_mut::<4>().unwrap();
     *crc = crc32c(content).to_le_bytes();
     planted.write_raw(&path, &bytes);
-    let (before, error) = (planted.files(), open(&planted, &options).unwrap_err());
+    let before = planted.files();
+    let error = open(&planted, &options).unwrap_err();
     assert!(
         matches!(&error, Error::UnsupportedVersion { path: found, found: 7, newest: 1 } if *found == path),
         "{error:?}"

@@ -1,10 +1,11 @@
 //! A full disk: the reserve of an index lets removals, compaction and closing go on.
 //!
-//! Goal: whatever fills the disk, an index is emptied again by whoever opens it, with nothing but its own reserve; nothing that
-//! was committed is lost, at whichever call a crash falls.
+//! Goal: whatever fills the disk, an index is emptied again by whoever opens it, with nothing but
+//! its own reserve; nothing that was committed is lost, at whichever call a crash falls.
 //!
-//! Method: a simulated disk of a fixed size is filled until an insertion is refused: once with all updates in the log, once with
-//! most of them in the tree. Then entries are removed in batches until none is left.
+//! Method: a simulated disk of a fixed size is filled until an insertion is refused: once with all
+//! updates in the log, once with most of them in the tree. Then entries are removed in batches
+//! until none is left.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -69,7 +70,8 @@ fn remove(index: &Index, number: u64) -> Result<()> {
 }
 
 fn content(index: &Index) -> Model {
-    let (mut found, mut cursor) = (Model::new(), index.iter().unwrap());
+    let mut found = Model::new();
+    let mut cursor = index.iter().unwrap();
     while let Some((key, value)) = cursor.next().unwrap() {
         found.insert(key.to_vec(), value.to_vec());
     }

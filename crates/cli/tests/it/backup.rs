@@ -1,7 +1,7 @@
 //! `terrane backup` and `terrane version`, as an operator uses them.
 //!
-//! Goal: a backup is the store, brings only what is new, and nothing else is overwritten; versions are listed, read
-//! and gone back to by number and by name.
+//! Goal: a backup equals the store, copies only new files, and overwrites nothing else; versions
+//! are listed, read and rolled back to by number and by name.
 
 use std::path::{Path, PathBuf};
 
@@ -55,10 +55,12 @@ fn a_backup_is_renewed_read_and_restored() {
     call(&store, &to).done();
     let inside = store.join("deep/backup");
     let refusals = [(&store, "lies in it"), (&inside, "lies in it"), (&folder, "no backup")];
+
     for (to, said) in refusals.map(|(to, said)| (text(to), said)) {
         let refused = call(&store, &["backup", "--to", to]).failed(2);
         assert!(refused.contains(said), "{refused}");
     }
+
     assert!(!inside.exists() && !store.join("deep").exists());
     assert!(call(&folder.join("missing"), &to).failed(2).contains("does not exist"));
     drop(place);
@@ -80,11 +82,13 @@ fn versions_are_read_and_gone_back_to() {
         {"number": 3, "name": null, "tables": ["main"]},
     ]);
     assert_eq!(listed["versions"], expected);
+
     for at in ["1", "start"] {
         let value = call(&store, &["get", "bob", "--at", at]).done();
         assert_eq!(value["entries"][0]["value"], "20");
         assert_eq!(call(&store, &["count", "--at", at]).done()["count"], 2);
     }
+
     assert_eq!(call(&store, &["scan", "--at", "3"]).done()["count"], 1);
 
     assert_eq!(call(&store, &["version", "rollback", "start"]).done()["commit"], 4);
@@ -92,6 +96,7 @@ fn versions_are_read_and_gone_back_to() {
     assert_eq!(call(&store, &["version", "rollback", "3"]).done()["commit"], 5);
     assert_eq!(call(&store, &["count"]).done()["count"], 1);
     assert_eq!(call(&store, &["version", "release", "start"]).done()["number"], 1);
+
     for words in [
         &["version", "rollback", "start"][..],
         &["version", "release", "1"],
@@ -100,6 +105,7 @@ fn versions_are_read_and_gone_back_to() {
         let refused = call(&store, words).failed(2);
         assert!(refused.contains("not retained"), "{refused}");
     }
+
     let refused = call(&store, &["version", "retain", "--name", "12"]).failed(2);
     assert!(refused.contains("number"), "{refused}");
 }
@@ -109,9 +115,11 @@ fn versions_are_read_and_gone_back_to() {
 fn compact_gives_back_what_deleted_entries_take() {
     let (_place, store) = ledger();
     let value = "v".repeat(100_000);
+
     for key in ["one", "two", "three"] {
         call(&store, &["put", key, &value]).done();
     }
+
     call(&store, &["del", "one", "two", "three"]).done();
 
     let made = call(&store, &["compact", "--quiet"]).done();
@@ -123,7 +131,8 @@ fn compact_gives_back_what_deleted_entries_take() {
     assert!(call(&store.join("missing"), &["compact"]).failed(2).contains("does not exist"));
 }
 
-/// A reserve that the disk has no room for was kept although the call was refused, and then every put failed.
+/// A refused reserve that the disk had no room for was stored all the same, and then every put
+/// failed.
 #[test]
 fn a_reserve_larger_than_the_disk_is_refused_and_forgotten() {
     let (_place, store) = ledger();

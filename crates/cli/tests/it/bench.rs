@@ -23,6 +23,7 @@ fn upserts_are_compared_with_inserts() {
     let options = ["--elements", "3k", "--rounds", "2", "--json"];
     let json = bench("upsert", store.path(), &options).done();
     assert_eq!((number(&json, "elements"), number(&json, "rounds")), (3_000.0, 2.0));
+
     for field in [
         "insert_s",
         "upsert_s",
@@ -33,6 +34,7 @@ fn upserts_are_compared_with_inserts() {
     ] {
         assert!(number(&json, field) > 0.0, "{field} of {json}");
     }
+
     let text = bench("upsert", store.path(), &["--elements", "300", "--rounds", "1"]);
     assert!(text.code == Some(0) && text.stdout.contains("upsert / insert"), "{text:?}");
     // Nothing stays behind.
@@ -61,8 +63,9 @@ fn senseless_options_are_refused() {
     let message = bench("union", store.path(), &["--tables", "1", "--json"]).failed(2);
     assert!(message.contains("tables must be at least 2"), "{message}");
     bench("upsert", store.path(), &["--elements", "0", "--json"]).failed(2);
-    // Memory was asked for, or a product overflowed, before anything was refused; and what came out of very
-    // few entries was no number.
+
+    // Absurd sizes allocated memory or overflowed a product before they were refused, and very few
+    // entries gave NaN.
     for (workload, option, value) in [
         ("upsert", "--elements", "99999999999999"),
         ("union", "--entries", "9223372036854775807"),
@@ -74,6 +77,7 @@ fn senseless_options_are_refused() {
         let name = option.trim_start_matches('-');
         assert!(message.contains(&format!("{name} must be at least")), "{message}");
     }
+
     assert_eq!(std::fs::read_dir(store.path()).unwrap().count(), 0, "no store is made for them");
     let foreign = tempfile::tempdir().unwrap();
     std::fs::write(foreign.path().join("letter.txt"), "dear").unwrap();
@@ -93,6 +97,7 @@ fn a_damaged_store_is_exit_1_for_every_command() {
     std::fs::remove_file(store.join("metadata")).unwrap();
     let history = place.write("history", b"terrane-changes 1\n");
     let list = ["snapshot", "delete", "a", "--json", "--store", text(&store)];
+
     for answer in [
         bench("upsert", &store, &["--json"]),
         bench("union", &store, &["--json"]),
@@ -115,10 +120,12 @@ fn ctrl_c_ends_a_benchmark_within_its_round() {
     let mut child = child.spawn().unwrap();
     // A run is written once the round goes on.
     let active = store.path().join("active");
+
     while std::fs::read_dir(&active).map_or(0, Iterator::count) == 0 {
         assert!(child.try_wait().unwrap().is_none(), "the benchmark has ended");
         std::thread::yield_now();
     }
+
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
     let answer: Answer = child.wait_with_output().unwrap().into();

@@ -114,6 +114,7 @@ fn order_files_padding_obfuscation_and_a_cut_record_do_not_matter() {
     let key = [0x01, 0xf9, 0x00, 0x80, 0xff, 0xb4, 0x10, 0xd9];
     let place = Place::new();
     let (first, second) = records.split_at(1700);
+
     for (name, part) in [("blk00000.dat", first), ("blk00001.dat", second)] {
         let mut bytes = Vec::new();
         for (number, record) in part.iter().enumerate() {
@@ -127,6 +128,7 @@ fn order_files_padding_obfuscation_and_a_cut_record_do_not_matter() {
         }
         place.write(&format!("blocks/{name}"), &bytes);
     }
+
     // A file that Core has allocated and not written yet.
     place.write("blocks/blk00002.dat", &[0; 1000]);
     place.write("blocks/rev00000.dat", b"not a block file");
@@ -144,10 +146,12 @@ fn record_cut(record: &[u8]) -> Vec<u8> {
 fn zeros_never_written_may_follow_obfuscated_records() {
     let key = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
     let place = Place::new();
+
     let mut bytes = std::fs::read(mainnet()).unwrap();
     for (byte, place) in bytes.iter_mut().zip(0..) {
         *byte ^= key[place % 8];
     }
+
     bytes.resize(bytes.len() + 70_000, 0);
     let file = place.write("blk00000.dat", &bytes);
     place.write("xor.dat", &key);
@@ -161,6 +165,7 @@ fn a_record_cut_anywhere_by_the_end_of_the_file_is_a_warning() {
     let chain = chain::chain(1, 5);
     let whole = chain::file(&chain[..5]);
     let last = record(&chain[5]);
+
     for size in 1..last.len() {
         if size % 23 != 0 && (10..last.len() - 1).contains(&size) {
             continue;
@@ -183,6 +188,7 @@ fn a_flipped_byte_in_a_body_names_the_block_and_keeps_the_one_before() {
     let damaged = place.write("damaged.dat", &bytes);
     let message = place.replay("bitcoin", &[text(&damaged)]).failed(1);
     let hash = bitcoin::consensus::deserialize::<Block>(&records[2500][8..]).unwrap().block_hash();
+
     for part in ["block 2500", &hash.to_string(), "damaged.dat", &offset.to_string(), "Merkle root"]
     {
         assert!(message.contains(part), "{part} in {message}");
@@ -202,6 +208,7 @@ fn a_flipped_byte_in_a_body_names_the_block_and_keeps_the_one_before() {
 fn a_flipped_bit_in_a_header_names_offset_and_hash_and_keeps_the_block_before() {
     let records = mainnet_records();
     let offset = offset_of(&records, 100);
+
     // Version, previous hash, Merkle root, time, bits (mantissa and exponent), nonce.
     for byte in [0, 4, 36, 68, 72, 75, 76] {
         let place = Place::new();
@@ -229,6 +236,7 @@ fn damaged_framing_names_file_and_offset() {
     let records = mainnet_records();
     let whole = std::fs::read(mainnet()).unwrap();
     let offset = offset_of(&records, 300);
+
     for byte in 0..8 {
         for bit in [0x01, 0x80] {
             let place = Place::new();
@@ -310,11 +318,13 @@ fn stale_branches_do_not_matter_even_damaged_ones() {
 
     let mut body = record(&stale[2]);
     *body.last_mut().unwrap() ^= 1;
+
     // The nonce; with next to no work asked for, some nonces will do.
     let mut header = record(&stale[2]);
     while header_has_work(&header) {
         header[84] = header[84].wrapping_add(1);
     }
+
     for damaged in [body, header] {
         let parts = [chain::file(&chain), chain::file(&stale[..2]), damaged].concat();
         let (_, answer) = regtest(&parts);
@@ -323,18 +333,21 @@ fn stale_branches_do_not_matter_even_damaged_ones() {
     }
 }
 
-/// A stale block beside the damaged one took its place: the header without work was called stale, the
-/// blocks above it were a warning, and the answer was success at a height of ten.
+/// A stale block beside the damaged one took its place: the header without work was called stale,
+/// the blocks above it were a warning, and the answer was success at a height of ten.
 #[test]
 fn a_stale_block_does_not_hide_a_damaged_header_of_the_best_chain() {
     let chain = chain::chain(1, 20);
     let mut stale = chain[..=9].to_vec();
     extend(&mut stale, 2, 1);
+
     let mut damaged = record(&chain[10]);
     while header_has_work(&damaged) {
         damaged[84] = damaged[84].wrapping_add(1);
     }
-    let (front, back) = (chain::file(&chain[..=9]), chain::file(chain[11..].iter().chain(&stale)));
+
+    let front = chain::file(&chain[..=9]);
+    let back = chain::file(chain[11..].iter().chain(&stale));
     let place = Place::new();
     let path = place.write("blocks.dat", &[front.clone(), damaged, back].concat());
     let replay = |path: &std::path::Path, more: &[&str]| {
@@ -357,15 +370,16 @@ fn a_size_that_lies_about_a_stale_block_is_a_warning() {
     let mut record = record(&stale[11]);
     let size = u32::from_le_bytes(record[4..8].try_into().unwrap()) - 4;
     record[4..8].copy_from_slice(&size.to_le_bytes());
-    let (front, back) = (chain::file(&chain[..15]), chain::file(&chain[15..]));
+    let front = chain::file(&chain[..15]);
+    let back = chain::file(&chain[15..]);
     let (_, answer) = regtest(&[front.clone(), record, back].concat());
     assert_eq!(answer.done()["tip"], chain[20].block_hash().to_string());
     let warning = format!("at byte {}: the size says {size} bytes", front.len());
     assert!(answer.stderr.contains(&warning), "{answer:?}");
 }
 
-/// Only the first copy of a block counted, so that a damaged one ended the replay although a whole one
-/// lay in the next file, as after an interrupted copy of a block directory.
+/// Only the first copy of a block counted, so that a damaged one ended the replay although a whole
+/// one lay in the next file, as after an interrupted copy of a block directory.
 #[test]
 fn a_whole_copy_stands_in_for_a_damaged_one() {
     let chain = chain::chain(1, 20);
@@ -374,6 +388,7 @@ fn a_whole_copy_stands_in_for_a_damaged_one() {
     *body.last_mut().unwrap() ^= 1;
     let mut size = whole.clone();
     size[4] -= 4;
+
     for damaged in [body, size] {
         let front = chain::file(&chain[..5]);
         let parts = [front.clone(), damaged.clone(), chain::file(&chain[6..])];
@@ -401,7 +416,7 @@ fn a_better_chain_replaces_the_stores_own() {
     extend(&mut new, 2, 8);
     let place = Place::new();
     let old_file = place.write("old.dat", &chain::file(&old));
-    // What comes later need not repeat what the store has.
+    // Later files need not repeat the blocks of the store.
     let new_file = place.write("new.dat", &chain::file(&new[8..]));
     let replay = |arguments: &[&str]| {
         place.replay("bitcoin", &[arguments, &["--network", "regtest"]].concat())
@@ -427,13 +442,14 @@ fn a_better_chain_replaces_the_stores_own() {
     assert!(message.contains("below block 13, the oldest block kept"), "{message}");
 }
 
-/// The store's own blocks were undone before a block of the better branch was read. Where that branch
-/// turned out to be damaged in its midst, the store was left with less work than it had.
+/// The store's own blocks were undone before a block of the better branch was read. Where that
+/// branch turned out to be damaged in its midst, the store was left with less work than it had.
 #[test]
 fn a_better_chain_that_is_damaged_replaces_the_stores_own_only_if_what_is_whole_is_better() {
     let old = chain::chain(1, 12);
     let mut new = old[..=7].to_vec();
     extend(&mut new, 2, 8);
+
     for (damaged, height) in [(8, 12), (10, 12), (12, 12), (13, 12), (14, 13), (15, 14)] {
         let place = Place::new();
         let mut records: Vec<_> = new.iter().map(record).collect();
@@ -502,6 +518,7 @@ fn outputs_can_be_spent_in_their_own_block_once() {
             OutPoint { vout: 1, ..source },
         ),
     ];
+
     for (transactions, culprit, missing) in cases {
         let block = mine(&base, [vec![reward.clone()], transactions].concat());
         chain[3] = block;
@@ -520,12 +537,14 @@ fn outputs_can_be_spent_in_their_own_block_once() {
 fn a_repeated_coinbase_overwrites_and_going_back_restores_the_first() {
     let mut chain = chain::chain(1, 1);
     let twice = coinbase(&[3, 1, 2, 3], vec![output(9, &[0x51]), output(8, &[0x52])]);
+
     for other in [false, true, false] {
         let tag = [3, 4, 4, u8::try_from(chain.len()).unwrap()];
         let filler = coinbase(&tag, vec![output(1, &[0x53])]);
         let coinbase = if other { filler } else { twice.clone() };
         chain.push(mine(chain.last().unwrap(), vec![coinbase]));
     }
+
     let (place, answer) = regtest(&chain::file(&chain));
     let json = answer.done();
     assert_eq!(json["utxo_count"], 4);
@@ -549,6 +568,7 @@ fn going_back_in_a_later_process_gives_the_set_of_coins_of_its_branch() {
         let more = ["--network", "regtest", "--checkpoint-every", every];
         place.replay("bitcoin", &[arguments, &more].concat()).done()
     };
+
     for (branch, every, targets) in
         [(0, "1", [150, 149, 20]), (1, "10", [240, 130, 91]), (0, "30", [200, 95, 7])]
     {
@@ -625,6 +645,7 @@ fn names(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
         .collect();
     names.sort();
     names.retain(|path| path.is_file());
+
     names
 }
 

@@ -67,7 +67,7 @@ fn lmdb_is_measured_beside_the_btree() {
     assert!(report["warnings"][0].as_str().unwrap().contains("--memory-limit"), "{report}");
 }
 
-/// What was measured until then is told, with the exit code of an interruption.
+/// The report covers the measurement until then, with the exit code of an interruption.
 #[test]
 fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
     let place = Place::new();
@@ -76,15 +76,18 @@ fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
     child.args(["bench", "index", "high-insert", "--store", text(&store), "--engine", "btree,lsm"]);
     child.args(["--entries", "1G", "--memory-budget", "4MiB", "--json"]);
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Opening takes a small part of that time of the processor, and all inserts thousands of times as much.
+    // Opening takes a small part of that time of the processor, and all inserts thousands of times
+    // as much.
     let ticks = || -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let fields = stat.rsplit(')').next().unwrap().split_whitespace();
         fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
     };
+
     while ticks() < 50 {
         std::thread::yield_now();
     }
+
     assert!(child.try_wait().unwrap().is_none(), "the benchmark has ended");
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
@@ -121,13 +124,16 @@ fn sample(place: &Place) -> std::path::PathBuf {
     let disk: Arc<dyn Disk> = RealDisk::auto();
     let config = Config::fixed(8, 4).with_memory(1 << 20);
     let index = Index::create(disk, &dir, &config).unwrap();
+
     for number in 0..3_000_u32 {
         index.replace(format!("{:08}", number * 7).as_bytes(), &number.to_le_bytes()).unwrap();
     }
+
     index.checkpoint().unwrap();
     index.filter(|_, _| true).unwrap();
     index.replace(b"99999999", &[7; 4]).unwrap();
     index.close().unwrap();
+
     dir
 }
 
@@ -146,7 +152,9 @@ fn an_index_is_shown_with_its_levels_its_log_and_its_pages() {
     assert!(people.code == Some(0) && people.stdout.contains("pages by level"), "{people:?}");
 
     let pages = json["file_bytes"].as_u64().unwrap() / PAGE_SIZE as u64;
-    let (mut kinds, mut keys) = (Vec::new(), 0);
+    let mut kinds = Vec::new();
+    let mut keys = 0;
+
     for number in 0..pages {
         let answer = inspect(&dir.join("tree"), &["--json", "--page", &number.to_string()]);
         if answer.code == Some(0) {
@@ -156,9 +164,11 @@ fn an_index_is_shown_with_its_levels_its_log_and_its_pages() {
             keys += page["entries"].as_array().map_or(0, Vec::len);
         }
     }
+
     for kind in ["superblock", "leaf", "inner", "map", "map_list"] {
         assert!(kinds.iter().any(|found| found == kind), "no {kind} in {kinds:?}");
     }
+
     assert!(keys >= 3_000, "{keys}");
     assert!(inspect(&dir, &["--json", "--page", "2"]).failed(2).contains("tree"));
     inspect(&dir.join("tree"), &["--json", "--page", "4294967295"]).failed(1);
@@ -240,10 +250,12 @@ fn inner_pages_are_repaired_from_leaves_without_loss() {
     let again = verify(&dir, &["--repair", "--json"]).done();
     assert_eq!((&again["repaired"], &again["repair"]), (&0.into(), &Value::Null));
     let index = Index::open(RealDisk::auto(), &dir, &Config::fixed(8, 4)).unwrap();
+
     for number in 0..3_000_u32 {
         let found = index.find(format!("{:08}", number * 7).as_bytes()).unwrap();
         assert_eq!(found, Some(number.to_le_bytes().to_vec()), "{number}");
     }
+
     assert_eq!(index.find(b"99999999").unwrap(), Some(vec![7; 4]));
 }
 
@@ -297,7 +309,7 @@ fn entries(dir: &Path, arguments: &[&str]) -> Answer {
     command().args(arguments).arg("--store").arg(dir).output().unwrap().into()
 }
 
-/// What a call wrote that succeeded.
+/// Returns the standard output of a successful call.
 fn written(dir: &Path, arguments: &[&str]) -> String {
     let answer = entries(dir, arguments);
     assert_eq!((answer.code, &*answer.stderr), (Some(0), ""), "{answer:?}");
@@ -343,6 +355,7 @@ fn entries_of_an_index_are_read_beside_a_writer() {
         let refused = entries(&dir, &[arguments, &["--json"]].concat()).failed(2);
         assert!(refused.contains("B+tree"), "{refused}");
     }
+
     for arguments in [&["put", "text-key", "news"][..], &["del", "text-key"]] {
         let refused = entries(&dir, &[arguments, &["--json"]].concat()).failed(3);
         assert!(refused.contains("is being written to by another"), "{refused}");

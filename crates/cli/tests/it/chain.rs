@@ -58,9 +58,11 @@ pub(crate) fn mine(previous: &Block, txdata: Vec<Transaction>) -> Block {
     };
     let mut block = Block { header, txdata };
     block.header.merkle_root = block.compute_merkle_root().unwrap();
+
     while !block.header.target().is_met_by(block.block_hash()) {
         block.header.nonce += 1;
     }
+
     block
 }
 
@@ -115,6 +117,7 @@ pub(crate) fn hash_serialized_3(chain: &[Block]) -> String {
             }
         }
     }
+
     let mut hash = Sha256::new();
     for (txid, outputs) in &coins {
         for (vout, (height, coinbase, output)) in outputs {
@@ -124,6 +127,8 @@ pub(crate) fn hash_serialized_3(chain: &[Block]) -> String {
             hash.update(bitcoin::consensus::serialize(output));
         }
     }
+
     let hash: [u8; 32] = Sha256::digest(hash.finalize()).into();
+
     Txid::from_byte_array(hash).to_string()
 }

@@ -27,7 +27,8 @@ fn history() -> (String, Value) {
     let one = digest(&[(&[1], &[0x11])]);
     let two = digest(&[(&[1], &[]), (&[2], &[0x22])]);
     let part = digest(&[(&[2], &[0x22])]);
-    let (none, last) = (digest(&[]), digest(&[(&[], &[7]), (&[1], &[0x11])]));
+    let none = digest(&[]);
+    let last = digest(&[(&[], &[7]), (&[1], &[0x11])]);
     let text = format!(
         "terrane-changes 1\n# a comment\nexpect count=0 digest={none}\n\
          begin 3\nget 01 !\nput 01 11\nend count=1 digest={one} root.nobody=00ff\n\
@@ -40,11 +41,13 @@ fn history() -> (String, Value) {
         digest(&[(&[1], &[])]),
         digest(&[(&[1], &[])]),
     );
+
     let report = json!({
         "ok": true, "command": "replay changes", "blocks": 3, "height": 4, "puts": 7, "deletes": 2,
         "gets": 3, "rollbacks": 1, "checks_passed": 3 + 2 + 2 + 2 + 10 + 2, "count": 2,
         "digest": last, "roots": {},
     });
+
     (text, report)
 }
 
@@ -92,6 +95,7 @@ fn compressed_files_and_standard_input_give_the_same() {
         ("a.gz", [gzip(front), gzip(back)].concat()),
         ("a.zst", [zstd_frame(front), skippable.to_vec(), zstd_frame(back)].concat()),
     ];
+
     for (name, bytes) in files {
         let file = place.write(name, &bytes);
         let found = place.replay("changes", &[text(&file), "--engine", "memory"]).done();
@@ -104,6 +108,7 @@ fn compressed_files_and_standard_input_give_the_same() {
         let plain = place.write(name, history.as_bytes());
         place.replay("changes", &[text(&plain), "--engine", "memory"]).failed(2);
     }
+
     let mut child = crate::program::command();
     child.args(["replay", "changes", "-", "--engine", "memory", "--json"]);
     child.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
@@ -113,7 +118,8 @@ fn compressed_files_and_standard_input_give_the_same() {
     assert_report(&answer.done(), &report);
 }
 
-/// What goes wrong: the lines after the first one, the exit code, the line named, part of the message.
+/// Cases of failure: the lines after the first one, the exit code, the line that is named, part of
+/// the message.
 const FAILURES: &[(&str, i32, u64, &str)] = &[
     // Checks.
     ("begin 1\nput 01 02\nend count=2", 1, 4, "block 1: count: expected 2, found 1"),
@@ -205,6 +211,7 @@ fn the_first_line_is_that_of_a_history() {
         let message = place.replay("changes", &[text(&file)]).failed(2);
         assert!(message.contains("history line 1: the first line must be"), "{message}");
     }
+
     let place = Place::new();
     let message = place.replay("changes", &[text(&place.path("absent"))]).failed(2);
     assert!(message.contains("absent"), "{message}");
@@ -236,8 +243,8 @@ fn a_failure_keeps_the_blocks_before_it() {
     assert_eq!((&json["height"], &json["count"]), (&1.into(), &1.into()));
 }
 
-/// The engine refused such a key only when its block was applied: the message named no line, and the
-/// good blocks since the last durable point were lost with it.
+/// The engine refused such a key only when its block was applied: the message named no line, and
+/// the good blocks since the last durable point were lost with it.
 #[test]
 fn a_key_that_the_engine_refuses_is_named_by_its_line_and_costs_no_good_block() {
     let place = Place::new();
@@ -245,6 +252,7 @@ fn a_key_that_the_engine_refuses_is_named_by_its_line_and_costs_no_good_block() 
     for block in 1..=50 {
         writeln!(lines, "begin {block}\nput {block:02x} 00\nend").unwrap();
     }
+
     for record in ["put", "del", "get"] {
         let value = if record == "del" { "" } else { " 00" };
         let long = format!("{lines}begin 51\n{record} {}{value}\nend\n", "ab".repeat(4001));
@@ -278,7 +286,7 @@ fn resuming_follows_the_history_through_its_rollbacks() {
     // Nothing new; and a beginning only.
     assert_eq!(replay(&[first, second, third], &["--resume"]).done()["blocks"], 0);
     assert_eq!(replay(&[first, second], &["--resume"]).done()["height"], 4);
-    // What goes on where the store is, and what overlaps with it.
+    // Histories that continue from the store, and histories that overlap with it.
     let json = replay(&["begin 9\nput 09 09\nend\n"], &["--resume"]).done();
     assert_eq!((&json["blocks"], &json["height"]), (&1.into(), &9.into()));
     let overlap = "begin 4\nget 02 12\nput 04 14\nend\nbegin 9\nput 09 09\nend\nbegin 10\nend\n";
@@ -314,10 +322,12 @@ fn a_later_file_is_resumed_even_if_the_block_before_it_is_no_longer_kept() {
         place.replay("changes", &[text(&file), "--resume", "--keep-versions", "30"])
     };
     assert_eq!(replay(1..=100).done()["blocks"], 100);
+
     for (end, blocks) in [(150, 50), (190, 40), (200, 10), (200, 0)] {
         let json = replay(101..=end).done();
         assert_eq!((&json["blocks"], &json["count"]), (&blocks.into(), &end.into()), "to {end}");
     }
+
     let message = replay(102..=200).failed(2);
     assert!(message.contains("does not lead to the store's state"), "{message}");
     assert_eq!(replay(1..=210).done()["blocks"], 10);
@@ -330,7 +340,9 @@ fn kept_versions_bound_how_far_back_a_history_goes() {
     for block in 0..10 {
         writeln!(lines, "begin {block}\nput {block:02x} 00\nend").unwrap();
     }
+
     let history = |target: u64| format!("{lines}rollback {target}\nexpect count={}\n", target + 1);
+
     for (target, code) in [(6, 2), (7, 0)] {
         let file = place.write("history", history(target).as_bytes());
         let arguments = [text(&file), "--keep-versions", "3", "--engine", "memory"];
@@ -378,7 +390,8 @@ fn the_roots_of_the_context_engine_are_those_of_trees_below_data() {
     let found = replay(&history, &[]).done();
     assert_eq!(found["roots"], json!({ "context": last }));
     assert_eq!((&found["checks_passed"], &found["rollbacks"]), (&6.into(), &1.into()));
-    // The same in another process, with a wrong root at the end, and after going back to where nothing was.
+    // Another process resumes with a wrong root at the end, and after a rollback to the empty
+    // state.
     let wrong = format!("{history}expect root.context={one}\n");
     let message = replay(&wrong, &["--resume"]).failed(1);
     let part = format!("line 15, block 2: root.context: expected {one}, found {last}");
@@ -402,6 +415,7 @@ fn the_context_engine_goes_on_in_another_process_and_back_as_far_as_versions_are
             &[&[text(&file), "--checkpoint-every", "7"], &arguments[..]].concat(),
         )
     };
+
     let mut lines = String::new();
     for block in 1..=300 {
         writeln!(lines, "begin {block}\nput {block:04x} {block:04x}\nput 00 {block:04x}\nend")
@@ -411,6 +425,7 @@ fn the_context_engine_goes_on_in_another_process_and_back_as_far_as_versions_are
             assert_eq!((&found["blocks"], &found["count"]), (&100.into(), &(block + 1).into()));
         }
     }
+
     let message = replay(&format!("{lines}rollback 270\n")).failed(2);
     assert!(message.contains("the oldest block kept is 271"), "{message}");
     let found =

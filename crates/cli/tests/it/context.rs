@@ -30,13 +30,15 @@ fn blocks_are_measured_with_and_without_collections() {
     );
     let phases = report["phases"].as_array().unwrap();
     assert_eq!(phases.len(), 2);
+
     for phase in phases {
         assert_eq!((&phase["blocks"], &phase["ops"]), (&4.into(), &(4 * 9_435).into()));
         assert!(phase["tps"].as_f64() > Some(0.0), "{phase}");
     }
+
     assert!(phases[1]["collections"]["count"].as_u64() >= Some(1));
     assert!(!place.path("store/context").exists());
-    // The same blocks of another profile, and nothing that is not published.
+    // Blocks of another profile, with published answers only.
     let report = bench(
         &place,
         &["--blocks", "2", "--profile", "2021", "--relaxed", "--prefetch", "--direct", "--json"],
@@ -86,9 +88,11 @@ fn people_are_told_the_same() {
     let place = Place::new();
     let answer = bench(&place, &["--blocks", "2", "--keep", "--quiet"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
+
     for part in ["transactions/s", "hashing floor", "20000 values loaded", "last commit    Co"] {
         assert!(answer.stdout.contains(part), "{part}: {answer:?}");
     }
+
     assert!(place.path("store/context/control").exists());
     let message = bench(&place, &["--seed", "5", "--json"]).failed(2);
     assert!(
@@ -133,6 +137,7 @@ pub(crate) fn store(place: &Place) -> [Hash; 3] {
     let third = store.commit(&context, &Meta::tezos(1_530_374_853, "")).unwrap();
     store.close().unwrap();
     assert_eq!(genesis.to_base58(), GENESIS);
+
     [genesis, second, third]
 }
 
@@ -190,6 +195,7 @@ fn directories_are_listed_and_values_shown_of_any_commit() {
     assert_eq!(shown["commit"], second);
     assert_eq!(show("data/hex:ff", &[]).done()["commit"], third);
     assert_eq!(show("/data/dir/deep/", &["--at", &second]).done()["value_hex"], "");
+
     for (path, at, code, part) in [
         ("data/dir/deep", third.as_str(), 1, "nothing is at"),
         ("data", &third, 2, "a directory is at"),
@@ -202,6 +208,7 @@ fn directories_are_listed_and_values_shown_of_any_commit() {
         assert_eq!(answer.code, Some(code), "{path}: {answer:?}");
         assert!(answer.stderr.contains(part), "{path}: {answer:?}");
     }
+
     assert!(run(&["context", "ls", "protocol"], &place, &[]).failed(2).contains("a value is at"));
     let people: Answer = command()
         .args(["context", "show", "data/version", "--store"])
@@ -306,12 +313,14 @@ fn what_collections_take_out_goes_to_volumes_and_every_commit_stays() {
     assert!(message.contains(&first) && message.contains("not mounted"), "{message}");
 }
 
-/// Archive and index on other disks: named once, when the store is made or moved, and honoured by every command.
+/// Archive and index on other disks: named once, when the store is made or moved, and honoured by
+/// every command.
 #[test]
 fn an_archive_and_an_index_elsewhere_are_named_once() {
     let place = Place::new();
     let [genesis, _, _] = store(&place).map(|hash| hash.to_base58());
-    let (cold, fast) = (place.path("cold"), place.path("fast"));
+    let cold = place.path("cold");
+    let fast = place.path("fast");
     let moves = |options: &[&str]| run(&["context", "move"], &place, options);
     assert!(moves(&[]).code == Some(2));
     let moved = moves(&["--archive-dir", text(&cold), "--index-dir", text(&fast)]).done();
@@ -371,6 +380,7 @@ fn a_context_store_is_inspected_beside_its_writer_and_no_other_command_takes_it(
         inspect.output().unwrap().into()
     };
     let found = inspect(&[]).done();
+
     for (name, expected) in [
         ("kind", json!("context")),
         ("scheme", json!("tezos")),
@@ -385,6 +395,7 @@ fn a_context_store_is_inspected_beside_its_writer_and_no_other_command_takes_it(
     ] {
         assert_eq!(found[name], expected, "{name}");
     }
+
     assert!(found["chunk_bytes"].as_u64() > Some(0) && found.get("tree").is_none(), "{found}");
     let tree = inspect(&["--at", "main"]).done()["tree"].clone();
     let expected = json!({
@@ -398,7 +409,7 @@ fn a_context_store_is_inspected_beside_its_writer_and_no_other_command_takes_it(
     drop(writer);
     let other = Place::new();
     std::fs::create_dir(other.store()).unwrap();
-    assert!(run(&["context", "log"], &other, &[]).failed(2).contains("no context store"));
+    assert!(run(&["context", "log"], &other, &[]).failed(2).contains("not a context store"));
 }
 
 #[test]
@@ -431,6 +442,7 @@ fn damage_is_found_and_a_lost_index_and_control_record_are_made_again() {
     let value = bytes.windows(20).position(|part| part == [7; 20]).unwrap();
     bytes[value] ^= 1;
     std::fs::write(&chunk, &bytes).unwrap();
+
     for options in [&[][..], &["--repair"]] {
         let answer = verify(options);
         assert_eq!(answer.code, Some(1), "{answer:?}");

@@ -1,7 +1,8 @@
-//! The commands that carry commits of a context store elsewhere, compare them and prove what is in them.
+//! Commands that export, import, compare and prove commits of a context store.
 //!
-//! Goal: what is exported is imported as the same commit, and nothing else is ever a commit; a proof shows what the store
-//! shows, and no changed byte of it goes unnoticed; a difference lists what a comparison by hand lists.
+//! Goal: an export is imported as the same commit, and nothing else is ever a commit; a proof gives
+//! the answers of the store, and no changed byte of a proof goes unnoticed; a difference equals a
+//! comparison by hand.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -32,14 +33,15 @@ fn is_whole(dir: &Path) {
     assert_eq!(answer.done()["left"], 0);
 }
 
-/// What leaves a store may be for others, or for nobody else: `--mode`, whatever the umask withholds beside.
+/// `--mode` sets the permissions of exported files, less those that the umask withholds.
 #[test]
 fn exports_and_backups_have_the_permissions_that_are_asked_for() {
     use std::os::unix::fs::PermissionsExt as _;
     let bits = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let place = Place::new();
     store(&place);
-    let (file, dir) = (place.path("file"), place.path("dir"));
+    let file = place.path("file");
+    let dir = place.path("dir");
     context(&place, &["export", text(&file), "--mode", "0600"]).done();
     assert_eq!(bits(&file), 0o600);
     // A file that is replaced keeps its permissions, or gets those of the option.
@@ -84,7 +86,8 @@ fn exports_and_backups_have_the_permissions_that_are_asked_for() {
 fn a_commit_goes_to_a_file_and_into_another_store_and_increments_follow() {
     let place = Place::new();
     let [genesis, second, third] = store(&place).map(|hash| hash.to_base58());
-    let (whole, increment) = (place.path("whole"), place.path("increment"));
+    let whole = place.path("whole");
+    let increment = place.path("increment");
     let report = context(&place, &["export", text(&whole), "--at", &genesis]).done();
     assert_eq!((&report["commit"], &report["from"]), (&json!(genesis), &Value::Null));
     assert_eq!(report["bytes"], std::fs::metadata(&whole).unwrap().len());
@@ -157,6 +160,7 @@ fn a_damaged_or_foreign_snapshot_is_no_commit_and_a_cut_import_is_begun_anew() {
     let mut damaged = bytes.clone();
     let value = damaged.windows(20).position(|part| part == [7; 20]).unwrap();
     damaged[value] ^= 1;
+
     for (bytes, code, part) in [
         (&b"TRNMSNAQ and so on, for as long as a head of a snapshot is, which takes about a hundred bytes"[..], 2, "is no snapshot"),
         (&bytes[..50], 2, "ends after 50 bytes"),
@@ -171,6 +175,7 @@ fn a_damaged_or_foreign_snapshot_is_no_commit_and_a_cut_import_is_begun_anew() {
             message.contains("an import into")
         });
     }
+
     context(&other, &["import", text(&file)]).done();
     assert_eq!(hashes(&other), [second]);
     // Into a store that is there, too, and it stays as it was.
@@ -190,6 +195,7 @@ fn files_are_replaced_only_by_force_and_what_is_not_there_is_not_exported() {
     let place = Place::new();
     store(&place);
     let file = place.write("file", b"mine");
+
     for what in [&["export"][..], &["prove", "--find", "protocol"]] {
         let arguments = [what, &[text(&file)]].concat();
         assert!(context(&place, &arguments).failed(2).contains("--force"));
@@ -279,7 +285,7 @@ fn a_proof_shows_without_a_store_what_the_store_shows_and_nothing_else() {
     assert!(message.contains("the proof does not hold data/wide"), "{message}");
     let message = verify_proof(&file, &["--root", &"0".repeat(64)]).failed(1);
     assert!(message.contains(root), "{message}");
-    // Whoever asks nothing is told all that it holds.
+    // Without questions all facts of the proof are listed.
     let shown = verify_proof(&file, &["--root", root]).done();
     let expected = json!({"path": "data/hex:612f62", "bytes": 5, "value_hex": "736c617368"});
     assert!(shown["values"].as_array().unwrap().contains(&expected), "{shown}");
@@ -304,6 +310,7 @@ fn no_changed_byte_of_a_proof_is_taken() {
     let made = context(&place, &arguments).done();
     let root = made["root_hex"].as_str().unwrap().to_owned();
     let bytes = std::fs::read(&file).unwrap();
+
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 1 << (at % 8);
@@ -311,6 +318,7 @@ fn no_changed_byte_of_a_proof_is_taken() {
         let answer = verify_proof(&file, &["--root", &root, "--find", "data/version"]);
         assert!(matches!(answer.code, Some(1 | 2)), "{at}: {answer:?}");
     }
+
     let cut = place.write("cut", &bytes[..bytes.len() - 1]);
     let trusted = ["--root", &root];
     assert!(verify_proof(&cut, &trusted).failed(2).contains("cut: byte"));
@@ -345,7 +353,7 @@ fn the_hash_of_a_root_alone_is_no_proof() {
     assert!(message.contains("the proof is about the value"), "{message}");
 }
 
-/// What `ls` and `show` tell of a commit: the paths of all values, and the values.
+/// Paths and values of a commit, from `ls` and `show`.
 fn values(place: &Place, commit: &str, dir: &str, found: &mut BTreeSet<(String, String)>) {
     let listed = context(place, &["ls", dir, "--at", commit]).done();
     for entry in listed["entries"].as_array().unwrap() {
@@ -364,6 +372,7 @@ fn values(place: &Place, commit: &str, dir: &str, found: &mut BTreeSet<(String, 
 fn a_difference_and_a_dump_are_what_a_walk_by_hand_finds() {
     let place = Place::new();
     let [first, second, third] = store(&place).map(|hash| hash.to_base58());
+
     for (from, to) in [(&first, &second), (&second, &third), (&third, &first), (&first, &first)] {
         let found = [from, to].map(|commit| {
             let mut found = BTreeSet::new();
@@ -401,6 +410,7 @@ fn a_difference_and_a_dump_are_what_a_walk_by_hand_finds() {
             .collect();
         assert_eq!(dumped, paths(&new));
     }
+
     let below = context(&place, &["diff", &second, &third, "--below", "data/dir"]).done();
     assert_eq!(below["changes"], json!([{"path": "data/dir/deep", "change": "removed"}]));
     let summary = context(&place, &["diff", &first, "--summary"]).done();

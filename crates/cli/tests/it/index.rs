@@ -1,7 +1,8 @@
-//! `terrane index build` and `terrane table build`: all entries from a table to a B+tree and back; `put` and `del` on a B+tree.
+//! `terrane index build` and `terrane table build`: all entries from a table to a B+tree and back;
+//! `put` and `del` on a B+tree.
 //!
-//! Goal: what arrives is what was there, by digest and entry for entry; what is refused leaves nothing behind and changes
-//! nothing. Method: places are filled, copied and compared through the command alone.
+//! Goal: a copy equals its source, by digest and entry for entry; a refused copy leaves nothing
+//! behind and changes nothing. Method: the command alone fills, copies and compares places.
 
 use std::fs;
 use std::path::Path;
@@ -45,7 +46,9 @@ fn filled(place: &Place, table: &str) -> std::path::PathBuf {
 fn entries_go_from_a_table_to_a_btree_and_back() {
     let place = Place::new();
     let store = filled(&place, "accounts");
-    let (index, second, copy) = (place.path("a/index"), place.path("b"), place.path("c/copy"));
+    let index = place.path("a/index");
+    let second = place.path("b");
+    let copy = place.path("c/copy");
     let from = ["index", "build", "--from", text(&store), "--from-table", "accounts"];
     let built = call(&index, &from).done();
     assert_eq!(built["command"], "index build");
@@ -96,6 +99,7 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     let store = filled(&place, "main");
     let index = place.path("index");
     let build = ["index", "build", "--from", text(&store)];
+
     for (options, why) in [
         (&["--from-table", "other"][..], "does not exist"),
         (&["--key-bytes", "14"], "a key of 13 bytes"),
@@ -108,18 +112,21 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
         assert!(message.contains(why), "{options:?}: {message}");
         assert!(!index.exists(), "{options:?}");
     }
+
     let nowhere = place.path("nowhere");
     let message = call(&index, &["index", "build", "--from", text(&nowhere)]).failed(2);
     assert!(message.contains("does not exist") && !index.exists(), "{message}");
     let long = format!("long\t{}\n", "x".repeat(800));
     let long = place.write("long", long.as_bytes());
     let blob = place.write("blob", b"key\tvalue\tblob\n");
+
     for (table, input, why) in [("long", &long, "800 bytes"), ("blob", &blob, "`key` has a blob")] {
         call(&store, &["put", "--input", text(input), "--create", "--table", table]).done();
         let options = [&build[..], &["--from-table", table]].concat();
         let message = call(&index, &options).failed(2);
         assert!(message.contains(why) && !index.exists(), "{message}");
     }
+
     // Whatever is there stays as it was.
     call(&index, &build).done();
     assert!(call(&index, &build).failed(2).contains("has entries"));
@@ -140,7 +147,8 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
 #[test]
 fn entries_of_a_btree_are_put_and_deleted() {
     let place = Place::new();
-    let (store, index) = (filled(&place, "main"), place.path("index"));
+    let store = filled(&place, "main");
+    let index = place.path("index");
     call(&index, &["index", "build", "--from", text(&store)]).done();
     let put = call(&index, &["put", "alice", "100", "hex:00ff", "", "account/00000", "new"]).done();
     assert_eq!(
@@ -170,6 +178,7 @@ fn entries_of_a_btree_are_put_and_deleted() {
     assert_eq!(call(&index, &["del", "--prefix", "more/"]).done()["deleted"], 5_000);
     assert_eq!(call(&index, &["count"]).done()["count"], 3_000 + 1 - 103);
     let long = "k".repeat(600);
+
     for (arguments, why) in [
         (&["put", "a", "1", "--upsert"][..], "no resolve function"),
         (&["put", "a", "1", "--reserve", "1MiB"], "no reserve"),
@@ -180,5 +189,6 @@ fn entries_of_a_btree_are_put_and_deleted() {
         let message = call(&index, arguments).failed(2);
         assert!(message.contains(why), "{message}");
     }
+
     assert_eq!(call(&index, &["count"]).done()["count"], 3_000 + 1 - 103);
 }

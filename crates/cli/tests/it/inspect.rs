@@ -42,17 +42,21 @@ fn a_store_is_listed_with_its_snapshots() {
     let snapshots = json["snapshots"].as_array().unwrap();
     let names: Vec<&str> = snapshots.iter().map(|s| s["name"].as_str().unwrap()).collect();
     assert_eq!(names, NAMES);
+
     for snapshot in snapshots {
         assert_eq!(snapshot["label"], LABEL);
         assert!(is_time(&snapshot["saved"]));
         assert!(snapshot["stored_entries"].as_u64().unwrap() > 1_000);
         assert!(snapshot["tombstones"].as_u64().unwrap() > 0);
     }
+
     let answer = inspect(&store.dir(), &[]);
     let text = shown(&answer);
+
     for word in [LABEL, NAMES[0], NAMES[1], "MERGE DEBT", "TOMBSTONES"] {
         assert!(text.contains(word), "{word}: {text}");
     }
+
     let metadata = inspect(&store.dir().join("metadata"), &["--json"]).done();
     assert_eq!((&metadata["kind"], &metadata["created"]), (&"metadata".into(), &json["created"]));
 }
@@ -61,6 +65,7 @@ fn a_store_is_listed_with_its_snapshots() {
 fn a_snapshot_is_shown_level_by_level() {
     let store = Store::new();
     let of_store = inspect(&store.dir(), &["--json"]).done();
+
     for (at, name) in NAMES.into_iter().enumerate() {
         let json = inspect(&store.snapshot(name), &["--json"]).done();
         assert_eq!((&json["kind"], &json["name"]), (&"snapshot".into(), &name.into()));
@@ -113,6 +118,7 @@ fn a_run_and_its_pages_are_shown() {
         entries += answer["entries"].as_array().map_or(0, Vec::len) as u64;
         kinds.push(answer["page_kind"].as_str().unwrap().to_owned());
     }
+
     assert_eq!(entries, run.meta.entries);
     assert_eq!(kinds.last().unwrap(), "footer");
     kinds.sort();
@@ -163,6 +169,7 @@ fn what_is_not_terranes_is_refused_as_bad_input() {
     assert!(message.contains("a store") && message.contains("notes.txt"), "{message}");
     let message = inspect(&folder.path().join("missing"), &["--json"]).failed(2);
     assert!(message.contains("missing"), "{message}");
+
     for (path, page) in
         [(store.dir(), "0"), (store.snapshot("late"), "0"), (store.run().path, "100000")]
     {
@@ -200,12 +207,14 @@ fn damage_is_told_from_bad_input() {
     assert!(message.contains("missing metadata"), "{message}");
 }
 
-/// A link in a store was followed, wherever it leads, and what is there was shown as if it were the store's.
+/// `inspect` followed a link in a store to any place, and showed the content of that place as the
+/// store's.
 #[test]
 fn a_link_in_a_store_is_not_followed() {
     let store = Store::new();
     let elsewhere = tempfile::tempdir().unwrap();
-    let (path, moved) = (store.dir().join("metadata"), elsewhere.path().join("metadata"));
+    let path = store.dir().join("metadata");
+    let moved = elsewhere.path().join("metadata");
     std::fs::rename(&path, &moved).unwrap();
     std::os::unix::fs::symlink(&moved, &path).unwrap();
     let message = inspect(&store.dir(), &["--json"]).failed(1);
@@ -232,6 +241,7 @@ fn store_of(kind: &str, place: &Place) {
         let output = command().args(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
     });
+
     match kind {
         "lsm" => {
             call(&["put", "key", "value", "--create", "--store", path]);
@@ -262,12 +272,13 @@ fn a_link_in_the_place_of_a_directory_is_damage() {
     };
     for kind in ["lsm", "btree", "context", "radix-lsm", "radix-btree"] {
         let place = Place::new();
-        let (store, moved) = (place.store(), place.path("moved"));
+        let store = place.store();
+        let moved = place.path("moved");
         store_of(kind, &place);
         for path in directories(&store) {
             std::fs::rename(&path, &moved).unwrap();
             std::os::unix::fs::symlink(&moved, &path).unwrap();
-            // Of a context store, `inspect` looks into no index.
+            // `inspect` reads no index of a context store.
             if kind != "context" {
                 on(&store, "inspect").failed(1);
             }
@@ -289,12 +300,14 @@ fn an_unknown_version_is_named_beside_the_known_one() {
         reseal_page(bytes, run.meta.identity, footer as u32);
     });
     let files = [run.path, store.snapshot("late"), store.dir().join("metadata")];
+
     for path in &files[1..] {
         edit(path, |bytes| {
             bytes[8] = 9;
             reseal_manifest(bytes);
         });
     }
+
     for (path, newest) in files.iter().zip([2, 5, 1]) {
         let message = inspect(path, &["--json"]).failed(2);
         let wanted = format!("format version 9; this program reads {newest}");
@@ -323,13 +336,16 @@ fn a_canonical_export_says_its_count_and_digest() {
     let exported = exported.done();
     let json = inspect(&file, &["--json"]).done();
     assert_eq!((&json["kind"], &json["format_version"]), (&"canonical".into(), &1.into()));
+
     for field in ["count", "digest", "bytes"] {
         assert_eq!(json[field], exported[field], "{field}");
     }
+
     let answer = inspect(&file, &[]);
     let digest = format!("digest            {}", json["digest"].as_str().unwrap());
     assert!(answer.code == Some(0) && answer.stdout.contains(&digest), "{answer:?}");
     inspect(&file, &["--page", "0", "--json"]).failed(2);
+
     for (bytes, words) in [
         (json["bytes"].as_u64().unwrap() - 1, "late.canonical: byte"),
         (52, "byte 52"),
@@ -354,6 +370,7 @@ fn help_shows_examples() {
 fn the_constants_of_context_stores_and_proofs_are_those_of_their_documents() {
     let json = inspect(Path::new("constants"), &["--json"]).done();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format");
+
     let mut found = 0;
     for (document, prefix) in [
         ("context-chunk.md", "CONTEXT"),
@@ -377,5 +394,6 @@ fn the_constants_of_context_stores_and_proofs_are_those_of_their_documents() {
             found += 1;
         }
     }
+
     assert!(found >= 35, "{found}");
 }

@@ -1,5 +1,6 @@
-//! `terrane replay irmin-trace`: the published trace, its hash, damage, and a recorded workload with collections, as irmin and as
-//! Octez record it; and `terrane context gen-trace`, which records it.
+//! `terrane replay irmin-trace`: the published trace, its hash, damage, and a recorded workload
+//! with collections, as irmin and as Octez record it; and `terrane context gen-trace`, which
+//! records it.
 
 use serde_json::Value;
 use terrane_bench::workloads::context::{Generator, Options, profile, record};
@@ -56,7 +57,8 @@ fn the_published_trace_ends_in_the_published_commit_and_its_cut_row_is_tolerated
         }
         assert!(report["read_bytes"].is_u64() && report["write_bytes"].is_u64(), "{report}");
     }
-    // What is not looked at is not cut.
+
+    // A part that is not read cannot be reported as cut.
     let report = replay(&place, &published(), &["--until", "1"]).done();
     assert_eq!((&report["truncated_at"], &report["commits"]), (&Value::Null, &1.into()));
 }
@@ -107,6 +109,7 @@ fn a_recorded_workload_gives_the_same_hashes_also_while_old_commits_are_collecte
     let tip = tip.unwrap().to_string();
     let collected =
         ["--gc-every", "4", "--gc-distance", "3", "--relaxed", "--memory-budget", "1MiB"];
+
     for (arguments, collections) in [(&[][..], 0), (&collected[..], 3)] {
         let place = Place::new();
         let report = replay(&place, &trace, arguments).done();
@@ -139,7 +142,8 @@ fn a_generated_trace_is_replayed_with_equal_hashes_and_is_the_same_each_time() {
     assert_eq!(replayed["last_commit"], report["last_commit"]);
     assert!(replayed["checks_passed"].as_u64() > Some(9 * 224));
     // A store on disk makes the same commits, and stays.
-    let (again, store) = (place.path("again"), place.path("made"));
+    let again = place.path("again");
+    let store = place.path("made");
     let made = generate(text(&again), &["--fork-every", "3", "--store", text(&store)]).done();
     assert_eq!(made["last_commit"], report["last_commit"]);
     assert!(std::fs::read(&again).unwrap() == trace);
@@ -177,13 +181,15 @@ fn tracker(of: Scoped<i64>) -> Scoped<u64> {
     Scoped { is_last: of.is_last, value: of.value as u64 }
 }
 
-/// A trace of irmin's benchmark behind its first commit, as Octez would have recorded the same: one commit a block, from level 1
-/// on.
+/// A trace of irmin's benchmark behind its first commit, as Octez would have recorded the same: one
+/// commit a block, from level 1 on.
 fn of_octez(trace: &[u8]) -> Vec<u8> {
     let mut rows = Operations::open(trace).unwrap();
     let header = Header { initial: Some((0, Vec::new())), last: (6, Vec::new()), block_count: 6 };
     let mut recorder = Recorder::new(Vec::new(), &header).unwrap();
-    let (mut level, mut trees) = (0, 1 << 40);
+    let mut level = 0;
+    let mut trees = 1 << 40;
+
     while !matches!(rows.next_operation().unwrap(), Some(Operation::Commit { .. })) {}
     while let Some(row) = rows.next_operation().unwrap() {
         match row {
@@ -194,25 +200,32 @@ fn of_octez(trace: &[u8]) -> Vec<u8> {
                 recorder.event(&Event::Checkout { commit, to: tracker(context) });
             }
             Operation::Add { key, value, from, to } => {
-                let (key, context, to) = (logical(key), tracker(from), tracker(to));
+                let key = logical(key);
+                let context = tracker(from);
+                let to = tracker(to);
                 recorder.event(&Event::Add { context, key: key.key(), value, to });
             }
             Operation::Remove { key, from, to } => {
-                let (key, context, to) = (logical(key), tracker(from), tracker(to));
+                let key = logical(key);
+                let context = tracker(from);
+                let to = tracker(to);
                 recorder.event(&Event::Remove { context, key: key.key(), to });
             }
             Operation::Copy { source, target, from, to } => {
-                let (source, target) = (logical(source), logical(target));
+                let source = logical(source);
+                let target = logical(target);
                 let context = Scoped { is_last: false, ..tracker(from) };
                 let tree = Scoped { is_last: false, value: trees };
                 recorder.event(&Event::FindTree { context, key: source.key(), to: Some(tree) });
-                let (context, to) = (tracker(from), tracker(to));
+                let context = tracker(from);
+                let to = tracker(to);
                 let tree = Scoped { is_last: true, ..tree };
                 recorder.event(&Event::AddTree { context, key: target.key(), tree, to });
                 trees += 1;
             }
             Operation::Ask { question, key, answer, context } => {
-                let (key, context) = (logical(key), tracker(context));
+                let key = logical(key);
+                let context = tracker(context);
                 let key = key.key();
                 recorder.event(&match question {
                     Question::Find => Event::Find { context, key, found: answer },
@@ -223,7 +236,8 @@ fn of_octez(trace: &[u8]) -> Vec<u8> {
             Operation::Commit { hash, date, message, context, .. } => {
                 let text = hash.value.to_string();
                 let hash = Scoped { is_last: hash.is_last, value: text.as_bytes() };
-                let (commit, context) = (MadeCommit { is_first: true, hash }, tracker(context));
+                let commit = MadeCommit { is_first: true, hash };
+                let context = tracker(context);
                 let message = Some(message);
                 recorder.event(&Event::Commit { time: date, message, context, commit });
                 level += 1;
@@ -232,6 +246,7 @@ fn of_octez(trace: &[u8]) -> Vec<u8> {
             }
         }
     }
+
     recorder.finish().unwrap()
 }
 
@@ -272,10 +287,12 @@ fn a_workload_that_octez_has_recorded_gives_the_same_hashes_and_its_transactions
     );
     assert_eq!(octez["transactions_per_block"], Value::Null);
     let count = |report: &Value, name: &str| report["operations"][name].as_u64().unwrap();
+
     for name in ["adds", "removes", "finds", "mems", "mem_trees", "commits", "checkouts"] {
         let expected = count(&irmin, name) - count(&first, name);
         assert_eq!(count(&octez, name), expected, "{name}");
     }
+
     assert_eq!(count(&octez, "add_trees"), count(&irmin, "copies"));
     let message = replay(&Place::new(), &octez_trace, &[]).failed(2);
     assert!(message.contains("terrane context import"), "{message}");

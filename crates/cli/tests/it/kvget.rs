@@ -38,6 +38,7 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
     assert_eq!((&report["status"], &report["source"]), (&"complete".into(), &"run".into()));
     assert!(report["command_line"].as_str().unwrap().ends_with("--goal hit --json"));
     assert!(report["started_at"].as_str().unwrap().ends_with('Z') && report["wall_s"].is_f64());
+
     for (group, names) in [
         ("host", &["os", "kernel", "page_size_bytes", "container", "io_uring"][..]),
         ("workload", &["name", "seed", "stream_hash", "entries", "found", "missing", "verified"]),
@@ -78,11 +79,13 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
             assert!(found.contains(name), "{group} has no {name}: {found:?}");
         }
     }
+
     // Acceptance case 2, where there is a device that can be read past the page cache.
     if report["engine"]["io_mode"] == "direct" {
         assert_eq!(report["io"]["process_agrees"], true, "{}", report["io"]);
         assert_eq!(report["memory"]["enforced_by"], "direct_io");
     }
+
     let io_per_get = report["io_per_get"].as_f64().unwrap();
     let scaled = io_per_get * 1e4;
     assert!((scaled - scaled.round()).abs() < 1e-6, "four digits, not {io_per_get}");
@@ -94,7 +97,8 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
     let people = kvget("run", &[&store[..], &["--reads", "2k", "--absent", "50"]].concat());
     assert!(people.code == Some(0) && people.stdout.contains("I/O per GET"), "{people:?}");
 
-    // Pages that were read before come out of the page cache, and are not taken for reads of the device.
+    // Pages that were read before come out of the page cache, and are not taken for reads of the
+    // device.
     let buffered = ["--reads", "2k", "--buffered", "--json"];
     let buffered = kvget("run", &[&store[..], &buffered].concat()).done();
     let bytes = |layer: &str| buffered["io"][layer]["read_bytes"].as_u64().unwrap();
@@ -173,7 +177,7 @@ fn a_report_goes_to_files_as_well() {
     assert!(message.failed(3).contains("/nonexistent/a"));
 }
 
-/// What was measured until then is told, with the exit code of an interruption.
+/// The report covers the measurement until then, with the exit code of an interruption.
 #[test]
 fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
     let place = Place::new();
@@ -182,15 +186,18 @@ fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
     child.args(["bench", "kvget", "run", "--in-memory", "--keys", "2k", "--reads", "100M"]);
     child.args(["--warm", "fixed:1%", "--json", "--out", text(&out)]);
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Setting the table up takes a small part of that time of the processor, and all reads hundreds of times as much.
+    // Setting the table up takes a small part of that time of the processor, and all reads hundreds
+    // of times as much.
     let ticks = || -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let fields = stat.rsplit(')').next().unwrap().split_whitespace();
         fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
     };
+
     while ticks() < 150 {
         std::thread::yield_now();
     }
+
     assert!(child.try_wait().unwrap().is_none(), "the benchmark has ended");
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
@@ -226,6 +233,7 @@ fn bad_options_and_reports_are_refused() {
     let store = ["--store", text(&store), "--json"];
     let message = kvget("run", &store).failed(2);
     assert!(message.contains("terrane bench kvget setup"), "{message}");
+
     for options in [
         &["--absent", "101"][..],
         &["--memory-budget", "-1%"],
@@ -238,6 +246,7 @@ fn bad_options_and_reports_are_refused() {
     ] {
         kvget("run", &[&store[..], options].concat()).failed(2);
     }
+
     let file = place.write("run.json", b"{}");
     let message = model(&["--beside", text(&file), "--json"]).failed(2);
     assert!(message.contains("run.json"), "{message}");

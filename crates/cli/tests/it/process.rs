@@ -46,6 +46,7 @@ fn bad_usage_is_exit_2_and_one_object_with_json() {
         let answer = call(&plain);
         assert_eq!((answer.code, answer.stdout.as_str()), (Some(2), ""), "{answer:?}");
     }
+
     assert_eq!(call(cases[3]).json()["command"], "replay bitcoin");
 }
 
@@ -90,6 +91,7 @@ fn help_has_examples_for_every_command() {
         assert_eq!(answer.code, Some(0));
         assert!(answer.stdout.contains("Example"), "{answer:?}");
     }
+
     assert!(call(&["--version"]).stdout.contains(env!("CARGO_PKG_VERSION")));
 }
 
@@ -192,10 +194,12 @@ fn ctrl_c_ends_a_replay_that_waits_for_input_at_its_last_whole_block() {
     let mut child = child.spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all(b"terrane-changes 1\nbegin 1\nput 01 01\nend\nbegin 2\nput 02 02\ne").unwrap();
+
     while !place.path("store/snapshots/state-0000000001-1.snapshot").exists() {
         assert!(child.try_wait().unwrap().is_none(), "the replay has ended");
         std::thread::yield_now();
     }
+
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
     // Its standard input stays open and silent.
@@ -224,11 +228,13 @@ fn ctrl_c_is_told_in_json_by_a_command_that_it_ends_at_once() {
     let mut child = command();
     child.args(["put", "--input", "-", "--create", "--json", "--store"]).arg(place.store());
     child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+
     let mut child = child.spawn().unwrap();
     while !catches_interrupts(child.id()) {
         assert!(child.try_wait().unwrap().is_none(), "the command has ended");
         std::thread::yield_now();
     }
+
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
     let input = child.stdin.take();
@@ -245,16 +251,19 @@ fn killed_while_it_waits_it_has_kept_its_durable_points() {
     let place = Place::new();
     let mut child = command();
     child.args(["replay", "changes", "-", "--checkpoint-every", "2", "--store"]);
+
     let mut child = child.arg(place.store()).stdin(Stdio::piped()).spawn().unwrap();
     let mut history = b"terrane-changes 1\n".to_vec();
     for block in 1..=9 {
         history.extend(format!("begin {block}\nput {block:02x} 01\nend count={block}\n").bytes());
     }
+
     child.stdin.as_mut().unwrap().write_all(&history).unwrap();
     while !place.path("store/snapshots/state-0000000004-8.snapshot").exists() {
         assert!(child.try_wait().unwrap().is_none(), "the replay has ended");
         std::thread::yield_now();
     }
+
     child.kill().unwrap();
     child.wait().unwrap();
     let file = place.write("history", &history);

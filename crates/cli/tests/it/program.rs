@@ -20,7 +20,7 @@ pub(crate) fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_terrane"))
 }
 
-/// What a call answered.
+/// Result of a call.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: Option<i32>,
@@ -72,6 +72,7 @@ impl Answer {
         assert!(kinds.contains(&kind), "{self:?}");
         let message = json["error"]["message"].as_str().unwrap().to_owned();
         assert!(self.stderr.contains(&message), "{self:?}");
+
         message
     }
 }

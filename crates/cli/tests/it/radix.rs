@@ -1,4 +1,5 @@
-//! Radix stores: replays with checked roots, the commands on stores, verify and inspect, and the benchmark.
+//! Radix stores: replays with checked roots, the commands on stores, verify and inspect, and the
+//! benchmark.
 
 use std::path::Path;
 
@@ -125,7 +126,7 @@ fn server_with(
     Some(Server::start(&dir, &[&["--appendonly", "no"], arguments].concat()).unwrap())
 }
 
-/// What a command answers that has a variable of its environment set.
+/// Result of a command with a variable in its environment.
 #[cfg(feature = "redis")]
 fn with_variable(variable: (&str, &str), arguments: &[&str]) -> Answer {
     command().env(variable.0, variable.1).args(arguments).arg("--json").output().unwrap().into()
@@ -137,6 +138,7 @@ fn redis_keeps_a_store_whose_directory_says_where_it_is() {
     let place = Place::new();
     let file = place.write("history", history().as_bytes());
     let Some(server) = server(&place) else { return };
+
     let message = replay(&place, &[text(&file), "--backend", "redis"]).failed(2);
     assert!(message.contains("--redis-url"), "{message}");
     let url = server.url();
@@ -160,6 +162,7 @@ fn a_password_for_redis_is_given_to_each_command_and_written_nowhere() {
     let place = Place::new();
     let file = place.write("history", history().as_bytes());
     let Some(server) = server(&place) else { return };
+
     server.command(&["ACL", "SETUSER", "ledger", "on", ">s3cret", "~*", "+@all"]).unwrap();
     server.command(&["ACL", "SETUSER", "default", "off"]).unwrap();
     let url = server.url().replace("//", "//ledger:s3cret@");
@@ -167,10 +170,12 @@ fn a_password_for_redis_is_given_to_each_command_and_written_nowhere() {
     let made = ["--backend", "redis", "--durability", "none"];
     replay(&place, &[&[text(&file)][..], &at, &made].concat()).done();
     let dir = place.store();
+
     for file in std::fs::read_dir(&dir).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
         assert!(!String::from_utf8_lossy(&bytes).contains("s3cret"));
     }
+
     for name in ["verify", "inspect"] {
         let answer = on_dir(name, &dir);
         assert_eq!(answer.code, Some(3), "{answer:?}");
@@ -179,6 +184,7 @@ fn a_password_for_redis_is_given_to_each_command_and_written_nowhere() {
         answer.done();
         assert!(!format!("{answer:?}").contains("s3cret"), "{answer:?}");
     }
+
     call("trees", &dir, &at).done();
 }
 
@@ -188,7 +194,9 @@ fn a_password_for_redis_comes_from_a_file_or_a_variable() {
     let place = Place::new();
     let history = place.write("history", history().as_bytes());
     let Some(server) = server_with(&place, &["--requirepass", "s3cret"]) else { return };
-    let (right, wrong) = (place.write("right", b"s3cret\n"), place.write("wrong", b"wr0ng\n"));
+
+    let right = place.write("right", b"s3cret\n");
+    let wrong = place.write("wrong", b"wr0ng\n");
     let url = server.url();
     let made = [text(&history), "--backend", "redis", "--durability", "none", "--redis-url", &url];
     let from_file = |path| ["--redis-password-file", path];
@@ -224,6 +232,7 @@ fn redis_over_tls_trusts_the_file_that_the_variable_names() {
         ["--requirepass", "s3cret"],
     ];
     let Some(_server) = server_with(&place, arguments.as_flattened()) else { return };
+
     let url = format!("rediss://:s3cret@127.0.0.1:{port}/");
     let store = place.store();
     let head = ["replay", "changes", "--engine", "radix", "--store", text(&store), text(&history)];
@@ -266,6 +275,7 @@ fn what_a_replay_cannot_do_names_line_and_reason() {
         &["line 11", "the oldest block kept is 2"],
     );
     let file = place.write("plain", b"terrane-changes 1\n");
+
     for (option, value) in
         [("--backend", "lsm"), ("--durability", "none"), ("--redis-url", "redis://h")]
     {
@@ -389,7 +399,7 @@ fn a_repair_loses_nothing_unless_that_is_accepted() {
     }
 }
 
-/// Of the main table.
+/// Reports of the main table.
 fn keys(store: &Opened) -> Vec<Vec<u8>> {
     let reader = store.database().reader().unwrap();
     let mut cursor = reader.cursor(Table::Main).unwrap();
@@ -476,9 +486,11 @@ fn versions_are_read_pruned_and_taken_to_other_stores() {
     assert_eq!(leaves["leaves"].as_array().unwrap().len(), 1);
     let leaves = call("leaves", &dir, &["ab", "--limit", "1"]).done();
     assert_eq!(leaves["leaves"][0]["address"], "ab01");
+
     for arguments in [&["get", "barf"][..], &["get", "AB"], &["leaves", "abc"]] {
         call(arguments[0], &dir, &arguments[1..]).failed(2);
     }
+
     for arguments in [&["leaves", "77"][..], &["leaves", "--root", "0123"], &["trees", "--x"]] {
         let answer = call(arguments[0], &dir, &arguments[1..]);
         assert_eq!(answer.code, Some(if arguments[1] == "--x" { 2 } else { 1 }), "{answer:?}");
@@ -488,6 +500,7 @@ fn versions_are_read_pruned_and_taken_to_other_stores() {
     let exported = call("export", &dir, &[text(&file)]).done();
     assert_eq!((&exported["values"], &exported["root"]), (&json!(3), &json!(third.to_string())));
     call("export", &dir, &[text(&file)]).failed(2);
+
     for back_end in with_files() {
         let copy = place.path(&format!("copy-{back_end}"));
         let imported = call("import", &copy, &[text(&file), "--backend", back_end]).done();
@@ -495,6 +508,7 @@ fn versions_are_read_pruned_and_taken_to_other_stores() {
         assert_eq!(call("get", &copy, &["abcd"]).done()["values"][0]["found"], true);
         assert_eq!(on_dir("verify", &copy).done()["versions"], 1);
     }
+
     let versions = call("versions", &dir, &[]).done()["versions"].clone();
     let all = place.path("all.radix");
     let exported = call("export", &dir, &[text(&all), "--all"]).done();
@@ -530,6 +544,7 @@ fn proofs_are_verified_without_a_store() {
     tree.commit(&Root::EMPTY, &[change]).unwrap();
     store.close().unwrap();
     drop((store, tree));
+
     for form in ["full", "compact"] {
         let file = place.path(form);
         let arguments = [text(&file), "abcd", "ff", "--form", form];
@@ -576,7 +591,8 @@ fn told(answer: &Answer) -> Value {
 #[test]
 fn the_benchmark_reports_every_cell_with_all_its_fields() {
     let place = tempfile::tempdir().unwrap();
-    let (one, two) = (place.path().join("one"), place.path().join("two"));
+    let one = place.path().join("one");
+    let two = place.path().join("two");
     // A thousand synced commits take as long as the disk likes: one cell has them, and once.
     let unsynced = ["--backend", "sqlite,btree", "--durability", "none", "--repeats", "2"];
     check_cells(&[&one, &two], &unsynced, 1 + 4, 2);
@@ -598,6 +614,7 @@ fn check_cells(dirs: &[&Path], arguments: &[&str], count: usize, runs: u64) {
     assert_eq!(told["published"].as_array().unwrap().len(), 8);
     assert_eq!(told["published"][1]["real_s"], 0.850);
     assert!(told["load_average"]["before"].is_array() && told["host"]["os"].is_string());
+
     for dir in told["dirs"].as_array().unwrap() {
         for field in ["filesystem", "device", "mount_options"] {
             assert!(dir[field].is_string(), "{field} of {dir}");
@@ -605,11 +622,13 @@ fn check_cells(dirs: &[&Path], arguments: &[&str], count: usize, runs: u64) {
         assert!(dir["appends"]["count"] == 1000 && dir["appends"]["bytes"].as_u64() > Some(500));
         assert!(dir["appends"]["best_s"].as_f64() <= dir["appends"]["median_s"].as_f64());
     }
+
     let floor = &told["floors"][0];
     assert!(floor["nodes"].as_u64() > Some(33_000) && floor["wall_s"].as_f64() > Some(0.0));
     let cells = told["cells"].as_array().unwrap();
     // Memory once at each level, the others in each directory.
     assert_eq!(cells.len(), count);
+
     for cell in cells {
         let name = (cell["backend"].as_str().unwrap(), cell["durability"].as_str().unwrap());
         if name == ("memory", "each") {
@@ -665,6 +684,7 @@ fn the_other_loads_of_the_benchmark_have_figures_and_floors() {
     assert_eq!(told["published"], json!([]));
     let cells = told["cells"].as_array().unwrap();
     assert_eq!(cells.len(), 6 * 3);
+
     for cell in cells {
         let figures = cell["figures"].as_array().unwrap();
         assert!(!figures.is_empty(), "{cell}");
@@ -676,8 +696,10 @@ fn the_other_loads_of_the_benchmark_have_figures_and_floors() {
             assert_eq!(figure["disk_bytes"].is_u64(), load == "space", "{load}: {figure}");
         }
     }
+
     let shown = bench(&[place.path()], &arguments);
     assert_eq!(shown.code, Some(0), "{shown:?}");
+
     for part in
         ["prune: 30 commits of 1 key, each pruning", "lookups of an absent key", "hash floor"]
     {
@@ -687,6 +709,7 @@ fn the_other_loads_of_the_benchmark_have_figures_and_floors() {
     let arguments = [&each[..], &["--repeats", "1", "--per-test", "--seed", "9"]].concat();
     let shown = bench(&[place.path()], &arguments);
     assert_eq!(shown.code, Some(0), "{shown:?}");
+
     for part in
         ["seed 9", "PUBLISHED", "663.621", "pruning_parent", "hash floor", "memory at each: - "]
     {
@@ -701,13 +724,16 @@ fn synced_commits_stand_beside_as_many_appends() {
     let arguments =
         ["--load", "single", "--backend", "btree", "--repeats", "1", "--commits", "1k", "--json"];
     let told = told(&bench(&[place.path()], &arguments));
+
     for cell in told["cells"].as_array().unwrap() {
         let is_synced = cell["durability"] == "each" && cell["backend"] == "btree";
         for figure in cell["figures"].as_array().unwrap() {
             assert_eq!(figure["over_appends"].is_f64(), is_synced, "{cell}");
         }
     }
-    // As many bytes as a commit of one key writes: most of it what differs in the root, whose 250 children take 20,000.
+
+    // Bytes of a commit of one key: mostly the difference of the root, whose 250 children take
+    // 20,000.
     let bytes = told["dirs"][0]["appends"]["bytes"].as_u64().unwrap();
     assert!((500..5_000).contains(&bytes), "{bytes}");
 }

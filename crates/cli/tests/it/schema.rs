@@ -1,4 +1,5 @@
-//! A check of reports against the JSON Schemas that are shipped: of the keywords that these use, and of no other.
+//! A check of reports against the JSON Schemas that are shipped: of the keywords that these use,
+//! and of no other.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ pub(crate) fn schema(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(folder.join(name)).unwrap()).unwrap()
 }
 
-/// What is wrong with a value, and where: nothing if it is valid.
+/// Returns the faults of a value, with their places; none if it is valid.
 pub(crate) fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let mut fault = |what: &str| faults.push(format!("{place}: {what}"));
@@ -25,7 +26,7 @@ pub(crate) fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> 
             "minimum" if value.is_number() && value.as_f64() < rule.as_f64() => {
                 fault(&format!("below {rule}"));
             }
-            // Of objects alone; `type` may let others pass.
+            // Constrains objects alone; `type` may let other values pass.
             "required" if !value.is_object() => {}
             "required" => {
                 let names = rule.as_array().unwrap().iter().map(|name| name.as_str().unwrap());
@@ -52,9 +53,11 @@ pub(crate) fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> 
             other => assert!(SILENT.contains(&other), "unknown keyword {other}"),
         }
     }
+
     for (rule, value, place) in inner {
         faults.extend(self::faults(rule, value, &place));
     }
+
     faults
 }
 
@@ -90,6 +93,7 @@ fn what_a_schema_forbids_is_found() {
     let check = |value: Value| faults(&schema, &value, "$");
     assert_eq!(check(serde_json::json!({"a": 1, "b": "x", "c": ["y"]})), Vec::<String>::new());
     assert_eq!(check(serde_json::json!({"a": 1, "n": null})), Vec::<String>::new());
+
     for wrong in [
         serde_json::json!({"a": 1, "n": "x"}),
         serde_json::json!({"a": 1, "n": 0}),

@@ -17,7 +17,7 @@ fn snapshot(store: &Path, arguments: &[&str]) -> Answer {
     command.output().unwrap().into()
 }
 
-/// The same for people.
+/// The report for people.
 fn plain(store: &Path, arguments: &[&str]) -> Answer {
     let mut command = command();
     command.arg("snapshot").args(arguments).arg("--store").arg(store);
@@ -57,6 +57,7 @@ fn list_tells_of_each_snapshot_also_beside_a_process_that_has_the_store_open() {
     assert!(shown.stdout.contains("STORED ENTRIES  OF THEM TOMBSTONES"), "{shown:?}");
     assert!(late["entries"].is_null() && late["tombstones"].as_u64() > Some(0), "{late}");
     let of_store = inspect(&store.dir(), &["--json"]).done();
+
     for field in ["stored_entries", "tombstones", "runs", "bytes"] {
         assert_eq!(late[field], of_store["snapshots"][1][field], "{field}");
     }
@@ -71,10 +72,12 @@ fn list_tells_of_each_snapshot_also_beside_a_process_that_has_the_store_open() {
         .spawn();
     let mut child = child.unwrap();
     let pid = format!("{:>10}\n", child.id());
+
     while std::fs::read(store.dir().join("lock")).unwrap_or_default() != pid.as_bytes() {
         assert!(child.try_wait().unwrap().is_none(), "the holder has ended");
         std::thread::yield_now();
     }
+
     assert_eq!(names(&store.dir()), NAMES);
     let message = snapshot(&store.dir(), &["delete", "early"]).failed(3);
     assert!(message.contains(&format!("by process {}", child.id())), "{message}");
@@ -147,7 +150,8 @@ fn rename_and_delete_do_what_they_say() {
 fn a_snapshot_goes_to_another_store_and_back() {
     let store = Store::new();
     let place = Place::new();
-    let (backup, new) = (place.path("backup"), place.path("some/new"));
+    let backup = place.path("backup");
+    let new = place.path("some/new");
     let json = snapshot(&store.dir(), &["export", "early", "--to", text(&backup)]).done();
     assert_eq!((&json["name"], &json["as"]), (&"early".into(), &"early".into()));
     assert!(json["files_copied"].as_u64() > Some(2) && json["wall_s"].as_f64() > Some(0.0));
@@ -174,6 +178,7 @@ fn a_snapshot_goes_to_another_store_and_back() {
     assert_eq!(json["files_rebuilt"], json["files_copied"]);
     let json = snapshot(&store.dir(), &arguments).done();
     assert_eq!(json["files_rebuilt"], 0);
+
     for dir in [&new, &store.dir()] {
         assert_eq!(digest(dir, "tuesday"), digest(&store.dir(), "late"));
         let verified: Answer = command().arg("verify").arg(dir).output().unwrap().into();
@@ -190,6 +195,7 @@ fn what_cannot_be_exported_or_imported_is_refused_with_the_reason() {
     let foreign = place.write("photos/sea.txt", b"sea");
     let photos = foreign.parent().unwrap();
     snapshot(&dir, &["export", "late", "--to", text(&backup)]).done();
+
     for (arguments, words) in [
         (&["export", "none", "--to", text(&backup)][..], "`none` does not exist"),
         (&["export", "late", "--to", text(photos)], "is no store"),
@@ -210,6 +216,7 @@ fn what_cannot_be_exported_or_imported_is_refused_with_the_reason() {
         let message = snapshot(&dir, arguments).failed(2);
         assert!(message.contains(words), "{arguments:?}: {message}");
     }
+
     assert_eq!(std::fs::read(&foreign).unwrap(), b"sea");
     // By whatever path: a store was said to be in use, by the very process that said so.
     for same in [&dir, &dir.join("../store/.")] {
@@ -218,9 +225,11 @@ fn what_cannot_be_exported_or_imported_is_refused_with_the_reason() {
         let message = snapshot(&dir, &["import", "late", "--from", text(same)]).failed(2);
         assert!(message.contains("--from and --store are the same store"), "{message}");
     }
+
     // Neither a missing nor an empty nor a foreign directory is made a store by the way.
     let empty = place.path("empty");
     std::fs::create_dir(&empty).unwrap();
+
     for not_a_store in [&place.path("missing"), &empty, photos, &foreign] {
         for arguments in [
             &["list"][..],
@@ -231,9 +240,11 @@ fn what_cannot_be_exported_or_imported_is_refused_with_the_reason() {
             snapshot(not_a_store, arguments).failed(2);
         }
     }
+
     assert!(!place.path("missing").exists());
     assert_eq!(std::fs::read_dir(&empty).unwrap().count(), 0);
     assert_eq!(std::fs::read_dir(photos).unwrap().count(), 1);
+
     for not_a_store in [photos, &foreign] {
         snapshot(not_a_store, &["import", "late", "--from", text(&backup)]).failed(2);
     }
@@ -269,6 +280,7 @@ fn the_same_content_gives_the_same_canonical_file_whatever_its_history() {
     let winding = "terrane-changes 1\nbegin 1\nput 01 00\nput 09 09\nend\nbegin 5\nput 02ff 2222\n\
                    del 09\nput - 01\nend\nrollback 1\nbegin 7\ndel 09\nput 02ff 2222\nput 01 11\nend\n\
                    begin 9\nput - 07\nput 03 03\nend\nbegin 10\ndel 03\nend\n";
+
     let mut files = Vec::new();
     let mut digests = Vec::new();
     for history in [straight, winding] {
@@ -284,7 +296,7 @@ fn the_same_content_gives_the_same_canonical_file_whatever_its_history() {
         assert_eq!(json["bytes"].as_u64(), Some(file.metadata().unwrap().len()));
         digests.push(json["digest"].clone());
         files.push(std::fs::read(file).unwrap());
-        // The same on standard output, with what is said of it on the other stream.
+        // An export on standard output, with the report on standard error.
         let mut piped = command();
         piped.args(["snapshot", "export", &name, "--canonical", "-", "--store"]);
         let output = piped.arg(place.store()).output().unwrap();
@@ -292,6 +304,7 @@ fn the_same_content_gives_the_same_canonical_file_whatever_its_history() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains(json["digest"].as_str().unwrap()), "{said}");
     }
+
     assert_eq!(digests[0], digests[1]);
     assert!(!files[0].is_empty() && files[0] == files[1]);
 }
@@ -300,13 +313,16 @@ fn the_same_content_gives_the_same_canonical_file_whatever_its_history() {
 fn a_canonical_file_is_read_back_and_damage_is_told_with_its_place() {
     let store = Store::new();
     let place = Place::new();
-    let (file, new) = (place.path("late.canonical"), place.path("new"));
+    let file = place.path("late.canonical");
+    let new = place.path("new");
     let exported = snapshot(&store.dir(), &["export", "late", "--canonical", text(&file)]).done();
     let arguments = ["import", "--canonical", text(&file), "--as", "back", "--label", "mine"];
     let imported = snapshot(&new, &arguments).done();
+
     for field in ["count", "digest", "bytes"] {
         assert_eq!(imported[field], exported[field], "{field}");
     }
+
     assert_eq!((&imported["as"], &imported["label"]), (&"back".into(), &"mine".into()));
     assert_eq!(digest(&new, "back"), exported["digest"].as_str().unwrap());
     let copy = tempfile::tempdir().unwrap();
@@ -349,7 +365,7 @@ fn a_canonical_file_is_read_back_and_damage_is_told_with_its_place() {
     edit(&file, |bytes| bytes[60] ^= 1);
     let message = snapshot(&new, &cut).failed(1);
     assert!(message.contains("late.canonical: ") && message.contains("digest"), "{message}");
-    // What the store answers is not said of the file.
+    // An error of the store does not name the file.
     let taken = ["import", "--canonical", text(&file), "--as", "back"];
     let message = snapshot(&new, &taken).failed(2);
     assert!(!message.contains("late.canonical"), "{message}");
@@ -360,7 +376,8 @@ fn a_canonical_file_is_read_back_and_damage_is_told_with_its_place() {
 fn a_failed_import_leaves_nothing_of_the_store_that_was_made_for_it() {
     let store = Store::new();
     let place = Place::new();
-    let (backup, file) = (place.path("deep/down/backup"), place.path("late.canonical"));
+    let backup = place.path("deep/down/backup");
+    let file = place.path("late.canonical");
     snapshot(&store.dir(), &["export", "late", "--to", text(&backup)]).done();
     snapshot(&store.dir(), &["export", "late", "--canonical", text(&file)]).done();
     edit(&file, |bytes| bytes.truncate(50_000));
@@ -368,8 +385,10 @@ fn a_failed_import_leaves_nothing_of_the_store_that_was_made_for_it() {
     let run =
         runs.map(|entry| entry.unwrap().path()).max_by_key(|path| path.metadata().unwrap().len());
     flip(&run.unwrap(), 5_000);
-    let (missing, empty) = (place.path("some/new/store"), place.path("empty"));
+    let missing = place.path("some/new/store");
+    let empty = place.path("empty");
     std::fs::create_dir(&empty).unwrap();
+
     for (arguments, code) in [
         (&["import", "late", "--from", text(&backup)][..], 1),
         (&["import", "none", "--from", text(&backup)], 2),
@@ -381,6 +400,7 @@ fn a_failed_import_leaves_nothing_of_the_store_that_was_made_for_it() {
         assert!(!place.path("some").exists(), "{arguments:?}");
         assert_eq!(std::fs::read_dir(&empty).unwrap().count(), 0, "{arguments:?}");
     }
+
     // A store that was there stays, with all that it has.
     snapshot(&store.dir(), &["import", "--canonical", text(&file), "--as", "cut"]).failed(2);
     assert_eq!(names(&store.dir()), NAMES);
@@ -402,8 +422,8 @@ fn export_to_silence(store: &Store) -> Child {
     child.spawn().unwrap()
 }
 
-/// The reader does not read on, and the user loses patience. The first signal only set a flag, which
-/// nobody looks at who waits for a pipe.
+/// The reader does not read on, and the user loses patience. The first signal only set a flag,
+/// which nobody looks at who waits for a pipe.
 #[test]
 fn ctrl_c_ends_an_export_to_standard_output() {
     let store = Store::new();
@@ -418,7 +438,7 @@ fn ctrl_c_ends_an_export_to_standard_output() {
     assert_eq!(names(&store.dir()), NAMES);
 }
 
-/// As in `terrane snapshot export late --canonical - | head -c 10`.
+/// Like `terrane snapshot export late --canonical - | head -c 10`.
 #[test]
 fn a_reader_of_an_export_that_goes_away_is_no_error() {
     let store = Store::new();
@@ -478,11 +498,13 @@ fn a_file_is_replaced_only_by_force_and_only_by_a_whole_one() {
     // A link that leads nowhere is not followed.
     let nowhere = place.path("nowhere");
     std::os::unix::fs::symlink(place.path("absent"), &nowhere).unwrap();
+
     for more in [&[][..], &["--force"]] {
         let arguments = [&["export", "late", "--canonical", text(&nowhere)], more].concat();
         let message = snapshot(&store.dir(), &arguments).failed(2);
         assert!(message.contains("a link to a file that is not there"), "{message}");
     }
+
     assert!(!place.path("absent").exists());
     let message = snapshot(&store.dir(), &["export", "late", "--canonical", text(&place.path(""))]);
     message.failed(2);

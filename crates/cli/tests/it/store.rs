@@ -1,8 +1,8 @@
 //! Stores made with the library, and ways to damage them.
 //!
 //! While one test starts the program, its new process holds, until the program runs, all that other
-//! tests have open, locks included. So the library never opens the store that the program is given, but a
-//! copy of it.
+//! tests have open, locks included. So the library never opens the store that the program is given,
+//! but a copy of it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,6 +33,7 @@ impl Store {
         let session = Session::open_dir(made.path(), &SessionOptions::with_salt(7)).unwrap();
         let config =
             TableConfig { write_buffer: WriteBuffer::Entries(100), ..TableConfig::default() };
+
         let mut table = session.new_table(&config).unwrap();
         for number in 0..1_550_u32 {
             let key = format!("account {:08x}", number.wrapping_mul(0x9E37_79B9));
@@ -46,11 +47,13 @@ impl Store {
                 table.save_snapshot(&SnapshotName::new(NAMES[0]).unwrap(), LABEL).unwrap();
             }
         }
+
         table.save_snapshot(&SnapshotName::new(NAMES[1]).unwrap(), LABEL).unwrap();
         drop(table);
         session.close().unwrap();
         let store = Self { root: tempfile::tempdir().unwrap() };
         copy_store(made.path(), &store.dir());
+
         store
     }
 
@@ -70,7 +73,7 @@ impl Store {
         level_runs.max_by_key(|run| run.bytes).unwrap()
     }
 
-    /// What each snapshot holds; `None` if it cannot be read in full, by cursor and by lookups.
+    /// Returns the content of each snapshot; `None` if cursor or lookups cannot read all of it.
     pub(crate) fn contents(&self) -> BTreeMap<&'static str, Option<Content>> {
         let copy = tempfile::tempdir().unwrap();
         copy_store(&self.dir(), copy.path());
@@ -109,6 +112,7 @@ fn content(session: &Session, name: &str) -> Option<Content> {
             content.crc = crc32c_append(content.crc, part);
         }
     }
+
     Some(content)
 }
 

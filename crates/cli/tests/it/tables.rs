@@ -1,5 +1,5 @@
-//! Named tables: `terrane get`, `put`, `del`, `scan`, `count`, `table` and `snapshot save`, and what `inspect` and
-//! `verify` say of them.
+//! Named tables: `terrane get`, `put`, `del`, `scan`, `count`, `table` and `snapshot save`, and
+//! what `inspect` and `verify` say of them.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ fn plain(store: &Path, arguments: &[&str]) -> Answer {
     command().args(arguments).arg("--store").arg(store).output().unwrap().into()
 }
 
-/// The same for programs.
+/// The report for programs.
 fn call(store: &Path, arguments: &[&str]) -> Answer {
     command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
 }
 
-/// What a call wrote that succeeded.
+/// Returns the standard output of a successful call.
 #[track_caller]
 fn written(store: &Path, arguments: &[&str]) -> String {
     let answer = plain(store, arguments);
@@ -102,7 +102,7 @@ fn a_range_is_deleted_whole() {
         (&json!(3), &json!(0), &json!(3))
     );
     assert_eq!(written(&store, &["scan"]), "alice\t100\ncarol\t3\nhex:ff\t\n");
-    // What is gone is still in the file, which is shown with it.
+    // Deleted entries are still in the file, which is shown with them.
     call(&store, &["snapshot", "save", "gap"]).done();
     let snapshot = store.join("snapshots/gap.snapshot");
     let json = inspect(&snapshot, &["--json"]).done();
@@ -116,6 +116,7 @@ fn a_range_is_deleted_whole() {
     assert_eq!(call(&store, &["del", "--from", "hex:ff"]).done()["deleted"], 1);
     assert_eq!(call(&store, &["del", "--to", "d"]).done()["deleted"], 1);
     assert_eq!(written(&store, &["count"]), "0\n");
+
     for wrong in [
         &["del"][..],
         &["del", "alice", "--prefix", "a"],
@@ -165,6 +166,7 @@ fn an_absent_key_is_told_with_exit_code_1() {
     let answer = plain(&store, &["get", "nobody", "alice", "hex:00"]);
     assert_eq!((answer.code, &*answer.stdout), (Some(1), "alice\t100\n"));
     assert_eq!(answer.stderr, "terrane: not in table `main`: `nobody`, `hex:00`\n");
+
     for arguments in [&["get", "nobody"][..], &["get", "nobody", "--raw"]] {
         let answer = plain(&store, arguments);
         assert_eq!((answer.code, &*answer.stdout), (Some(1), ""), "{answer:?}");
@@ -176,13 +178,15 @@ fn an_absent_key_is_told_with_exit_code_1() {
 fn nothing_is_made_by_a_misspelt_name() {
     let place = Place::new();
     let store = place.path("some/store");
+
     for arguments in [&["put", "k", "v"][..], &["get", "k"], &["scan"], &["count"], &["del", "k"]] {
         let message = call(&store, arguments).failed(2);
         assert!(message.contains("does not exist"), "{message}");
     }
+
     assert!(call(&store, &["put", "k", "v"]).failed(2).contains("--create"));
     assert!(!place.path("some").exists());
-    // What no table takes makes no store either.
+    // An entry that no table takes creates no store either.
     let long = "k".repeat(5_000);
     assert!(call(&store, &["put", &long, "v", "--create"]).failed(2).contains("5000 bytes"));
     call(&store, &["put", "k", "--create"]).failed(2);
@@ -197,10 +201,11 @@ fn nothing_is_made_by_a_misspelt_name() {
         let message = call(&store, &arguments).failed(2);
         assert!(message.contains("`other` does not exist"), "{message}");
     }
+
     // A directory of something else is left as it is.
     let foreign = place.write("letters/dear.txt", b"dear");
     let message = call(foreign.parent().unwrap(), &["put", "k", "v", "--create"]).failed(2);
-    assert!(message.contains("no store of Terrane"), "{message}");
+    assert!(message.contains("not a Terrane store"), "{message}");
     assert_eq!(std::fs::read_dir(foreign.parent().unwrap()).unwrap().count(), 1);
 }
 
@@ -274,7 +279,8 @@ fn scans_have_bounds_and_both_directions() {
 #[test]
 fn what_a_scan_writes_is_read_back() {
     let place = Place::new();
-    let (store, copy) = (place.store(), place.path("copy"));
+    let store = place.store();
+    let copy = place.path("copy");
     let lines =
         "\tthe empty key\nblob\tvalue\thex:00ff\nhex:0a\thex:\nhex:0d\t\u{e9}t\u{e9}\n@x\ty\n";
     let file = place.write("lines", lines.as_bytes());
@@ -297,6 +303,7 @@ fn what_a_scan_writes_is_read_back() {
     };
     put(&["--create"], shown).done();
     assert_eq!(written(&copy, &["scan"]), shown);
+
     for (input, wrong) in [
         ("a\tb\nno tab\n", "line 2"),
         ("a\tb\tc\td\n", "line 1"),
@@ -306,6 +313,7 @@ fn what_a_scan_writes_is_read_back() {
         let message = put(&[], input).failed(2);
         assert!(message.contains(wrong), "{message}");
     }
+
     let message = put(&["--upsert"], "a\tb\tc\n").failed(2);
     assert!(message.contains("blob"), "{message}");
     assert_eq!(put(&[], "").done()["entries"], 0);
@@ -346,6 +354,7 @@ fn tables_are_made_listed_renamed_and_dropped() {
     create(&["main", "--memory-budget", "1MiB"]).done();
     create(&["log", "--resolve", "terrane.concatenate"]).done();
     assert!(create(&["main"]).failed(2).contains("`main` exists already"));
+
     for wrong in [
         &["x", "--resolve", "sum"][..],
         &["x", "--write-buffer", "0"],
@@ -356,10 +365,12 @@ fn tables_are_made_listed_renamed_and_dropped() {
     ] {
         create(wrong).failed(2);
     }
+
     let one = "hex:0100000000000000";
     for _ in 0..3 {
         call(&store, &["put", "n", one, "--upsert", "--table", "sums"]).done();
     }
+
     assert_eq!(written(&store, &["get", "n", "--table", "sums"]), "hex:0300000000000000\n");
 
     let list = |store: &Path| call(store, &["table", "list"]).done()["tables"].clone();
@@ -375,7 +386,8 @@ fn tables_are_made_listed_renamed_and_dropped() {
     );
     assert_eq!(column("memory_budget_bytes"), [Value::Null, json!(1 << 20), Value::Null]);
     assert_eq!(column("write_buffer_bytes")[2], 64 << 10);
-    // An upsert for each call, until a merge combines them: these are no live keys, and the name says so.
+    // An upsert for each call, until a merge combines them: these are no live keys, and the name
+    // says so.
     assert_eq!(column("stored_entries"), [0, 0, 3]);
     assert_eq!(column("entries"), [Value::Null, Value::Null, Value::Null]);
     let shown = written(&store, &["table", "list"]);
@@ -437,14 +449,17 @@ fn a_store_in_use_is_named_with_its_process_and_can_be_looked_at() {
         .spawn()
         .unwrap();
     let pid = format!("{:>10}\n", child.id());
+
     while std::fs::read(store.join("lock")).unwrap_or_default() != pid.as_bytes() {
         assert!(child.try_wait().unwrap().is_none(), "the holder has ended");
         std::thread::yield_now();
     }
+
     for arguments in [&["put", "a", "b"][..], &["del", "alice"], &["table", "create", "x"]] {
         let message = call(&store, arguments).failed(3);
         assert!(message.contains(&format!("by process {}", child.id())), "{message}");
     }
+
     assert_eq!(call(&store, &["table", "list"]).done()["tables"][0]["name"], "main");
     assert_eq!(written(&store, &["get", "alice"]), "100\n");
     assert_eq!(call(&store, &["count"]).done()["count"], 3);
@@ -455,7 +470,8 @@ fn a_store_in_use_is_named_with_its_process_and_can_be_looked_at() {
     drop(place);
 }
 
-/// The manifest is shown by `inspect`, also while the process that wrote it is gone without having closed it.
+/// The manifest is shown by `inspect`, also while the process that wrote it is gone without having
+/// closed it.
 #[test]
 fn manifest_and_log_are_shown() {
     let (_place, store) = ledger();
@@ -474,21 +490,25 @@ fn manifest_and_log_are_shown() {
     );
     assert_eq!((&last["number"], &last["first_commit"]), (&named["first_segment"], &json!(2)));
     let shown = inspect(&store, &[]);
+
     for word in ["checkpointed commit", "TABLE", "terrane.newest", "FIRST COMMIT", "needed", "open"]
     {
         assert!(shown.stdout.contains(word), "{word}: {shown:?}");
     }
+
     for copy in ["manifest.a", "manifest.b"] {
         let json = inspect(&store.join(copy), &["--json"]).done();
         assert_eq!((&json["kind"], &json["sequence"]), (&json!("manifest"), &named["sequence"]));
         assert_eq!(json["tables"], named["tables"]);
     }
+
     let json = inspect(Path::new(last["path"].as_str().unwrap()), &["--json"]).done();
     assert_eq!((&json["kind"], &json["end_bytes"]), (&json!("log"), &json!(1536)));
     assert!(
         inspect(&store.join("manifest.a"), &["--page", "0", "--json"]).failed(2).contains("page")
     );
     let json = inspect(Path::new("constants"), &["--json"]).done();
+
     for (name, value) in
         [("STORE_MAGIC", "TerraMan"), ("SEGMENT_MAGIC", "TerraLog"), ("SEAL_OFFSET", "512")]
     {
@@ -525,9 +545,11 @@ fn a_damaged_copy_of_the_manifest_is_mended_from_the_other() {
     for copy in &copies {
         flip(copy, 30);
     }
+
     assert!(call(&store, &["get", "alice"]).failed(1).contains("damaged"));
     assert!(call(&store, &["table", "list"]).failed(1).contains("manifest.a"));
     assert_eq!(verify(&store, &["--repair"]).json()["left"], 2);
+
     for copy in &copies {
         flip(copy, 30);
         edit(copy, |bytes| {
@@ -536,6 +558,7 @@ fn a_damaged_copy_of_the_manifest_is_mended_from_the_other() {
         });
         assert!(inspect(copy, &["--json"]).failed(2).contains("format version 9"));
     }
+
     assert!(call(&store, &["get", "alice"]).failed(2).contains("format version 9"));
 }
 
@@ -556,6 +579,7 @@ fn damage_names_the_table_that_needs_the_file() {
     assert!(call(&store, &["scan"]).failed(1).contains(text(&last)));
     flip(&last, 3);
     let runs = std::fs::read_dir(store.join("active")).unwrap();
+
     for run in runs.map(|entry| entry.unwrap().path()) {
         flip(&run, 50);
         let answer = verify(&store, &[]);
@@ -567,6 +591,7 @@ fn damage_names_the_table_that_needs_the_file() {
         assert!(shown.contains("needed by table "), "{shown}");
         flip(&run, 50);
     }
+
     verify(&store, &[]).done();
 }
 
@@ -609,10 +634,12 @@ fn bytes_of(dir: &Path) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
             found.insert(path, bytes);
         }
     }
+
     found
 }
 
-/// Commands opened the store for writing, which seals its log, before they found out that there is nothing to do.
+/// Commands opened the store for writing, which seals its log, before they found out that there is
+/// nothing to do.
 #[test]
 fn a_command_that_is_refused_changes_nothing_on_disk() {
     let (place, store) = ledger();
@@ -636,6 +663,7 @@ fn a_command_that_is_refused_changes_nothing_on_disk() {
         &["version", "rollback", "third"],
         &["version", "retain", "--name", "first"],
     ];
+
     for arguments in refused {
         call(&store, arguments).failed(2);
         assert!(bytes_of(&store) == before, "{arguments:?}");

@@ -79,10 +79,12 @@ fn a_damaged_data_page_is_placed_and_cannot_be_repaired() {
     assert_eq!(std::fs::read(&run.path).unwrap(), bytes);
     // Nothing else is lost.
     let needs = found["snapshots"].as_array().unwrap();
+
     for (name, content) in store.contents() {
         assert_eq!(content.is_none(), needs.contains(&name.into()), "{name}");
         assert!(content.is_none() || content == before[name], "{name}: {content:?}");
     }
+
     let answer: Answer = command().arg("verify").arg(store.dir()).output().unwrap().into();
     assert_eq!(answer.code, Some(1));
     let line = format!("{}: offset 8192: crc", run.path.display());
@@ -120,9 +122,11 @@ fn a_damaged_data_page_is_dropped_where_loss_is_accepted() {
 
     let again = store.verify(&["--repair", "--accept-loss"]).done();
     assert_eq!((&again["left"], &again["repair"]), (&0.into(), &Value::Null));
+
     for (name, content) in store.contents() {
         let users = lost["snapshots"].as_array().unwrap();
-        let (before, content) = (before[name].unwrap(), content.unwrap());
+        let before = before[name].unwrap();
+        let content = content.unwrap();
         assert_eq!(before != content, users.contains(&name.into()), "{name}");
     }
 }

@@ -1,18 +1,19 @@
-//! Direct pointers: where a record lies in the pack, and what it hashes to.
+//! Addresses, extents and links: direct pointers to the records of the pack.
 //!
-//! An address never changes while the record is kept: when a chunk is compacted it is the mapping of the chunk that
-//! changes.
+//! Invariant: the address of a record never changes while the record is kept. A compacted chunk
+//! gets a map from addresses to offsets of its file.
 
 use std::fmt;
 
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::{HASH_BYTES, Hash};
 
-/// Records begin at multiples of so many bytes of their chunk.
+/// Alignment of records in their chunk, in bytes.
 pub(crate) const UNIT_BYTES: u64 = 8;
 
-/// Where a record begins: the number of its chunk, and the offset in it in units of 8 bytes. Later records have
-/// higher addresses.
+/// Position of a record: the number of its chunk, and the offset there in units of 8 bytes.
+///
+/// Later records have higher addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     /// Number of the chunk, counted from 0.
@@ -22,18 +23,22 @@ pub struct Address {
 }
 
 impl Address {
-    /// As one number, in the same order.
+    /// Returns the address as one number, in the same order.
     pub fn to_u64(self) -> u64 {
         u64::from(self.chunk) << 32 | u64::from(self.unit)
     }
 
-    /// The other way round.
+    /// Returns the address of a number from [`to_u64`](Self::to_u64).
     pub fn from_u64(number: u64) -> Self {
         Self { chunk: (number >> 32) as u32, unit: number as u32 }
     }
 
-    /// So many bytes further in the same chunk.
+    /// Address `bytes` further in the same chunk.
     pub(crate) fn plus(self, bytes: usize) -> Self {
+        debug_assert!(
+            (bytes as u64).is_multiple_of(UNIT_BYTES),
+            "records and frames take whole units"
+        );
         Self { chunk: self.chunk, unit: self.unit + (bytes as u64 / UNIT_BYTES) as u32 }
     }
 
@@ -49,24 +54,26 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where a record lies, and how many bytes it takes, so that one read gets it.
+/// Address and length of a record, so that one read fetches the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Extent {
     pub(crate) at: Address,
     /// Length of the record with its head and checksum, without the padding after it.
     pub(crate) bytes: u32,
 }
 
-/// A place and the hash of what is there.
+/// Extent of a record and the hash of the object there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {
-    pub(crate) place: Place,
+    pub(crate) extent: Extent,
     pub(crate) hash: Hash,
 }
 
-impl Place {
-    /// Writes the place as seen from a record at `from`, which is later: leb of twice the distance in units, or, where
-    /// the chunks differ, leb of twice their distance plus one and leb of the unit; then leb of the length.
+impl Extent {
+    /// Writes the extent relative to a record at `from`, which is later.
+    ///
+    /// In the same chunk: leb of twice the distance in units. In another chunk: leb of twice the
+    /// distance in chunks plus one, then leb of the unit. Then leb of the length.
     pub(crate) fn put(self, from: Address, out: &mut Vec<u8>) {
         assert!(self.at < from, "a record points at earlier ones only");
         if self.at.chunk == from.chunk {
@@ -79,6 +86,7 @@ impl Place {
     }
 
     pub(crate) fn take(from: Address, bytes: &mut &[u8]) -> Result<Self, Corrupt> {
+        // The lowest bit says whether the target lies in another chunk.
         let first = take_leb(bytes)?;
         let distance = u32::try_from(first >> 1).map_err(|_| {
             Corrupt::rule("distance of a reference", u64::from(u32::MAX), first >> 1)
@@ -88,23 +96,26 @@ impl Place {
         } else {
             (from.chunk.checked_sub(distance).filter(|_| distance > 0), take_u32(bytes)?.into())
         };
+
+        // A distance of zero, or beyond the beginning, is no reference to an earlier record.
         let (Some(chunk), Some(unit)) = (chunk, unit) else {
             return Err(Corrupt::rule("a reference points back", from.to_u64(), first));
         };
         let length = take_u32(bytes)?;
+
         Ok(Self { at: Address { chunk, unit }, bytes: length })
     }
 }
 
 impl Link {
     pub(crate) fn put(&self, from: Address, out: &mut Vec<u8>) {
-        self.place.put(from, out);
+        self.extent.put(from, out);
         out.extend_from_slice(&self.hash.0);
     }
 
     pub(crate) fn take(from: Address, bytes: &mut &[u8]) -> Result<Self, Corrupt> {
-        let place = Place::take(from, bytes)?;
-        Ok(Self { place, hash: take_hash(bytes)? })
+        let extent = Extent::take(from, bytes)?;
+        Ok(Self { extent, hash: take_hash(bytes)? })
     }
 }
 
@@ -137,6 +148,7 @@ pub(crate) fn take_leb(bytes: &mut &[u8]) -> Result<u64, Corrupt> {
             return Ok(value);
         }
     }
+
     Err(Corrupt::rule("a number of 64 bits", 10, 11))
 }
 

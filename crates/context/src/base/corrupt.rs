@@ -1,14 +1,14 @@
-//! What is wrong with stored bytes: the one error of every decoder of this crate.
+//! Corrupt bytes: the one error of every decoder of this crate.
 
-/// How stored bytes break the format.
+/// Violation of a rule of the format by stored bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{rule}: expected {expected}, found {found}")]
 pub struct Corrupt {
-    /// The line of the format document that is broken.
+    /// Rule of the format document that the bytes break.
     pub rule: &'static str,
-    /// What the rule asks for.
+    /// Value that the rule asks for.
     pub expected: u64,
-    /// What the bytes say.
+    /// Value in the bytes.
     pub found: u64,
 }
 
@@ -17,7 +17,7 @@ impl Corrupt {
         Self { rule, expected, found }
     }
 
-    /// The bytes end inside of something.
+    /// Returns the violation of bytes that end inside an item.
     pub(crate) fn short(rule: &'static str) -> Self {
         Self { rule, expected: 1, found: 0 }
     }

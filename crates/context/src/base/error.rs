@@ -1,5 +1,6 @@
-//! Errors of the context store, grouped by what the caller does next. After an error the store and the tree are as
-//! they were before the call.
+//! Errors of the context store, grouped by what the caller does next.
+//!
+//! Invariant: after an error the store and the tree are as they were before the call.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,33 +19,35 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call on the disk failed. The store stays at its last commit; reads go on.
+    /// A disk call failed. The store stays at its last commit, and reads still work.
     #[error(transparent)]
     Disk(#[from] terrane_io::Error),
-    /// The index of commits failed. The store stays at its last commit; what is found without it still works. If it is damaged,
-    /// [`repair`](crate::store::repair()) makes it again of the pack.
-    #[error("the index of commits: {reason}; `terrane verify --repair` makes a damaged one again")]
+    /// The index failed. The store stays at its last commit; lookups that need no index still work.
+    ///
+    /// If the index is damaged, [`repair`](crate::store::repair()) rebuilds it from the pack.
+    #[error("index of commits: {reason}; `terrane verify --repair` rebuilds a damaged index")]
     Index {
-        /// What the index says.
+        /// Message of the index.
         reason: String,
-        /// What can be done about it.
+        /// Reaction that the caller can take.
         kind: ErrorKind,
     },
-    /// Bytes read back are not bytes that this program wrote. Other objects still work; `terrane verify` lists what
-    /// is damaged.
+    /// Stored bytes are not the bytes that were written. Other objects still work; `terrane verify`
+    /// lists the damage.
     #[error("{}, {}: {what}", .path.display(), .address.map_or_else(|| "head of the file".to_owned(), |at| at.to_string()))]
     Corrupt {
         /// The damaged file.
         path: PathBuf,
-        /// The record, if it is in one.
+        /// The damaged record, if the damage is in a record.
         address: Option<Address>,
         /// The rule.
         what: Corrupt,
     },
-    /// An earlier sync failed, so what is on disk is unknown. Reads go on; close the store and open it anew.
+    /// An earlier fsync failed, so the durable state is unknown. Reads still work; close the store
+    /// and open it again.
     #[error("an earlier fsync of {} failed; close the store and open it anew", .path.display())]
     Poisoned {
-        /// What was to be synced.
+        /// The file of the failed fsync.
         path: PathBuf,
     },
     /// The directory holds a store already.
@@ -59,76 +62,81 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
-    /// Another handle writes to the store; a reader can be opened beside it.
+    /// Another handle has the store open for writing. A reader can be opened beside it.
     #[error("{} is being written to by {}; open it for reading", .path.display(),
         .pid.map_or_else(|| "another".to_owned(), |pid| format!("process {pid}")))]
     Locked {
         /// The directory.
         path: PathBuf,
-        /// The process that writes to it, where the system tells.
+        /// The process that has the store open, if the system tells.
         pid: Option<u32>,
     },
-    /// A file is none of ours. Nothing was changed in it.
-    #[error("{} is no file of a context store of Terrane", .path.display())]
+    /// A file is not a file of a context store. Nothing was changed in the file.
+    #[error("{} is not a file of a Terrane context store", .path.display())]
     NotAContextStore {
         /// The file.
         path: PathBuf,
     },
-    /// A chunk, or a part of one, belongs to another store: a misplaced restore, or exchanged mounts. Nothing was changed in it.
-    /// Put the file of this store back.
+    /// A chunk, or a part of a chunk, belongs to another store, after a wrong restore or exchanged
+    /// mounts.
+    ///
+    /// Nothing was changed in the file. Restore the file of this store.
     #[error("{} belongs to another store; put the file of this store back", .path.display())]
     ForeignChunk {
         /// The file.
         path: PathBuf,
     },
-    /// The directory has chunks and no control record, which was lost. Nothing was changed.
-    #[error("{0} has chunks of a context store and no control record; `terrane verify --repair {0}` makes that again", .path.display())]
+    /// The control record is lost: the directory has chunks and no control record. Nothing was
+    /// changed.
+    #[error("{0} has chunks of a context store and no control record; `terrane verify --repair {0}` rebuilds it", .path.display())]
     LostControl {
         /// The directory.
         path: PathBuf,
     },
-    /// Commits that were durable are lost, and a repair would have to let go of them. Nothing was changed. Restore a copy, or accept
-    /// the loss.
-    #[error("{0} has lost {commits} commits that were durable, from {at} on; nothing was repaired: restore a copy, or type \
+    /// Durable commits are lost, and a repair would drop them. Nothing was changed. Restore a
+    /// backup, or accept the loss.
+    #[error("{0} has lost {commits} durable commits from {at} on; nothing was repaired. Restore a backup, or run \
         `terrane verify --repair --accept-loss {0}`", .path.display())]
     WouldLose {
         /// The directory.
         path: PathBuf,
-        /// How many, as far as that is known.
+        /// Lower bound of the number of lost commits.
         commits: u64,
-        /// Where the first damage is.
+        /// Address of the first damage.
         at: Address,
     },
-    /// A file is of a format version that this program does not read. Use the program that wrote it.
+    /// A file has a format version that this program does not read. Use the program that wrote the
+    /// file.
     #[error("{}: format version {found}; this program reads {newest}", .path.display())]
     UnsupportedVersion {
         /// The file.
         path: PathBuf,
-        /// The version in the file.
+        /// Version in the file.
         found: u32,
         /// The version that this program reads and writes.
         newest: u32,
     },
-    /// The store was made with other rules. Open it with its own.
-    #[error("{}: {option} is {stored} there, not {given}", .path.display())]
+    /// The store was created with other rules. Open the store with its own rules.
+    #[error("{}: the store has {option} {stored}, not {given}", .path.display())]
     ConfigMismatch {
         /// The directory.
         path: PathBuf,
         /// `scheme`, `branching`, `flat_limit` or `indexing`.
         option: &'static str,
-        /// What is recorded.
+        /// Recorded value.
         stored: String,
-        /// What was asked for.
+        /// Value that the caller gave.
         given: String,
     },
-    /// A call takes more than its limit. In walks over a tree a part that stands in several places
-    /// counts in each, so a small store may hold a tree without bounds. Ask for a part of the tree,
-    /// or give a larger limit.
+    /// A call exceeds its limit. Ask for a part of the tree, or raise the limit.
+    ///
+    /// Walks over a tree count a shared part at each of its paths, so a small store may hold a
+    /// tree without bounds.
     #[error("more than {limit} {unit}; ask for less, or raise the limit")]
     LimitExceeded {
         /// The limit.
         limit: u64,
-        /// What is counted.
+        /// Unit of the limit.
         unit: &'static str,
     },
     /// An option is out of its range.
@@ -136,27 +144,28 @@ pub enum Error {
     InvalidConfig {
         /// The option.
         option: &'static str,
-        /// Its value.
+        /// Value of the option.
         value: String,
-        /// What is allowed.
+        /// Allowed values.
         allowed: &'static str,
     },
-    /// An import into the directory did not end. Import once more, or remove the directory.
-    #[error("an import into {} did not end; import once more, or remove the directory", .path.display())]
+    /// An import into the directory was interrupted. Import again, or remove the directory.
+    #[error("an import into {} was interrupted; import again, or delete the directory", .path.display())]
     IncompleteImport {
         /// The directory.
         path: PathBuf,
     },
-    /// The stream of a snapshot failed. What was imported so far is no commit.
-    #[error("the stream of the snapshot")]
+    /// Reading or writing the stream of a snapshot failed. A partial import is not a commit.
+    #[error("reading or writing the stream of the snapshot failed")]
     Stream {
-        /// What it says.
+        /// Error of the stream.
         source: Arc<std::io::Error>,
     },
-    /// The stream does not begin as a snapshot does.
-    #[error("the stream is no snapshot of a context store of Terrane")]
+    /// The stream does not begin like a snapshot.
+    #[error("the stream is no snapshot of a Terrane context store")]
     NotASnapshot,
-    /// The snapshot is of a format version that this program does not read. Use the program that wrote it.
+    /// The snapshot has a format version that this program does not read. Use the program that
+    /// wrote the snapshot.
     #[error("the snapshot has format version {found}; this program reads {newest}")]
     SnapshotVersion {
         /// The version in the stream.
@@ -164,65 +173,66 @@ pub enum Error {
         /// The version that this program reads and writes.
         newest: u32,
     },
-    /// The stream ends before the snapshot does. Get it once more.
+    /// The stream ends before the snapshot does. Fetch the snapshot again.
     #[error("the snapshot ends after {offset} bytes, before its end")]
     TruncatedStream {
-        /// Where it ends, in bytes.
+        /// End of the stream, in bytes.
         offset: u64,
     },
-    /// The head or the end of a snapshot breaks the format. Get it once more.
+    /// The head or the end of a snapshot breaks the format. Fetch the snapshot again.
     #[error("the snapshot, before byte {offset}: {what}")]
     DamagedStream {
-        /// Where, in bytes.
+        /// Offset in the stream, in bytes.
         offset: u64,
         /// The rule.
         what: Corrupt,
     },
-    /// An element of a snapshot does not have the hash that the stream gives it. Get it once more.
-    #[error("element {index} of the snapshot has another hash than the snapshot says")]
+    /// The hash of an element differs from the hash that the stream states. Fetch the snapshot
+    /// again.
+    #[error("element {index} of the snapshot has another hash than the snapshot states")]
     WrongHash {
-        /// Its number, counted from 0.
+        /// Number of the element, from 0.
         index: u64,
     },
-    /// An element of a snapshot breaks the format, or is not where it may be. Get it once more.
+    /// An element breaks the format, or stands where it may not. Fetch the snapshot again.
     #[error("element {index} of the snapshot: {what}")]
     UnexpectedElement {
-        /// Its number, counted from 0.
+        /// Number of the element, from 0.
         index: u64,
         /// The rule.
         what: Corrupt,
     },
-    /// The elements of a snapshot make another commit than its head says.
-    #[error("the snapshot is of commit {found}, not of {expected}")]
+    /// The elements of a snapshot make another commit than the head states.
+    #[error("the elements of the snapshot make commit {found}, not {expected}")]
     RootMismatch {
-        /// The commit that the head names.
+        /// Commit in the head.
         expected: Hash,
-        /// The commit that is there.
+        /// Commit of the elements.
         found: Hash,
     },
-    /// The handle was closed before.
+    /// The handle is closed.
     #[error("the store is closed")]
     Closed,
     /// A step is empty or longer than 255 bytes. Nothing was changed.
     #[error("a step of {bytes} bytes; a step has 1 to 255")]
     StepSize {
-        /// Its length.
+        /// Length of the step.
         bytes: usize,
     },
     /// The tree would have more than 512 levels of directories. Nothing was changed.
     #[error("{levels} levels of directories; a tree has at most {}", HEIGHT_MAX)]
     TooDeep {
-        /// How many there would be.
+        /// Levels that the tree would have.
         levels: usize,
     },
-    /// A value of 512 MiB or more. Nothing was changed.
+    /// A value has 512 MiB or more. Nothing was changed.
     #[error("a value of {bytes} bytes; it must have less than 512 MiB")]
     ValueSize {
-        /// Its length.
+        /// Length of the value.
         bytes: usize,
     },
-    /// A commit would write more than a frame holds. Flush the tree now and then.
-    #[error("a commit writes at most {limit} bytes at once; flush the tree now and then before")]
+    /// A commit would write more than one frame holds. Flush the tree now and then.
+    #[error("a commit writes at most {limit} bytes at once; flush the tree now and then before it")]
     CommitTooLarge {
         /// The limit, in bytes.
         limit: usize,
@@ -230,8 +240,9 @@ pub enum Error {
     /// The tree of a commit is a value.
     #[error("the tree of a commit is a directory, not a value")]
     NotADirectory,
-    /// The disk is full, and a collection took the reserve of the store. Nothing was changed. Collections go on; commits do
-    /// once the disk has room for the reserve again.
+    /// The disk is full, and a collection used the reserve of the store. Nothing was changed.
+    ///
+    /// Collections still work. Commits work again once the disk has room for the reserve.
     #[error(
         "no space left for {}: its reserve of {reserve_bytes} bytes is in use; run `terrane context gc --store {}`, or make \
         room on the disk",
@@ -240,42 +251,46 @@ pub enum Error {
     OutOfSpace {
         /// The directory.
         path: PathBuf,
-        /// Bytes that the disk must have free.
+        /// Length of the reserve.
         reserve_bytes: u64,
     },
-    /// A collection, or an import, runs already. It goes on.
-    #[error("a collection or an import runs already")]
+    /// Another collection or import is running.
+    #[error("another collection or import is running")]
     GcRunning,
-    /// A collection that took garbage away was interrupted. Collect everything once more, which takes the rest.
-    #[error("a collection was interrupted; collect everything once more")]
+    /// A collection was interrupted while it removed garbage. Collect everything again to remove
+    /// the rest.
+    #[error("a collection was interrupted; collect everything again")]
     GcUnfinished,
-    /// The volume that was added last is still empty. Collect into it first.
-    #[error("{} is still empty; collect into it before another is added", .path.display())]
+    /// The newest volume is still empty. Collect into it first.
+    #[error("{} is still empty; collect into it before you add another", .path.display())]
     EmptyVolume {
         /// The directory of the volume.
         path: PathBuf,
     },
-    /// A volume of the archive is not there, and an object that was looked for is not in the others. Mount the volume, or put
-    /// it back; the rest of the store still works.
-    #[error("the object at {address} was archived, and {} is missing or not mounted", .path.display())]
+    /// A volume is missing, and none of the present volumes has the object.
+    ///
+    /// Mount the volume, or restore it. The rest of the store still works.
+    #[error("the object at {address} is in the archive, and {} is missing or not mounted", .path.display())]
     VolumeMissing {
-        /// The directory of the volume, the first one that is missing.
+        /// Directory of the first missing volume.
         path: PathBuf,
-        /// Where the object was before.
+        /// Address of the object in the pack.
         address: Address,
     },
-    /// A volume has no marker: its directory is gone, or is the mount point of a disk that is away. Mount the disk.
+    /// A volume has no marker: its directory is gone, or is the mount point of a disk that is away.
+    /// Mount the disk.
     #[error("{} has no marker of a volume; mount the disk that the volume is on", .path.display())]
     AbsentVolume {
         /// The directory of the volume.
         path: PathBuf,
     },
-    /// A directory outside the store, which the store keeps its archive or its index in, is not there, or has no marker: it may be
-    /// the mount point of a disk that is away. Mount the disk, or open the store with the option that names where the directory
-    /// is now.
+    /// A directory outside the store, for its archive or its index, is missing or has no marker.
+    ///
+    /// The directory may be the mount point of a disk that is away. Mount the disk, or open the
+    /// store with the option that names the new directory.
     #[error(
-        "{0}, where the {part} of the store is, is missing or has no marker; mount the disk, or say with `{part}_dir` \
-        (`--{part}-dir`) where it is now",
+        "{0}, where the {part} of the store is, is missing or has no marker; mount the disk, or name its \
+        new directory with `{part}_dir` (`--{part}-dir`)",
         .path.display()
     )]
     AbsentLocation {
@@ -284,98 +299,103 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
-    /// A directory outside the store, for its archive or its index, is one of another store. Mount the right disk, or choose another
-    /// directory.
-    #[error("{} is the directory of the {part} of another store; mount the right disk, or choose another directory", .path.display())]
+    /// A directory outside the store, for its archive or its index, belongs to another store. Mount
+    /// the right disk, or choose another directory.
+    #[error("{} has the {part} of another store; mount the right disk, or choose another directory", .path.display())]
     ForeignLocation {
         /// `archive` or `index`.
         part: &'static str,
         /// The directory.
         path: PathBuf,
     },
-    /// The directory of a volume has the marker of another one, or of another store. Mount the right disk, or choose an empty
-    /// directory for a new volume.
-    #[error("{} is another volume, or one of another store; mount the right disk", .path.display())]
+    /// The directory of a volume has the marker of another volume or of another store.
+    ///
+    /// Mount the right disk, or choose an empty directory for a new volume.
+    #[error("{} is another volume, or a volume of another store; mount the right disk", .path.display())]
     ForeignVolume {
         /// The directory of the volume.
         path: PathBuf,
     },
-    /// A volume has a part already that was to be made; no part is ever replaced. Something else than the store has put it there
-    /// since the collection began: collect again.
-    #[error("{} is there already, and no part is replaced; collect again", .path.display())]
+    /// A volume already has the part that the collection would write. Parts are never replaced.
+    ///
+    /// Something other than the store wrote the part since the collection began: collect again.
+    #[error("{} already exists, and parts are never replaced; collect again", .path.display())]
     PartExists {
         /// The part.
         path: PathBuf,
     },
-    /// A collection was cancelled. What it had not begun to take away is still there.
+    /// The caller cancelled the collection. All that the collection had not begun to remove is
+    /// still there.
     #[error("the collection was cancelled")]
     GcCancelled,
-    /// Nothing was written since the last split.
+    /// The chunk has no commits since it was begun.
     #[error("nothing was written since the chunk was begun")]
     EmptyChunk,
-    /// No such commit, or it was collected.
-    #[error("there is no commit {hash}; it was never made here, or it was collected")]
+    /// The commit does not exist, or a collection removed it.
+    #[error("there is no commit {hash}; it was never made in this store, or was collected")]
     UnknownCommit {
-        /// What was looked for.
+        /// Hash that the caller asked for.
         hash: Hash,
     },
-    /// No such branch.
+    /// The branch does not exist.
     #[error("there is no branch {name:?}")]
     UnknownBranch {
-        /// What was looked for.
+        /// Name that the caller asked for.
         name: String,
     },
-    /// The branch is at the commit already.
-    #[error("branch {name} is there already")]
+    /// The branch is already at the commit.
+    #[error("branch {name} is already at the commit")]
     NoChange {
         /// The branch.
         name: String,
     },
-    /// The head of the branch does not lead to the commit, or moved meanwhile. Merge instead.
+    /// The commit does not descend from the head of the branch, or the branch moved meanwhile.
+    /// Merge instead.
     #[error("the head of branch {name} does not lead to the commit; merge instead")]
     Rejected {
         /// The branch.
         name: String,
     },
-    /// Others changed the branch each time. Try again.
+    /// Other writers moved the branch during each attempt. Try again.
     #[error("the branch moved {count} times meanwhile; try again")]
     TooManyRetries {
-        /// How often it was tried again.
+        /// Retries.
         count: usize,
     },
-    /// The search for common ancestors goes further back than is allowed. Allow more.
+    /// The search for common ancestors reached its depth limit. Allow more generations.
     #[error("the common ancestors are more than {depth} generations back; allow more")]
     MaxDepthReached {
-        /// What was allowed.
+        /// Allowed generations.
         depth: usize,
     },
-    /// There are more lowest common ancestors than are allowed. Allow more.
+    /// More lowest common ancestors exist than the limit allows. Raise the limit.
     #[error("there are more than {limit} lowest common ancestors; allow more")]
     TooManyLcas {
-        /// What was allowed.
+        /// Allowed ancestors.
         limit: usize,
     },
-    /// A name of a branch is empty or longer than 255 bytes.
+    /// The name of a branch is empty or longer than 255 bytes.
     #[error("the name of a branch has 1 to 255 bytes, not {bytes}")]
     BranchName {
-        /// Its length.
+        /// Length of the name.
         bytes: usize,
     },
-    /// The object was collected. Check a newer commit out.
-    #[error("the object at {address} was collected; check a newer commit out")]
+    /// A collection removed the object. Check out a newer commit.
+    #[error("the object at {address} was collected; check out a newer commit")]
     Collected {
-        /// Where it was.
+        /// Address of the object before the collection.
         address: Address,
     },
-    /// Only the hash of the object is known, and no object of that hash is stored.
-    #[error("only the hash {hash} of {path} is known, and no such object is stored")]
+    /// The tree has only the hash of the object, and no object of this hash is stored.
+    #[error("{path} is known by its hash {hash} only, and no object of this hash is stored")]
     DanglingHash {
         /// The hash.
         hash: Hash,
         /// The path that leads there.
         path: PathText,
     },
-    /// A proof does not hold what the verification looked at. It says nothing about whether it is there.
+    /// The proof does not contain the part that the verification read. The part may or may not
+    /// exist.
     #[error("the proof does not hold {path}")]
     NotProvided {
         /// The path.
@@ -389,10 +409,10 @@ pub enum Error {
     Conflict {
         /// The path.
         path: PathText,
-        /// Why.
+        /// Message of the merge function.
         message: String,
     },
-    /// A value of a Tezos context is not what belongs there.
+    /// A value of a Tezos context does not have the format that its path requires.
     #[error("the value of {path}: {what}")]
     Malformed {
         /// The path.
@@ -400,13 +420,13 @@ pub enum Error {
         /// The rule.
         what: Corrupt,
     },
-    /// A version of hashes that there is none of.
+    /// The version of the hashes is not 0.
     #[error("hash version {version}; there is only version 0")]
     UnsupportedHashVersion {
         /// The version.
         version: u8,
     },
-    /// Something that must be there is not: a source to copy, a part of a Tezos context.
+    /// A required path is absent: the source of a copy, or a part of a Tezos context.
     #[error("{path} is absent")]
     Absent {
         /// The path.
@@ -415,7 +435,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a caller can do about the error.
+    /// Reaction of the caller to the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -451,7 +471,7 @@ impl Error {
         }
     }
 
-    /// The error of an index. What the system refuses is told from damage.
+    /// Wraps the error of an index, and tells disk failures from damage.
     #[expect(clippy::needless_pass_by_value, reason = "`map_err` gives the error away")]
     pub(crate) fn index(error: Box<dyn std::error::Error + Send + Sync>) -> Self {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
@@ -461,7 +481,8 @@ impl Error {
                 kind = disk.error_kind();
                 break;
             }
-            // Engines show an error of the disk as their own, so that only its cause is met.
+
+            // Engines wrap an error of the disk in their own type; only its cause is a known type.
             if let Some(system) = error.downcast_ref::<Arc<std::io::Error>>() {
                 kind = terrane_io::Error::Io {
                     call: "index",
@@ -471,8 +492,10 @@ impl Error {
                 .error_kind();
                 break;
             }
+
             cause = error.source();
         }
+
         Self::Index { reason: error.to_string(), kind }
     }
 }

@@ -1,18 +1,21 @@
-//! A hash for tables whose keys are addresses, pointers, or hashes of objects. Nobody chooses the former; objects whose hashes
-//! collide here as well take a long search for each.
+//! Hash tables whose keys are addresses, pointers, or hashes of objects, with a fast unkeyed
+//! hasher.
+//!
+//! No attacker chooses addresses or pointers. Hashes of objects that also collide here take a
+//! long search each.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
 use hashbrown::HashMap;
 
-/// A table of such keys.
-pub(crate) type QuickMap<K, V> = HashMap<K, V, BuildHasherDefault<QuickHasher>>;
+/// Hash table of trusted keys.
+pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
 
-/// Multiplies and folds each word.
+/// Hasher that multiplies and folds each word.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct QuickHasher(u64);
+pub(crate) struct FastHasher(u64);
 
-impl Hasher for QuickHasher {
+impl Hasher for FastHasher {
     fn finish(&self) -> u64 {
         self.0
     }

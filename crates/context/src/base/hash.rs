@@ -1,7 +1,8 @@
-//! A 32-byte Merkle hash and its text form: base58check with the prefix of Tezos context hashes, 52 characters
-//! that begin with `Co`.
+//! Merkle hashes of 32 bytes and their text form, that of context hashes of Tezos: base58check of
+//! 52 characters that begin with `Co`.
 //!
-//! Text: base58 (Bitcoin's digits) of `4F C7` ‖ hash ‖ the first 4 bytes of SHA-256(SHA-256(`4F C7` ‖ hash)).
+//! Text: base58 (Bitcoin's digits) of `4F C7` ‖ hash ‖ the first 4 bytes of SHA-256(SHA-256(`4F C7`
+//! ‖ hash)).
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,51 +22,51 @@ const TEXT_CHARS: usize = 52;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hash(pub [u8; HASH_BYTES]);
 
-/// Why a text is no hash.
+/// Reason why a text is not a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HashTextError {
-    /// A character that is no base58 digit.
-    #[error("character {character:?} at position {position} is no base58 digit")]
+    /// A character that is not a base58 digit.
+    #[error("character {character:?} at position {position} is not a base58 digit")]
     Character {
         /// The character.
         character: char,
-        /// Where, counted from 0.
+        /// Position, counted from 0.
         position: usize,
     },
-    /// Not 52 characters, or not 38 bytes.
+    /// The text does not have 52 characters, or the digits do not have 38 bytes.
     #[error("{found} characters; a context hash has {TEXT_CHARS}")]
     Length {
-        /// The characters that are there.
+        /// Number of characters of the text.
         found: usize,
     },
-    /// It does not begin with `Co`.
-    #[error("the text is not of a context hash, which begins with Co")]
+    /// The text does not begin with `Co`.
+    #[error("a context hash begins with Co; the text does not")]
     Prefix,
-    /// The checksum is another one: a character was mistyped.
+    /// The checksum is wrong: a character was mistyped.
     #[error("the checksum is wrong; a character was mistyped")]
     Checksum,
 }
 
 impl Hash {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8; HASH_BYTES] {
         &self.0
     }
 
-    /// The text form, 52 characters.
+    /// Returns the text form, 52 characters.
     pub fn to_base58(&self) -> String {
         base58check(&PREFIX, &self.0)
     }
 }
 
-/// The base58check of bytes behind a prefix.
+/// Base58check of bytes behind a prefix.
 pub(crate) fn base58check(prefix: &[u8], bytes: &[u8]) -> String {
     let mut all = [prefix, bytes].concat();
     all.extend_from_slice(&checksum(&all));
     bs58::encode(all).into_string()
 }
 
-/// The first bytes of the double SHA-256.
+/// First bytes of the double SHA-256.
 fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let digest: [u8; 32] = Sha256::digest(Sha256::digest(bytes)).into();
     let [a, b, c, d, ..] = digest;
@@ -87,6 +88,8 @@ impl FromStr for Hash {
             },
             _ => HashTextError::Length { found },
         })?;
+
+        // Base58 has no fixed length, so both the digits and the decoded bytes are counted.
         let (body, sum) =
             bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(HashTextError::Length { found })?;
         if found != TEXT_CHARS || bytes.len() != TEXT_BYTES {
@@ -97,9 +100,12 @@ impl FromStr for Hash {
         if *prefix != PREFIX {
             return Err(HashTextError::Prefix);
         }
+
+        // Last, so that a text of another kind is named as such and not as mistyped.
         if checksum(body) != *sum {
             return Err(HashTextError::Checksum);
         }
+
         hash.try_into().map(Self).map_err(|_| HashTextError::Length { found })
     }
 }

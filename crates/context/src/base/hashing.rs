@@ -1,8 +1,10 @@
-//! Hashing rules: what is hashed for a value, a directory, an inode and a commit, and which bucket of an inode a
-//! step goes into. A store fixes them when it is created.
+//! Hashing rules: the preimages of values, directories, inodes and commits, and the bucket of a
+//! step in an inode.
 //!
-//! [`Scheme::Tezos`] is bit for bit what Octez does over irmin-pack: `BLAKE2b` with 32 bytes. `u64` is big-endian,
-//! `leb` unsigned LEB128.
+//! A store fixes its rules when it is created.
+//!
+//! **Tezos.** [`Scheme::Tezos`] is bit for bit what Octez hashes over irmin-pack: `BLAKE2b` with 32
+//! bytes. `u64` is big-endian, `leb` unsigned LEB128.
 //!
 //! | of                   | preimage |
 //! |----------------------|----------|
@@ -12,15 +14,16 @@
 //! | inode with buckets   | `01` ‖ leb depth ‖ leb entries ‖ leb m ‖ m × (leb bucket ‖ hash), by bucket |
 //! | commit               | u64 32 ‖ root ‖ u64 parents ‖ parents × (u64 32 ‖ hash), by hash ‖ u64 date ‖ u64 length ‖ author ‖ u64 length ‖ message |
 //!
-//! A directory of at most [`Rules::flat_limit`] steps is hashed flat; a larger one as the inode of depth 0. An inode of
-//! at most [`Rules::branching`] steps lists them, a larger one divides them among buckets by
-//! [`ocaml_hash`]`(depth, step) mod branching`.
+//! A directory of at most [`Rules::flat_limit`] steps is hashed flat; a larger one as the inode of
+//! depth 0. An inode of at most [`Rules::branching`] steps lists them, a larger one divides them
+//! among buckets by [`ocaml_hash`]`(depth, step) mod branching`.
 //!
-//! [`Scheme::Blake3`] hashes the same preimages with BLAKE3, each behind one byte that says what it is of, so that an
-//! empty directory and an empty value differ; the bucket at depth d is the d-th group of bits of BLAKE3(step), so
-//! that nobody can choose many names that share their buckets.
+//! **Not Tezos.** [`Scheme::Blake3`] hashes the same preimages with BLAKE3, each behind a byte that
+//! names its kind. So an empty directory and an empty value differ. The bucket at depth d is the
+//! d-th group of bits of BLAKE3(step), so nobody can choose many names that share their buckets.
 //!
-//! Inodes end at depth 64 in a list of any length: names that are chosen so as to share all buckets still work.
+//! Inodes end at depth 64 with a list of any length, so names chosen to share all buckets still
+//! work.
 
 use crate::base::address::put_leb;
 use crate::base::error::{Error, Result};
@@ -28,43 +31,44 @@ use crate::base::hash::{HASH_BYTES, Hash};
 
 /// The longest step, in bytes; the shortest has one.
 pub(crate) const STEP_BYTES_MAX: usize = 255;
-/// The longest value, so that a frame has room for it behind others.
+/// The longest value: a frame has room for such a value behind others.
 pub(crate) const VALUE_BYTES_MAX: usize = (1 << 29) - 1;
-/// At this depth an inode lists all its steps.
+/// Depth at which an inode lists all its steps.
 pub(crate) const INODE_DEPTH_MAX: u8 = 64;
-/// The most buckets of an inode.
+/// Upper bound of the buckets of an inode.
 pub(crate) const BRANCHING_MAX: u32 = 32;
 
 const COMMIT_TAG: u8 = 4;
 
-/// Which hash, and which order of children.
+/// Hash function and order of children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     /// The hashes of Tezos.
     Tezos,
-    /// BLAKE3, for who needs no compatibility.
+    /// BLAKE3, for stores that need no compatibility with Tezos.
     Blake3,
 }
 
 /// The hashing rules of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// Which hash.
+    /// Hash function.
     pub scheme: Scheme,
-    /// Buckets of an inode, and the most steps that one lists; a power of two in `2..=32`.
+    /// Buckets of an inode, and the largest number of steps that one inode lists; a power of two in
+    /// `2..=32`.
     pub branching: u32,
     /// The largest directory that is hashed flat; at least 1.
     pub flat_limit: u32,
 }
 
 impl Rules {
-    /// What Tezos uses: 32 buckets, flat up to 256.
+    /// Rules of Tezos: 32 buckets, flat up to 256 steps.
     pub const TEZOS: Self = Self { scheme: Scheme::Tezos, branching: 32, flat_limit: 256 };
 
-    /// The same shape with BLAKE3.
+    /// Shape of Tezos with the hash function BLAKE3.
     pub const BLAKE3: Self = Self { scheme: Scheme::Blake3, branching: 32, flat_limit: 256 };
 
-    /// Refuses what no store takes.
+    /// Refuses rules that no store supports.
     pub(crate) fn check(&self) -> Result<()> {
         if !self.branching.is_power_of_two() || !(2..=BRANCHING_MAX).contains(&self.branching) {
             return Err(Error::InvalidConfig {
@@ -73,6 +77,7 @@ impl Rules {
                 allowed: "a power of two from 2 to 32",
             });
         }
+
         if !(1..=65_535).contains(&self.flat_limit) {
             return Err(Error::InvalidConfig {
                 option: "flat_limit",
@@ -80,14 +85,16 @@ impl Rules {
                 allowed: "1 to 65535",
             });
         }
+
         Ok(())
     }
 
-    /// The bucket of `step` in an inode of `depth`.
+    /// Bucket of `step` in an inode of `depth`.
     pub(crate) fn bucket(&self, depth: u8, step: &[u8]) -> usize {
         match self.scheme {
             Scheme::Tezos => (ocaml_hash(u32::from(depth), step) % self.branching) as usize,
             Scheme::Blake3 => {
+                // The group of bits may straddle two bytes of the digest.
                 let bits = self.branching.trailing_zeros() as usize;
                 let digest = blake3::hash(step);
                 let first = usize::from(depth) * bits;
@@ -98,12 +105,12 @@ impl Rules {
         }
     }
 
-    /// Whether `count` steps at `depth` of an inode are listed, not divided.
+    /// Returns whether an inode of `depth` lists its `count` steps instead of dividing them.
     pub(crate) fn is_leaf(&self, depth: u8, count: u64) -> bool {
         count <= u64::from(self.branching) || depth >= INODE_DEPTH_MAX
     }
 
-    /// Whether a directory of `count` steps is hashed flat.
+    /// Returns whether a directory of `count` steps is hashed flat.
     pub(crate) fn is_flat(&self, count: u64) -> bool {
         count <= u64::from(self.flat_limit)
     }
@@ -124,14 +131,14 @@ impl Rules {
         }
     }
 
-    /// The hash of a value.
+    /// Hash of a value.
     pub fn value_hash(&self, value: &[u8]) -> Hash {
         let mut preimage = Preimages::new(*self);
         preimage.value(value);
         preimage.single()
     }
 
-    /// The hashes of several values, several at once by the processor's lanes.
+    /// Hashes of several values, computed side by side in the lanes of the processor.
     pub fn value_hashes(&self, values: &[&[u8]]) -> Vec<Hash> {
         let mut preimages = Preimages::new(*self);
         for value in values {
@@ -140,15 +147,17 @@ impl Rules {
         preimages.finish()
     }
 
-    /// The hash of the empty directory; in [`Scheme::Tezos`] also that of the empty value.
+    /// Hash of the empty directory; in [`Scheme::Tezos`] also the hash of the empty value.
     pub fn empty_hash(&self) -> Hash {
         let mut preimage = Preimages::new(*self);
         preimage.flat(0);
         preimage.single()
     }
 
-    /// The hash of a commit.
+    /// Hash of a commit.
     pub fn commit_hash(&self, commit: &CommitInfo<'_>) -> Hash {
+        // Octez hashes parents in the order of their bytes, in whatever order the caller lists
+        // them.
         let mut parents = commit.parents.to_vec();
         parents.sort_unstable();
         let mut out = Vec::new();
@@ -158,15 +167,17 @@ impl Rules {
             put_hash(&mut out, parent);
         }
         put_u64(&mut out, commit.date as u64);
+
         for text in [commit.author, commit.message] {
             put_u64(&mut out, text.len() as u64);
             out.extend_from_slice(text);
         }
+
         self.digest(COMMIT_TAG, &out)
     }
 }
 
-/// What the hash of a commit is of.
+/// Preimage of the hash of a commit.
 #[derive(Debug, Clone, Copy)]
 pub struct CommitInfo<'a> {
     /// Hash of the root directory.
@@ -175,20 +186,20 @@ pub struct CommitInfo<'a> {
     pub parents: &'a [Hash],
     /// Seconds since 1970.
     pub date: i64,
-    /// Who made it; `Tezos` in a Tezos context.
+    /// Author; `Tezos` in a Tezos context.
     pub author: &'a [u8],
     /// Free text.
     pub message: &'a [u8],
 }
 
-/// Preimages, collected in one buffer so that several are hashed at once.
+/// Preimages in one buffer, so that several are hashed at once.
 #[derive(Debug)]
 pub(crate) struct Preimages {
     rules: Rules,
     bytes: Vec<u8>,
-    /// What each is of, and where it begins.
+    /// Kind and start of each preimage.
     starts: Vec<(u8, usize)>,
-    /// Where hashes are to be [filled in](Self::fill_in).
+    /// Positions of the hashes to be [filled in](Self::fill_in).
     blanks: Vec<usize>,
 }
 
@@ -220,12 +231,15 @@ impl Preimages {
         put_leb(&mut self.bytes, count);
     }
 
-    /// An entry of a leaf, or of a flat directory. A hash that is not given is to be filled in.
+    /// Adds an entry to a leaf or a flat directory. A hash of `None` is filled in later.
     pub(crate) fn entry(&mut self, leaf: bool, step: &[u8], is_value: bool, hash: Option<&Hash>) {
+        // Flat directories and leaves put the kind on different sides of the step.
         if !leaf {
             let kind = if is_value { 0xFF } else { 0 };
             self.bytes.extend_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0]);
         }
+
+        debug_assert!((1..=STEP_BYTES_MAX).contains(&step.len()), "a step has 1 to 255 bytes");
         put_leb(&mut self.bytes, step.len() as u64);
         self.bytes.extend_from_slice(step);
         if leaf {
@@ -233,6 +247,8 @@ impl Preimages {
         } else {
             put_u64(&mut self.bytes, HASH_BYTES as u64);
         }
+
+        // The hash of an inline value is computed in the same batch, and filled in behind it.
         if hash.is_none() {
             self.blanks.push(self.bytes.len());
         }
@@ -241,6 +257,7 @@ impl Preimages {
 
     /// Fills in the hashes that were not given, in the order of their entries.
     pub(crate) fn fill_in(&mut self, hashes: &[Hash]) {
+        debug_assert_eq!(self.blanks.len(), hashes.len(), "one hash for each blank");
         for (blank, hash) in self.blanks.drain(..).zip(hashes) {
             self.bytes[blank..blank + HASH_BYTES].copy_from_slice(&hash.0);
         }
@@ -260,7 +277,7 @@ impl Preimages {
         self.bytes.extend_from_slice(&hash.0);
     }
 
-    /// How long each is that is collected.
+    /// Lengths of the collected preimages.
     pub(crate) fn lengths(&self) -> impl Iterator<Item = usize> {
         let ends = self.starts.iter().skip(1).map(|next| next.1).chain([self.bytes.len()]);
         self.starts.iter().zip(ends).map(|((_, start), end)| end - start)
@@ -272,13 +289,14 @@ impl Preimages {
         &self.bytes[start..end]
     }
 
-    /// The hash of the only preimage.
+    /// Hash of the only preimage.
     fn single(self) -> Hash {
         self.rules.digest(self.starts[0].0, self.preimage(0))
     }
 
-    /// The hashes of all, in the order in which they were begun; nothing is collected afterwards.
+    /// Returns the hashes in the order of the preimages, and clears the buffer.
     pub(crate) fn finish(&mut self) -> Vec<Hash> {
+        debug_assert!(self.blanks.is_empty(), "all blanks were filled in");
         let hashes = match self.rules.scheme {
             Scheme::Tezos => self.finish_blake2b(),
             Scheme::Blake3 => (0..self.starts.len())
@@ -290,23 +308,29 @@ impl Preimages {
         hashes
     }
 
-    /// As many at once as the processor has lanes for, and those of one length together, so that no lane waits.
+    /// Hashes preimages of like lengths side by side, so that no lane of the processor waits for
+    /// another.
     fn finish_blake2b(&self) -> Vec<Hash> {
         let mut params = blake2b_simd::Params::new();
         params.hash_length(HASH_BYTES);
         let ends = self.starts.iter().skip(1).map(|next| next.1).chain([self.bytes.len()]);
         let spans = self.starts.iter().zip(ends).map(|((_, start), end)| (*start, end));
         let mut order: Vec<(usize, (usize, usize))> = spans.enumerate().collect();
+
+        // Longest first: `hash_many` fills its lanes in this order.
         order.sort_unstable_by_key(|(_, (start, end))| std::cmp::Reverse(end - start));
         let job = |(_, (start, end)): &(usize, (usize, usize))| {
             blake2b_simd::many::HashManyJob::new(&params, &self.bytes[*start..*end])
         };
         let mut jobs: Vec<_> = order.iter().map(job).collect();
         blake2b_simd::many::hash_many(jobs.iter_mut());
+
+        // The caller gets the hashes in its own order.
         let mut hashes = vec![Hash([0; HASH_BYTES]); jobs.len()];
         for ((number, _), job) in order.iter().zip(&jobs) {
             hashes[*number].0.copy_from_slice(job.to_hash().as_bytes());
         }
+
         hashes
     }
 }
@@ -321,19 +345,25 @@ fn put_hash(out: &mut Vec<u8>, hash: &Hash) {
     out.extend_from_slice(&hash.0);
 }
 
-/// The seeded string hash of OCaml's `Hashtbl`: `MurmurHash3` whose tail is mixed as a full word.
+/// Seeded string hash of OCaml's `Hashtbl`, by which Tezos chooses buckets: `MurmurHash3` whose
+/// tail is mixed as a full word.
 pub fn ocaml_hash(seed: u32, text: &[u8]) -> u32 {
     let mix = |hash: u32, word: u32| {
         let word = word.wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593);
         (hash ^ word).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64)
     };
+
     let (words, tail) = text.as_chunks::<4>();
     let mut hash = words.iter().fold(seed, |hash, word| mix(hash, u32::from_le_bytes(*word)));
+
+    // OCaml pads the tail to a word and mixes it as one, unlike `MurmurHash3`.
     if !tail.is_empty() {
         let mut word = [0; 4];
         word[..tail.len()].copy_from_slice(tail);
         hash = mix(hash, u32::from_le_bytes(word));
     }
+
+    // Final avalanche of `MurmurHash3`, cut to the 30 bits of OCaml's small integers.
     hash ^= text.len() as u32;
     hash = (hash ^ hash >> 16).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ hash >> 13).wrapping_mul(0xc2b2_ae35);

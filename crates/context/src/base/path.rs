@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// The most levels of directories of a tree.
+/// Upper bound of the levels of directories of a tree.
 pub(crate) const HEIGHT_MAX: u16 = 512;
 
-/// A path as an error shows it: steps joined by `/`, bytes that are no printable ASCII as `\xNN`.
+/// Path as errors show it: steps joined by `/`, bytes that are not printable ASCII as `\xNN`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PathText(pub String);
 
@@ -16,19 +16,20 @@ impl fmt::Display for PathText {
 }
 
 impl PathText {
-    /// The text of a path.
+    /// Returns the text of a path.
     pub fn new<S: AsRef<[u8]>>(steps: &[S]) -> Self {
         let texts: Vec<String> = steps.iter().map(|step| step_text(step.as_ref())).collect();
         Self(texts.join("/"))
     }
 }
 
-/// A step as text.
+/// Returns the text of a step.
 pub(crate) fn step_text(step: &[u8]) -> String {
     step.iter().map(|&byte| std::ascii::escape_default(byte).to_string()).collect()
 }
 
-/// A path as slices, on the stack as long as it is short: what every call makes of its argument.
+/// Path as slices, without an allocation up to 12 steps: each public call converts its argument
+/// once.
 #[derive(Debug)]
 pub(crate) struct Steps<'a> {
     near: [&'a [u8]; Steps::NEAR],
@@ -42,6 +43,8 @@ impl<'a> Steps<'a> {
     pub(crate) fn new<S: AsRef<[u8]>>(path: &'a [S]) -> Self {
         let mut near = [[].as_slice(); Self::NEAR];
         let mut far = Vec::new();
+
+        // Paths of Tezos have about a dozen steps, so most calls do not allocate.
         if path.len() > Self::NEAR {
             far = path.iter().map(AsRef::as_ref).collect();
         } else {

@@ -1,70 +1,74 @@
-//! What a store counts.
+//! Counters of a store.
 
 use std::time::Duration;
 
-/// Bytes of a block of the hash of Tezos: what its time goes with.
+/// Block size of `BLAKE2b`, the hash of Tezos. Hashing time is proportional to the number of
+/// blocks.
 pub const HASH_BLOCK_BYTES: usize = 128;
-/// The largest number of blocks that is counted on its own.
+/// Largest number of blocks with a counter of its own.
 const BLOCKS_MAX: usize = 1024;
 
-/// What a store holds, and what it has done since it was opened.
+/// Contents of a store, and its work since it was opened.
+#[doc(alias = "Statistics")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Commits that were ever made.
+    /// Commits ever made.
     pub commits: u64,
-    /// Chunks that are kept.
+    /// Chunks in the pack.
     pub chunks: u32,
     /// Bytes of decoded objects in memory.
     pub cache_bytes: u64,
-    /// Objects that were found in memory.
+    /// Objects found in the cache.
     pub cache_hits: u64,
-    /// Objects that were read from the pack.
+    /// Objects read from the pack.
     pub reads: u64,
-    /// Their bytes.
+    /// Bytes of the objects read from the pack.
     pub read_bytes: u64,
-    /// Batches that some of them were read in: by [`Tree::prefetch`](crate::Tree::prefetch).
+    /// Batches of reads by [`Tree::prefetch`](crate::Tree::prefetch).
     pub batches: u64,
     /// Bytes appended to the pack.
     pub written_bytes: u64,
-    /// Appends.
+    /// Appended frames.
     pub frames: u64,
     /// Syncs of the pack.
     pub syncs: u64,
-    /// What commits and flushes consisted of.
+    /// Work of commits and flushes.
     pub committed: CommitStats,
 }
 
-/// What commits and flushes consisted of.
+/// Work of commits and flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CommitStats {
-    /// Nodes and values that were hashed.
+    /// Hashed nodes and values.
     pub hashed: u64,
     /// Bytes of their preimages.
     pub hashed_bytes: u64,
-    /// Values that are stored in nodes, hashed again for the nodes' sake; not among those above.
+    /// Values stored in nodes, hashed again for the hash of the node; not counted in `hashed`.
     pub hashed_again: u64,
-    /// Directories and inodes that were written.
+    /// Written directories and inodes.
     pub nodes: u64,
-    /// Values that were written on their own.
+    /// Values written as records of their own.
     pub values: u64,
     /// Time for hashing.
     pub hash_time: Duration,
-    /// Time for encoding what was written.
+    /// Time for encoding records.
     pub encode_time: Duration,
-    /// Time for handing it to the disk.
+    /// Time for writing frames.
     pub write_time: Duration,
-    /// Time that commits waited until they were durable.
+    /// Time that commits waited for an fsync.
     pub sync_time: Duration,
 }
 
-/// How long the preimages were that commits and flushes have hashed: how many there were of each number of blocks of
-/// [`HASH_BLOCK_BYTES`], the last one of a preimage counted as a whole. One of more than 128 KiB counts as several.
+/// Histogram of the lengths of hashed preimages, in blocks of [`HASH_BLOCK_BYTES`], rounded up. A
+/// preimage of more than 128 KiB counts as several.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PreimageSizes(Vec<u64>);
 
 impl PreimageSizes {
     pub(crate) fn add(&mut self, bytes: usize) {
         let blocks = bytes.div_ceil(HASH_BLOCK_BYTES).max(1);
+
+        // A preimage beyond the last counter counts as several of the largest size.
         let last = blocks.min(BLOCKS_MAX);
         if self.0.len() <= last {
             self.0.resize(last + 1, 0);
@@ -81,12 +85,12 @@ impl PreimageSizes {
         }
     }
 
-    /// Numbers of blocks, ascending, and how many preimages have so many.
+    /// Returns the numbers of blocks, ascending, each with its number of preimages.
     pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> {
         self.0.iter().copied().enumerate().filter(|&(_, count)| count > 0)
     }
 
-    /// What was added since `before`, which was the same earlier.
+    /// Returns the difference to `before`, an earlier state of the same histogram.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let earlier = before.0.iter().copied().chain(std::iter::repeat(0));

@@ -1,20 +1,20 @@
-//! What the cache of a context store holds: decoded records and values, by their addresses.
+//! Values of the cache of a context store: decoded records and values by their addresses.
 
 use std::sync::Arc;
 
-use terrane_io::cache::{Held, Key};
+use terrane_io::cache::{Key, Weigh};
 
 use crate::base::address::Address;
 use crate::object::record::Record;
 
-/// What is cached of an address.
+/// Cached object of an address.
 #[derive(Debug, Clone)]
 pub(crate) enum Cached {
     Record(Arc<Record>),
     Value(Arc<[u8]>),
 }
 
-impl Held for Cached {
+impl Weigh for Cached {
     fn weight(&self) -> usize {
         match self {
             Self::Record(record) => record.weight(),
@@ -24,7 +24,7 @@ impl Held for Cached {
 }
 
 impl Key for Address {
-    /// Nobody chooses addresses.
+    /// No attacker chooses addresses, so the hash needs no key.
     fn hash(self) -> u64 {
         let wide = u128::from(self.to_u64() ^ 0x9E37_79B9_7F4A_7C15) * 0xA076_1D64_78BD_642F;
         (wide >> 64) as u64 ^ wide as u64

@@ -1,62 +1,62 @@
-//! Pins: what keeps the objects of a commit from being collected while a tree may still read them.
+//! Pins: roots that live trees may still read. A collection keeps the objects that a pin reaches.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::base::address::Place;
+use crate::base::address::Extent;
 
-/// A root that somebody may still read from: of a commit, or of a tree that was flushed.
+/// Root that a live tree may still read: the root of a commit, or of a tree that was flushed.
 #[derive(Debug)]
 pub(crate) struct Pin {
-    pub(crate) root: Place,
+    pub(crate) root: Extent,
 }
 
-/// The pins of a tree and its clones, and of all trees that they share nodes with: what one of them writes, the others may
-/// refer to.
+/// Pins of a tree, its clones, and all trees that share nodes with it: a record written for one may
+/// be referred to by the others.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pins(Arc<Mutex<Held>>);
+pub(crate) struct Pins(Arc<Mutex<PinList>>);
 
 #[derive(Debug)]
-enum Held {
+enum PinList {
     Own {
         pins: Vec<Arc<Pin>>,
-        /// At least the number of lists that lead to this one, one through the other. Two lists of one
+        /// Upper bound of the lists that lead to this one, one through the other. Two lists of one
         /// rank make one of the next, so a rank is at most the logarithm of the number of trees.
         rank: u32,
     },
-    /// They are among those of another list since the trees share nodes.
+    /// The pins moved to the list of another tree that shares nodes.
     Joined(Pins),
 }
 
-impl Default for Held {
+impl Default for PinList {
     fn default() -> Self {
         Self::Own { pins: Vec::new(), rank: 0 }
     }
 }
 
 impl Pins {
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, PinList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `work` makes of the list that these are in.
+    /// Runs `work` on the list that has the pins.
     fn with<R>(&self, work: impl FnOnce(&mut Vec<Arc<Pin>>) -> R) -> R {
         let mut at = self.clone();
         loop {
             let next = match &mut *at.lock() {
-                Held::Own { pins, .. } => return work(pins),
-                Held::Joined(next) => next.clone(),
+                PinList::Own { pins, .. } => return work(pins),
+                PinList::Joined(next) => next.clone(),
             };
             at = next;
         }
     }
 
-    /// The one whose list it is.
+    /// Returns the end of the path of joined lists.
     fn last(&self) -> Self {
         let mut at = self.clone();
         loop {
             let next = match &*at.lock() {
-                Held::Own { .. } => None,
-                Held::Joined(next) => Some(next.clone()),
+                PinList::Own { .. } => None,
+                PinList::Joined(next) => Some(next.clone()),
             };
             match next {
                 Some(next) => at = next,
@@ -73,39 +73,45 @@ impl Pins {
         });
     }
 
-    /// Pins of its own, of nothing but the one of these with that root; none if there is none.
-    pub(crate) fn only(&self, root: Place) -> Option<Self> {
+    /// Returns a new list with the pin of `root` alone; `None` if the list has no such pin.
+    pub(crate) fn only(&self, root: Extent) -> Option<Self> {
         let pin = self.with(|own| own.iter().rfind(|pin| pin.root == root).map(Arc::clone))?;
-        Some(Self(Arc::new(Mutex::new(Held::Own { pins: vec![pin], rank: 0 }))))
+        Some(Self(Arc::new(Mutex::new(PinList::Own { pins: vec![pin], rank: 0 }))))
     }
 
-    /// Makes one list of these and of those of another tree, also of what either gets later.
+    /// Merges the lists of two trees, for all pins that either has or gets later.
     pub(crate) fn join(&self, other: &Self) {
         loop {
-            let (own, others) = (self.last(), other.last());
+            // Lists may be joined by other threads between these lines and the locks.
+            let own = self.last();
+            let others = other.last();
             if Arc::ptr_eq(&own.0, &others.0) {
                 return;
             }
-            // In one order, so that two that join do not wait for each other.
+
+            // Locks in the order of the addresses, so that two concurrent joins do not deadlock.
             let own_first = Arc::as_ptr(&own.0) < Arc::as_ptr(&others.0);
             let (first, second) = if own_first { (&own, &others) } else { (&others, &own) };
-            let (mut first, mut second) = (first.lock(), second.lock());
+            let mut first = first.lock();
+            let mut second = second.lock();
             let (held, moved) =
                 if own_first { (&mut *first, &mut *second) } else { (&mut *second, &mut *first) };
-            // Else another thread has joined one of them meanwhile.
+
+            // If the pattern does not match, another thread joined one of the lists meanwhile: look
+            // again.
             if let (
-                Held::Own { pins: held_pins, rank: held_rank },
-                Held::Own { pins: moved_pins, rank: moved_rank },
+                PinList::Own { pins: held_pins, rank: held_rank },
+                PinList::Own { pins: moved_pins, rank: moved_rank },
             ) = (&mut *held, &mut *moved)
             {
-                // The list of the lower rank goes, so that no list leads far.
+                // The list of the lower rank is merged into the other, so that paths stay short.
                 if *held_rank >= *moved_rank {
                     held_pins.append(moved_pins);
                     *held_rank = (*held_rank).max(*moved_rank + 1);
-                    *moved = Held::Joined(own.clone());
+                    *moved = PinList::Joined(own.clone());
                 } else {
                     moved_pins.append(held_pins);
-                    *held = Held::Joined(others.clone());
+                    *held = PinList::Joined(others.clone());
                 }
                 return;
             }
@@ -113,14 +119,16 @@ impl Pins {
     }
 }
 
-/// All pins of a store.
+/// All pins of a store. Dropped pins are swept when the list would grow.
 #[derive(Debug, Default)]
 pub(crate) struct Pinned(Mutex<Vec<Weak<Pin>>>);
 
 impl Pinned {
-    pub(crate) fn pin(&self, root: Place) -> Arc<Pin> {
+    pub(crate) fn pin(&self, root: Extent) -> Arc<Pin> {
         let pin = Arc::new(Pin { root });
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+
+        // Sweeping only before growth makes the cost constant for each pin.
         if all.len() == all.capacity() {
             all.retain(|pin| pin.strong_count() > 0);
         }
@@ -128,8 +136,8 @@ impl Pinned {
         pin
     }
 
-    /// The roots that are in use.
-    pub(crate) fn roots(&self) -> Vec<Place> {
+    /// Returns the pinned roots.
+    pub(crate) fn roots(&self) -> Vec<Extent> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter_map(|pin| Some(pin.upgrade()?.root)).collect()
     }

@@ -1,18 +1,19 @@
 //! Records of the tree: how a directory and a value are stored, and their decoded form.
 //!
-//! A record is written once and points at earlier ones only; it holds the hashes of what it points at, so that a
-//! change of one child needs no other to be read.
+//! Invariant: a record is written once and refers to earlier records only. It has the hashes of its
+//! targets, so a change of one child reads no other child.
 //!
-//! A delta is never based on another, so that a node costs two reads at most. It is written as long as its changes number less
-//! than the square root of twice the size of what it is based on: the bytes of the deltas up to the next full record are then
-//! about those of the full record, which makes the fewest in all.
+//! **Deltas.** A delta is never based on a delta, so a node costs two reads at most. A delta is
+//! worth writing while its changes number less than the square root of twice the size of its base.
+//! The deltas up to the next full record then take about the bytes of that full record, which
+//! minimizes the sum.
 
 #![doc = include_str!("../../../../docs/format/context-record.md")]
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::base::address::{Address, Link, Place, put_leb, take_bytes, take_leb, take_u8};
+use crate::base::address::{Address, Extent, Link, put_leb, take_bytes, take_leb, take_u8};
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::{HASH_BYTES, Hash};
 use crate::base::path::HEIGHT_MAX;
@@ -27,10 +28,10 @@ pub(crate) const INNER: u8 = 4;
 pub(crate) const INNER_DELTA: u8 = 5;
 pub(crate) const ENTRIES_DELTA: u8 = 6;
 
-/// Entries are written in full up to this number.
+/// Largest number of entries of the full record that never gets a delta.
 const DELTA_ENTRIES_MIN: usize = 8;
 
-/// Whether a delta of so many changes is worth it, for a node of so many entries or links.
+/// Returns whether a delta of `changes` is worth writing for a node of `count` entries or links.
 pub(crate) fn is_delta_worth(changes: usize, count: usize) -> bool {
     changes > 0 && changes * changes < 2 * count
 }
@@ -39,7 +40,7 @@ pub(crate) const TAG_INLINE: u8 = 1;
 pub(crate) const TAG_VALUE: u8 = 2;
 pub(crate) const TAG_DIR: u8 = 3;
 
-/// A decoded directory node. Immutable; shared by the cache and by trees.
+/// Decoded directory node. Immutable; shared by the cache and by trees.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) height: u16,
@@ -52,15 +53,15 @@ pub(crate) enum RecordBody {
     Inner(Inner),
 }
 
-/// The steps of a flat directory or of a leaf of an inode.
+/// Entries of a flat directory, or of a leaf of an inode.
 ///
-/// Invariant: `items` ascend by their steps; those of their own are entries of `bytes` whose payload is whole, the others
-/// numbers of entries of `base`, which is full.
+/// Invariant: `items` ascend by their steps. Own items index entries of `bytes` whose payload is
+/// complete; the others are numbers of entries of `base`, a full record.
 #[derive(Debug)]
 pub(crate) struct Entries {
     pub(crate) leaf: bool,
-    /// Where the record lies, for the references in it.
-    place: Place,
+    /// Extent of the record; references in the record are relative to it.
+    extent: Extent,
     base: Option<Arc<Record>>,
     bytes: Box<[u8]>,
     items: Box<[Item]>,
@@ -68,27 +69,29 @@ pub(crate) struct Entries {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item {
-    /// Where its step begins in the bytes; or its number in the base.
+    /// Start of the step in `bytes`, or the number of the entry in the base.
     start: u32,
     step_len: u8,
-    /// Tells most steps from others without looking at them.
+    /// Hash of the step, which rules out most other steps without reading their bytes.
     mark: u8,
-    /// Its tag, and [`IS_BASE`].
+    /// Tag of the entry, and [`IS_BASE`].
     kind: u8,
     /// Bytes between the step and the inline value or the hash.
     head: u8,
 }
 
-/// Says of an item that it is one of the base.
+/// Flag of an item that is an entry of the base.
 const IS_BASE: u8 = 0x80;
 
 impl Item {
     fn new(start: u32, step: &[u8], tag: u8, head: usize) -> Self {
-        let (step_len, mark) = (step.len() as u8, mark(step));
+        debug_assert!(u8::try_from(step.len()).is_ok() && u8::try_from(head).is_ok());
+        let step_len = step.len() as u8;
+        let mark = mark(step);
         Self { start, step_len, mark, kind: tag, head: head as u8 }
     }
 
-    /// The item of an entry of the base.
+    /// Returns the item of entry `ordinal` of the base.
     fn of_base(self, ordinal: usize) -> Self {
         Self { start: ordinal as u32, kind: self.kind | IS_BASE, ..self }
     }
@@ -102,7 +105,7 @@ impl Item {
     }
 }
 
-/// From the ends of a step, which differ between most steps.
+/// Hash of the first and the last 8 bytes, which differ between most steps.
 fn mark(step: &[u8]) -> u8 {
     let word = |bytes: &[u8]| bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
     let near = &step[..step.len().min(8)];
@@ -111,17 +114,17 @@ fn mark(step: &[u8]) -> u8 {
     (mixed >> 56) as u8
 }
 
-/// Items are looked through by their marks up to this number.
+/// Largest number of items that are searched linearly, by their marks.
 const MARKED_MAX: usize = 512;
 
-/// What the hash of a node takes from an entry of a record.
+/// Part of an entry that goes into the hash of its node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Hashable<'a> {
     Inline(&'a [u8]),
     Hash(Hash),
 }
 
-/// What an entry of a record holds.
+/// Content of an entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stored<'a> {
     Inline(&'a [u8]),
@@ -133,25 +136,26 @@ pub(crate) enum Stored<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct Inner {
     pub(crate) depth: u8,
-    /// Entries below.
+    /// Entries below the inode.
     pub(crate) count: u64,
-    /// One bit for each bucket that is not empty.
+    /// Bit mask of the buckets that are not empty.
     pub(crate) mask: u32,
-    /// In ascending order of the buckets.
+    /// Links of the buckets, ascending.
     pub(crate) links: Box<[Link]>,
-    /// The full record, and which buckets differ from it: zero for a full record itself.
-    pub(crate) full: Place,
+    /// Full record, and the mask of the buckets that differ from it: zero in a full record.
+    pub(crate) full: Extent,
     pub(crate) changed: u32,
 }
 
 impl Inner {
-    /// Which of the links is that of a bucket.
+    /// Position in `links` of the link of a bucket.
     pub(crate) fn rank(&self, bucket: usize) -> Option<usize> {
+        debug_assert!(bucket < 32, "an inode has at most 32 buckets");
         let bit = 1u32 << bucket;
         (self.mask & bit != 0).then(|| (self.mask & (bit - 1)).count_ones() as usize)
     }
 
-    /// The link of a bucket.
+    /// Returns the link of a bucket, if the bucket is not empty.
     pub(crate) fn link(&self, bucket: usize) -> Option<&Link> {
         self.rank(bucket).map(|rank| &self.links[rank])
     }
@@ -162,9 +166,11 @@ impl Entries {
         self.items.len()
     }
 
-    /// Whose bytes an item's are, and the item there.
+    /// Returns the entries that have the bytes of an item, and the item there.
     fn source(&self, ordinal: usize) -> (&Self, Item) {
         let item = self.items[ordinal];
+
+        // Items of the base refer to bytes of the base, which stays in memory with the delta.
         match self.base.as_deref() {
             Some(Record { body: RecordBody::Entries(base), .. }) if item.is_base() => {
                 (base, base.items[item.start as usize])
@@ -187,11 +193,11 @@ impl Entries {
             let len = take_leb(&mut payload).expect(broken) as usize;
             return Stored::Inline(&payload[..len]);
         }
-        let link = Link::take(source.place.at, &mut payload).expect(broken);
+        let link = Link::take(source.extent.at, &mut payload).expect(broken);
         if item.tag() == TAG_VALUE { Stored::Value(link) } else { Stored::Dir(link) }
     }
 
-    /// What the hash of the node takes from an entry beside its step.
+    /// Returns the part of an entry that the hash of the node needs beside the step.
     pub(crate) fn hashable(&self, ordinal: usize) -> Hashable<'_> {
         let (source, item) = self.source(ordinal);
         let payload = &source.bytes[item.start as usize + usize::from(item.step_len)..];
@@ -208,7 +214,7 @@ impl Entries {
         self.items[ordinal].tag() != TAG_DIR
     }
 
-    /// The number that an entry has in the full record.
+    /// Number of the entry in the full record.
     pub(crate) fn ordinal_in_full(&self, ordinal: usize) -> Option<usize> {
         let item = self.items[ordinal];
         match &self.base {
@@ -217,22 +223,27 @@ impl Entries {
         }
     }
 
-    /// The full record that this is based on, or `own`, which has these entries.
+    /// Returns the full record that the entries are based on; `own`, which has these entries, if it
+    /// is full.
     pub(crate) fn full<'a>(&'a self, own: &'a Arc<Record>) -> &'a Arc<Record> {
         self.base.as_ref().unwrap_or(own)
     }
 
-    /// The ordinal of `step`.
+    /// Returns the number of the entry of `step`.
     pub(crate) fn find(&self, step: &[u8]) -> Option<usize> {
+        // A scan of the marks touches few cache lines; beyond the limit, binary search wins.
         if self.len() <= MARKED_MAX {
-            let (len, mark) = (step.len() as u8, mark(step));
+            let len = step.len() as u8;
+            let mark = mark(step);
             let mut numbered = self.items.iter().enumerate();
             return numbered.find_map(|(ordinal, item)| {
                 let may_be = item.mark == mark && item.step_len == len;
                 (may_be && self.step(ordinal) == step).then_some(ordinal)
             });
         }
-        let (mut low, mut high) = (0, self.len());
+
+        let mut low = 0;
+        let mut high = self.len();
         while low < high {
             let middle = low.midpoint(high);
             match self.step(middle).cmp(step) {
@@ -241,39 +252,40 @@ impl Entries {
                 Ordering::Greater => high = middle,
             }
         }
+
         None
     }
 }
 
-/// What a record is decoded to: a node, or what is still missing for one.
+/// Decoded record: a node, or a delta that still needs its base.
 #[derive(Debug)]
 pub(crate) enum Decoded {
     Record(Record),
-    /// What differs from the record at `full`, which must be read and [applied](Delta::apply).
+    /// Difference from the record at `full`, which the caller must read and [apply](Delta::apply).
     Delta(Delta),
 }
 
 #[derive(Debug)]
 pub(crate) struct Delta {
-    full: Place,
+    full: Extent,
     height: u16,
     changes: Changes,
 }
 
 #[derive(Debug)]
 enum Changes {
-    /// The links of the changed buckets.
+    /// Links of the changed buckets.
     Inner(Inner),
-    /// The entries that are new or changed, and the steps that are gone.
+    /// New and changed entries, and the removed steps.
     Entries(Entries, Vec<Box<[u8]>>),
 }
 
 impl Delta {
-    pub(crate) fn full(&self) -> Place {
+    pub(crate) fn full(&self) -> Extent {
         self.full
     }
 
-    /// The node, given the record that it is based on.
+    /// Returns the node, given the record that the delta is based on.
     pub(crate) fn apply(self, full: &Arc<Record>) -> Result<Record, Corrupt> {
         let body = match (self.changes, &full.body) {
             (Changes::Inner(inner), RecordBody::Inner(base)) if base.changed == 0 => {
@@ -290,9 +302,12 @@ impl Delta {
 
 fn apply_links(mut inner: Inner, base: &Inner) -> Result<Inner, Corrupt> {
     if base.depth != inner.depth {
-        let (expected, found) = (u64::from(inner.depth), u64::from(base.depth));
+        let expected = u64::from(inner.depth);
+        let found = u64::from(base.depth);
         return Err(Corrupt::rule("a delta is based on a record of its depth", expected, found));
     }
+
+    // Changed buckets come from the delta, the others from the base.
     let mut own = inner.links.iter();
     let mut links = Vec::with_capacity(inner.mask.count_ones() as usize);
     for bucket in (0..32).filter(|bucket| inner.mask >> bucket & 1 == 1) {
@@ -304,6 +319,7 @@ fn apply_links(mut inner: Inner, base: &Inner) -> Result<Inner, Corrupt> {
             0,
         ))?);
     }
+
     inner.links = links.into();
     Ok(inner)
 }
@@ -317,14 +333,19 @@ fn apply_entries(
     if base.leaf != own.leaf {
         return Err(Corrupt::rule("a delta is based on a record of its kind", 1, 0));
     }
+
+    // Both lists ascend by step, so one merge replaces, removes and keeps entries.
     let mut items = Vec::with_capacity(base.len() + own.len());
-    let (mut next, mut gone) = (0, gone.iter().peekable());
+    let mut next = 0;
+    let mut gone = gone.iter().peekable();
+
     for ordinal in 0..base.len() {
         let step = base.step(ordinal);
         while next < own.len() && own.step(next) < step {
             items.push(own.items[next]);
             next += 1;
         }
+
         if next < own.len() && own.step(next) == step {
             items.push(own.items[next]);
             next += 1;
@@ -334,7 +355,10 @@ fn apply_entries(
             items.push(base.items[ordinal].of_base(ordinal));
         }
     }
+
     items.extend_from_slice(&own.items[next..]);
+
+    // A removed step that the base lacks would make the delta ambiguous.
     if gone.next().is_some() {
         return Err(Corrupt::rule("a step that is gone is in the full record", 1, 0));
     }
@@ -342,7 +366,7 @@ fn apply_entries(
 }
 
 impl Record {
-    /// What it takes in memory, about.
+    /// Approximate size in memory, in bytes.
     pub(crate) fn weight(&self) -> usize {
         let body = match &self.body {
             RecordBody::Entries(entries) => entries.bytes.len() + size_of_val(&*entries.items),
@@ -351,8 +375,8 @@ impl Record {
         body + size_of::<Self>() + 64
     }
 
-    /// Decodes the body of a record that lies at `place`.
-    pub(crate) fn decode(place: Place, body: &[u8]) -> Result<Decoded, Corrupt> {
+    /// Decodes the body of a record at `extent`.
+    pub(crate) fn decode(extent: Extent, body: &[u8]) -> Result<Decoded, Corrupt> {
         let mut bytes = body;
         let kind = take_u8(&mut bytes)?;
         if !(FLAT..=ENTRIES_DELTA).contains(&kind) {
@@ -362,6 +386,8 @@ impl Record {
                 u64::from(kind),
             ));
         }
+
+        // A delta names the kind of its entries, since the base is not read yet.
         let leaf = match kind {
             ENTRIES_DELTA => match take_u8(&mut bytes)? {
                 FLAT => false,
@@ -370,6 +396,8 @@ impl Record {
             },
             _ => kind == LEAF,
         };
+
+        // Bounds recursion and lists of all that walk the tree.
         let height = take_leb(&mut bytes)?;
         let height = u16::try_from(height)
             .ok()
@@ -377,33 +405,36 @@ impl Record {
             .ok_or(Corrupt::rule("height", u64::from(HEIGHT_MAX), height))?;
         let decoded = match kind {
             FLAT | LEAF => {
-                let entries = decode_entries(place, leaf, &mut bytes)?;
+                let entries = decode_entries(extent, leaf, &mut bytes)?;
                 Decoded::Record(Self { height, body: RecordBody::Entries(entries) })
             }
             INNER => {
-                let inner = decode_inner(place, &mut bytes)?;
+                let inner = decode_inner(extent, &mut bytes)?;
                 Decoded::Record(Self { height, body: RecordBody::Inner(inner) })
             }
             INNER_DELTA => {
-                let inner = decode_delta(place, &mut bytes)?;
+                let inner = decode_delta(extent, &mut bytes)?;
                 let full = inner.full;
                 Decoded::Delta(Delta { full, height, changes: Changes::Inner(inner) })
             }
             _ => {
-                let full = Place::take(place.at, &mut bytes)?;
+                let full = Extent::take(extent.at, &mut bytes)?;
                 let gone = take_steps(&mut bytes)?;
-                let own = decode_entries(place, leaf, &mut bytes)?;
+                let own = decode_entries(extent, leaf, &mut bytes)?;
                 Decoded::Delta(Delta { full, height, changes: Changes::Entries(own, gone) })
             }
         };
+
+        // A record has one encoding: trailing bytes would be a second one.
         if !bytes.is_empty() {
             return Err(Corrupt::rule("nothing follows in a record", 0, bytes.len() as u64));
         }
+
         Ok(decoded)
     }
 }
 
-/// Steps that ascend.
+/// Reads steps, which must ascend.
 fn take_steps(bytes: &mut &[u8]) -> Result<Vec<Box<[u8]>>, Corrupt> {
     let count = take_leb(bytes)? as usize;
     let mut steps: Vec<Box<[u8]>> = Vec::with_capacity(count.min(bytes.len() / 2));
@@ -418,11 +449,14 @@ fn take_steps(bytes: &mut &[u8]) -> Result<Vec<Box<[u8]>>, Corrupt> {
     Ok(steps)
 }
 
-fn decode_entries(place: Place, leaf: bool, bytes: &mut &[u8]) -> Result<Entries, Corrupt> {
+fn decode_entries(extent: Extent, leaf: bool, bytes: &mut &[u8]) -> Result<Entries, Corrupt> {
     let count = take_leb(bytes)? as usize;
     let whole = *bytes;
+
+    // The count comes from the disk: the capacity is bounded by the bytes that are there.
     let mut items = Vec::with_capacity(count.min(whole.len() / 3));
     let mut last: Option<&[u8]> = None;
+
     for _ in 0..count {
         let tag = take_u8(bytes)?;
         let step_len = take_u8(bytes)?;
@@ -431,20 +465,24 @@ fn decode_entries(place: Place, leaf: bool, bytes: &mut &[u8]) -> Result<Entries
         if step.is_empty() || last.is_some_and(|last| last >= step) {
             return Err(Corrupt::rule("steps ascend", items.len() as u64, u64::from(step_len)));
         }
+
+        // Checks the payload here, so that later reads of the entry cannot fail.
         let payload = bytes.len();
         let content = match tag {
             TAG_INLINE => {
                 let len = take_leb(bytes)? as usize;
                 take_bytes(bytes, len)?.len()
             }
-            TAG_VALUE | TAG_DIR => Link::take(place.at, bytes).map(|_| HASH_BYTES)?,
+            TAG_VALUE | TAG_DIR => Link::take(extent.at, bytes).map(|_| HASH_BYTES)?,
             _ => return Err(Corrupt::rule("tag of an entry", 3, u64::from(tag))),
         };
         last = Some(step);
+
         items.push(Item::new(start as u32, step, tag, payload - bytes.len() - content));
     }
+
     let used = whole.len() - bytes.len();
-    Ok(Entries { leaf, place, base: None, bytes: whole[..used].into(), items: items.into() })
+    Ok(Entries { leaf, extent, base: None, bytes: whole[..used].into(), items: items.into() })
 }
 
 fn take_mask(bytes: &mut &[u8]) -> Result<u32, Corrupt> {
@@ -453,7 +491,7 @@ fn take_mask(bytes: &mut &[u8]) -> Result<u32, Corrupt> {
     Ok(u32::from_le_bytes(*mask))
 }
 
-/// No bucket is empty.
+/// Refuses empty buckets.
 fn check_count(count: u64, mask: u32) -> Result<(), Corrupt> {
     let buckets = u64::from(mask.count_ones());
     if buckets == 0 || count < buckets {
@@ -466,22 +504,24 @@ fn take_links(from: Address, count: u32, bytes: &mut &[u8]) -> Result<Box<[Link]
     (0..count).map(|_| Link::take(from, bytes)).collect()
 }
 
-fn decode_inner(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
+fn decode_inner(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let depth = take_u8(bytes)?;
     let count = take_leb(bytes)?;
     let mask = take_mask(bytes)?;
     check_count(count, mask)?;
-    let links = take_links(place.at, mask.count_ones(), bytes)?;
-    Ok(Inner { depth, count, mask, links, full: place, changed: 0 })
+    let links = take_links(extent.at, mask.count_ones(), bytes)?;
+    Ok(Inner { depth, count, mask, links, full: extent, changed: 0 })
 }
 
-fn decode_delta(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
+fn decode_delta(extent: Extent, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let depth = take_u8(bytes)?;
     let count = take_leb(bytes)?;
-    let full = Place::take(place.at, bytes)?;
+    let full = Extent::take(extent.at, bytes)?;
     let mask = take_mask(bytes)?;
     let changed = take_mask(bytes)?;
     check_count(count, mask)?;
+
+    // A delta without changes, or with changes in empty buckets, is never written.
     if changed & !mask != 0 || changed == 0 {
         return Err(Corrupt::rule(
             "changed buckets are there",
@@ -489,18 +529,19 @@ fn decode_delta(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
             u64::from(changed),
         ));
     }
-    let links = take_links(place.at, changed.count_ones(), bytes)?;
+
+    let links = take_links(extent.at, changed.count_ones(), bytes)?;
     Ok(Inner { depth, count, mask, links, full, changed })
 }
 
-/// Encodes the entries of a directory or of a leaf, one after the other, in full or as what differs from a full record.
+/// Encoder of the entries of a directory or a leaf, in full or as a delta.
 #[derive(Debug)]
 pub(crate) struct EntriesWriter {
     leaf: bool,
     at: Address,
-    /// The full record, if a delta is written, and how many of its entries were passed.
+    /// Full record of a delta, and the number of its entries that were passed.
     base: Option<(Arc<Record>, usize)>,
-    /// The steps of the full record that are gone, each with its length.
+    /// Count and bytes of the steps of the full record that are removed.
     gone: (u64, Vec<u8>),
     own: u64,
     bytes: Vec<u8>,
@@ -527,9 +568,10 @@ impl EntriesWriter {
         Self { leaf, at, base, gone: (0, Vec::new()), own: 0, bytes, items }
     }
 
-    /// The entry of this number in the full record comes next.
+    /// Keeps entry `ordinal` of the full record as the next entry.
     pub(crate) fn keep(&mut self, ordinal: usize) {
         let (base, passed) = self.base.take().expect("entries are kept in deltas only");
+        debug_assert!(passed <= ordinal, "entries are kept in ascending order");
         if let RecordBody::Entries(entries) = &base.body {
             self.pass(entries, passed, ordinal);
             let item = entries.items[ordinal];
@@ -538,16 +580,19 @@ impl EntriesWriter {
         self.base = Some((base, ordinal + 1));
     }
 
-    /// Entries of the full record that are not kept: they are changed, or gone.
+    /// Notes entries of the full record that are not kept: they are changed or removed.
     fn pass(&mut self, entries: &Entries, from: usize, to: usize) {
         for ordinal in from..to {
             let step = entries.step(ordinal);
-            // What came since the last one that was kept is of its own, and ascends.
+            // Own entries since the last kept entry ascend, so only these can be changes of a
+            // passed entry.
+
             let own = self.items.iter().rev().take_while(|item| !item.is_base());
             let mut steps = own.map(|item| {
                 let start = item.start as usize;
                 &self.bytes[start..start + usize::from(item.step_len)]
             });
+
             if !steps.any(|own| own == step) {
                 self.gone.0 += 1;
                 self.gone.1.push(step.len() as u8);
@@ -562,6 +607,7 @@ impl EntriesWriter {
             Stored::Value(_) => TAG_VALUE,
             Stored::Dir(_) => TAG_DIR,
         };
+        debug_assert!(!step.is_empty() && step.len() <= 255, "a step has 1 to 255 bytes");
         self.own += 1;
         self.bytes.extend_from_slice(&[tag, step.len() as u8]);
         let start = self.bytes.len() as u32;
@@ -579,10 +625,11 @@ impl EntriesWriter {
             }
         };
         let head = self.bytes.len() - payload - content;
+
         self.items.push(Item::new(start, step, tag, head));
     }
 
-    /// Ends the entries; [`body`](Self::body) and [`record`](Self::record) follow.
+    /// Ends the entries. [`body`](Self::body) and [`record`](Self::record) follow.
     pub(crate) fn end(&mut self) {
         if let Some((base, passed)) = self.base.take() {
             if let RecordBody::Entries(entries) = &base.body {
@@ -592,15 +639,16 @@ impl EntriesWriter {
         }
     }
 
-    /// The body of the record.
+    /// Writes the body of the record.
     pub(crate) fn body(&self, height: u16, out: &mut Vec<u8>) {
+        debug_assert!(self.base.as_ref().is_none_or(|base| base.1 == usize::MAX), "ended before");
         let kind = if self.leaf { LEAF } else { FLAT };
         match &self.base {
             Some((base, _)) => {
                 out.extend_from_slice(&[ENTRIES_DELTA, kind]);
                 put_leb(out, u64::from(height));
                 if let RecordBody::Entries(entries) = &base.body {
-                    entries.place.put(self.at, out);
+                    entries.extent.put(self.at, out);
                 }
                 put_leb(out, self.gone.0);
                 out.extend_from_slice(&self.gone.1);
@@ -610,15 +658,17 @@ impl EntriesWriter {
                 put_leb(out, u64::from(height));
             }
         }
+
         put_leb(out, self.own);
         out.extend_from_slice(&self.bytes);
     }
 
-    /// The record, which was put at `place`, and the buffers.
-    pub(crate) fn record(self, height: u16, place: Place) -> (Record, EntriesBuffers) {
+    /// Returns the record, which the sink put at `extent`, and the buffers.
+    pub(crate) fn record(self, height: u16, extent: Extent) -> (Record, EntriesBuffers) {
+        debug_assert!(self.base.as_ref().is_none_or(|base| base.1 == usize::MAX), "ended before");
         let entries = Entries {
             leaf: self.leaf,
-            place,
+            extent,
             base: self.base.map(|(base, _)| base),
             bytes: self.bytes.as_slice().into(),
             items: self.items.as_slice().into(),
@@ -628,7 +678,8 @@ impl EntriesWriter {
     }
 }
 
-/// The full record that the entries of a node are best written as a delta of: if so many of them are not that record's.
+/// Returns the full record if the entries of a node, `kept` of which are entries of it, are best
+/// written as a delta.
 pub(crate) fn delta_base(
     record: Option<&Arc<Record>>,
     kept: usize,
@@ -638,12 +689,16 @@ pub(crate) fn delta_base(
     let RecordBody::Entries(entries) = &record.body else { return None };
     let full = entries.full(record);
     let RecordBody::Entries(base) = &full.body else { return None };
+
+    // Entries of the node that are not kept, and entries of the base that are gone or changed.
     let changes = (count - kept) + (base.len() - kept);
     (base.len() > DELTA_ENTRIES_MIN && is_delta_worth(changes, base.len())).then_some(full)
 }
 
-/// The body of the record of an inode with buckets: a delta where that is less than half.
+/// Writes the body of an inode with buckets, as a delta if `changed` is not zero.
 pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<u8>) {
+    debug_assert_eq!(inner.links.len(), inner.mask.count_ones() as usize);
+    debug_assert!(inner.changed & !inner.mask == 0, "changed buckets are not empty");
     let delta = inner.changed != 0;
     out.push(if delta { INNER_DELTA } else { INNER });
     put_leb(out, u64::from(height));
@@ -656,6 +711,8 @@ pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<
     if delta {
         out.extend_from_slice(&inner.changed.to_le_bytes());
     }
+
+    // A delta stores the links of changed buckets only.
     let stored = if delta { inner.changed } else { inner.mask };
     for bucket in (0..32).filter(|bucket| stored >> bucket & 1 == 1) {
         if let Some(link) = inner.link(bucket) {
@@ -670,11 +727,11 @@ mod tests {
     use terrane_testkit::draw::Draw;
     use terrane_testkit::seeds::for_each_seed;
 
-    const PLACE: Place = Place { at: Address { chunk: 3, unit: 500 }, bytes: 0 };
+    const PLACE: Extent = Extent { at: Address { chunk: 3, unit: 500 }, bytes: 0 };
 
     fn link(unit: u32) -> Link {
-        let place = Place { at: Address { chunk: 3, unit }, bytes: 77 };
-        Link { place, hash: Hash([unit as u8; 32]) }
+        let extent = Extent { at: Address { chunk: 3, unit }, bytes: 77 };
+        Link { extent, hash: Hash([unit as u8; 32]) }
     }
 
     /// Records of each kind.
@@ -689,6 +746,7 @@ mod tests {
             out.body(2, &mut body);
             bodies.push(body);
         }
+
         let links: Vec<Link> = (0..4).map(|unit| link(300 + unit)).collect();
         let mut inner = Inner {
             depth: 1,
@@ -699,15 +757,17 @@ mod tests {
             changed: 0,
         };
         for changed in [0, 0b0010_1000] {
-            (inner.full, inner.changed) = (link(250).place, changed);
+            (inner.full, inner.changed) = (link(250).extent, changed);
             let mut body = Vec::new();
             inner_body(PLACE.at, 7, &inner, &mut body);
             bodies.push(body);
         }
+
         let mut delta = vec![ENTRIES_DELTA, FLAT, 2];
-        link(250).place.put(PLACE.at, &mut delta);
+        link(250).extent.put(PLACE.at, &mut delta);
         delta.extend_from_slice(&[1, 1, b'a', 1, TAG_INLINE, 1, b'd', 2, 7, 7]);
         bodies.push(delta);
+
         bodies
     }
 
@@ -721,6 +781,7 @@ mod tests {
             let longer = [body.as_slice(), &[0]].concat();
             assert!(Record::decode(PLACE, &longer).is_err());
         }
+
         let mut decoded = 0;
         for_each_seed("any_bytes_are_a_record_or_an_error", 2_000, |rng, _| {
             let mut body = bodies().swap_remove(rng.index(5));
@@ -752,12 +813,16 @@ mod tests {
             Decoded::Record(record) => Arc::new(record),
             Decoded::Delta(_) => panic!("a full record"),
         };
+
         let delta = |body: &[u8]| match decode(body) {
             Decoded::Record(_) => panic!("a delta"),
             Decoded::Delta(delta) => delta,
         };
+
         let bodies = bodies();
-        let (flat, leaf, inner) = (full(&bodies[0]), full(&bodies[1]), full(&bodies[2]));
+        let flat = full(&bodies[0]);
+        let leaf = full(&bodies[1]);
+        let inner = full(&bodies[2]);
         let applied = Arc::new(delta(&bodies[3]).apply(&inner).unwrap());
         let RecordBody::Inner(links) = &applied.body else { panic!("an inode") };
         assert_eq!(links.links.len(), 4);
@@ -768,6 +833,7 @@ mod tests {
         let RecordBody::Entries(entries) = &applied.body else { panic!("entries") };
         let steps: Vec<&[u8]> = (0..entries.len()).map(|ordinal| entries.step(ordinal)).collect();
         assert_eq!(steps, [b"bb".as_slice(), b"c", b"d"]);
+
         for other in [&applied, &inner, &leaf] {
             assert!(delta(&bodies[4]).apply(other).is_err());
         }

@@ -1,14 +1,20 @@
-//! Volumes: where collections of a store with an archive put what is no longer in use. They are the directories
-//! `archive/volume-` ‖ number in 8 hexadecimal digits of the store, which may be mounts, or lie
-//! [elsewhere](crate::pack::locations) without the `archive/`. A volume holds
-//! parts of chunks, in the format of [compacted chunks](crate::pack::chunk): `chunk-` ‖ number of the chunk ‖ `-` ‖ number of the part,
-//! in 8 hexadecimal digits each; and a marker, the file `volume`, which says whose it is.
+//! Volumes of an archive: directories that receive the records that a collection would otherwise
+//! remove.
 //!
-//! Invariants: a part is written under a name that ends in `.new`, synced, and renamed, so that one that is there is whole; it
-//! is never changed or removed. A record leaves its chunk only after a part that has it, and the name of that, are durable;
-//! so every record of a store with an archive is in its chunk, or in a part, or, after a crash between the two, in both. A
-//! record that a part has is not copied into another. The marker is durable before the control record knows the volume. A
-//! directory without it, as a mount point whose disk is away, or with that of another volume, gets no part.
+//! The volumes are `archive/volume-` ‖ number (8 hexadecimal digits) in the directory of the
+//! store, which may be mounts, or lie [elsewhere](crate::pack::locations) without the `archive/`. A
+//! volume holds parts of chunks in the format of [compacted chunks](crate::pack::chunk), named
+//! `chunk-` ‖ number of the chunk ‖ `-` ‖ number of the part, and a marker, the file `volume`, with
+//! the identity of its store.
+//!
+//! Invariants:
+//! - A part is written under a name that ends in `.new`, synced, and renamed. So each part is
+//!   complete; no part is ever changed or removed.
+//! - A record leaves its chunk only after a part with the record, and the name of that part, are
+//!   durable. So every record is in its chunk or in a part; after a crash between the two, in both.
+//! - A record in a part is never copied into another part.
+//! - The marker is durable before the control record counts the volume. A directory without marker
+//!   (the mount point of a disk that is away) or with another marker gets no part.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,11 +22,11 @@ use std::sync::Arc;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::pack::chunk::{Chunk, chunk_number};
 use crate::pack::marker::{Marker, Owner};
 
-/// Name of the directory of volumes.
+/// Directory of the volumes in a store.
 const ARCHIVE: &str = "archive";
 const VOLUME: &str = "volume-";
 /// Name of the marker of a volume.
@@ -29,39 +35,40 @@ const MARKER: &str = "volume";
 pub(crate) const VOLUME_MAGIC: [u8; 8] = *b"TRNMVOLM";
 /// Format version of markers.
 pub(crate) const VOLUME_VERSION: u32 = 1;
-/// What the name of a file ends with until it is whole.
+/// Suffix of the name of a file that is not yet complete.
 pub(crate) const NEW_SUFFIX: &str = ".new";
 
-/// The volume and the number of a part of some chunk.
-pub(crate) type Part = (u16, u32);
+/// Volume and number of a part of some chunk.
+pub(crate) type PartId = (u16, u32);
 
 /// The parts of each chunk.
 #[derive(Debug, Default)]
-pub(crate) struct Catalog(QuickMap<u32, Vec<Part>>);
+pub(crate) struct Catalog(FastMap<u32, Vec<PartId>>);
 
-/// The directory of the volumes of the store in `dir`, unless they lie [elsewhere](crate::pack::locations).
+/// Directory of the volumes of the store in `dir`, unless they lie
+/// [elsewhere](crate::pack::locations).
 pub(crate) fn archive_dir(dir: &Path) -> PathBuf {
     dir.join(ARCHIVE)
 }
 
-/// The directory of a volume; `archive` is that of all volumes, here and below.
+/// Directory of a volume. Here and below, `archive` is the directory of all volumes.
 pub(crate) fn volume_dir(archive: &Path, volume: u16) -> PathBuf {
     archive.join(format!("{VOLUME}{volume:08x}"))
 }
 
-/// The path of a part of a chunk.
-pub(crate) fn part_path(archive: &Path, chunk: u32, (volume, number): Part) -> PathBuf {
+/// Path of a part of a chunk.
+pub(crate) fn part_path(archive: &Path, chunk: u32, (volume, number): PartId) -> PathBuf {
     volume_dir(archive, volume).join(format!("chunk-{chunk:08x}-{number:08x}"))
 }
 
-/// A file's path until it is whole.
+/// Path of a file until the file is complete.
 pub(crate) fn new_path(path: &Path) -> PathBuf {
     let mut new = path.as_os_str().to_owned();
     new.push(NEW_SUFFIX);
     PathBuf::from(new)
 }
 
-/// The path of the marker of a volume.
+/// Path of the marker of a volume.
 pub(crate) fn marker_path(archive: &Path, volume: u16) -> PathBuf {
     volume_dir(archive, volume).join(MARKER)
 }
@@ -70,12 +77,14 @@ fn marker(volume: u16, store: u64) -> Marker {
     Marker { magic: VOLUME_MAGIC, version: VOLUME_VERSION, number: volume.into(), store }
 }
 
-/// Writes the marker of a volume under a name of its own, not synced yet: its file and where it is.
+/// Writes the marker of a volume to a staging file, which is not synced yet. Returns the file and
+/// its path.
 ///
 /// Cost: one write.
 ///
 /// # Errors
-/// As [`check_marker`] for a marker that is there already, of this volume or not, and is not one of it.
+/// Errors of [`check_marker`] for a marker that is there already, of this volume or not, and is not
+/// one of it.
 pub(crate) fn stage_marker(
     disk: &dyn Disk,
     archive: &Path,
@@ -90,13 +99,14 @@ pub(crate) fn stage_marker(
     Ok((marker(volume, store).write(disk, &staged)?, staged))
 }
 
-/// Refuses a volume that is not there.
+/// Refuses a volume that is missing or belongs to another store.
 ///
 /// Cost: one read.
 ///
 /// # Errors
-/// [`AbsentVolume`](Error::AbsentVolume) without a marker, [`ForeignVolume`](Error::ForeignVolume) with that of another volume or
-/// store, [`UnsupportedVersion`](Error::UnsupportedVersion), [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk).
+/// [`AbsentVolume`](Error::AbsentVolume) without a marker, [`ForeignVolume`](Error::ForeignVolume)
+/// with that of another volume or store, [`UnsupportedVersion`](Error::UnsupportedVersion),
+/// [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk).
 pub(crate) fn check_marker(disk: &dyn Disk, archive: &Path, volume: u16, store: u64) -> Result<()> {
     match marker(volume, store).owner_at(disk, &marker_path(archive, volume))? {
         Owner::Own => Ok(()),
@@ -105,33 +115,41 @@ pub(crate) fn check_marker(disk: &dyn Disk, archive: &Path, volume: u16, store: 
     }
 }
 
-/// Makes the markers again of so many volumes that have parts of this store and no whole marker; how many. A volume without
-/// any part may be on a disk that is away, and is left alone.
+/// Rewrites the markers of those of the first `count` volumes that have a part of this store and no
+/// complete marker. Returns their number.
+///
+/// A volume without any part may be on a disk that is away, and stays as it is.
 ///
 /// Cost: one listing for each volume without a whole marker, and one read for each of its parts.
 pub(crate) fn heal_markers(disk: &dyn Disk, archive: &Path, count: u16, store: u64) -> Result<u64> {
     let mut healed = 0;
     for volume in 0..count {
+        // A marker of another store or version is not damage, and must stay.
         match check_marker(disk, archive, volume, store) {
             Ok(()) | Err(Error::ForeignVolume { .. } | Error::UnsupportedVersion { .. }) => {
                 continue;
             }
             Err(_) => {}
         }
+
         if !has_part_of(disk, archive, volume, store) {
             continue;
         }
+
+        // Rename makes the marker appear complete or not at all.
         let path = marker_path(archive, volume);
         let staged = new_path(&path);
         marker(volume, store).write(disk, &staged)?.sync()?;
         disk.rename(&staged, &path)?;
         disk.sync_dir(&volume_dir(archive, volume))?;
+
         healed += 1;
     }
+
     Ok(healed)
 }
 
-/// Whether a volume has a part of this store.
+/// Returns whether a volume has a part of this store.
 fn has_part_of(disk: &dyn Disk, archive: &Path, volume: u16, store: u64) -> bool {
     let Ok(entries) = disk.list(&volume_dir(archive, volume)) else { return false };
     entries.iter().filter_map(|entry| part_numbers(&entry.name)).any(|(chunk, number)| {
@@ -150,7 +168,7 @@ fn part_numbers(name: &str) -> Option<(u32, u32)> {
     Some((chunk_number(chunk)?, hexadecimal(number)?))
 }
 
-/// The volumes that are there, ascending.
+/// Returns the present volumes, ascending.
 ///
 /// Cost: one listing, and one look at each.
 pub(crate) fn volumes(disk: &dyn Disk, archive: &Path) -> Result<Vec<u16>> {
@@ -158,6 +176,8 @@ pub(crate) fn volumes(disk: &dyn Disk, archive: &Path) -> Result<Vec<u16>> {
         return Ok(Vec::new());
     }
     let number = |name: &str| u16::try_from(hexadecimal(name.strip_prefix(VOLUME)?)?).ok();
+
+    // A link or a file of such a name is no volume.
     let mut volumes = Vec::new();
     for volume in disk.list(archive)?.iter().filter_map(|entry| number(&entry.name)) {
         if disk.kind(&volume_dir(archive, volume))? == Some(EntryKind::Directory) {
@@ -167,7 +187,8 @@ pub(crate) fn volumes(disk: &dyn Disk, archive: &Path) -> Result<Vec<u16>> {
     Ok(volumes)
 }
 
-/// The first of so many volumes that has no marker: its directory is gone, or its disk is not mounted.
+/// Returns the first of `count` volumes without a marker: its directory is gone, or its disk is not
+/// mounted.
 ///
 /// Cost: one call for each volume.
 pub(crate) fn missing(disk: &dyn Disk, archive: &Path, count: u16) -> Result<Option<u16>> {
@@ -179,7 +200,7 @@ pub(crate) fn missing(disk: &dyn Disk, archive: &Path, count: u16) -> Result<Opt
     Ok(None)
 }
 
-/// Whether a volume holds nothing.
+/// Returns whether a volume has no part.
 ///
 /// Cost: one listing.
 pub(crate) fn is_empty(disk: &dyn Disk, archive: &Path, volume: u16) -> Result<bool> {
@@ -188,7 +209,7 @@ pub(crate) fn is_empty(disk: &dyn Disk, archive: &Path, volume: u16) -> Result<b
 }
 
 impl Catalog {
-    /// What is there.
+    /// Lists the parts in all present volumes.
     ///
     /// Cost: one listing for each volume.
     pub(crate) fn list(disk: &dyn Disk, archive: &Path) -> Result<Self> {
@@ -203,30 +224,32 @@ impl Catalog {
         Ok(catalog)
     }
 
-    pub(crate) fn add(&mut self, chunk: u32, part: Part) {
+    pub(crate) fn add(&mut self, chunk: u32, part: PartId) {
         self.0.entry(chunk).or_default().push(part);
     }
 
-    /// The parts of a chunk, in the order in which they were made.
-    pub(crate) fn parts(&self, chunk: u32) -> &[Part] {
+    /// Returns the parts of a chunk, oldest first.
+    pub(crate) fn parts(&self, chunk: u32) -> &[PartId] {
         self.0.get(&chunk).map_or(&[], Vec::as_slice)
     }
 
-    /// All parts with their chunks, in no order.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, Part)> + '_ {
+    /// Returns all parts with their chunks, in no order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, PartId)> + '_ {
         self.0.iter().flat_map(|(chunk, parts)| parts.iter().map(|part| (*chunk, *part)))
     }
 
-    /// A part of a chunk that a volume does not have yet.
-    pub(crate) fn next_part(&self, chunk: u32, volume: u16) -> Part {
+    /// Returns the next free number of a part of a chunk in a volume.
+    pub(crate) fn next_part(&self, chunk: u32, volume: u16) -> PartId {
+        // Numbers are never reused, since parts are never removed.
         let of_volume = self.parts(chunk).iter().filter(|part| part.0 == volume);
         (volume, of_volume.map(|part| part.1 + 1).max().unwrap_or(0))
     }
 }
 
-/// Removes what a collection that was interrupted has left unfinished in the volumes.
+/// Removes the incomplete files of an interrupted collection from the volumes.
 pub(crate) fn remove_unfinished(disk: &dyn Disk, archive: &Path) -> Result<()> {
     for volume in volumes(disk, archive)? {
+        // Only names that a collection writes are removed: a user may keep files beside them.
         let volume = volume_dir(archive, volume);
         for entry in disk.list(&volume)? {
             let unfinished = entry.name.strip_suffix(NEW_SUFFIX);
@@ -260,7 +283,8 @@ mod tests {
 
     #[test]
     fn a_marker_is_that_of_one_volume_of_one_store_and_every_byte_counts() {
-        let (disk, dir) = (terrane_io::MemoryDisk::new(), Path::new("/s"));
+        let disk = terrane_io::MemoryDisk::new();
+        let dir = Path::new("/s");
         terrane_io::files::create_dirs(&*disk, &volume_dir(dir, 3)).unwrap();
         let check = |volume, store| check_marker(&*disk, dir, volume, store);
         assert!(
@@ -278,18 +302,21 @@ mod tests {
         disk.rename(&marker_path(dir, 3), &marker_path(dir, 2)).unwrap();
         assert!(matches!(check(2, 7), Err(Error::ForeignVolume { .. })), "that of volume 3");
         let good = marker(2, 7).encode();
+
         let put = |bytes: &[u8]| {
             let path = marker_path(dir, 2);
             let file = disk.open(&path, OpenMode::Truncate, Access::Buffered).unwrap();
             file.write_at(bytes, 0).unwrap();
             check(2, 7)
         };
+
         put(&good).unwrap();
         for bit in 0..MARKER_BYTES * 8 {
             let mut bytes = good;
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(matches!(put(&bytes), Err(Error::Corrupt { .. })), "bit {bit}");
         }
+
         for len in 0..MARKER_BYTES {
             assert!(matches!(put(&good[..len]), Err(Error::Corrupt { .. })), "{len} bytes");
         }
@@ -297,6 +324,7 @@ mod tests {
         newer[8] = 2;
         let crc = crc32c(&newer[..28]);
         newer[28..].copy_from_slice(&crc.to_le_bytes());
+
         assert!(matches!(put(&newer), Err(Error::UnsupportedVersion { found: 2, newest: 1, .. })));
     }
 

@@ -1,6 +1,8 @@
-//! Chunks: the files that the pack consists of. A chunk is a head of 64 bytes and a chain of [frames](crate::pack::frame), or, once a
-//! collection has compacted it, a head, the records that are kept, and a map of where each run of them has stood.
-//! Addresses are those of the chunk as it was written, always.
+//! Chunks: the files of the pack. A chunk is a head of 64 bytes and a chain of
+//! [frames](crate::pack::frame). A chunk that a collection compacted is a head, the kept records,
+//! and a map of the runs that they had.
+//!
+//! Invariant: addresses are offsets in the chunk as it was first written, also after compaction.
 
 #![doc = include_str!("../../../../docs/format/context-chunk.md")]
 
@@ -11,7 +13,7 @@ use terrane_io::checksum::crc32c;
 use terrane_io::files::create_afresh;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
-use crate::base::address::{Address, Place, UNIT_BYTES};
+use crate::base::address::{Address, Extent, UNIT_BYTES};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::pack::frame::{
@@ -25,31 +27,31 @@ pub(crate) const CHUNK_MAGIC: [u8; 8] = *b"TRNMPACK";
 pub(crate) const CHUNK_VERSION: u32 = 2;
 const NAME: &str = "chunk-";
 
-/// The first unit behind the head.
+/// First unit behind the head.
 pub(crate) const FIRST_UNIT: u32 = (CHUNK_HEAD_BYTES as u64 / UNIT_BYTES) as u32;
 
-/// What stands in the head of a chunk.
+/// Head of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkHead {
     pub(crate) number: u32,
     pub(crate) store: u64,
-    /// Where the chunk before ends.
+    /// End of the previous chunk, in units.
     pub(crate) before: u32,
     pub(crate) chain: u32,
-    /// Runs and offset of the map, if the chunk is compacted.
+    /// Number of runs and offset of the map, if the chunk is compacted.
     pub(crate) map: Option<(u32, u64)>,
 }
 
-/// Called with the place and the body of a record.
+/// Callback for the extent and the body of a record.
 pub(crate) type VisitRecord<'a> =
-    dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
+    dyn FnMut(Extent, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
 
-/// Records that lie together, in units.
+/// Adjacent records, in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// In the chunk as it was written.
+    /// Start in the chunk as it was first written.
     pub(crate) unit: u32,
-    /// In this file.
+    /// Start in this file.
     pub(crate) stored: u32,
     pub(crate) units: u32,
 }
@@ -71,6 +73,7 @@ impl ChunkHead {
         bytes[40..48].copy_from_slice(&map.to_le_bytes());
         let crc = crc32c(&bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
+
         bytes
     }
 
@@ -79,14 +82,20 @@ impl ChunkHead {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
+
+        // The magic comes first: a foreign file is named as such, not as damage.
         if bytes[..8] != CHUNK_MAGIC {
             return Err(Error::NotAContextStore { path: path.to_owned() });
         }
-        let (stored, computed) = (word(60), crc32c(&bytes[..60]));
+        let stored = word(60);
+        let computed = crc32c(&bytes[..60]);
+
         if stored != computed {
             let what = Corrupt::rule("checksum of a head", u64::from(computed), u64::from(stored));
             return Err(corrupt(what));
         }
+
+        // Only after the checksum: a damaged version must not look like a newer program's file.
         if word(8) != CHUNK_VERSION {
             return Err(Error::UnsupportedVersion {
                 path: path.to_owned(),
@@ -94,6 +103,7 @@ impl ChunkHead {
                 newest: CHUNK_VERSION,
             });
         }
+
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let map = match word(32) {
             1 => None,
@@ -104,28 +114,28 @@ impl ChunkHead {
     }
 }
 
-/// The path of a chunk.
+/// Path of a chunk.
 pub(crate) fn chunk_path(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("{NAME}{number:08x}"))
 }
 
-/// The number of the chunk whose file has this name.
+/// Number of the chunk whose file has this name.
 pub(crate) fn chunk_number(name: &str) -> Option<u32> {
     let digits = name.strip_prefix(NAME).filter(|digits| digits.len() == 8)?;
     u32::from_str_radix(digits, 16).ok()
 }
 
-/// An open chunk.
+/// Open file of a chunk, or of a part of a chunk in a volume.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) head: ChunkHead,
     pub(crate) file: Arc<dyn DiskFile>,
-    /// What is kept, if the chunk is compacted; ascending.
+    /// Kept runs, ascending, if the chunk is compacted.
     pub(crate) runs: Option<Box<[Run]>>,
 }
 
 impl Chunk {
-    /// Makes a chunk. Its name and head are durable after a sync of the directory and of the file.
+    /// Creates a chunk. Name and head are durable after a sync of the directory and of the file.
     pub(crate) fn create(disk: &dyn Disk, dir: &Path, head: ChunkHead) -> Result<Self> {
         let path = chunk_path(dir, head.number);
         let file = create_afresh(disk, &path, OpenMode::CreateNew, Access::Buffered)?;
@@ -133,11 +143,14 @@ impl Chunk {
         Ok(Self { head, file, runs: None })
     }
 
-    /// Opens the chunk of a number, or a part of it, for writing too if `mode` says so. `store` is the identity of the store
-    /// that it must belong to, where that is known.
+    /// Opens a chunk, or a part of a chunk, also for writing if `mode` says so.
+    ///
+    /// `store` is the identity of the store that the chunk must belong to, if the caller knows
+    /// it.
     ///
     /// # Errors
-    /// [`ForeignChunk`](Error::ForeignChunk), [`Corrupt`](Error::Corrupt), [`NotAContextStore`](Error::NotAContextStore),
+    /// [`ForeignChunk`](Error::ForeignChunk), [`Corrupt`](Error::Corrupt),
+    /// [`NotAContextStore`](Error::NotAContextStore),
     /// [`UnsupportedVersion`](Error::UnsupportedVersion), [`Disk`](Error::Disk).
     pub(crate) fn open(
         disk: &dyn Disk,
@@ -156,20 +169,24 @@ impl Chunk {
             other => other.into(),
         })?;
         let head = ChunkHead::decode(path, &bytes)?;
+
         // Before its number: a chunk of another store may have any.
         if store.is_some_and(|store| store != head.store) {
             return Err(Error::ForeignChunk { path: path.to_owned() });
         }
+
         if head.number != number {
             let what =
                 Corrupt::rule("number of a chunk", u64::from(number), u64::from(head.number));
             return Err(Error::Corrupt { path: path.to_owned(), address: None, what });
         }
+
+        // The map is checked once, so that lookups cannot fail.
         let runs = head.map.map(|map| read_map(&*file, map)).transpose()?;
         Ok(Self { head, file, runs })
     }
 
-    /// Has the page cache drop what is in it of the chunk, which is clean.
+    /// Drops the pages of the chunk, which must be clean, from the page cache.
     pub(crate) fn forget(&self) {
         self.file.forget(0, self.file.len().unwrap_or(0));
     }
@@ -178,9 +195,13 @@ impl Chunk {
         Error::Corrupt { path: self.file.path().to_owned(), address: Some(at), what }
     }
 
-    /// Where in the file a record begins, and how many bytes can be read from there on; none if it was collected.
+    /// Returns the offset of a record in the file, and the number of bytes that can be read from
+    /// there; `None` if the record was collected.
     pub(crate) fn locate(&self, at: Address) -> Option<(u64, u64)> {
+        debug_assert_eq!(at.chunk, self.head.number, "an address of this chunk");
         let Some(runs) = &self.runs else { return Some((at.offset(), u64::MAX)) };
+
+        // The last run that begins at or before the record.
         let number = runs.partition_point(|run| run.unit <= at.unit).checked_sub(1)?;
         let run = runs[number];
         let skipped = at.unit - run.unit;
@@ -190,49 +211,55 @@ impl Chunk {
         })
     }
 
-    /// Where in the file a record begins; none if it was collected.
-    pub(crate) fn offset_of(&self, place: Place) -> Result<Option<u64>> {
-        let Some((offset, room)) = self.locate(place.at) else { return Ok(None) };
-        if u64::from(place.bytes) > room.min(RECORD_BYTES_MAX) {
-            return Err(self.short(place));
+    /// Returns the offset of a record in the file; `None` if the record was collected.
+    pub(crate) fn offset_of(&self, extent: Extent) -> Result<Option<u64>> {
+        let Some((offset, room)) = self.locate(extent.at) else { return Ok(None) };
+
+        // The length comes from a reference on the disk, and sizes a buffer: bound it by the run.
+        if u64::from(extent.bytes) > room.min(RECORD_BYTES_MAX) {
+            return Err(self.short(extent));
         }
         Ok(Some(offset))
     }
 
-    fn short(&self, place: Place) -> Error {
-        self.corrupt(place.at, Corrupt::short("a record lies in its chunk"))
+    fn short(&self, extent: Extent) -> Error {
+        self.corrupt(extent.at, Corrupt::short("a record lies in its chunk"))
     }
 
-    /// The body of a record, whose bytes these are.
-    pub(crate) fn open_body<'a>(&self, place: Place, bytes: &'a [u8]) -> Result<&'a [u8]> {
+    /// Returns the body of the record whose bytes are `bytes`.
+    pub(crate) fn open_body<'a>(&self, extent: Extent, bytes: &'a [u8]) -> Result<&'a [u8]> {
         let (body, used) =
-            open_record(place.at, bytes).map_err(|what| self.corrupt(place.at, what))?;
+            open_record(extent.at, bytes).map_err(|what| self.corrupt(extent.at, what))?;
         if used != bytes.len() {
             let what = Corrupt::rule("length of a record", bytes.len() as u64, used as u64);
-            return Err(self.corrupt(place.at, what));
+            return Err(self.corrupt(extent.at, what));
         }
         Ok(body)
     }
 
-    /// The body of a record; none if it was collected.
+    /// Reads the body of a record; `None` if the record was collected.
     ///
     /// Cost: one read of the record's length.
-    pub(crate) fn read(&self, place: Place) -> Result<Option<Vec<u8>>> {
-        let Some(offset) = self.offset_of(place)? else { return Ok(None) };
-        let mut bytes = vec![0; place.bytes as usize];
+    pub(crate) fn read(&self, extent: Extent) -> Result<Option<Vec<u8>>> {
+        let Some(offset) = self.offset_of(extent)? else { return Ok(None) };
+        let mut bytes = vec![0; extent.bytes as usize];
         self.file.read_at(&mut bytes, offset).map_err(|error| match error {
-            terrane_io::Error::ShortRead { .. } => self.short(place),
+            terrane_io::Error::ShortRead { .. } => self.short(extent),
             other => other.into(),
         })?;
-        let len = self.open_body(place, &bytes)?.len();
+
+        // Moves the body to the front of the buffer, so that it takes no second allocation.
+        let len = self.open_body(extent, &bytes)?.len();
         let start = bytes.len() - CRC_BYTES - len;
         bytes.truncate(start + len);
         bytes.drain(..start);
         Ok(Some(bytes))
     }
 
-    /// The runs of records, of a chunk that ends at `end` or later: the payloads of all frames, or what is kept of them; and
-    /// where what follows is no frame, if that is before `end`.
+    /// Returns the runs of a chunk that ends at `end` or later: the payloads of its frames, or the
+    /// kept runs.
+    ///
+    /// Also returns the unit of the first damage, if that is before `end`.
     pub(crate) fn all_runs(&self, end: u32) -> Result<(Vec<Run>, Option<u32>)> {
         if let Some(runs) = &self.runs {
             return Ok((runs.to_vec(), None));
@@ -242,14 +269,17 @@ impl Chunk {
         Ok((runs, (reached < end).then_some(reached)))
     }
 
-    /// The frames of a chunk as it was written up to the first one whose head is damaged, each with where its payload lies;
-    /// none of a compacted one.
+    /// Returns the frames up to the first damaged head, each with the run of its payload; none for
+    /// a compacted chunk.
     ///
     /// Cost: one read for each.
     pub(crate) fn frames(&self) -> Result<Vec<(Run, FrameHead)>> {
         let len = if self.runs.is_some() { 0 } else { self.file.len()? };
-        let (mut offset, mut chain) = (CHUNK_HEAD_BYTES as u64, self.head.chain);
+        let mut offset = CHUNK_HEAD_BYTES as u64;
+        let mut chain = self.head.chain;
         let mut frames = Vec::new();
+
+        // A frame that chains to another one is of an older life of the file.
         while let Some((run, frame)) = self.frame_at(offset, len)?
             && frame.chain == chain
         {
@@ -260,7 +290,7 @@ impl Chunk {
         Ok(frames)
     }
 
-    /// The frame whose head lies at an offset of a chunk of `len` bytes.
+    /// Reads the head of the frame at an offset of a chunk of `len` bytes.
     fn frame_at(&self, offset: u64, len: u64) -> Result<Option<(Run, FrameHead)>> {
         let payload = offset + FRAME_HEAD_BYTES as u64;
         if payload > len {
@@ -271,14 +301,15 @@ impl Chunk {
         let at = Address { chunk: self.head.number, unit: (offset / UNIT_BYTES) as u32 };
         let frame = any_head(at, &head).filter(|frame| payload + frame.bytes as u64 <= len);
         let unit = (payload / UNIT_BYTES) as u32;
+
         Ok(frame.map(|frame| {
             let units = (frame.bytes as u64 / UNIT_BYTES) as u32;
             (Run { unit, stored: unit, units }, frame)
         }))
     }
 
-    /// The payloads of all frames whose heads are whole, also behind damage and what cannot be read; or what is kept of them in
-    /// a compacted chunk.
+    /// Returns the payloads of all frames with intact heads, also behind damage and unreadable
+    /// sectors; or the runs of a compacted chunk.
     ///
     /// Cost: one read for each frame; behind damage all bytes up to the next one.
     pub(crate) fn whole_runs(&self) -> Result<Vec<Run>> {
@@ -288,19 +319,23 @@ impl Chunk {
         let len = self.file.len()?;
         let mut offset = CHUNK_HEAD_BYTES as u64;
         let mut runs = Vec::new();
+
         while offset < len {
             if let Ok(Some((run, _))) = self.frame_at(offset, len) {
                 offset = u64::from(run.unit + run.units) * UNIT_BYTES;
                 runs.push(run);
                 continue;
             }
+
+            // Damage: search the next frame, since the length of this one cannot be trusted.
             let Some(next) = self.next_magic(offset + UNIT_BYTES, len) else { break };
             offset = next;
         }
+
         Ok(runs)
     }
 
-    /// Where the next bytes stand that a frame may begin with.
+    /// Returns the next offset at which a frame may begin.
     fn next_magic(&self, mut offset: u64, len: u64) -> Option<u64> {
         let mut window = vec![0; SEARCH_BYTES];
         while offset < len {
@@ -316,18 +351,23 @@ impl Chunk {
         None
     }
 
-    /// Calls `visit` with each record of a run: its place, and its body if the record is whole. What follows a record whose
-    /// length cannot be told, or that cannot be read, is left out, after a call with no body.
+    /// Calls `visit` with the extent of each record of a run, and its body if the record is intact.
+    ///
+    /// If the length of a record is unreadable, the rest of the run is left out after a call
+    /// with an error.
     ///
     /// Cost: reads the run, 1 MiB at a time.
     pub(crate) fn each_record(&self, run: Run, visit: &mut VisitRecord<'_>) -> Result<()> {
         let total = run.units as usize * UNIT_BYTES as usize;
-        let (mut done, mut window, mut used) = (0, Vec::new(), 0);
+        let mut done = 0;
+        let mut window = Vec::new();
+        let mut used = 0;
         while done < total {
             let unit = run.unit + (done as u64 / UNIT_BYTES) as u32;
             let at = Address { chunk: self.head.number, unit };
             let mut size = window_record(&window[used..]);
             let mut rule = "a record lies in its frame";
+
             if size.is_none() {
                 let wanted = self.first_record(run, done, total).unwrap_or(0).max(WINDOW_BYTES);
                 window = vec![0; wanted.min(total - done)];
@@ -340,19 +380,25 @@ impl Chunk {
                 }
                 size = window_record(&window);
             }
+
+            // Without a length, the next record cannot be found.
             let Some(size) = size else {
-                return visit(Place { at, bytes: 0 }, Err(Corrupt::short(rule)));
+                return visit(Extent { at, bytes: 0 }, Err(Corrupt::short(rule)));
             };
             let body = open_record(at, &window[used..used + size]).map(|(body, _)| body);
-            visit(Place { at, bytes: size as u32 }, body)?;
+            visit(Extent { at, bytes: size as u32 }, body)?;
+
+            // Records are padded to whole units.
             let step = size.next_multiple_of(UNIT_BYTES as usize);
             used = (used + step).min(window.len());
+
             done += step;
         }
+
         Ok(())
     }
 
-    /// Reads what can be read before the first page that cannot; how many bytes that are.
+    /// Reads up to the first unreadable page; returns the number of bytes.
     fn readable(&self, window: &mut [u8], offset: u64) -> usize {
         let mut done = 0;
         for piece in window.chunks_mut(SEARCH_BYTES) {
@@ -364,7 +410,7 @@ impl Chunk {
         done
     }
 
-    /// How many bytes the record at an offset of a run takes, as its length says.
+    /// Returns the size of the record at an offset of a run, as the length of the record says.
     fn first_record(&self, run: Run, done: usize, total: usize) -> Result<usize> {
         let mut head = [0; 10];
         let some = head.len().min(total - done);
@@ -373,15 +419,18 @@ impl Chunk {
     }
 }
 
-/// Records are read so many bytes at a time when a whole chunk is.
+/// Bytes that one read takes when a whole chunk is read.
 const WINDOW_BYTES: usize = 1 << 20;
-/// Bytes that are searched at once for the next frame: a page, so that no more is skipped where a sector cannot be read.
+/// Bytes that one search step reads: a page, so that an unreadable sector hides no more than its
+/// page.
 const SEARCH_BYTES: usize = 4 << 10;
 const CRC_BYTES: usize = 4;
-/// A copy is synced whenever so many bytes of it are not: the sync of a commit may have to wait for what others have written.
+/// Unsynced bytes of a copy, at most: the fsync of a commit may have to wait for bytes that others
+/// wrote.
 const UNSYNCED_BYTES_MAX: usize = 2 << 20;
 
-/// The size of the record at the beginning of a window that holds all of it.
+/// Returns the size of the record at the beginning of a window, if the window has all of the
+/// record.
 fn window_record(window: &[u8]) -> Option<usize> {
     record_size(window).filter(|size| *size <= window.len())
 }
@@ -395,6 +444,7 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
     }
     let mut bytes = vec![0; bytes_expected];
     file.read_at(&mut bytes, offset)?;
+
     let (content, stored) = bytes.split_at(bytes_expected - CRC_BYTES);
     if *stored != crc32c(content).to_le_bytes() {
         return Err(corrupt(Corrupt::rule("checksum of a map", 0, 1)));
@@ -402,8 +452,12 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
     let word = |run: &[u8], at: usize| {
         u32::from_le_bytes([run[at], run[at + 1], run[at + 2], run[at + 3]])
     };
+
+    // Runs ascend, and are stored without gaps, so each address maps to one offset.
     let mut runs = Vec::with_capacity(count as usize);
-    let (mut unit, mut stored) = (FIRST_UNIT, FIRST_UNIT);
+    let mut unit = FIRST_UNIT;
+    let mut stored = FIRST_UNIT;
+
     for bytes in content.chunks_exact(RUN_BYTES) {
         let run = Run { unit: word(bytes, 0), stored: word(bytes, 4), units: word(bytes, 8) };
         let ends = run.unit.checked_add(run.units).zip(run.stored.checked_add(run.units));
@@ -414,18 +468,65 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
         (unit, stored) = ends;
         runs.push(run);
     }
+
     if u64::from(stored) * UNIT_BYTES != offset {
         let what = Corrupt::rule("offset of a map", u64::from(stored) * UNIT_BYTES, offset);
         return Err(corrupt(what));
     }
+
     Ok(runs.into())
 }
 
-/// Writes a chunk that has only some runs of `source`, under a name of its own, synced. The runs are those of
-/// `source`, in ascending order.
+/// Writer of the records of a copy: writes 1 MiB at a time, and syncs every 2 MiB.
+struct CopyWriter<'a> {
+    file: &'a dyn DiskFile,
+    /// Bytes to be written, and their offset.
+    ready: Vec<u8>,
+    at: u64,
+    unsynced: usize,
+    pace: &'a mut dyn FnMut(u64) -> Result<()>,
+}
+
+impl<'a> CopyWriter<'a> {
+    fn new(file: &'a dyn DiskFile, at: u64, pace: &'a mut dyn FnMut(u64) -> Result<()>) -> Self {
+        Self { file, ready: Vec::new(), at, unsynced: 0, pace }
+    }
+
+    /// Takes bytes up to the end of the window; returns their number.
+    fn put(&mut self, bytes: &[u8]) -> Result<usize> {
+        let some = bytes.len().min(WINDOW_BYTES - self.ready.len());
+        self.ready.extend_from_slice(&bytes[..some]);
+        if self.ready.len() == WINDOW_BYTES {
+            self.write()?;
+        }
+        Ok(some)
+    }
+
+    /// Writes the bytes that are ready.
+    fn write(&mut self) -> Result<()> {
+        debug_assert!(self.ready.len() <= WINDOW_BYTES, "a window is written when it is full");
+        if self.ready.is_empty() {
+            return Ok(());
+        }
+        self.file.write_at(&self.ready, self.at)?;
+        self.at += self.ready.len() as u64;
+        self.unsynced += self.ready.len();
+
+        // The sync of a commit may have to wait for these bytes: keep them few.
+        if self.unsynced >= UNSYNCED_BYTES_MAX {
+            self.file.sync()?;
+            self.unsynced = 0;
+        }
+        (self.pace)(self.ready.len() as u64)?;
+        self.ready.clear();
+        Ok(())
+    }
+}
+
+/// Writes a copy of a chunk with only `runs`, ascending runs of `source`, to a new synced file.
 ///
-/// Cost: reads and writes the runs, 1 MiB at a time, with what is between them if it is little; `pace` is called with the bytes
-/// of each write. A sync for every 2 MiB.
+/// Cost: reads and writes the runs, 1 MiB at a time, with what is between them if it is little;
+/// `pace` is called with the bytes of each write. A sync for every 2 MiB.
 pub(crate) fn write_compacted(
     disk: &dyn Disk,
     path: &Path,
@@ -433,26 +534,16 @@ pub(crate) fn write_compacted(
     runs: &[Run],
     pace: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
+    debug_assert!(runs.windows(2).all(|pair| pair[0].unit + pair[0].units <= pair[1].unit));
     let file = create_afresh(disk, path, OpenMode::CreateNew, Access::Buffered)?;
     let mut next = FIRST_UNIT;
     let mut map = Vec::with_capacity(runs.len() * RUN_BYTES + CRC_BYTES);
     let end = runs.last().map_or(0, |run| u64::from(run.stored + run.units) * UNIT_BYTES);
-    // What was read of the source, from an offset on, and what is to be written.
-    let (mut read, mut read_at) = (Vec::new(), 0);
-    let (mut ready, mut ready_at) = (Vec::new(), u64::from(next) * UNIT_BYTES);
-    let mut unsynced = 0;
-    let mut write = |ready: &mut Vec<u8>| -> Result<()> {
-        file.write_at(ready, ready_at)?;
-        ready_at += ready.len() as u64;
-        unsynced += ready.len();
-        if unsynced >= UNSYNCED_BYTES_MAX {
-            file.sync()?;
-            unsynced = 0;
-        }
-        pace(ready.len() as u64)?;
-        ready.clear();
-        Ok(())
-    };
+
+    // Small runs share reads and writes of 1 MiB, with the garbage between them.
+    let mut read = Vec::new();
+    let mut read_at = 0;
+    let mut copy = CopyWriter::new(&*file, u64::from(next) * UNIT_BYTES, pace);
     for run in runs {
         for word in [run.unit, next, run.units] {
             map.extend_from_slice(&word.to_le_bytes());
@@ -460,6 +551,7 @@ pub(crate) fn write_compacted(
         next += run.units;
         let mut from = u64::from(run.stored) * UNIT_BYTES;
         let mut left = run.units as usize * UNIT_BYTES as usize;
+
         while left > 0 {
             if from >= read_at + read.len() as u64 {
                 read.resize((end - from).min(WINDOW_BYTES as u64) as usize, 0);
@@ -467,24 +559,22 @@ pub(crate) fn write_compacted(
                 read_at = from;
             }
             let there = &read[(from - read_at) as usize..];
-            let some = there.len().min(left).min(WINDOW_BYTES - ready.len());
-            ready.extend_from_slice(&there[..some]);
+            let some = copy.put(&there[..there.len().min(left)])?;
             from += some as u64;
             left -= some;
-            if ready.len() == WINDOW_BYTES {
-                write(&mut ready)?;
-            }
         }
     }
-    if !ready.is_empty() {
-        write(&mut ready)?;
-    }
+    copy.write()?;
+
+    // The map and the head come last: a copy without them is no chunk.
+    debug_assert_eq!(map.len(), runs.len() * RUN_BYTES);
     let crc = crc32c(&map);
     map.extend_from_slice(&crc.to_le_bytes());
     let map_at = u64::from(next) * UNIT_BYTES;
     file.write_at(&map, map_at)?;
     let head = ChunkHead { map: Some((runs.len() as u32, map_at)), ..source.head };
     file.write_at(&head.encode(), 0)?;
+
     Ok(file.sync()?)
 }
 
@@ -536,6 +626,7 @@ mod tests {
         ] {
             assert!(put(&*disk, &head(2, map_at), &runs).is_err(), "{runs:?}");
         }
+
         assert!(put(&*disk, &head(u32::MAX, 64), &[]).is_err(), "longer than the file");
         assert!(put(&*disk, &head(1, u64::MAX), &[]).is_err());
         for_each_seed("any_map_is_sound_or_an_error", 500, |rng, _| {
@@ -561,7 +652,8 @@ mod tests {
         }
     }
 
-    /// Any runs, with gaps of any size: the copy has their bytes, back to back, and small runs share reads and writes.
+    /// Any runs, with gaps of any size: the copy has their bytes, back to back, and small runs
+    /// share reads and writes.
     #[test]
     fn a_compacted_copy_has_the_runs_and_takes_few_calls() {
         let mut largest = 0;
@@ -569,7 +661,9 @@ mod tests {
             let disk = terrane_io::SimDisk::new(seed);
             let shared: &dyn Disk = &*disk;
             let chunk = Chunk::create(shared, Path::new(""), head_of(0)).unwrap();
-            let (mut runs, mut unit, mut content) = (Vec::new(), FIRST_UNIT, Vec::new());
+            let mut runs = Vec::new();
+            let mut unit = FIRST_UNIT;
+            let mut content = Vec::new();
             for _ in 0..=rng.below(500) {
                 let scale = if rng.chance(1, 100) { 200_000 } else { 30 };
                 unit += rng.below(scale) as u32;
@@ -580,7 +674,8 @@ mod tests {
                 content.extend_from_slice(&bytes);
                 unit += units;
             }
-            let (calls, mut paced) = (disk.calls(), 0);
+            let calls = disk.calls();
+            let mut paced = 0;
             chunk.file.sync().unwrap();
             let before = disk.pending();
             let mut pace = |bytes: u64| {
@@ -593,7 +688,8 @@ mod tests {
             let windows = (u64::from(unit) * UNIT_BYTES).div_ceil(WINDOW_BYTES as u64);
             assert!(disk.calls() - calls < 20 + 3 * windows, "{}", disk.calls() - calls);
             assert_eq!(paced, content.len() as u64);
-            let (mode, access) = (OpenMode::Read, Access::Buffered);
+            let mode = OpenMode::Read;
+            let access = Access::Buffered;
             let copy = Chunk::open(shared, Path::new("copy"), (0, None), mode, access).unwrap();
             let kept = copy.runs.as_deref().unwrap();
             assert!(

@@ -1,9 +1,9 @@
-//! Commits and branches: their [records](crate::object::record) in the pack.
+//! Commits, branches and tables of commits: their [records](crate::object::record) in the pack.
 
 use std::collections::BTreeMap;
 
 use crate::base::address::{
-    Address, Link, Place, put_leb, take_bytes, take_hash, take_leb, take_u8,
+    Address, Extent, Link, put_leb, take_bytes, take_hash, take_leb, take_u8,
 };
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::Hash;
@@ -13,28 +13,28 @@ pub(crate) const COMMIT: u8 = 0x10;
 pub(crate) const BRANCH: u8 = 0x11;
 pub(crate) const BRANCHES: u8 = 0x12;
 pub(crate) const COMMITS: u8 = 0x13;
-/// A copy of the control record.
+/// Kind of a record with a copy of the control record.
 pub(crate) const STATE: u8 = 0x14;
 
-/// A commit.
+/// Commit: a root with its parents, date, author and message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
-    /// Its hash.
+    /// Hash of the commit.
     pub hash: Hash,
     /// Hash of the root directory.
     pub root: Hash,
-    /// Hashes of its parents, which may have been collected.
+    /// Hashes of the parents, which may have been collected.
     pub parents: Vec<Hash>,
     /// Seconds since 1970.
     pub date: i64,
-    /// Who made it.
+    /// Author.
     pub author: Vec<u8>,
     /// Free text.
     pub message: Vec<u8>,
 }
 
 impl Commit {
-    /// What its hash is of.
+    /// Returns the preimage of the hash.
     pub fn info(&self) -> CommitInfo<'_> {
         CommitInfo {
             root: &self.root,
@@ -46,17 +46,17 @@ impl Commit {
     }
 }
 
-/// A commit as it is stored.
+/// Stored commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommitRecord {
     pub(crate) commit: Commit,
-    /// `None` for the empty directory.
+    /// Root directory; `None` if it is empty.
     pub(crate) root: Option<Link>,
-    /// The commit that was made before it.
-    pub(crate) before: Option<Place>,
+    /// The previous commit of the store, in order of time.
+    pub(crate) before: Option<Extent>,
 }
 
-/// A length and bytes.
+/// Writes a length and bytes.
 pub(crate) fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     put_leb(out, text.len() as u64);
     out.extend_from_slice(text);
@@ -105,6 +105,7 @@ impl CommitRecord {
         put_text(out, &self.commit.author);
         put_text(out, &self.commit.message);
         out.push(u8::from(self.before.is_some()));
+
         if let Some(before) = &self.before {
             before.put(at, out);
         }
@@ -116,6 +117,8 @@ impl CommitRecord {
         let hash = take_hash(&mut bytes)?;
         let root = take_flag(&mut bytes)?.then(|| Link::take(at, &mut bytes)).transpose()?;
         let count = take_leb(&mut bytes)? as usize;
+
+        // The count comes from the disk: the capacity is bounded by the bytes that are there.
         let mut parents = Vec::with_capacity(count.min(bytes.len() / 32));
         for _ in 0..count {
             parents.push(take_hash(&mut bytes)?);
@@ -130,16 +133,18 @@ impl CommitRecord {
             author: take_text(&mut bytes)?,
             message: take_text(&mut bytes)?,
         };
-        let before = take_flag(&mut bytes)?.then(|| Place::take(at, &mut bytes)).transpose()?;
+
+        let before = take_flag(&mut bytes)?.then(|| Extent::take(at, &mut bytes)).transpose()?;
         expect_end(bytes)?;
+
         Ok(Self { commit, root, before })
     }
 }
 
-/// The heads of all branches.
+/// Heads of all branches.
 pub(crate) type Branches = BTreeMap<Vec<u8>, Hash>;
 
-/// A change of one branch: its new head, or none if it is removed.
+/// Change of one branch: its new head, or `None` to remove the branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BranchRecord {
     pub(crate) name: Vec<u8>,
@@ -173,12 +178,13 @@ pub(crate) fn put_branches(branches: &Branches, out: &mut Vec<u8>) {
     }
 }
 
-/// Commits with their places, in the order in which they were made: how a reader finds one by its hash.
+/// Table of commits with their extents, in order of time, in which a reader finds a commit by its
+/// hash.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct CommitTable {
-    /// The table of those made before.
-    pub(crate) before: Option<Place>,
-    pub(crate) commits: Vec<(Hash, Place)>,
+    /// The previous table.
+    pub(crate) before: Option<Extent>,
+    pub(crate) commits: Vec<(Hash, Extent)>,
 }
 
 impl CommitTable {
@@ -189,29 +195,34 @@ impl CommitTable {
             before.put(at, out);
         }
         put_leb(out, self.commits.len() as u64);
-        for (hash, place) in &self.commits {
+        for (hash, extent) in &self.commits {
             out.extend_from_slice(&hash.0);
-            place.put(at, out);
+            extent.put(at, out);
         }
     }
 
     pub(crate) fn decode(at: Address, body: &[u8]) -> Result<Self, Corrupt> {
         let mut bytes = body;
         expect_kind(&mut bytes, COMMITS)?;
-        let before = take_flag(&mut bytes)?.then(|| Place::take(at, &mut bytes)).transpose()?;
+        let before = take_flag(&mut bytes)?.then(|| Extent::take(at, &mut bytes)).transpose()?;
         let count = take_leb(&mut bytes)? as usize;
+
+        // The count comes from the disk: the capacity is bounded by the bytes that are there.
         let mut commits = Vec::with_capacity(count.min(bytes.len() / 32));
         for _ in 0..count {
-            commits.push((take_hash(&mut bytes)?, Place::take(at, &mut bytes)?));
+            commits.push((take_hash(&mut bytes)?, Extent::take(at, &mut bytes)?));
         }
         expect_end(bytes)?;
         Ok(Self { before, commits })
     }
 }
 
-/// Brings branches to what a record says: a change of one, or all of them. A table of commits says nothing about them.
+/// Applies a record to branches: a change of one branch, or the list of all. A table of commits
+/// changes no branch.
 pub(crate) fn apply_branches(body: &[u8], branches: &mut Branches) -> Result<(), Corrupt> {
     let mut bytes = body;
+
+    // Only a whole table replaces the branches: a damaged one must not remove any.
     match take_u8(&mut bytes)? {
         BRANCH => {
             let name = take_text(&mut bytes)?;
@@ -233,6 +244,7 @@ pub(crate) fn apply_branches(body: &[u8], branches: &mut Branches) -> Result<(),
             return Err(Corrupt::rule("kind of a record", u64::from(BRANCH), u64::from(other)));
         }
     }
+
     Ok(())
 }
 
@@ -247,7 +259,7 @@ mod tests {
 
     #[test]
     fn any_bytes_are_a_commit_or_a_table_or_an_error() {
-        let place = Place { at: Address { chunk: 1, unit: 8 }, bytes: 40 };
+        let extent = Extent { at: Address { chunk: 1, unit: 8 }, bytes: 40 };
         let commit = Commit {
             hash: Hash([1; 32]),
             root: Hash([2; 32]),
@@ -256,9 +268,9 @@ mod tests {
             author: b"Tezos".to_vec(),
             message: b"x".to_vec(),
         };
-        let root = Some(Link { place, hash: commit.root });
-        let record = CommitRecord { commit, root, before: Some(place) };
-        let table = CommitTable { before: Some(place), commits: vec![(Hash([9; 32]), place)] };
+        let root = Some(Link { extent, hash: commit.root });
+        let record = CommitRecord { commit, root, before: Some(extent) };
+        let table = CommitTable { before: Some(extent), commits: vec![(Hash([9; 32]), extent)] };
         let branches = Branches::from([(b"main".to_vec(), Hash([5; 32]))]);
         let branch = BranchRecord { name: b"main".to_vec(), head: Some(Hash([6; 32])) };
         let mut bodies = vec![Vec::new(); 4];
@@ -277,12 +289,14 @@ mod tests {
                 body.first() != Some(&COMMITS) && apply_branches(body, &mut branches).is_ok(),
             )
         };
+
         for body in &bodies {
             assert_ne!(decode(body), (false, false, false));
             for len in 0..body.len() {
                 assert_eq!(decode(&body[..len]), (false, false, false), "{len} bytes");
             }
         }
+
         for_each_seed("any_bytes_are_a_commit_or_a_table_or_an_error", 2_000, |rng, _| {
             let mut body = bodies[rng.index(4)].clone();
             for _ in 0..=rng.below(3) {

@@ -1,9 +1,11 @@
-//! The control record: the rules of a store, and where recovery begins. Two pages of 4 KiB in the file `control` are
-//! written in turns; the newer one that is whole counts. Behind them stands the durable mark, which the writer moves after
-//! each sync of the pack.
+//! Control record: the rules of a store, and the address at which recovery begins.
 //!
-//! Invariant: what a record refers to, and what lies before the mark, was synced before it is written. So the tail of the
-//! newest whole record and the mark are lower bounds of what was durable: a pack that ends before either is damaged.
+//! The file `control` has two pages of 4 KiB that are written in turns; the newer intact page
+//! counts. The durable mark follows, which the writer moves after each sync of the pack.
+//!
+//! Invariant: all that a control record refers to, and all bytes before the mark, were synced
+//! before the record or the mark is written. So the tail of the newest intact record and the mark
+//! are lower bounds of the durable end: a pack that ends before either is damaged.
 
 #![doc = include_str!("../../../../docs/format/context-control.md")]
 
@@ -12,7 +14,7 @@ use std::path::Path;
 use terrane_io::checksum::crc32c;
 use terrane_io::{Access, Disk, OpenMode};
 
-use crate::base::address::{Address, Place};
+use crate::base::address::{Address, Extent};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hashing::{Rules, Scheme};
@@ -28,57 +30,71 @@ pub(crate) const CONTROL_VERSION: u32 = 2;
 pub(crate) const CONTROL_FILE_BYTES: usize = 3 * CONTROL_PAGE_BYTES;
 /// First bytes of the durable mark.
 pub(crate) const MARK_MAGIC: [u8; 8] = *b"TRNMMARK";
-/// Where the mark stands in the file: in a sector of its own, so that a torn write leaves the old mark or the new one.
+/// Offset of the mark in the file: a sector of its own, so that a torn write leaves the old mark or
+/// the new one.
 pub(crate) const MARK_AT: u64 = 2 * CONTROL_PAGE_BYTES as u64;
 pub(crate) const MARK_BYTES: usize = 32;
-/// Bytes that say something.
+/// Bytes of a page that are not padding.
 const CONTROL_BYTES: usize = 124;
-/// Length of the record that has a copy of it: a length, the kind of the record, the copy and a checksum.
+/// Length of the record with a copy of the control record: length, kind, copy and checksum.
 pub(crate) const STATE_BYTES: u32 = 1 + 1 + CONTROL_BYTES as u32 + 4;
 const CRC_AT: usize = CONTROL_PAGE_BYTES - 4;
 
-/// Which objects are found by their hashes.
+/// Set of objects that the index finds by their hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Indexing {
     /// Commits only.
     Minimal,
-    /// Every object, so that none is stored twice.
+    /// All objects, so that no object is stored twice.
     Always,
 }
 
-/// What the control record says.
+/// Content of a control record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Control {
     pub(crate) rules: Rules,
     pub(crate) indexing: Indexing,
-    /// Volumes of the archive; without any, what is collected is removed.
+    /// Number of volumes of the archive. Without volumes a collection removes what it collects.
     pub(crate) volumes: u16,
     pub(crate) store: u64,
     pub(crate) sequence: u64,
     pub(crate) tail: Address,
     pub(crate) chain: u32,
     pub(crate) first: u32,
-    pub(crate) last: Option<Place>,
-    pub(crate) branches: Option<Place>,
-    pub(crate) table: Option<Place>,
-    pub(crate) kept: Option<Place>,
+    pub(crate) last: Option<Extent>,
+    pub(crate) branches: Option<Extent>,
+    pub(crate) table: Option<Extent>,
+    pub(crate) kept: Option<Extent>,
     pub(crate) commits: u64,
     pub(crate) retained: Address,
     pub(crate) collecting: u32,
 }
 
-/// Whether pages are those of a control record, of whatever version, damaged or not.
+/// Returns whether the bytes have a page of a control record, of any version, damaged or not.
 pub(crate) fn is_control(pages: &[u8]) -> bool {
     pages.chunks(CONTROL_PAGE_BYTES).any(|page| page.starts_with(&CONTROL_MAGIC))
 }
 
+/// Refuses a page of another length, or with a wrong checksum.
+fn check_page(page: &[u8]) -> std::result::Result<(), Corrupt> {
+    if page.len() != CONTROL_PAGE_BYTES {
+        let found = page.len() as u64;
+        return Err(Corrupt::rule("length of a control page", CONTROL_PAGE_BYTES as u64, found));
+    }
+    let (content, stored) = page.split_at(CRC_AT);
+    if stored != crc32c(content).to_le_bytes() {
+        return Err(Corrupt::rule("checksum of a control page", 0, 1));
+    }
+    Ok(())
+}
+
 impl Control {
-    /// What a collection changes: where this differs, chunks have other files.
+    /// Fields that a collection changes: if they differ, chunks have other files.
     pub(crate) fn collection(&self) -> (u32, Address, u32, u16) {
         (self.first, self.retained, self.collecting, self.volumes)
     }
 
-    /// Where its page begins in the file.
+    /// Offset of the page of this record in the file.
     pub(crate) fn offset(&self) -> u64 {
         self.sequence % 2 * CONTROL_PAGE_BYTES as u64
     }
@@ -86,23 +102,31 @@ impl Control {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CONTROL_PAGE_BYTES);
         self.put(&mut bytes);
+
+        // The rest of the page is zero, and the checksum covers it.
         bytes.resize(CRC_AT, 0);
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
+        assert_eq!(bytes.len(), CONTROL_PAGE_BYTES, "a control record fills its page");
         bytes
     }
 
-    /// The control record of a copy without its checksum.
+    /// Decodes a copy of a control record, which has no checksum.
     pub(crate) fn of_copy(path: &Path, copy: &[u8]) -> Result<Self> {
         let mut page = copy.get(..CONTROL_BYTES).unwrap_or(copy).to_vec();
+
+        // The frame around the copy has a checksum; the page gets its own to pass the decoder.
         page.resize(CRC_AT, 0);
         let crc = crc32c(&page);
         page.extend_from_slice(&crc.to_le_bytes());
         Self::decode(path, &page)
     }
 
-    /// Everything but the checksum.
+    /// Writes the record without its checksum.
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
+        assert!(self.first <= self.tail.chunk, "the last chunk is kept");
+        let start = bytes.len();
+
         bytes.extend_from_slice(&CONTROL_MAGIC);
         bytes.extend_from_slice(&CONTROL_VERSION.to_le_bytes());
         bytes.push(match self.rules.scheme {
@@ -123,14 +147,16 @@ impl Control {
         for word in [self.chain, self.first] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
-        for place in [self.last, self.branches, self.table, self.kept] {
-            let (at, len) = place.map_or((0, 0), |place| (place.at.to_u64(), place.bytes));
+        for extent in [self.last, self.branches, self.table, self.kept] {
+            let (at, len) = extent.map_or((0, 0), |extent| (extent.at.to_u64(), extent.bytes));
             bytes.extend_from_slice(&at.to_le_bytes());
             bytes.extend_from_slice(&len.to_le_bytes());
         }
+
         bytes.extend_from_slice(&self.commits.to_le_bytes());
         bytes.extend_from_slice(&self.retained.to_u64().to_le_bytes());
         bytes.extend_from_slice(&self.collecting.to_le_bytes());
+        assert_eq!(bytes.len() - start, CONTROL_BYTES, "the layout of the format document");
     }
 
     fn decode(path: &Path, page: &[u8]) -> Result<Self> {
@@ -139,33 +165,27 @@ impl Control {
             address: None,
             what: Corrupt::rule(rule, expected, found),
         };
+
+        check_page(page).map_err(|what| Error::Corrupt {
+            path: path.to_owned(),
+            address: None,
+            what,
+        })?;
         let mut reader = terrane_io::bytes::Reader::new(page);
         let short =
             |_| corrupt("length of a control page", CONTROL_PAGE_BYTES as u64, page.len() as u64);
-        if page.len() != CONTROL_PAGE_BYTES {
-            return Err(corrupt(
-                "length of a control page",
-                CONTROL_PAGE_BYTES as u64,
-                page.len() as u64,
-            ));
-        }
-        let (content, stored) = page.split_at(CRC_AT);
-        let computed = crc32c(content).to_le_bytes();
-        if stored != computed {
-            return Err(corrupt("checksum of a control page", 0, 1));
-        }
         if reader.take(8).map_err(short)? != CONTROL_MAGIC {
             return Err(Error::NotAContextStore { path: path.to_owned() });
         }
-        let version = reader.u32().map_err(short)?;
-        if version != CONTROL_VERSION {
+
+        // Only after the checksum: a damaged version must not look like a newer program's file.
+        let found = reader.u32().map_err(short)?;
+        if found != CONTROL_VERSION {
+            let path = path.to_owned();
             let newest = CONTROL_VERSION;
-            return Err(Error::UnsupportedVersion {
-                path: path.to_owned(),
-                found: version,
-                newest,
-            });
+            return Err(Error::UnsupportedVersion { path, found, newest });
         }
+
         let scheme = match reader.u8().map_err(short)? {
             1 => Scheme::Tezos,
             2 => Scheme::Blake3,
@@ -177,24 +197,35 @@ impl Control {
             other => return Err(corrupt("indexing", 1, u64::from(other))),
         };
         let volumes = reader.u16().map_err(short)?;
-        let (branching, flat_limit) = (reader.u32().map_err(short)?, reader.u32().map_err(short)?);
+        let branching = reader.u32().map_err(short)?;
+        let flat_limit = reader.u32().map_err(short)?;
         let rules = Rules { scheme, branching, flat_limit };
         rules.check()?;
-        let (store, sequence) = (reader.u64().map_err(short)?, reader.u64().map_err(short)?);
+        let store = reader.u64().map_err(short)?;
+        let sequence = reader.u64().map_err(short)?;
         let tail = Address::from_u64(reader.u64().map_err(short)?);
-        let (chain, first) = (reader.u32().map_err(short)?, reader.u32().map_err(short)?);
-        let mut place = || -> Result<Option<Place>> {
+        let chain = reader.u32().map_err(short)?;
+        let first = reader.u32().map_err(short)?;
+
+        let mut extent = || -> Result<Option<Extent>> {
             let at = Address::from_u64(reader.u64().map_err(short)?);
             let bytes = reader.u32().map_err(short)?;
-            Ok((bytes > 0).then_some(Place { at, bytes }))
+            Ok((bytes > 0).then_some(Extent { at, bytes }))
         };
-        let (last, branches, table, kept) = (place()?, place()?, place()?, place()?);
+
+        let last = extent()?;
+        let branches = extent()?;
+        let table = extent()?;
+        let kept = extent()?;
         let commits = reader.u64().map_err(short)?;
         let retained = Address::from_u64(reader.u64().map_err(short)?);
         let collecting = reader.u32().map_err(short)?;
+
+        // A collection keeps the chunk that is written to.
         if first > tail.chunk {
             return Err(corrupt("the first chunk", u64::from(tail.chunk), u64::from(first)));
         }
+
         Ok(Self {
             rules,
             indexing,
@@ -215,7 +246,7 @@ impl Control {
     }
 }
 
-/// How far the pack of a store was durable when the mark was written.
+/// Durable mark: lower bound of the durable end of the pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) store: u64,
@@ -233,7 +264,7 @@ impl Mark {
         bytes
     }
 
-    /// The mark in these bytes; none if no mark was ever written.
+    /// Decodes a mark; `None` if no mark was ever written.
     fn decode(path: &Path, bytes: &[u8; MARK_BYTES]) -> Result<Option<Self>> {
         if *bytes == [0; MARK_BYTES] {
             return Ok(None);
@@ -241,6 +272,8 @@ impl Mark {
         let long =
             |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
         let mark = Self { store: long(8), end: Address::from_u64(long(16)) };
+
+        // Comparing encodings also refuses bytes that should be zero.
         if *bytes != mark.encode() {
             let what = Corrupt::rule("checksum of the durable mark", 0, 1);
             return Err(Error::Corrupt { path: path.to_owned(), address: None, what });
@@ -249,23 +282,24 @@ impl Mark {
     }
 }
 
-/// What the file `control` says.
+/// Content of the file `control`.
 #[derive(Debug)]
 pub(crate) struct ControlFile {
-    /// The records of the pages that are whole, at least one, the newer one first.
+    /// Records of the intact pages, at least one, newest first.
     pub(crate) whole: Vec<Control>,
-    /// Why the other page, or the mark, does not count: damage, or a sector that cannot be read.
+    /// Reasons why the other page, or the mark, does not count: damage, or an unreadable sector.
     pub(crate) damaged: Vec<Error>,
     mark: Option<Mark>,
 }
 
 impl ControlFile {
-    /// Reads the file. A copy that is damaged or unreadable does not count; the other one does.
+    /// Reads the file. A damaged or unreadable page does not count; the other page does.
     ///
     /// Cost: three reads.
     ///
     /// # Errors
-    /// The error of the first page if neither page is whole; [`Disk`](Error::Disk) if the file cannot be opened.
+    /// The error of the first page if neither page is whole; [`Disk`](Error::Disk) if the file
+    /// cannot be opened.
     pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Self> {
         let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
         let len = file.len()?;
@@ -276,6 +310,7 @@ impl ControlFile {
             file.read_at(&mut bytes, at)?;
             Control::decode(path, &bytes)
         };
+
         let mut whole = Vec::new();
         let mut damaged = Vec::new();
         for number in 0..2 {
@@ -284,12 +319,15 @@ impl ControlFile {
                 Err(error) => damaged.push(error),
             }
         }
+
+        // Newest first: its record, and its store, count.
         whole.sort_by_key(|control| std::cmp::Reverse(control.sequence));
         let Some(newest) = whole.first() else {
             let blank = Error::NotAContextStore { path: path.to_owned() };
             return Err(damaged.into_iter().next().unwrap_or(blank));
         };
 
+        // A bad mark is no error: the tails of the records still bound the durable end.
         let mut bytes = [0; MARK_BYTES];
         let read = file.read_at(&mut bytes, MARK_AT).map_err(Error::from);
         let mark = match read.and_then(|()| Mark::decode(path, &bytes)) {
@@ -307,7 +345,7 @@ impl ControlFile {
         Ok(Self { whole, damaged, mark })
     }
 
-    /// The mark alone, of a file whose records may be damaged.
+    /// Reads the mark alone, from a file whose records may be damaged.
     pub(crate) fn mark_of(disk: &dyn Disk, path: &Path) -> Option<Mark> {
         let file = disk.open(path, OpenMode::Read, Access::Buffered).ok()?;
         let mut bytes = [0; MARK_BYTES];
@@ -319,7 +357,8 @@ impl ControlFile {
         &self.whole[0]
     }
 
-    /// Lower bound of what was durable: frames that are not whole before it are damage, never a torn write.
+    /// Lower bound of the durable end. An incomplete frame before it is corruption, never a torn
+    /// write.
     pub(crate) fn durable(&self) -> Address {
         let tails = self.whole.iter().map(|control| control.tail);
         let marks = self.mark.iter().map(|mark| mark.end);
@@ -327,9 +366,12 @@ impl ControlFile {
     }
 }
 
-/// The bytes of a file with this record in both pages, under successive numbers, and a mark.
+/// Returns the bytes of a file with this record in both pages, under successive numbers, and a
+/// mark.
 pub(crate) fn encode_file(control: &Control, mark: Mark) -> Vec<u8> {
     let mut bytes = vec![0; CONTROL_FILE_BYTES];
+
+    // Both pages, so that the loss of one page brings no older record back.
     for record in [*control, Control { sequence: control.sequence + 1, ..*control }] {
         let at = record.offset() as usize;
         bytes[at..at + CONTROL_PAGE_BYTES].copy_from_slice(&record.encode());
@@ -354,9 +396,9 @@ mod tests {
             tail: Address { chunk: 4, unit: 100 },
             chain: 77,
             first: 2,
-            last: Some(Place { at: Address { chunk: 4, unit: 50 }, bytes: 90 }),
+            last: Some(Extent { at: Address { chunk: 4, unit: 50 }, bytes: 90 }),
             branches: None,
-            table: Some(Place { at: Address { chunk: 3, unit: 8 }, bytes: 40 }),
+            table: Some(Extent { at: Address { chunk: 3, unit: 8 }, bytes: 40 }),
             kept: None,
             commits: 12,
             retained: Address { chunk: 3, unit: 0 },
@@ -369,11 +411,13 @@ mod tests {
         let path = Path::new("control");
         let page = control(6).encode();
         assert_eq!(Control::decode(path, &page).unwrap(), control(6));
+
         for at in 0..page.len() {
             let mut altered = page.clone();
             altered[at] ^= 0x10;
             assert!(Control::decode(path, &altered).is_err(), "byte {at}");
         }
+
         for_each_seed("any_page_is_a_control_record_or_an_error", 500, |rng, _| {
             let mut altered = page.clone();
             for _ in 0..=rng.below(4) {
@@ -391,7 +435,8 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<ControlFile> {
-        let (disk, path) = (terrane_io::MemoryDisk::new(), Path::new("control"));
+        let disk = terrane_io::MemoryDisk::new();
+        let path = Path::new("control");
         disk.open(path, OpenMode::CreateNew, Access::Buffered)?.write_at(bytes, 0)?;
         ControlFile::read(&*disk, path)
     }
@@ -425,10 +470,12 @@ mod tests {
             let file = read(&altered).unwrap();
             assert_eq!((file.durable(), file.damaged.len()), (newest.tail, 1), "bit {bit}");
         }
+
         let foreign = Mark { store: newest.store + 1, end: later };
         bytes[MARK_AT as usize..][..MARK_BYTES].copy_from_slice(&foreign.encode());
         assert_eq!(read(&bytes).unwrap().durable(), newest.tail);
         bytes[MARK_AT as usize..].fill(0);
+
         assert_eq!(read(&bytes).unwrap().damaged.len(), 0, "a store without any sync");
     }
 }

@@ -1,13 +1,13 @@
-//! Frames: what is appended to a [chunk](crate::pack::chunk) at once, and the records in them. A chunk is a chain of frames; a frame
-//! is whole or it is not there.
+//! Frames: units of appending to a [chunk](crate::pack::chunk), and the records in them. A chunk is
+//! a chain of frames; a frame counts only if it is complete.
 //!
-//! Each frame says up to where the pack was durable when it was written. That tells damage from a write that a crash has cut
-//! short: a frame that is not whole was durable once if a later one says so, and is damaged then. If none does, it was the
-//! last one, or nobody was told that it is durable.
+//! Each frame has the address up to which the pack was durable when the frame was written. An
+//! incomplete frame is corruption if a later frame records that it was once durable; otherwise it
+//! is a torn write, which no caller was told to be durable.
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
-use crate::base::address::{Address, Place, UNIT_BYTES, put_leb, take_leb};
+use crate::base::address::{Address, Extent, UNIT_BYTES, put_leb, take_leb};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
@@ -17,41 +17,41 @@ use crate::tree::encode::Sink;
 pub(crate) const FRAME_HEAD_BYTES: usize = 32;
 /// First bytes of a frame.
 pub(crate) const FRAME_MAGIC: [u8; 4] = *b"TMF1";
-/// What the checksum of a head covers of it.
+/// Bytes of a head that its checksum covers.
 const CHECKED_BYTES: usize = FRAME_HEAD_BYTES - CRC_BYTES;
-/// The largest frame: a commit of more is written by several flushes before.
+/// Upper bound of a frame. A larger commit is preceded by flushes.
 pub(crate) const FRAME_BYTES_MAX: usize = 1 << 30;
-/// A frame is ended when it has so many bytes, if not before: there is room for any value behind less.
+/// Size at which a frame ends. Any value still fits behind fewer bytes.
 pub(crate) const FRAME_FULL_BYTES: usize = FRAME_BYTES_MAX / 2;
 const _: () = assert!(FRAME_FULL_BYTES + 1 + VALUE_BYTES_MAX <= FRAME_BYTES_MAX);
 const CRC_BYTES: usize = 4;
 
-/// What a frame is for.
+/// Content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     Objects = 1,
     Commit = 2,
     Branches = 3,
-    /// A commit, and a branch whose head it becomes.
+    /// A commit, and the branch whose head becomes the commit.
     CommitTo = 4,
 }
 
-/// The head of a frame that is whole.
+/// Head of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameHead {
     pub(crate) kind: FrameKind,
     /// Length of the payload.
     pub(crate) bytes: usize,
     pub(crate) chain: u32,
-    /// Where the pack was durable up to.
+    /// End of the durable part of the pack when the frame was written.
     synced: Address,
     /// Checksum of the payload.
     content: u32,
-    /// What the next frame chains to.
+    /// Checksum of the head, to which the next frame chains.
     pub(crate) crc: u32,
 }
 
-/// The head of a frame at `at`, whatever it follows; none if it is not whole.
+/// Decodes the head of a frame at `at`, whatever frame it follows; `None` if the head is damaged.
 pub(crate) fn any_head(at: Address, head: &[u8; FRAME_HEAD_BYTES]) -> Option<FrameHead> {
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let kind = match word(8) {
@@ -61,36 +61,42 @@ pub(crate) fn any_head(at: Address, head: &[u8; FRAME_HEAD_BYTES]) -> Option<Fra
         4 => FrameKind::CommitTo,
         _ => return None,
     };
+
+    // The checksum covers the address too: a chunk stored as a value is no chain of frames.
     let whole = head.starts_with(&FRAME_MAGIC)
         && word(4) % UNIT_BYTES as u32 == 0
         && word(28) == located_crc(at, &head[..CHECKED_BYTES]);
-    let (bytes, chain) = (word(4) as usize, word(12));
+    let bytes = word(4) as usize;
+    let chain = word(12);
     let synced = Address { chunk: word(20), unit: word(16) };
+
     whole.then_some(FrameHead { kind, bytes, chain, synced, content: word(24), crc: word(28) })
 }
 
-/// The head of a frame at `at` that follows one of `chain`; none if it is not whole.
+/// Decodes the head of a frame at `at` that follows a frame with the checksum `chain`.
 fn parse_head(at: Address, head: &[u8; FRAME_HEAD_BYTES], chain: u32) -> Option<FrameHead> {
     any_head(at, head).filter(|frame| frame.chain == chain)
 }
 
-/// The frame at `at`, whose bytes these are from its beginning on, that follows one of `chain`; none if there is none that is
-/// whole.
+/// Decodes the frame at `at` from its bytes, if it follows a frame with the checksum `chain` and is
+/// complete.
 pub(crate) fn parse(at: Address, bytes: &[u8], chain: u32) -> Option<FrameHead> {
     let frame = parse_damaged(at, bytes, chain)?;
     let payload = bytes.get(FRAME_HEAD_BYTES..)?.get(..frame.bytes)?;
     (frame.content == crc32c(payload)).then_some(frame)
 }
 
-/// The same of a frame whose payload may be damaged.
+/// Decodes a frame like [`parse`], whose payload may be damaged.
 pub(crate) fn parse_damaged(at: Address, bytes: &[u8], chain: u32) -> Option<FrameHead> {
     let (head, rest) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>()?;
     parse_head(at, head, chain).filter(|frame| frame.bytes <= rest.len())
 }
 
-/// The highest address up to which the pack was durable, as the frames in `bytes` say, which begin at `at`; none if there are
-/// no frames, whole or in part. What is not whole before that address is damaged.
+/// Returns the highest durable end that the frames in `bytes`, which begin at `at`, record.
+///
+/// Incomplete frames before that address are corruption.
 pub(crate) fn newest_synced(at: Address, bytes: &[u8]) -> Option<Address> {
+    // Frames begin at whole units, so every unit may begin one behind damage.
     let heads = (0..bytes.len()).step_by(UNIT_BYTES as usize).filter_map(|offset| {
         let head = bytes[offset..].first_chunk().filter(|head| head.starts_with(&FRAME_MAGIC))?;
         Some(any_head(at.plus(offset), head)?.synced)
@@ -98,22 +104,24 @@ pub(crate) fn newest_synced(at: Address, bytes: &[u8]) -> Option<Address> {
     heads.max()
 }
 
-/// The checksum of bytes that belong at an address.
+/// Checksum of bytes with their address.
 fn located_crc(at: Address, bytes: &[u8]) -> u32 {
     crc32c_append(crc32c(&at.to_u64().to_le_bytes()), bytes)
 }
 
-/// The largest record.
+/// Upper bound of a record.
 pub(crate) const RECORD_BYTES_MAX: u64 = FRAME_BYTES_MAX as u64;
 
-/// How many bytes a record takes that begins like this.
+/// Size of the record that begins with these bytes.
 pub(crate) fn record_size(bytes: &[u8]) -> Option<usize> {
     let mut rest = bytes;
+
+    // Bounds the buffer that the caller allocates.
     let len = take_leb(&mut rest).ok().filter(|len| *len < RECORD_BYTES_MAX)?;
     Some(bytes.len() - rest.len() + len as usize + CRC_BYTES)
 }
 
-/// The body of the record at `at`, whose bytes these are from its beginning on; and how many of them it takes.
+/// Returns the body of the record at `at` and the number of its bytes.
 pub(crate) fn open_record(
     at: Address,
     bytes: &[u8],
@@ -123,35 +131,41 @@ pub(crate) fn open_record(
     let short = Corrupt::rule("length of a record", bytes.len() as u64, len as u64);
     let (body, rest) = rest.split_at_checked(len).ok_or(short)?;
     let (stored, rest) = rest.split_first_chunk::<CRC_BYTES>().ok_or(short)?;
-    let (stored, computed) = (u32::from_le_bytes(*stored), located_crc(at, body));
+
+    let stored = u32::from_le_bytes(*stored);
+    let computed = located_crc(at, body);
     if stored != computed {
         return Err(Corrupt::rule("checksum of a record", u64::from(computed), u64::from(stored)));
     }
     Ok((body, bytes.len() - rest.len()))
 }
 
-/// The records of a payload that begins at `at`, in order, with their places, and their bodies if they are whole. What follows
-/// one whose length cannot be told is left out.
+/// Returns the records of a payload at `at` in order, each with its extent, and its body if the
+/// record is intact.
+///
+/// Records behind one with an unreadable length are left out.
 pub(crate) fn records(
     at: Address,
     payload: &[u8],
-) -> impl Iterator<Item = (Place, std::result::Result<&[u8], Corrupt>)> {
+) -> impl Iterator<Item = (Extent, std::result::Result<&[u8], Corrupt>)> {
     let mut offset = 0;
     std::iter::from_fn(move || {
         let bytes = payload.get(offset..).filter(|bytes| !bytes.is_empty())?;
         let at = at.plus(offset);
+
+        // An unreadable length makes the rest of the payload one damaged record.
         let size = record_size(bytes).filter(|size| *size <= bytes.len());
         let used = size.unwrap_or(bytes.len());
         offset += used.next_multiple_of(UNIT_BYTES as usize);
         let body = open_record(at, &bytes[..used]).map(|(body, _)| body);
-        Some((Place { at, bytes: used as u32 }, body))
+        Some((Extent { at, bytes: used as u32 }, body))
     })
 }
 
-/// A frame being made.
+/// Encoder of a frame.
 #[derive(Debug)]
 pub(crate) struct FrameWriter {
-    /// Where the frame begins.
+    /// Address of the frame.
     start: Address,
     bytes: Vec<u8>,
     body: Vec<u8>,
@@ -162,22 +176,32 @@ impl FrameWriter {
         Self::reusing(start, Vec::new())
     }
 
-    /// The same in a buffer that was used before.
+    /// Begins a frame in a buffer that was used before.
     pub(crate) fn reusing(start: Address, mut bytes: Vec<u8>) -> Self {
         bytes.clear();
         bytes.resize(FRAME_HEAD_BYTES, 0);
         Self { start, bytes, body: Vec::new() }
     }
 
-    /// Bytes so far.
+    /// Address at which the frame was begun.
+    pub(crate) fn start(&self) -> Address {
+        self.start
+    }
+
+    /// Number of bytes so far.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The whole frame, and what the next one chains to; the pack is durable up to `synced`.
+    /// Returns the bytes of the frame and its checksum. The pack is durable up to `synced`.
     pub(crate) fn finish(mut self, kind: FrameKind, chain: u32, synced: Address) -> (Vec<u8>, u32) {
+        debug_assert!(
+            self.bytes.len().is_multiple_of(UNIT_BYTES as usize),
+            "frames take whole units"
+        );
         let payload = &self.bytes[FRAME_HEAD_BYTES..];
-        let (bytes, content) = (payload.len() as u32, crc32c(payload));
+        let bytes = payload.len() as u32;
+        let content = crc32c(payload);
         let words = [
             u32::from_le_bytes(FRAME_MAGIC),
             bytes,
@@ -190,8 +214,11 @@ impl FrameWriter {
         for (slot, word) in self.bytes.chunks_exact_mut(4).zip(words) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
+
+        // Over the head alone: the head has the checksum of the payload.
         let crc = located_crc(self.start, &self.bytes[..CHECKED_BYTES]);
         self.bytes[CHECKED_BYTES..FRAME_HEAD_BYTES].copy_from_slice(&crc.to_le_bytes());
+
         (self.bytes, crc)
     }
 }
@@ -201,23 +228,32 @@ impl Sink for FrameWriter {
         self.start.plus(self.bytes.len())
     }
 
-    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place> {
+    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent> {
         let at = self.next();
         self.body.clear();
         write(&mut self.body);
+
+        // Checked before the frame changes, so that a commit that is too large fails cleanly.
         if self.bytes.len() + self.body.len() > FRAME_BYTES_MAX {
             return Err(Error::CommitTooLarge { limit: FRAME_BYTES_MAX });
         }
+        debug_assert!(
+            self.bytes.len().is_multiple_of(UNIT_BYTES as usize),
+            "records begin at units"
+        );
         let start = self.bytes.len();
         put_leb(&mut self.bytes, self.body.len() as u64);
         self.bytes.extend_from_slice(&self.body);
         self.bytes.extend_from_slice(&located_crc(at, &self.body).to_le_bytes());
         let bytes = (self.bytes.len() - start) as u32;
+
+        // Padding to whole units, so that addresses need 32 bits.
         self.bytes.resize(self.bytes.len().next_multiple_of(UNIT_BYTES as usize), 0);
-        Ok(Place { at, bytes })
+
+        Ok(Extent { at, bytes })
     }
 
-    fn known(&mut self, _is_value: bool, _hash: &Hash) -> Result<Option<Place>> {
+    fn known(&mut self, _is_value: bool, _hash: &Hash) -> Result<Option<Extent>> {
         Ok(None)
     }
 }
@@ -252,6 +288,7 @@ mod tests {
             altered[bit / 8] ^= 1 << (bit % 8);
             assert!(parse(START, &altered, 5).is_none(), "bit {bit}");
         }
+
         let bodies: Vec<Vec<u8>> =
             records(START.plus(FRAME_HEAD_BYTES), &bytes[FRAME_HEAD_BYTES..])
                 .map(|(_, body)| body.unwrap().to_vec())
@@ -283,9 +320,10 @@ mod tests {
             newest_synced(START, &altered);
             let len = rng.index(300);
             for some in [altered, rng.bytes(len)] {
-                let places: Vec<Place> = records(START, &some).map(|(place, _)| place).collect();
-                assert!(places.len() <= some.len().div_ceil(8));
-                assert!(places.is_sorted_by_key(|place| place.at));
+                let extents: Vec<Extent> =
+                    records(START, &some).map(|(extent, _)| extent).collect();
+                assert!(extents.len() <= some.len().div_ceil(8));
+                assert!(extents.is_sorted_by_key(|extent| extent.at));
             }
         });
     }

@@ -1,51 +1,52 @@
-//! The chunk files that are open: as many as were used last, up to a bound. A file that was closed is opened again when it is
-//! asked for; whoever holds a chunk goes on with it.
+//! Handles: the most recently used files of chunks, up to a bound. A closed file is opened again on
+//! demand; a caller that holds a chunk keeps its file open.
 //!
-//! Which one is closed is found by a clock: a hand goes round and takes the first that nobody has asked for since it came by.
+//! Eviction is a clock: the hand clears the use flag of each file that it passes, and closes the
+//! first file without one.
 //!
-//! Invariant: once a file was put in the place of another, or removed, nobody gets the old one from here any more.
+//! Invariant: after a file was replaced or removed, no caller gets the old file.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::base::error::Result;
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::pack::chunk::Chunk;
 
-/// Which file: the number of its chunk, and none for the chunk itself, or the part of it in a volume.
+/// Key of a file: the number of its chunk; `None` for the chunk itself, or its part in a volume.
 pub(crate) type FileKey = (u32, Option<(u16, u32)>);
 
 #[derive(Debug)]
 struct Slot {
     chunk: Arc<Chunk>,
-    /// Asked for since the hand came by.
+    /// Use since the hand last passed.
     is_used: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Open {
-    slots: QuickMap<FileKey, Slot>,
-    /// The keys of all slots, in the order of the hand.
+struct OpenSet {
+    slots: FastMap<FileKey, Slot>,
+    /// Keys of all slots, in the order of the hand.
     ring: Vec<FileKey>,
     hand: usize,
-    /// How often a file was put in or taken out by name.
+    /// Number of replacements and removals.
     changes: u64,
 }
 
-/// See the [module](self).
+/// Bounded set of open files. See the [module](self).
 #[derive(Debug)]
-pub(crate) struct OpenFiles {
-    open: RwLock<Open>,
+pub(crate) struct ChunkHandles {
+    open: RwLock<OpenSet>,
     files_max: usize,
 }
 
-impl OpenFiles {
-    /// Keeps up to `files_max` files open, at least one.
+impl ChunkHandles {
+    /// Creates a set of at most `files_max` open files, at least one.
     pub(crate) fn new(files_max: usize) -> Self {
         Self { open: RwLock::default(), files_max: files_max.max(1) }
     }
 
-    /// The chunk of a key, by `open` if its file is not.
+    /// Returns the chunk of a key, and calls `open` if its file is closed.
     pub(crate) fn get(&self, key: FileKey, open: impl Fn() -> Result<Chunk>) -> Result<Arc<Chunk>> {
         loop {
             let changes = {
@@ -56,12 +57,16 @@ impl OpenFiles {
                 }
                 files.changes
             };
+
+            // No lock is held during the open, so readers of other chunks do not wait for the disk.
             let chunk = Arc::new(open()?);
             let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
             if let Some(slot) = files.slots.get(&key) {
                 return Ok(Arc::clone(&slot.chunk));
             }
-            // Another may have taken the place of the file that was opened.
+
+            // If another thread replaced the file meanwhile, the opened file may be the old one:
+            // try again.
             if files.changes == changes {
                 files.insert(key, Arc::clone(&chunk), self.files_max);
                 return Ok(chunk);
@@ -69,13 +74,13 @@ impl OpenFiles {
         }
     }
 
-    /// The chunk of a key if its file is open.
+    /// Returns the chunk of a key if its file is open.
     pub(crate) fn find(&self, key: FileKey) -> Option<Arc<Chunk>> {
         let files = self.open.read().unwrap_or_else(PoisonError::into_inner);
         files.slots.get(&key).map(|slot| Arc::clone(&slot.chunk))
     }
 
-    /// Puts a chunk in the place of the one of that key if that is open; otherwise it is opened when it is asked for.
+    /// Replaces the open file of a key. A closed file is opened on demand.
     pub(crate) fn replace(&self, key: FileKey, chunk: Arc<Chunk>) {
         let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
         if files.remove(&key) {
@@ -83,7 +88,7 @@ impl OpenFiles {
         }
     }
 
-    /// Puts a chunk in the place of the one of that key.
+    /// Sets the file of a key.
     pub(crate) fn put(&self, key: FileKey, chunk: Arc<Chunk>) {
         let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
         files.remove(&key);
@@ -95,18 +100,19 @@ impl OpenFiles {
     }
 
     pub(crate) fn clear(&self) {
+        // The count survives, so that opens that began before are not kept.
         let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        *files = Open { changes: files.changes + 1, ..Open::default() };
+        *files = OpenSet { changes: files.changes + 1, ..OpenSet::default() };
     }
 }
 
-impl Open {
+impl OpenSet {
     fn insert(&mut self, key: FileKey, chunk: Arc<Chunk>, files_max: usize) {
         let slot = Slot { chunk, is_used: AtomicBool::new(false) };
         if self.ring.len() < files_max {
             self.ring.push(key);
         } else {
-            // Two rounds at most: the first one clears what it finds set.
+            // At most two rounds: the first round clears all use flags.
             while self.ring.get(self.hand).is_some_and(|key| self.take_use(key)) {
                 self.hand = (self.hand + 1) % self.ring.len();
             }
@@ -116,21 +122,26 @@ impl Open {
             }
             self.hand = (self.hand + 1) % self.ring.len();
         }
+
         self.slots.insert(key, slot);
+        debug_assert_eq!(self.ring.len(), self.slots.len(), "the clock has each open file once");
+        debug_assert!(self.ring.len() <= files_max, "the bound of open files");
     }
 
     fn take_use(&self, key: &FileKey) -> bool {
         self.slots.get(key).is_some_and(|slot| slot.is_used.swap(false, Ordering::Relaxed))
     }
 
-    /// Takes a file out; says whether it was open.
+    /// Removes a file; returns whether it was open.
     fn remove(&mut self, key: &FileKey) -> bool {
+        // Also if the file was closed: a concurrent open may have read the old file.
         self.changes += 1;
         let was_open = self.slots.remove(key).is_some();
         if was_open {
             self.ring.retain(|other| other != key);
             self.hand = self.hand.min(self.ring.len().saturating_sub(1));
         }
+        debug_assert_eq!(self.ring.len(), self.slots.len(), "the clock has each open file once");
         was_open
     }
 }
@@ -152,8 +163,9 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_stays_open_within_the_bound() {
-        let files = OpenFiles::new(8);
+        let files = ChunkHandles::new(8);
         let opened = Cell::new(0);
+
         let get = |number: u32| {
             let open = || {
                 opened.set(opened.get() + 1);
@@ -161,12 +173,14 @@ mod tests {
             };
             assert_eq!(files.get((number, None), open).unwrap().head.number, number);
         };
+
         for number in 0..100 {
             get(number);
             get(7);
         }
+
         assert_eq!(opened.get(), 100, "chunk 7 was used all the time");
-        // What is looked for, or replaced, without being open does not come in.
+        // A lookup or a replacement does not open a closed file.
         assert!(files.find((7, None)).is_some() && files.find((1, None)).is_none());
         let new = Arc::new(chunk(7).unwrap());
         files.replace((7, None), Arc::clone(&new));
@@ -189,15 +203,17 @@ mod tests {
         files.clear();
         let before = opened.get();
         get(7);
+
         assert_eq!(opened.get(), before + 1);
     }
 
     /// A chunk that is replaced while its old file is being opened.
     #[test]
     fn a_file_that_was_replaced_is_never_given() {
-        let files = OpenFiles::new(2);
+        let files = ChunkHandles::new(2);
         let new = Arc::new(chunk(3).unwrap());
         let times = Cell::new(0);
+
         let open = || {
             times.set(times.get() + 1);
             if times.get() == 1 {
@@ -208,6 +224,7 @@ mod tests {
             }
             chunk(3)
         };
+
         files.get((3, None), open).unwrap();
         assert_eq!(times.get(), 2, "the first file is not kept");
     }

@@ -1,9 +1,9 @@
-//! The index of objects by their hashes: what the pack needs of an ordered map on disk. The map itself is another
+//! Index of objects by their hashes: the interface of an ordered map on disk. The map is another
 //! crate's; `terrane-backends` has one over the B+tree.
 //!
-//! The index is derived: everything in it can be found in the pack. What it says about a commit is compared with the record
-//! there. About other objects it is believed, but only where it was brought up to date: below the tail of the control
-//! record, and not where a collection has taken objects away that it may still have.
+//! The index is derived from the pack. A commit that the index names is compared with its record.
+//! Other objects are trusted only below the tail of the control record, and not where a collection
+//! may have removed an object that the index still has.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use terrane_io::Disk;
 
-use crate::base::address::{Address, Place};
+use crate::base::address::{Address, Extent};
 use crate::base::hash::{HASH_BYTES, Hash};
 
-/// Bytes of a key: what the object is, and its hash.
+/// Bytes of a key: kind of the object, and its hash.
 pub const INDEX_KEY_BYTES: usize = 1 + HASH_BYTES;
 /// Bytes of a value: address and length.
 pub const INDEX_VALUE_BYTES: usize = 12;
@@ -24,7 +24,7 @@ pub type IndexKey = [u8; INDEX_KEY_BYTES];
 /// A value of the index.
 pub type IndexValue = [u8; INDEX_VALUE_BYTES];
 
-/// What is indexed.
+/// Kind of an indexed object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Object {
     Commit = 1,
@@ -38,17 +38,17 @@ pub(crate) fn key(object: Object, hash: &Hash) -> IndexKey {
     key
 }
 
-pub(crate) fn value(place: Place) -> IndexValue {
+pub(crate) fn value(extent: Extent) -> IndexValue {
     let mut value = [0; INDEX_VALUE_BYTES];
-    value[..8].copy_from_slice(&place.at.to_u64().to_le_bytes());
-    value[8..].copy_from_slice(&place.bytes.to_le_bytes());
+    value[..8].copy_from_slice(&extent.at.to_u64().to_le_bytes());
+    value[8..].copy_from_slice(&extent.bytes.to_le_bytes());
     value
 }
 
-/// The key of the entry that says what the index knows: before those of all objects.
+/// Key of the entry with the state of the index, before the keys of all objects.
 pub(crate) const STATE_KEY: IndexKey = [0; INDEX_KEY_BYTES];
 
-/// The value of [`STATE_KEY`]: how many commits the index knows, and of which store.
+/// Value of [`STATE_KEY`]: the number of indexed commits, and the identity of the store.
 pub(crate) fn state_value(commits: u64, store: u64) -> IndexValue {
     let mut value = [0; INDEX_VALUE_BYTES];
     value[..8].copy_from_slice(&commits.to_le_bytes());
@@ -56,77 +56,81 @@ pub(crate) fn state_value(commits: u64, store: u64) -> IndexValue {
     value
 }
 
-pub(crate) fn place(value: IndexValue) -> Place {
+pub(crate) fn extent(value: IndexValue) -> Extent {
     let at = value.first_chunk().map_or(0, |at| u64::from_le_bytes(*at));
     let bytes = value.last_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-    Place { at: Address::from_u64(at), bytes }
+    Extent { at: Address::from_u64(at), bytes }
 }
 
-/// What goes wrong in an index, as text.
+/// Result of an index; the error is shown as text.
 pub type IndexResult<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// An ordered map from [`IndexKey`] to [`IndexValue`].
+/// Ordered map from [`IndexKey`] to [`IndexValue`].
 pub trait ObjectIndex: Send + Sync + Debug {
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    /// Those of the map.
+    /// Errors of the map.
     fn find(&self, key: &IndexKey) -> IndexResult<Option<IndexValue>>;
 
-    /// Binds keys, atomically; an earlier binding is replaced.
+    /// Binds keys atomically, and replaces earlier bindings.
     ///
     /// # Errors
-    /// Those of the map.
+    /// Errors of the map.
     fn insert(&self, entries: &[(IndexKey, IndexValue)]) -> IndexResult<()>;
 
-    /// Removes keys, atomically; those that are not there do not matter.
+    /// Removes keys atomically, and ignores absent keys.
     ///
     /// # Errors
-    /// Those of the map.
+    /// Errors of the map.
     fn remove(&self, keys: &[IndexKey]) -> IndexResult<()>;
 
-    /// Calls `visit` with every entry from the key `first` on, in the order of the keys, until it says no.
+    /// Calls `visit` with each entry from the key `first` on, in order of the keys, until `visit`
+    /// returns false.
     ///
     /// # Errors
-    /// Those of the map.
+    /// Errors of the map.
     fn each_from(
         &self,
         first: &IndexKey,
         visit: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool,
     ) -> IndexResult<()>;
 
-    /// Makes what was inserted durable.
+    /// Makes all insertions durable.
     ///
     /// # Errors
-    /// Those of the map.
+    /// Errors of the map.
     fn flush(&self) -> IndexResult<()>;
 
-    /// Gives up files and locks.
+    /// Releases files and locks.
     ///
     /// # Errors
-    /// Those of the map.
+    /// Errors of the map.
     fn close(&self) -> IndexResult<()>;
 }
 
-/// Opens indexes.
+/// Engine of indexes: opens and removes them.
 pub trait IndexEngine: Send + Sync + Debug {
-    /// Opens the index in `dir` for writing, and makes one if there is none.
+    /// Opens the index in `dir` for writing; creates it if it is missing.
     ///
     /// # Errors
-    /// Those of the map.
+    /// Errors of the map.
     fn open(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Box<dyn ObjectIndex>>;
 
-    /// Opens the index in `dir` for looking at it; none if there is none. What is opened is not written to, and nothing changes on
-    /// the disk but that the reader may hold a lease meanwhile.
+    /// Opens the index in `dir` for reading; `None` if it is missing.
+    ///
+    /// Nothing on the disk changes, except that the reader may hold a lease.
     ///
     /// # Errors
-    /// Those of the map.
+    /// Errors of the map.
     fn read(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Option<Box<dyn ObjectIndex>>>;
 
-    /// Removes the index in `dir`, if there is one, however damaged it is; of its files only those of the index. After a crash it is
-    /// there or it is gone. No link is followed.
+    /// Removes the index in `dir`, if there is one, however damaged. Only files of the index are
+    /// removed.
+    ///
+    /// After a crash the index is complete or gone. No link is followed.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn remove(&self, disk: &dyn Disk, dir: &Path) -> IndexResult<()>;
 }

@@ -1,10 +1,10 @@
-//! Locations of the parts of a store: the directory of the store, and directories elsewhere that the
-//! options name for the archive and the index.
+//! Locations of the parts of a store: its own directory, and directories elsewhere that the options
+//! name for the archive and the index.
 //!
-//! The file `locations` of the store names the directories elsewhere; a store without the file has
-//! everything in its own directory. Each directory elsewhere has a [marker](crate::pack::marker) of the
-//! store, and is anchored as the store itself is. The volumes lie in the directory of the archive, the
-//! index in the subdirectory `index` of its directory.
+//! The file `locations` of the store names the directories elsewhere; without the file, all parts
+//! are in the directory of the store. Each directory elsewhere has a [marker](crate::pack::marker)
+//! of the store, and is anchored like the store. The volumes lie in the directory of the archive,
+//! the index in the subdirectory `index` of its directory.
 //!
 //! | offset | size | field           | meaning                                                |
 //! |--------|------|-----------------|--------------------------------------------------------|
@@ -17,9 +17,10 @@
 //! | ..     | ..   | `index`         | absolute path in UTF-8                                 |
 //! | ..     | 4    | `crc`           | CRC-32C of all bytes before                            |
 //!
-//! Invariants: a marker is durable before a file `locations` that leads to it, except while the store
-//! is being made. Then the file comes first: the making that comes after a crash finds the identity
-//! there that its markers may have. The control record, which comes last, makes the directory a store.
+//! Invariant: a marker is durable before a file `locations` that leads to it, except during
+//! creation of the store. Creation writes the file first, so that a repeated creation after a crash
+//! finds the identity that its markers may have. The control record comes last and makes the
+//! directory a store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub(crate) const LOCATIONS_MAGIC: [u8; 8] = *b"TRNMLOCS";
 /// Format version of the file.
 pub(crate) const LOCATIONS_VERSION: u32 = 1;
 const HEAD_BYTES: usize = 28;
-/// Longest path of a directory elsewhere, in bytes: that of Linux.
+/// Longest path of a directory elsewhere, in bytes: the limit of Linux.
 const PATH_BYTES_MAX: usize = 4096;
 /// Longest file.
 const FILE_BYTES_MAX: u64 = (HEAD_BYTES + 2 * PATH_BYTES_MAX + 4) as u64;
@@ -56,12 +57,12 @@ pub(crate) const INDEX: &str = "index";
 
 /// Part of a store that can lie elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum StorePart {
     Archive = 1,
     Index = 2,
 }
 
-impl Part {
+impl StorePart {
     fn name(self) -> &'static str {
         match self {
             Self::Archive => "archive",
@@ -70,7 +71,8 @@ impl Part {
     }
 
     fn marker(self, store: u64) -> Marker {
-        let (magic, version) = (LOCATION_MAGIC, LOCATION_VERSION);
+        let magic = LOCATION_MAGIC;
+        let version = LOCATION_VERSION;
         Marker { magic, version, number: self as u32, store }
     }
 
@@ -79,9 +81,10 @@ impl Part {
         dir.join(format!("terrane-{}", self.name()))
     }
 
-    /// Refuses a directory that is not there, or not this store's.
+    /// Refuses a directory that is missing or belongs to another store.
     fn check(self, disk: &dyn Disk, dir: &Path, store: u64) -> Result<()> {
-        let (part, path) = (self.name(), dir.to_owned());
+        let part = self.name();
+        let path = dir.to_owned();
         match self.marker(store).owner_at(disk, &self.marker_path(dir))? {
             Owner::Own => Ok(()),
             Owner::Nobody => Err(Error::AbsentLocation { part, path }),
@@ -130,14 +133,16 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    fn parts(&self) -> impl Iterator<Item = (Part, &Path)> {
-        let parts = [(Part::Archive, &self.archive), (Part::Index, &self.index)];
+    fn parts(&self) -> impl Iterator<Item = (StorePart, &Path)> {
+        let parts = [(StorePart::Archive, &self.archive), (StorePart::Index, &self.index)];
         parts.into_iter().filter_map(|(part, path)| Some((part, Path::new(path.as_deref()?))))
     }
 
     fn encode(&self) -> Vec<u8> {
-        let (archive, index) = (self.archive.as_deref(), self.index.as_deref());
-        let (archive, index) = (archive.unwrap_or_default(), index.unwrap_or_default());
+        let archive = self.archive.as_deref();
+        let index = self.index.as_deref();
+        let archive = archive.unwrap_or_default();
+        let index = index.unwrap_or_default();
         let mut bytes = LOCATIONS_MAGIC.to_vec();
         bytes.extend_from_slice(&LOCATIONS_VERSION.to_le_bytes());
         bytes.extend_from_slice(&self.store.to_le_bytes());
@@ -148,6 +153,7 @@ impl Recorded {
         bytes.extend_from_slice(index.as_bytes());
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
+
         bytes
     }
 
@@ -157,35 +163,47 @@ impl Recorded {
         let Some((content, stored)) = bytes.split_last_chunk() else {
             return Err(corrupt(Corrupt::short("length of the file `locations`")));
         };
-        let (stored, computed) = (u32::from_le_bytes(*stored), crc32c(content));
+        let stored = u32::from_le_bytes(*stored);
+        let computed = crc32c(content);
+
         if stored != computed {
-            let (expected, found) = (u64::from(computed), u64::from(stored));
+            let expected = u64::from(computed);
+            let found = u64::from(stored);
             let what = Corrupt::rule("checksum of the file `locations`", expected, found);
             return Err(corrupt(what));
         }
+
         let mut reader = terrane_io::bytes::Reader::new(content);
         if reader.take(8).map_err(short)? != LOCATIONS_MAGIC {
             return Err(Error::NotAContextStore { path: path.to_owned() });
         }
         let found = reader.u32().map_err(short)?;
+
         if found != LOCATIONS_VERSION {
-            let (path, newest) = (path.to_owned(), LOCATIONS_VERSION);
+            let path = path.to_owned();
+            let newest = LOCATIONS_VERSION;
             return Err(Error::UnsupportedVersion { path, found, newest });
         }
+
         let store = reader.u64().map_err(short)?;
+
+        // Both lengths precede the paths.
         let lens = [reader.u32().map_err(short)?, reader.u32().map_err(short)?];
+
         let mut text = |len: u32| -> Result<Option<String>> {
             let bytes = reader.take(len as usize).map_err(short)?;
             let text = std::str::from_utf8(bytes)
                 .map_err(|_| corrupt(Corrupt::rule("paths are UTF-8", 1, 0)))?;
             Ok((!text.is_empty()).then(|| text.to_owned()))
         };
+
         let recorded = Self { store, archive: text(lens[0])?, index: text(lens[1])? };
-        // Lengths and paths take all of the file.
+        // The lengths and the paths must cover all of the file.
         if recorded.encode() != bytes {
             let what = Corrupt::rule("length of the file `locations`", 0, bytes.len() as u64);
             return Err(corrupt(what));
         }
+
         Ok(recorded)
     }
 
@@ -199,10 +217,12 @@ impl Recorded {
         }
         let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
         let len = file.len()?;
+
         if len > FILE_BYTES_MAX {
             let what = Corrupt::rule("length of the file `locations`", FILE_BYTES_MAX, len);
             return Err(Error::Corrupt { path, address: None, what });
         }
+
         let mut bytes = vec![0; len as usize];
         file.read_at(&mut bytes, 0)?;
         Self::decode(&path, &bytes).map(Some)
@@ -211,6 +231,8 @@ impl Recorded {
     /// Writes the file, durably, or removes it if everything is in the store.
     fn write(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
         let path = dir.join(LOCATIONS);
+
+        // Rename makes the file appear complete or not at all.
         if self.parts().next().is_some() {
             let staged = new_path(&path);
             let file = create_afresh(disk, &staged, OpenMode::CreateNew, Access::Buffered)?;
@@ -235,7 +257,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// What the file `locations` is to say, if it says `before` now.
+    /// Returns the next content of the file `locations`, if it has the content `before` now.
     fn over(
         &self,
         disk: &dyn Disk,
@@ -250,12 +272,15 @@ impl Wanted<'_> {
             if path == dir {
                 return Ok(None);
             }
+
+            // The file stores UTF-8, so that it means the same on every system.
             let text = path.to_str().filter(|text| (1..=PATH_BYTES_MAX).contains(&text.len()));
             let value = path.display().to_string();
             let allowed = "a path of at most 4,096 bytes of UTF-8";
             let invalid = Error::InvalidConfig { option, value, allowed };
             text.map(|text| Some(text.to_owned())).ok_or(invalid)
         };
+
         let archive = text("archive_dir", self.archive, before.archive)?;
         let index = text("index_dir", self.index, before.index)?;
         Ok(Recorded { store, archive, index })
@@ -267,7 +292,7 @@ impl Wanted<'_> {
 pub(crate) struct Locations {
     dir: PathBuf,
     recorded: Option<Recorded>,
-    /// Keep every path below the directories in them, as long as anybody reads.
+    /// Anchors keep every path below the directories in them, as long as the store is open.
     _anchors: Vec<Arc<dyn Anchor>>,
 }
 
@@ -283,7 +308,8 @@ impl Locations {
         (dir, anchor): (&Path, &Arc<dyn Anchor>),
         recorded: Option<Recorded>,
     ) -> (Arc<Self>, Vec<Error>) {
-        let (mut anchors, mut errors) = (vec![Arc::clone(anchor)], Vec::new());
+        let mut anchors = vec![Arc::clone(anchor)];
+        let mut errors = Vec::new();
         for (part, path) in recorded.iter().flat_map(Recorded::parts) {
             let store = recorded.as_ref().map_or(0, |recorded| recorded.store);
             match part.anchor(disk, path) {
@@ -297,8 +323,8 @@ impl Locations {
         (Arc::new(Self { dir: dir.to_owned(), recorded, _anchors: anchors }), errors)
     }
 
-    /// Locations of the store in an anchored directory, and what is wrong with them. With damage,
-    /// everything counts as being in the store.
+    /// Locations of the store in an anchored directory, and their errors. If the file is damaged,
+    /// all parts count as being in the store.
     ///
     /// Cost: one look into the directory; with locations elsewhere, a read for each.
     pub(crate) fn look(
@@ -327,7 +353,7 @@ impl Locations {
         errors.into_iter().next().map_or(Ok(locations), Err)
     }
 
-    /// As [`enter`](Self::enter) for who only reads: the index may be away, as no reader looks into it.
+    /// Like [`enter`](Self::enter) for a reader, which needs no index: the index may be away.
     pub(crate) fn enter_to_read(
         disk: &dyn Disk,
         at: (&Path, &Arc<dyn Anchor>),
@@ -335,13 +361,13 @@ impl Locations {
         let (locations, errors) = Self::look(disk, at)?;
         let of_index = |error: &Error| {
             matches!(error, Error::AbsentLocation { part, .. } | Error::ForeignLocation { part, .. }
-                if *part == Part::Index.name())
+                if *part == StorePart::Index.name())
         };
         errors.into_iter().find(|error| !of_index(error)).map_or(Ok(locations), Err)
     }
 
-    /// Prepares the locations of a store that is being made, and gives its identity with them: `store`,
-    /// or that of an attempt that a crash has ended.
+    /// Prepares the locations of a new store. Returns them with the identity of the store: `store`,
+    /// or the identity of an attempt that a crash ended.
     ///
     /// Cost: without locations elsewhere, one look into the directory.
     pub(crate) fn create(
@@ -358,40 +384,46 @@ impl Locations {
         };
         let store = before.as_ref().map_or(store, |before| before.store);
         let is_left = before.is_some();
-        // Nothing of what an earlier attempt was told counts.
+
+        // The options of an earlier attempt do not count.
+
         let recorded = wanted.over(disk, dir, store, None)?;
         for (part, path) in recorded.parts() {
             create_dirs(disk, path)?;
             let _anchor = part.anchor(disk, path)?;
             part.check_free(disk, path, store)?;
         }
+
         if is_left || recorded.parts().next().is_some() {
             recorded.write(disk, dir)?;
         }
         Self::claim(disk, &recorded, wanted)?;
         let recorded = recorded.parts().next().is_some().then(|| recorded.clone());
         let (locations, errors) = Self::new(disk, at, recorded);
+
         errors.into_iter().next().map_or(Ok((locations, store)), Err)
     }
 
-    /// Puts the markers of a store into directories elsewhere. What is there of an index is none of
-    /// this store, or out of date, and goes.
+    /// Writes the markers of a store into directories elsewhere, and removes any index there: it
+    /// belongs to no store, or is stale.
     fn claim(disk: &dyn Disk, recorded: &Recorded, wanted: &Wanted<'_>) -> Result<()> {
         for (part, path) in recorded.parts() {
             let _anchor = part.anchor(disk, path)?;
             part.claim(disk, path, recorded.store)?;
-            if part == Part::Index {
+            if part == StorePart::Index {
                 wanted.engine.remove(disk, &path.join(INDEX)).map_err(Error::index)?;
             }
         }
         Ok(())
     }
 
-    /// Locations of a store whose lock is held, after a move to where the options say. The archive
-    /// moves only to where all of its volumes are; the index is made anew by who opens it.
+    /// Locations of a store whose lock is held, after a move to the directories in the options.
+    ///
+    /// The archive moves only to a directory that has all of its volumes. The caller rebuilds
+    /// the index.
     ///
     /// # Errors
-    /// As [`enter`](Self::enter), and [`AbsentVolume`](Error::AbsentVolume),
+    /// Errors of [`enter`](Self::enter), and [`AbsentVolume`](Error::AbsentVolume),
     /// [`ForeignVolume`](Error::ForeignVolume), [`InvalidConfig`](Error::InvalidConfig).
     pub(crate) fn enter_to_write(
         disk: &dyn Disk,
@@ -405,7 +437,7 @@ impl Locations {
         let dir = at.0;
         let before = match Recorded::read(disk, dir) {
             Ok(before) => before,
-            // The options say it anew.
+            // The options replace the damaged file.
             Err(Error::Corrupt { .. } | Error::NotAContextStore { .. }) => None,
             Err(error) => return Err(error),
         };
@@ -415,6 +447,7 @@ impl Locations {
             return Self::enter(disk, at);
         }
 
+        // Only parts that move are claimed; the others keep their markers.
         let mut moved = Recorded { store, archive: None, index: None };
         if recorded.archive != known.archive {
             moved.archive.clone_from(&recorded.archive);
@@ -427,6 +460,8 @@ impl Locations {
             let _anchor = part.anchor(disk, path)?;
             part.check_free(disk, path, store)?;
         }
+
+        // The archive moves by hand: an incomplete one would lose commits without a word.
         if recorded.archive != known.archive {
             let archive = recorded.archive.as_deref().map(Path::new);
             let archive = archive.map_or_else(|| archive_dir(dir), Path::to_owned);
@@ -435,11 +470,14 @@ impl Locations {
                 check_marker(disk, &archive, volume, store)?;
             }
         }
+
         Self::claim(disk, &moved, wanted)?;
         if recorded.index != known.index && recorded.index.is_none() {
-            // One from before it was moved elsewhere.
+            // An index in the store is a stale one from before the move elsewhere.
             wanted.engine.remove(disk, &dir.join(INDEX)).map_err(Error::index)?;
         }
+
+        // The switch: before it the old directories count, behind it the new ones.
         recorded.write(disk, dir)?;
         if recorded.index != known.index {
             Self::remove_left(disk, dir, known.index.as_deref(), wanted, store);
@@ -447,7 +485,7 @@ impl Locations {
         Self::enter(disk, at)
     }
 
-    /// Removes an index that was moved, where it can be reached. Nobody looks there any more.
+    /// Removes the index that was moved away, if its directory can be reached.
     fn remove_left(
         disk: &dyn Disk,
         dir: &Path,
@@ -459,15 +497,17 @@ impl Locations {
             wanted.engine.remove(disk, &dir.join(INDEX)).ok();
             return;
         };
+
+        // The old directory may be away, or another store's by now: remove the own index only.
         let Ok(_anchor) = disk.anchor(before) else { return };
-        if Part::Index.check(disk, before, store).is_ok()
+        if StorePart::Index.check(disk, before, store).is_ok()
             && wanted.engine.remove(disk, &before.join(INDEX)).is_ok()
         {
-            disk.remove(&Part::Index.marker_path(before)).ok();
+            disk.remove(&StorePart::Index.marker_path(before)).ok();
         }
     }
 
-    /// The directory of the store.
+    /// Directory of the store.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -477,18 +517,18 @@ impl Locations {
         self.recorded.as_ref().map(|recorded| recorded.store)
     }
 
-    /// Whether the archive lies in the store.
+    /// Returns whether the archive lies in the directory of the store.
     pub(crate) fn has_archive_inside(&self) -> bool {
         self.recorded.as_ref().is_none_or(|recorded| recorded.archive.is_none())
     }
 
-    /// The directory of the volumes.
+    /// Directory of the volumes.
     pub(crate) fn archive(&self) -> PathBuf {
         let archive = self.recorded.as_ref().and_then(|recorded| recorded.archive.as_deref());
         archive.map_or_else(|| archive_dir(&self.dir), PathBuf::from)
     }
 
-    /// The directory of the index.
+    /// Directory of the index.
     pub(crate) fn index(&self) -> PathBuf {
         let index = self.recorded.as_ref().and_then(|recorded| recorded.index.as_deref());
         index.map_or(self.dir.as_path(), Path::new).join(INDEX)
@@ -504,10 +544,12 @@ mod tests {
         let path = Path::new("locations");
         for (archive, index) in [(Some("/cold"), Some("/fast/a")), (Some("/é"), None), (None, None)]
         {
-            let (archive, index) = (archive.map(str::to_owned), index.map(str::to_owned));
+            let archive = archive.map(str::to_owned);
+            let index = index.map(str::to_owned);
             let recorded = Recorded { store: 7, archive, index };
             let bytes = recorded.encode();
             assert_eq!(Recorded::decode(path, &bytes).unwrap(), recorded);
+
             for bit in 0..bytes.len() * 8 {
                 let mut altered = bytes.clone();
                 altered[bit / 8] ^= 1 << (bit % 8);
@@ -520,6 +562,7 @@ mod tests {
                     assert_eq!(decoded.encode(), altered, "bit {bit}");
                 }
             }
+
             for len in 0..bytes.len() {
                 assert!(Recorded::decode(path, &bytes[..len]).is_err(), "{len} bytes");
             }

@@ -1,5 +1,5 @@
-//! Markers: small files that say whose a directory is, so that the mount point of a disk that is
-//! away, and the directory of another store, are told from the right one.
+//! Markers: small files that name the store of a directory. They tell the right directory from the
+//! mount point of a disk that is away, and from the directory of another store.
 //!
 //! | offset | size | field     | meaning                                         |
 //! |--------|------|-----------|-------------------------------------------------|
@@ -60,7 +60,8 @@ impl Marker {
     /// Cost: one read.
     ///
     /// # Errors
-    /// [`UnsupportedVersion`](Error::UnsupportedVersion), [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk).
+    /// [`UnsupportedVersion`](Error::UnsupportedVersion), [`Corrupt`](Error::Corrupt),
+    /// [`Disk`](Error::Disk).
     pub(crate) fn owner_at(&self, disk: &dyn Disk, path: &Path) -> Result<Owner> {
         if disk.kind(path)?.is_none() {
             return Ok(Owner::Nobody);
@@ -75,19 +76,29 @@ impl Marker {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        let (stored, computed) = (word(28), crc32c(&bytes[..28]));
+
+        let stored = word(28);
+        let computed = crc32c(&bytes[..28]);
+
         if stored != computed {
-            let (expected, found) = (u64::from(computed), u64::from(stored));
+            let expected = u64::from(computed);
+            let found = u64::from(stored);
             return Err(corrupt(Corrupt::rule("checksum of a marker", expected, found)));
         }
+
+        // A marker of another kind has its own versions.
         if bytes[..8] == self.magic && word(8) != self.version {
-            let (path, found, newest) = (path.to_owned(), word(8), self.version);
+            let path = path.to_owned();
+            let found = word(8);
+            let newest = self.version;
             return Err(Error::UnsupportedVersion { path, found, newest });
         }
+
         Ok(if bytes == self.encode() { Owner::Own } else { Owner::Other })
     }
 
-    /// Writes the marker to a new file at `path`, in place of one that is there, and does not sync it.
+    /// Writes the marker to a new file at `path`, in place of one that is there, and does not sync
+    /// it.
     ///
     /// Cost: one write.
     pub(crate) fn write(&self, disk: &dyn Disk, path: &Path) -> Result<Arc<dyn DiskFile>> {

@@ -1,10 +1,11 @@
-//! Marks: which records of the older chunks are in use. A collection has a set of them in memory: 2 bytes for each record, or
-//! where they lie close together a bit for each unit of 8 bytes. What was compacted away takes next to nothing.
+//! Marks: the set of live records of the older chunks during a collection. A set takes 2 bytes of
+//! memory for each record, or a bit for each unit of 8 bytes where records are dense.
 //!
-//! Records point at earlier ones only. So the marks themselves are the list of what is still to be visited: the chunks are
-//! swept once, from the newest to the oldest, each from its end, and whatever is found is marked further down.
+//! Records refer to earlier records only, so the marks are also the list of records still to be
+//! visited: a sweep reads the chunks once, from the newest to the oldest, each from its end, and
+//! marks further down.
 
-use crate::base::address::{Address, Link, Place, UNIT_BYTES};
+use crate::base::address::{Address, Extent, Link, UNIT_BYTES};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::object::cached::Cached;
@@ -14,35 +15,35 @@ use crate::pack::frame::{open_record, record_size};
 use crate::pack::pack::Pack;
 use terrane_io::cache::Cache;
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 const WINDOW_BYTES: u64 = 1 << 20;
-/// How far a window reaches behind the record that it is read for.
+/// Bytes that a window reaches beyond its record.
 const AHEAD_BYTES: u64 = 64 << 10;
-/// Memory for records that deltas are based on, in bytes.
+/// Memory for the bases of deltas, in bytes.
 const RECORDS_BYTES: usize = 4 << 20;
 
 /// Units of a page of a set: 32 KiB of a chunk.
 const PAGE_UNITS: u32 = 4096;
 const PAGE_WORDS: usize = PAGE_UNITS as usize / 64;
-/// Units that a page lists; as many take the room of a bit for each unit.
+/// Most units that a page lists; this list takes as much memory as the bits of a page.
 const LISTED_MAX: usize = PAGE_UNITS as usize / 16;
 
-/// The units of a page that are in a set.
+/// Units of a page that are in a set.
 #[derive(Debug)]
-enum Page {
-    /// Those that are, ascending.
+enum MarkPage {
+    /// Units in the set, ascending.
     Listed(Vec<u16>),
-    /// A bit for each.
+    /// A bit for each unit.
     Bits(Box<[u64; PAGE_WORDS]>),
 }
 
-impl Default for Page {
+impl Default for MarkPage {
     fn default() -> Self {
         Self::Listed(Vec::new())
     }
 }
 
-impl Page {
+impl MarkPage {
     /// Adds a unit; says whether it was missing.
     fn add(&mut self, unit: u16) -> bool {
         match self {
@@ -52,6 +53,8 @@ impl Page {
                     listed.insert(at, unit);
                     return true;
                 }
+
+                // The list is full: bits take as much memory from here on, and never more.
                 let mut bits = Box::new([0; PAGE_WORDS]);
                 for unit in listed.iter().chain([&unit]) {
                     bits[usize::from(unit / 64)] |= 1 << (unit % 64);
@@ -75,8 +78,9 @@ impl Page {
         }
     }
 
-    /// The highest one below `unit`, which is at most the number of units of a page.
+    /// Returns the highest unit below `unit`, which is at most the number of units of a page.
     fn below(&self, unit: u32) -> Option<u32> {
+        debug_assert!(unit <= PAGE_UNITS, "a unit of the page, or its end");
         match self {
             Self::Listed(listed) => {
                 let above = listed.partition_point(|listed| u32::from(*listed) < unit);
@@ -95,16 +99,17 @@ impl Page {
     }
 }
 
-/// Units of a chunk: at most 2 bytes for each, and at most a bit for each unit that the chunk was written with.
+/// Set of units of a chunk. Takes at most 2 bytes for each unit in the set, and at most a bit for
+/// each unit of the chunk.
 #[derive(Debug, Default)]
-struct Units(Vec<Page>);
+struct Units(Vec<MarkPage>);
 
 impl Units {
     /// Adds a unit; says whether it was missing.
     fn add(&mut self, unit: u32) -> bool {
         let page = (unit / PAGE_UNITS) as usize;
         if self.0.len() <= page {
-            self.0.resize_with(page + 1, Page::default);
+            self.0.resize_with(page + 1, MarkPage::default);
         }
         self.0[page].add((unit % PAGE_UNITS) as u16)
     }
@@ -114,8 +119,9 @@ impl Units {
         page.is_some_and(|page| page.has((unit % PAGE_UNITS) as u16))
     }
 
-    /// The highest one below `unit`.
+    /// Returns the highest unit below `unit`.
     fn below(&self, unit: u32) -> Option<u32> {
+        // First the page of the unit, up to it; then whole pages below.
         let number = ((unit / PAGE_UNITS) as usize).min(self.0.len());
         let first = self.0.get(number).and_then(|page| page.below(unit % PAGE_UNITS));
         if let Some(first) = first {
@@ -126,16 +132,16 @@ impl Units {
     }
 }
 
-/// What is in use in the chunks from `first` on up to `end`.
+/// Live records of the chunks `first..end`.
 #[derive(Debug)]
 pub(crate) struct Marks {
     first: u32,
     end: u32,
-    /// Records that are reachable.
+    /// Reachable records.
     live: Vec<Units>,
-    /// Records that only deltas are based on: kept, but what they point at is not in use because of them.
+    /// Records that only deltas are based on. The collection keeps them, but not their targets.
     bases: Vec<Units>,
-    /// Records that deltas are based on, apart from what the store has in its cache: they would drive that out.
+    /// Cache of bases, apart from the cache of the store, which a sweep would flush.
     records: Cache<Address, Cached>,
 }
 
@@ -149,23 +155,23 @@ impl Marks {
         (self.first..self.end).contains(&at.chunk).then(|| (at.chunk - self.first) as usize)
     }
 
-    /// Whether a record is reachable.
+    /// Returns whether a record is reachable.
     pub(crate) fn is_live(&self, at: Address) -> bool {
         self.chunk(at).is_some_and(|chunk| self.live[chunk].has(at.unit))
     }
 
-    /// Whether a record of these chunks is not known to be reachable.
+    /// Returns whether a record lies in these chunks and is not known to be reachable.
     pub(crate) fn lacks(&self, at: Address) -> bool {
         self.chunk(at).is_some_and(|chunk| !self.live[chunk].has(at.unit))
     }
 
-    /// Whether a record is to be kept.
+    /// Returns whether the collection keeps a record.
     pub(crate) fn is_kept(&self, at: Address) -> bool {
         self.chunk(at)
             .is_some_and(|chunk| self.live[chunk].has(at.unit) || self.bases[chunk].has(at.unit))
     }
 
-    /// Marks a record; says whether it is one of these chunks that was not marked.
+    /// Marks a record; returns whether it lies in these chunks and was not marked.
     pub(crate) fn mark(&mut self, at: Address) -> bool {
         self.chunk(at).is_some_and(|chunk| self.live[chunk].add(at.unit))
     }
@@ -176,8 +182,10 @@ impl Marks {
         }
     }
 
-    /// Visits everything that is marked, from the newest chunk to the oldest; marks what that points at, but nothing below what
-    /// is in a volume already. `pace` is called with the bytes of each read.
+    /// Visits all marked records, from the newest chunk to the oldest, and marks their targets;
+    /// skips records that are in a volume.
+    ///
+    /// Calls `pace` with the bytes of each read.
     ///
     /// Cost: reads the chunks once, as far as something is in use there, 1 MiB at a time.
     pub(crate) fn sweep(
@@ -190,55 +198,63 @@ impl Marks {
             if self.live[chunk].below(u32::MAX).is_none() {
                 continue;
             }
+
+            // Not through the set of open files: a sweep would evict those that readers use.
             let open = pack.chunk_aside(number)?;
             let mut window = Window::default();
             let mut unit = u32::MAX;
+
             while let Some(next) = self.live[chunk].below(unit) {
                 unit = next;
+
+                // Targets have lower addresses, so they are marked before the sweep comes to them.
                 let at = Address { chunk: number, unit };
                 if open.locate(at).is_none() && pack.archived(at)?.is_some() {
                     continue;
                 }
-                let (place, body) = window.record(&open, at, pace)?;
-                self.visit(pack, place, &body, &mut |marks, link| {
-                    marks.mark(link.place.at);
+                let (extent, body) = window.record(&open, at, pace)?;
+                self.visit(pack, extent, &body, &mut |marks, link| {
+                    marks.mark(link.extent.at);
                 })?;
             }
         }
+
         Ok(())
     }
 
-    /// Marks what a record of newer chunks, or one that was found late, points at, and all below.
-    pub(crate) fn mark_below(&mut self, pack: &Pack, place: Place, body: &[u8]) -> Result<()> {
+    /// Marks all that a record of a newer chunk, or one found late, reaches.
+    pub(crate) fn mark_below(&mut self, pack: &Pack, extent: Extent, body: &[u8]) -> Result<()> {
         let mut found = Vec::new();
-        self.visit(pack, place, body, &mut |_, link| found.push(link.place))?;
+        self.visit(pack, extent, body, &mut |_, link| found.push(link.extent))?;
         self.mark_all(pack, found)
     }
 
-    /// Marks records, and all below them but for what is in a volume already.
-    pub(crate) fn mark_all(&mut self, pack: &Pack, mut found: Vec<Place>) -> Result<()> {
-        while let Some(place) = found.pop() {
-            if self.mark(place.at) && pack.archived(place.at)?.is_none() {
-                let body = pack.body(place)?;
-                self.visit(pack, place, &body, &mut |_, link| found.push(link.place))?;
+    /// Marks records and all that they reach, except below records that are in a volume.
+    pub(crate) fn mark_all(&mut self, pack: &Pack, mut found: Vec<Extent>) -> Result<()> {
+        while let Some(extent) = found.pop() {
+            if self.mark(extent.at) && pack.archived(extent.at)?.is_none() {
+                let body = pack.body(extent)?;
+                self.visit(pack, extent, &body, &mut |_, link| found.push(link.extent))?;
             }
         }
         Ok(())
     }
 
-    /// Calls `point` with everything that a directory record points at.
+    /// Calls `point` with each reference of a directory record.
     fn visit(
         &mut self,
         pack: &Pack,
-        place: Place,
+        extent: Extent,
         body: &[u8],
         point: &mut dyn FnMut(&mut Self, &Link),
     ) -> Result<()> {
         if !body.first().is_some_and(|kind| (FLAT..=ENTRIES_DELTA).contains(kind)) {
             return Ok(());
         }
-        let fail = |what| pack.corrupt(place.at, what);
-        let record = match Record::decode(place, body).map_err(fail)? {
+        let fail = |what| pack.corrupt(extent.at, what);
+
+        // The base is kept, but its targets are live only if the delta still has them.
+        let record = match Record::decode(extent, body).map_err(fail)? {
             Decoded::Record(record) => record,
             Decoded::Delta(delta) => {
                 self.mark_base(delta.full().at);
@@ -246,6 +262,7 @@ impl Marks {
                 delta.apply(&full).map_err(fail)?
             }
         };
+
         match &record.body {
             RecordBody::Inner(inner) => inner.links.iter().for_each(|link| point(self, link)),
             RecordBody::Entries(entries) => {
@@ -257,11 +274,12 @@ impl Marks {
                 }
             }
         }
+
         Ok(())
     }
 }
 
-/// A piece of a chunk in memory, read for records that come in descending order.
+/// Part of a chunk in memory, for reads of records in descending order.
 #[derive(Debug, Default)]
 struct Window {
     start: u64,
@@ -269,33 +287,37 @@ struct Window {
 }
 
 impl Window {
-    /// The record at an address, whose length is not known.
+    /// Reads the record at an address, whose length is unknown.
     fn record(
         &mut self,
         chunk: &Chunk,
         at: Address,
         pace: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<(Place, Vec<u8>)> {
+    ) -> Result<(Extent, Vec<u8>)> {
         let gone = || Error::Collected { address: at };
         let (offset, room) = chunk.locate(at).ok_or_else(gone)?;
         if self.size_at(offset).is_none() {
+            // Records come in descending order: read a window that ends a little behind this one.
             let len = chunk.file.len()?;
             let end = (offset + AHEAD_BYTES).min(len);
             self.start = end.saturating_sub(WINDOW_BYTES).min(offset);
             self.fill(chunk, end - self.start, pace)?;
+
+            // A record longer than the rest of the window is read by itself.
             let wanted = self.bytes.get((offset - self.start) as usize..).and_then(record_size);
             if let Some(wanted) = wanted.filter(|wanted| offset + *wanted as u64 > end) {
                 self.start = offset;
                 self.fill(chunk, (wanted as u64).min(len - offset).min(room), pace)?;
             }
         }
+
         let size = self
             .size_at(offset)
             .ok_or_else(|| chunk.corrupt(at, Corrupt::short("a record lies in its chunk")))?;
         let start = (offset - self.start) as usize;
         let (body, _) = open_record(at, &self.bytes[start..start + size])
             .map_err(|what| chunk.corrupt(at, what))?;
-        Ok((Place { at, bytes: size as u32 }, body.to_vec()))
+        Ok((Extent { at, bytes: size as u32 }, body.to_vec()))
     }
 
     fn fill(
@@ -309,14 +331,14 @@ impl Window {
         Ok(chunk.file.read_at(&mut self.bytes, self.start)?)
     }
 
-    /// The size of the record at an offset, if all of it is here.
+    /// Size of the record at an offset, if the window has all of it.
     fn size_at(&self, offset: u64) -> Option<usize> {
         let bytes = self.bytes.get(offset.checked_sub(self.start)? as usize..)?;
         record_size(bytes).filter(|size| *size <= bytes.len())
     }
 }
 
-/// Bytes of so many units.
+/// Bytes of `units` units.
 pub(crate) fn unit_bytes(units: u64) -> u64 {
     units * UNIT_BYTES
 }
@@ -332,7 +354,8 @@ mod tests {
     #[test]
     fn units_are_a_set() {
         for_each_seed("units_are_a_set", 30, |rng, _| {
-            let (mut units, mut model) = (Units::default(), BTreeSet::new());
+            let mut units = Units::default();
+            let mut model = BTreeSet::new();
             let end = 1 + rng.below(u64::from(PAGE_UNITS) * 6) as u32;
             let dense = rng.below(u64::from(end)) as u32;
             for _ in 0..rng.below(3000) {
@@ -354,23 +377,26 @@ mod tests {
         });
     }
 
-    /// One record in 4 KiB, as a chunk has that was compacted often, takes 2 bytes and no page of bits; no chunk takes more
-    /// than a bit for each unit and a little.
+    /// One record in 4 KiB, as a chunk has that was compacted often, takes 2 bytes and no page of
+    /// bits; no chunk takes more than a bit for each unit and a little.
     #[test]
     fn few_units_take_little_memory() {
         let heap_bytes = |units: &Units| -> usize {
-            let pages = units.0.capacity() * size_of::<Page>();
-            let of_page = |page: &Page| match page {
-                Page::Listed(listed) => listed.capacity() * 2,
-                Page::Bits(_) => PAGE_WORDS * 8,
+            let pages = units.0.capacity() * size_of::<MarkPage>();
+            let of_page = |page: &MarkPage| match page {
+                MarkPage::Listed(listed) => listed.capacity() * 2,
+                MarkPage::Bits(_) => PAGE_WORDS * 8,
             };
             pages + units.0.iter().map(of_page).sum::<usize>()
         };
+
         let chunk_units = (16 << 20) / UNIT_BYTES as u32;
-        let (mut few, mut all) = (Units::default(), Units::default());
+        let mut few = Units::default();
+        let mut all = Units::default();
         (0..chunk_units).rev().step_by(512).for_each(|unit| assert!(few.add(unit)));
         assert!(heap_bytes(&few) < 32 << 10, "{}", heap_bytes(&few));
         (0..chunk_units).rev().for_each(|unit| assert!(all.add(unit)));
+
         assert!(heap_bytes(&all) < 300 << 10, "{}", heap_bytes(&all));
     }
 }

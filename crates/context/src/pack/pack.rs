@@ -1,5 +1,5 @@
-//! The pack: all chunks of a store, read by direct pointers through a cache of decoded objects, and appended to frame by
-//! frame.
+//! Pack: all chunks of a store, read by addresses through a cache of decoded objects, and appended
+//! to frame by frame.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -7,13 +7,13 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
-use crate::base::address::{Address, Link, Place, UNIT_BYTES};
+use crate::base::address::{Address, Extent, Link, UNIT_BYTES};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::object::cached::Cached;
 use crate::object::record::{Decoded, Delta, Record, VALUE};
 use crate::pack::archive::{
-    Catalog, NEW_SUFFIX, Part, check_marker, missing, new_path, part_path, remove_unfinished,
+    Catalog, NEW_SUFFIX, PartId, check_marker, missing, new_path, part_path, remove_unfinished,
     volume_dir, volumes,
 };
 use crate::pack::chunk::{
@@ -24,21 +24,21 @@ use crate::pack::control::{CONTROL, ControlFile, STATE_BYTES};
 use crate::pack::frame::{
     FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, newest_synced, parse, parse_damaged,
 };
-use crate::pack::handles::OpenFiles;
+use crate::pack::handles::ChunkHandles;
 use crate::pack::locations::{LOCATIONS, Locations};
 use crate::pack::read_many::read_bodies;
 use crate::tree::node::Source;
 use terrane_io::cache::Cache;
 
-/// Values up to this size are cached, in bytes.
+/// Largest value that the cache takes, in bytes.
 const CACHED_VALUE_BYTES: usize = 64 << 10;
-/// Nodes up to this size are read in batches, in bytes, so that what is in flight takes little memory.
+/// Largest node that a batch reads, in bytes, which bounds the memory of reads in flight.
 const FETCHED_NODE_BYTES: u32 = 1 << 20;
 
-/// Chunks that are open at once, beside those that calls under way hold.
+/// Upper bound of open chunks, beside those that running calls hold.
 const OPEN_FILES_MAX: usize = 256;
 
-/// What the pack has done since it was opened.
+/// Counters of the pack since it was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) cache_hits: AtomicU64,
@@ -55,52 +55,53 @@ pub(crate) struct Counters {
 pub(crate) struct Pack {
     disk: Arc<dyn Disk>,
     locations: Arc<Locations>,
-    /// Identity of the store, as its control record says; none before that is read.
+    /// Identity of the store in its control record; unset before the record is read.
     store: OnceLock<u64>,
-    /// Open for writing: chunks are opened such that they can be appended to.
+    /// Whether chunks are opened for appending.
     writable: bool,
-    /// How chunks are read that are not written to.
+    /// Access to chunks other than the last.
     access: Access,
-    files: OpenFiles,
-    /// Number of the chunk that is written to: from it on they are read through the page cache. Beyond all if there is none.
+    files: ChunkHandles,
+    /// First chunk that is read through the page cache: the chunk that is appended to. `u32::MAX`
+    /// if no chunk is.
     appended: AtomicU32,
-    /// What the volumes have; none before somebody looks.
+    /// Parts in the volumes; `None` before the first lookup.
     catalog: RwLock<Option<Catalog>>,
-    /// Number of the first chunk that is kept.
+    /// Number of the first chunk that is still there.
     first: AtomicU32,
-    /// How many volumes the archive must have.
+    /// Number of volumes that the archive must have.
     volumes: AtomicU16,
     cache: Cache<Address, Cached>,
     pub(crate) counters: Counters,
 }
 
-/// What was read of a node.
+/// Node read in a batch.
 #[derive(Debug)]
 enum Fetched {
     Record(Arc<Record>),
     Delta(Delta),
 }
 
-/// Called with the kind of a frame, and the address and the bytes of its payload.
+/// Callback for the kind of a frame, and the address and bytes of its payload.
 type VisitFrame<'a> = dyn FnMut(FrameKind, Address, &[u8]) -> Result<()> + 'a;
 
-/// How far frames are to be followed.
+/// Limit of following frames during recovery.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reach {
-    /// The pack was durable up to here at least: what is not whole before is damaged.
+pub(crate) struct FollowLimit {
+    /// Lower bound of the durable end. An incomplete frame before it is corruption.
     pub(crate) durable: Address,
-    /// Whether the frames before the first damaged one are taken for all, in place of an error.
+    /// Whether to stop at the first corruption instead of failing.
     pub(crate) stops_at_damage: bool,
 }
 
-impl Reach {
-    /// Up to an end that must be reached.
+impl FollowLimit {
+    /// Follows frames that must reach `durable`.
     pub(crate) fn to(durable: Address) -> Self {
         Self { durable, stops_at_damage: false }
     }
 }
 
-/// Where the next frame goes.
+/// End of the pack, where the next frame goes.
 #[derive(Debug, Clone)]
 pub(crate) struct Tail {
     pub(crate) chunk: Arc<Chunk>,
@@ -121,7 +122,7 @@ impl Pack {
             store: OnceLock::new(),
             writable,
             access: Access::Buffered,
-            files: OpenFiles::new(OPEN_FILES_MAX),
+            files: ChunkHandles::new(OPEN_FILES_MAX),
             appended: AtomicU32::new(u32::MAX),
             catalog: RwLock::default(),
             first: AtomicU32::new(0),
@@ -131,12 +132,12 @@ impl Pack {
         }
     }
 
-    /// The same with another way to read chunks.
+    /// Sets the access to chunks other than the last.
     pub(crate) fn with_access(self, access: Access) -> Self {
         Self { access, ..self }
     }
 
-    /// Has every chunk and part be one of this store from here on.
+    /// Requires every chunk and part from here on to belong to `store`.
     ///
     /// # Errors
     /// [`Corrupt`](Error::Corrupt) if the store was known to be another one.
@@ -146,6 +147,8 @@ impl Pack {
             let what = Corrupt::rule("identity of the store", known, store);
             return Err(Error::Corrupt { path: self.dir().join(CONTROL), address: None, what });
         }
+
+        // A file `locations` of another store would lead to foreign volumes.
         if let Some(named) = self.locations.store().filter(|named| *named != store) {
             let what = Corrupt::rule("store of the file `locations`", store, named);
             return Err(Error::Corrupt { path: self.dir().join(LOCATIONS), address: None, what });
@@ -161,17 +164,17 @@ impl Pack {
         self.volumes.store(volumes, Ordering::Release);
     }
 
-    /// The directory of the store.
+    /// Directory of the store.
     pub(crate) fn dir(&self) -> &Path {
         self.locations.dir()
     }
 
-    /// Where the parts of the store are.
+    /// Locations of the parts of the store.
     pub(crate) fn locations(&self) -> &Arc<Locations> {
         &self.locations
     }
 
-    /// The directory of the volumes.
+    /// Directory of the volumes.
     fn archive_dir(&self) -> PathBuf {
         self.locations.archive()
     }
@@ -180,13 +183,14 @@ impl Pack {
         self.cache.bytes()
     }
 
-    /// The chunk of a number, opened if it is not.
+    /// Returns a chunk, and opens its file if it is closed.
     pub(crate) fn chunk(&self, number: u32) -> Result<Arc<Chunk>> {
         self.files.get((number, None), || self.open_chunk(number, self.access_of(number)))
     }
 
-    /// The chunk of a number for who goes over all of them: if it has to be opened, it is not among those that stay open, so
-    /// that these stay as they are and few maps of runs are in memory.
+    /// Returns a chunk for a caller that reads all chunks. If the file is closed, it is opened for
+    /// this caller alone, so that a sweep neither evicts open files nor keeps maps of runs in
+    /// memory.
     pub(crate) fn chunk_aside(&self, number: u32) -> Result<Arc<Chunk>> {
         match self.files.find((number, None)) {
             Some(chunk) => Ok(chunk),
@@ -194,8 +198,8 @@ impl Pack {
         }
     }
 
-    /// A part of a chunk in a volume, opened if it is not.
-    pub(crate) fn part(&self, number: u32, part: Part) -> Result<Arc<Chunk>> {
+    /// Returns a part of a chunk in a volume, and opens its file if it is closed.
+    pub(crate) fn part(&self, number: u32, part: PartId) -> Result<Arc<Chunk>> {
         self.files.get((number, Some(part)), || {
             let path = part_path(&self.archive_dir(), number, part);
             let id = (number, self.store.get().copied());
@@ -203,37 +207,40 @@ impl Pack {
         })
     }
 
-    /// What `get` makes of the catalog of the volumes, which are looked through anew if `anew` says so, and the first time.
+    /// Runs `get` on the catalog of the volumes. Lists the volumes first if `anew` is set, or on
+    /// first use.
     fn with_catalog<R>(&self, anew: bool, get: impl FnOnce(&Catalog) -> R) -> Result<R> {
         if !anew
             && let Some(catalog) = &*self.catalog.read().unwrap_or_else(PoisonError::into_inner)
         {
             return Ok(get(catalog));
         }
+
+        // Listed under the lock: a part that `archive` adds meanwhile must not get lost.
         let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
         let listed = Catalog::list(&*self.disk, &self.archive_dir())?;
         Ok(get(catalog.insert(listed)))
     }
 
-    /// All parts of chunks in volumes, ascending.
-    pub(crate) fn parts(&self) -> Result<Vec<(u32, Part)>> {
-        let mut parts: Vec<(u32, Part)> =
+    /// Returns all parts in volumes, ascending.
+    pub(crate) fn parts(&self) -> Result<Vec<(u32, PartId)>> {
+        let mut parts: Vec<(u32, PartId)> =
             self.with_catalog(true, |catalog| catalog.all().collect())?;
         parts.sort_unstable();
         Ok(parts)
     }
 
-    /// The parts of a chunk that a writer knows.
+    /// Returns the parts of a chunk that the writer knows.
     pub(crate) fn parts_of(&self, number: u32) -> Result<Vec<Arc<Chunk>>> {
         let parts = self.with_catalog(false, |catalog| catalog.parts(number).to_vec())?;
         parts.into_iter().map(|part| self.part(number, part)).collect()
     }
 
-    /// The part in a volume that has a record, if one does.
+    /// Returns the part in a volume that has a record, if there is one.
     ///
     /// Cost: none without volumes; the first time that of opening the parts of the chunk.
     pub(crate) fn archived(&self, at: Address) -> Result<Option<Arc<Chunk>>> {
-        // A writer knows what it has archived; a reader looks again.
+        // A writer knows the parts that it has archived; a reader lists the volumes again.
         for anew in [false, true] {
             if anew && self.writable {
                 break;
@@ -246,10 +253,12 @@ impl Pack {
                 }
             }
         }
+
         Ok(None)
     }
 
-    /// How a chunk is read: the one that is written to through the page cache, also when its file was closed meanwhile.
+    /// Access to a chunk. The chunk that is appended to goes through the page cache, also when its
+    /// file is reopened.
     fn access_of(&self, number: u32) -> Access {
         let is_appended = number >= self.appended.load(Ordering::Acquire);
         if is_appended { Access::Buffered } else { self.access }
@@ -257,22 +266,25 @@ impl Pack {
 
     fn open_chunk(&self, number: u32, access: Access) -> Result<Chunk> {
         let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
-        let (path, id) = (chunk_path(self.dir(), number), (number, self.store.get().copied()));
+        let path = chunk_path(self.dir(), number);
+        let id = (number, self.store.get().copied());
         Chunk::open(&*self.disk, &path, id, mode, access)
     }
 
-    /// The tail in a chunk that is open for appending, which goes through the page cache.
+    /// Reopens the tail for appending through the page cache.
     pub(crate) fn to_append(&self, tail: Tail) -> Result<Tail> {
         self.appended.store(tail.end.chunk, Ordering::Release);
         if self.access == Access::Buffered {
             return Ok(tail);
         }
+
+        // Appends have any length, which direct access does not take.
         let chunk = Arc::new(self.open_chunk(tail.end.chunk, Access::Buffered)?);
         self.files.put((tail.end.chunk, None), Arc::clone(&chunk));
         Ok(Tail { chunk, ..tail })
     }
 
-    /// Has a chunk that is not written to any more read in the way of the others; its pages are clean.
+    /// Returns a full chunk, whose pages are clean, to the access of the other chunks.
     fn end_appending(&self, number: u32, chunk: &Chunk) {
         if self.access == Access::Direct {
             chunk.forget();
@@ -280,7 +292,7 @@ impl Pack {
         }
     }
 
-    /// Makes the chunk of a number; a file of that name, left over from a crash, is replaced.
+    /// Creates a chunk, and replaces a file of that name that a crash left.
     pub(crate) fn create_chunk(&self, head: ChunkHead) -> Result<Arc<Chunk>> {
         let chunk = Arc::new(Chunk::create(&*self.disk, self.dir(), head)?);
         self.appended.fetch_min(head.number, Ordering::AcqRel);
@@ -288,53 +300,58 @@ impl Pack {
         Ok(chunk)
     }
 
-    /// The body of a record, of its chunk or of a volume.
-    pub(crate) fn body(&self, place: Place) -> Result<Vec<u8>> {
+    /// Reads the body of a record from its chunk or from a volume.
+    pub(crate) fn body(&self, extent: Extent) -> Result<Vec<u8>> {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
-        self.counters.read_bytes.fetch_add(u64::from(place.bytes), Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(u64::from(extent.bytes), Ordering::Relaxed);
+
+        // Chunks below the first are gone, or about to be: their records are in volumes only.
         let mut is_lost = false;
-        if place.at.chunk >= self.first.load(Ordering::Acquire) {
-            match self.chunk(place.at.chunk) {
+        if extent.at.chunk >= self.first.load(Ordering::Acquire) {
+            match self.chunk(extent.at.chunk) {
                 Ok(chunk) => {
-                    if let Some(body) = chunk.read(place)? {
+                    if let Some(body) = chunk.read(extent)? {
                         return Ok(body);
                     }
                 }
                 Err(error) if !is_absent(&error) => return Err(error),
-                Err(_) => is_lost = !self.was_removed(place.at.chunk),
+                Err(_) => is_lost = !self.was_removed(extent.at.chunk),
             }
         }
-        let archived = self.archived(place.at)?.map(|part| part.read(place)).transpose()?.flatten();
+
+        // A reader may see a rewritten chunk whose records moved to a volume.
+        let archived =
+            self.archived(extent.at)?.map(|part| part.read(extent)).transpose()?.flatten();
         if let Some(body) = archived {
             return Ok(body);
         }
         Err(match self.missing_volume()? {
-            _ if is_lost => self.lost(place.at.chunk),
-            Some(path) => Error::VolumeMissing { path, address: place.at },
-            None => Error::Collected { address: place.at },
+            _ if is_lost => self.lost(extent.at.chunk),
+            Some(path) => Error::VolumeMissing { path, address: extent.at },
+            None => Error::Collected { address: extent.at },
         })
     }
 
-    /// Whether a chunk that is not there was removed by a collection since a reader last looked.
+    /// Returns whether a collection removed a missing chunk since a reader last looked.
     fn was_removed(&self, number: u32) -> bool {
         let control = ControlFile::read(&*self.disk, &self.dir().join(CONTROL));
         !self.writable && control.is_ok_and(|control| control.newest().first > number)
     }
 
-    /// The error of a chunk that must be there and is not.
+    /// Error of a chunk that must be there and is missing.
     pub(crate) fn lost(&self, number: u32) -> Error {
         let what = Corrupt::rule("a chunk that is in use is there", 1, 0);
         Error::Corrupt { path: chunk_path(self.dir(), number), address: None, what }
     }
 
-    /// A volume that must be there and is not.
+    /// Returns the first missing volume.
     fn missing_volume(&self) -> Result<Option<PathBuf>> {
         let volumes = self.volumes.load(Ordering::Acquire);
         let volume = missing(&*self.disk, &self.archive_dir(), volumes)?;
         Ok(volume.map(|volume| volume_dir(&self.archive_dir(), volume)))
     }
 
-    /// The error of a record whose content breaks a rule.
+    /// Error of a record whose content breaks a rule.
     pub(crate) fn corrupt(&self, at: Address, what: Corrupt) -> Error {
         Error::Corrupt { path: chunk_path(self.dir(), at.chunk), address: Some(at), what }
     }
@@ -351,7 +368,7 @@ impl Pack {
         self.cache.insert(at, Cached::Record(record));
     }
 
-    /// Forgets what is cached of a record: there is a newer one of that node, and few will ask for the old one.
+    /// Evicts a record that has a successor: few calls will ask for the old one.
     pub(crate) fn uncache(&self, at: Address) {
         self.cache.remove(at);
     }
@@ -362,36 +379,41 @@ impl Pack {
         }
     }
 
-    /// A record that was read, which the cache gets.
-    fn keep(&self, place: Place, record: Record) -> Arc<Record> {
+    /// Puts a record that was read into the cache.
+    fn keep(&self, extent: Extent, record: Record) -> Arc<Record> {
         let record = Arc::new(record);
-        self.cache_record(place.at, Arc::clone(&record));
+        self.cache_record(extent.at, Arc::clone(&record));
         record
     }
 
-    /// Reads those of these nodes and values in one batch that are not cached. Gives the nodes, none for those that are not
-    /// there, or damaged. Values that would not be cached are left out.
-    fn fetch_once(&self, nodes: &[Place], values: &[Place]) -> Vec<Option<Fetched>> {
+    /// Reads the uncached ones of these nodes and values in one batch.
+    ///
+    /// Returns the nodes; `None` for missing or damaged nodes. Values too large for the cache
+    /// are left out.
+    fn fetch_once(&self, nodes: &[Extent], values: &[Extent]) -> Vec<Option<Fetched>> {
         let mut fetched: Vec<Option<Fetched>> = nodes.iter().map(|_| None).collect();
-        let mut missing: Vec<(Option<usize>, Place)> = Vec::new();
-        for (number, place) in nodes.iter().enumerate() {
-            match self.cache.get(place.at) {
+        let mut missing: Vec<(Option<usize>, Extent)> = Vec::new();
+        for (number, extent) in nodes.iter().enumerate() {
+            match self.cache.get(extent.at) {
                 Some(Cached::Record(record)) => fetched[number] = Some(Fetched::Record(record)),
                 Some(Cached::Value(_)) => {}
-                None => missing.push((Some(number), *place)),
+                None => missing.push((Some(number), *extent)),
             }
         }
-        missing.retain(|(_, place)| place.bytes <= FETCHED_NODE_BYTES);
-        let is_missing = |place: &&Place| {
-            place.bytes as usize <= CACHED_VALUE_BYTES && self.cache.get(place.at).is_none()
+
+        // Large nodes are left to the call that needs them: a batch would hold all their buffers.
+        missing.retain(|(_, extent)| extent.bytes <= FETCHED_NODE_BYTES);
+        let is_missing = |extent: &&Extent| {
+            extent.bytes as usize <= CACHED_VALUE_BYTES && self.cache.get(extent.at).is_none()
         };
-        missing.extend(values.iter().filter(is_missing).map(|place| (None, *place)));
+        missing.extend(values.iter().filter(is_missing).map(|extent| (None, *extent)));
         let first = self.first.load(Ordering::Acquire);
-        missing.retain(|(_, place)| place.at.chunk >= first);
-        let mut records: Vec<(Arc<Chunk>, Place)> = Vec::with_capacity(missing.len());
-        missing.retain(|(_, place)| match self.chunk(place.at.chunk) {
+        missing.retain(|(_, extent)| extent.at.chunk >= first);
+
+        let mut records: Vec<(Arc<Chunk>, Extent)> = Vec::with_capacity(missing.len());
+        missing.retain(|(_, extent)| match self.chunk(extent.at.chunk) {
             Ok(chunk) => {
-                records.push((chunk, *place));
+                records.push((chunk, *extent));
                 true
             }
             Err(_) => false,
@@ -399,79 +421,86 @@ impl Pack {
         if records.is_empty() {
             return fetched;
         }
-        let bytes = records.iter().map(|(_, place)| u64::from(place.bytes)).sum();
+
+        let bytes = records.iter().map(|(_, extent)| u64::from(extent.bytes)).sum();
         self.counters.reads.fetch_add(records.len() as u64, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         read_bodies(&*self.disk, &records, &mut |number, body| {
-            let (node, place) = missing[number];
+            let (node, extent) = missing[number];
             let Some(node) = node else {
                 if let Some((&VALUE, bytes)) = body.split_first() {
-                    self.cache_value(place.at, &bytes.into());
+                    self.cache_value(extent.at, &bytes.into());
                 }
                 return;
             };
-            fetched[node] = match Record::decode(place, body) {
-                Ok(Decoded::Record(record)) => Some(Fetched::Record(self.keep(place, record))),
+            fetched[node] = match Record::decode(extent, body) {
+                Ok(Decoded::Record(record)) => Some(Fetched::Record(self.keep(extent, record))),
                 Ok(Decoded::Delta(delta)) => Some(Fetched::Delta(delta)),
                 Err(_) => None,
             };
         });
+
         fetched
     }
 
-    /// The directory node at a place; of a delta, with what it is based on.
-    pub(crate) fn record_at(&self, place: Place) -> Result<Arc<Record>> {
-        if let Some(Cached::Record(record)) = self.cached(place.at) {
+    /// Reads the directory node at an extent, and the base of a delta.
+    pub(crate) fn record_at(&self, extent: Extent) -> Result<Arc<Record>> {
+        if let Some(Cached::Record(record)) = self.cached(extent.at) {
             return Ok(record);
         }
-        let fail = |what| self.corrupt(place.at, what);
-        let record = match Record::decode(place, &self.body(place)?).map_err(fail)? {
+        let fail = |what| self.corrupt(extent.at, what);
+        let record = match Record::decode(extent, &self.body(extent)?).map_err(fail)? {
             Decoded::Record(record) => record,
             Decoded::Delta(delta) => {
                 let full = self.full_record(delta.full())?;
                 delta.apply(&full).map_err(fail)?
             }
         };
-        Ok(self.keep(place, record))
+        Ok(self.keep(extent, record))
     }
 
-    /// The record that a delta is based on, for who goes over all of them: it goes into `aside` in place of the cache.
+    /// Reads the base of a delta for a sweep: `aside` takes the record instead of the cache of the
+    /// store.
     pub(crate) fn record_aside(
         &self,
-        place: Place,
+        extent: Extent,
         aside: &Cache<Address, Cached>,
     ) -> Result<Arc<Record>> {
         for cache in [aside, &self.cache] {
-            if let Some(Cached::Record(record)) = cache.get(place.at) {
+            if let Some(Cached::Record(record)) = cache.get(extent.at) {
                 return Ok(record);
             }
         }
-        let record = Arc::new(self.decode_full(place)?);
-        aside.insert(place.at, Cached::Record(Arc::clone(&record)));
+
+        // The cache of the store stays as it is: the sweep reads each base once or twice.
+        let record = Arc::new(self.decode_full(extent)?);
+        aside.insert(extent.at, Cached::Record(Arc::clone(&record)));
         Ok(record)
     }
 
-    /// The record that a delta is based on.
-    fn full_record(&self, place: Place) -> Result<Arc<Record>> {
-        if let Some(Cached::Record(record)) = self.cached(place.at) {
+    /// Reads the base of a delta.
+    fn full_record(&self, extent: Extent) -> Result<Arc<Record>> {
+        if let Some(Cached::Record(record)) = self.cached(extent.at) {
             return Ok(record);
         }
-        Ok(self.keep(place, self.decode_full(place)?))
+        Ok(self.keep(extent, self.decode_full(extent)?))
     }
 
-    fn decode_full(&self, place: Place) -> Result<Record> {
-        match Record::decode(place, &self.body(place)?) {
+    fn decode_full(&self, extent: Extent) -> Result<Record> {
+        match Record::decode(extent, &self.body(extent)?) {
             Ok(Decoded::Record(record)) => Ok(record),
             Ok(Decoded::Delta(_)) => {
                 Err(self
-                    .corrupt(place.at, Corrupt::rule("a delta is based on a full record", 4, 5)))
+                    .corrupt(extent.at, Corrupt::rule("a delta is based on a full record", 4, 5)))
             }
-            Err(what) => Err(self.corrupt(place.at, what)),
+            Err(what) => Err(self.corrupt(extent.at, what)),
         }
     }
 
-    /// Begins the next chunk after `tail`, which was synced. Nothing may be appended before it is [synced](Self::sync_new).
+    /// Begins the next chunk after `tail`, which was synced.
+    ///
+    /// The caller must [sync](Self::sync_new) the chunk before it appends.
     pub(crate) fn roll(&self, tail: &Tail, chunk_bytes: u64) -> Result<Tail> {
         let head = ChunkHead {
             number: tail.end.chunk + 1,
@@ -480,12 +509,17 @@ impl Pack {
             chain: tail.chain,
             map: None,
         };
+
+        // The head names the end of this chunk and chains to its last frame.
         let chunk = self.create_chunk(head)?;
         match chunk.file.allocate(chunk_bytes) {
-            // It grows by what is written; a part of it may have been allocated, which others need.
+            // On a full disk the chunk grows as it is written. Part of the allocation may have
+            // succeeded: others need that room.
             Err(error) if error.is_no_space() => chunk.file.set_len(chunk.file.len()?)?,
             allocated => allocated?,
         }
+
+        // Readers use the page cache for the new chunk before the old one leaves it.
         self.appended.store(head.number, Ordering::Release);
         self.end_appending(tail.end.chunk, &tail.chunk);
         Ok(Tail { chunk, end: Address { chunk: head.number, unit: FIRST_UNIT }, chain: tail.chain })
@@ -497,7 +531,9 @@ impl Pack {
         self.disk.sync_dir(self.dir())
     }
 
-    /// Appends a frame; the tail behind it, and the buffer of the frame. Not durable before a sync of the chunk; what lies before `synced` is.
+    /// Appends a frame. Returns the tail behind it, and the buffer of the frame.
+    ///
+    /// The frame is durable after a sync of the chunk. The pack is durable up to `synced`.
     ///
     /// Cost: one write.
     pub(crate) fn append(
@@ -507,28 +543,33 @@ impl Pack {
         kind: FrameKind,
         synced: Address,
     ) -> Result<(Tail, Vec<u8>)> {
+        assert_eq!(frame.start(), tail.end, "a frame is appended where it was begun");
+        assert!(synced <= tail.end, "the durable part ends before the frame");
         let (bytes, chain) = frame.finish(kind, tail.chain, synced);
         tail.chunk.file.write_at(&bytes, tail.end.offset())?;
+
         self.counters.frames.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let end = tail.end.plus(bytes.len());
         Ok((Tail { chunk: Arc::clone(&tail.chunk), end, chain }, bytes))
     }
 
-    /// Calls `visit` with each frame from `start` on that is whole: its kind, the address and the bytes of its payload.
-    /// Returns the end of the last one and its chain. What is not whole before the end that is to be reached, or before what a
-    /// later frame says was durable, is damaged; what is not whole behind that is a write that a crash has cut short.
+    /// Calls `visit` with each complete frame from `start` on: its kind, and the address and bytes
+    /// of its payload. Returns the tail behind the last one.
+    ///
+    /// An incomplete frame before `limit.durable`, or before the durable end that a later frame
+    /// records, is corruption. Behind both, it is a torn write.
     ///
     /// Cost: one read of what is left of each chunk.
     ///
     /// # Errors
-    /// [`Corrupt`](Error::Corrupt) if the frames do not reach that end, [`ForeignChunk`](Error::ForeignChunk),
-    /// [`Disk`](Error::Disk).
+    /// [`Corrupt`](Error::Corrupt) if the frames do not reach that end,
+    /// [`ForeignChunk`](Error::ForeignChunk), [`Disk`](Error::Disk).
     pub(crate) fn follow(
         &self,
         start: Address,
         chain: u32,
-        reach: Reach,
+        limit: FollowLimit,
         visit: &mut VisitFrame<'_>,
     ) -> Result<Tail> {
         let chunk = self.chunk(start.chunk).map_err(|error| match error {
@@ -539,18 +580,20 @@ impl Pack {
             let what = Corrupt::rule("a chunk with the end of the pack is as it was written", 1, 2);
             return Err(self.corrupt(start, what));
         }
+
         let mut tail = Tail { chunk, end: start, chain };
         loop {
-            match self.follow_chunk(&mut tail, reach, visit) {
+            match self.follow_chunk(&mut tail, limit, visit) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(_) if reach.stops_at_damage => return Ok(tail),
+                Err(_) if limit.stops_at_damage => return Ok(tail),
                 Err(error) => return Err(error),
             }
         }
 
-        let durable = reach.durable;
-        if tail.end < durable && !reach.stops_at_damage {
+        // The frames end before the durable end: name the missing chunk, or the damaged frame.
+        let durable = limit.durable;
+        if tail.end < durable && !limit.stops_at_damage {
             let lost = durable.chunk > tail.end.chunk
                 && self.disk.kind(&chunk_path(self.dir(), tail.end.chunk + 1))?.is_none();
             if lost {
@@ -558,51 +601,61 @@ impl Pack {
             }
             return Err(self.corrupt(tail.end, frame_damaged(tail.end, durable.offset())));
         }
+
         Ok(tail)
     }
 
-    /// Goes on to the end of one chunk, and to the beginning of the next one if that follows; whether it does.
+    /// Follows frames to the end of one chunk, and enters the next chunk if it continues this one;
+    /// returns whether it does.
     fn follow_chunk(
         &self,
         tail: &mut Tail,
-        reach: Reach,
+        limit: FollowLimit,
         visit: &mut VisitFrame<'_>,
     ) -> Result<bool> {
-        self.follow_frames(tail, reach.durable, visit)?;
+        self.follow_frames(tail, limit.durable, visit)?;
         let next = tail.end.chunk + 1;
         if self.disk.kind(&chunk_path(self.dir(), next))?.is_none() {
             return Ok(false);
         }
         let Some(chunk) = self.next_chunk(next)? else { return Ok(false) };
         let head = chunk.head;
+
         if head.before > tail.end.unit {
-            // The writer may have gone on since the chunk was read: it does so before it begins the next one.
+            // The writer may have appended since the chunk was read; it stops before it begins the
+            // next one.
             let before = Address { chunk: tail.end.chunk, unit: head.before };
             self.follow_frames(tail, before, visit)?;
         }
+
+        // The next chunk continues this one: both its address and its chain agree.
         if (head.before, head.chain) == (tail.end.unit, tail.chain) {
             tail.chunk = chunk;
             tail.end = Address { chunk: next, unit: FIRST_UNIT };
             return Ok(true);
         }
+
+        // The next chunk records a longer chunk, or has frames: bytes here were durable and are
+        // lost.
         if head.before >= tail.end.unit || chunk.runs.is_some() || Self::has_frames(&chunk)? {
             let what = frame_damaged(tail.end, u64::from(head.before) * UNIT_BYTES);
             return Err(self.corrupt(tail.end, what));
         }
-        // It was begun when a write failed, and nothing was written to it.
+
+        // The writer began the chunk when a write had failed, and appended nothing to it.
         self.files.remove((next, None));
         Ok(false)
     }
 
-    /// Whether a chunk has any frame, whole or not, whose head is whole.
+    /// Returns whether a chunk has any frame with an intact head.
     fn has_frames(chunk: &Chunk) -> Result<bool> {
         let start = Address { chunk: chunk.head.number, unit: FIRST_UNIT };
         let (bytes, unreadable) = read_rest(&*chunk.file, start.offset())?;
         Ok(unreadable.is_some() || newest_synced(start, &bytes).is_some())
     }
 
-    /// The chunk of a number that may follow; none if it was being made when the process ended: it has no whole head then, and
-    /// nothing behind it.
+    /// Returns the next chunk; `None` if its creation was interrupted: it then has no intact head,
+    /// and nothing behind the head.
     fn next_chunk(&self, number: u32) -> Result<Option<Arc<Chunk>>> {
         let error = match self.chunk(number) {
             Ok(chunk) => return Ok(Some(chunk)),
@@ -611,21 +664,23 @@ impl Pack {
         };
         let path = chunk_path(self.dir(), number);
         let file = self.disk.open(&path, OpenMode::Read, Access::Buffered)?;
-        // Frames are written when the head is durable.
+        // The writer appends frames only after the head is durable.
         let start = Address { chunk: number, unit: FIRST_UNIT };
         let (bytes, unreadable) = read_rest(&*file, start.offset())?;
         let is_begun = unreadable.is_some() || newest_synced(start, &bytes).is_some();
         if is_begun { Err(error) } else { Ok(None) }
     }
 
-    /// Goes on in one chunk, which was durable up to `durable` at least. An object that is damaged there is for who reads it.
+    /// Follows frames in one chunk, which was durable up to `durable`. Damaged objects of durable
+    /// frames are left to the readers of the objects.
     fn follow_frames(
         &self,
         tail: &mut Tail,
         durable: Address,
         visit: &mut VisitFrame<'_>,
     ) -> Result<()> {
-        // Where a later chunk begins tells how far this one was durable: its own last frames need not be looked for.
+        // The next chunk records the end of this one, so the search for later frames is needed in
+        // the last chunk only.
         let durable = Some(durable).filter(|durable| durable.chunk == tail.end.chunk);
         let mut stopped_at = None;
         loop {
@@ -635,7 +690,9 @@ impl Pack {
                 let what = Corrupt::rule("length of a chunk", offset, len);
                 return Err(self.corrupt(tail.end, what));
             }
+
             let (bytes, unreadable) = read_rest(&*tail.chunk.file, offset)?;
+
             let mut rest = bytes.as_slice();
             while let Some(head) = parse(tail.end, rest, tail.chain) {
                 rest = pass(tail, &head, rest, visit)?;
@@ -643,10 +700,12 @@ impl Pack {
             if rest.is_empty() {
                 return Ok(());
             }
+
+            // Second look at the same frame: decide between corruption and a torn write.
             if stopped_at == Some(tail.end) {
                 let synced = newest_synced(tail.end, rest).max(durable);
                 let Some(synced) = synced.filter(|synced| *synced > tail.end) else {
-                    // What cannot be read may have been durable, and is not to be cut.
+                    // Unreadable bytes may have been durable, and must not be truncated.
                     return unreadable.map_or(Ok(()), Err);
                 };
                 let damaged = parse_damaged(tail.end, rest, tail.chain)
@@ -654,12 +713,15 @@ impl Pack {
                     .ok_or_else(|| self.corrupt(tail.end, frame_damaged(tail.end, len)))?;
                 pass(tail, &damaged, rest, visit)?;
             }
-            // It may have been written while it was read, or read wrongly: nothing is cut before a second look.
+
+            // The frame may have been written during the read, or the read may have failed:
+            // truncate only after a second look.
             stopped_at = Some(tail.end);
         }
     }
 
-    /// Cuts what lies behind the tail: an unfinished frame, and chunks that do not follow. Returns how many bytes went.
+    /// Truncates the pack behind the tail: an incomplete frame, and a chunk that does not follow.
+    /// Returns the number of removed bytes.
     pub(crate) fn cut(&self, tail: &Tail) -> Result<u64> {
         let mut cut = 0;
         let len = tail.chunk.file.len()?;
@@ -675,8 +737,10 @@ impl Pack {
         Ok(cut)
     }
 
-    /// Writes what the last chunk has behind `durable` once more, as it is. A sync that failed in an earlier process may
-    /// have lost bytes for good that reads still show; the next sync would find nothing to do, and vouch for them.
+    /// Rewrites the bytes of the last chunk behind `durable` unchanged.
+    ///
+    /// If a sync failed in an earlier process, the page cache may show bytes that the disk lost.
+    /// The next fsync would find no dirty page, and would vouch for them.
     ///
     /// Cost: reads and writes the frames behind the last mark, as a rule none.
     pub(crate) fn write_again(tail: &Tail, durable: Address) -> Result<()> {
@@ -694,8 +758,10 @@ impl Pack {
         Ok(())
     }
 
-    /// The first chunk from `first` on that is there, or `known`: a later control record, which is lost, has let a collection
-    /// remove those below it. A chunk that is missing from there on is damage.
+    /// Returns the first present chunk from `first` on, or `known`: a later control record, now
+    /// lost, may have let a collection remove the chunks below.
+    ///
+    /// A chunk missing from there on is corruption.
     pub(crate) fn first_present(&self, first: u32, known: u32) -> Result<u32> {
         for number in first..known {
             if self.disk.kind(&chunk_path(self.dir(), number))?.is_some() {
@@ -705,20 +771,21 @@ impl Pack {
         Ok(first.max(known))
     }
 
-    /// Whether the copy of the control record that ends at `tail` is whole where it was written. If it is not, the chunk may have
-    /// been shifted.
+    /// Returns whether the copy of the control record that ends at `tail` is intact. If not, the
+    /// chunk may have been shifted.
     pub(crate) fn has_state_before(tail: &Tail) -> bool {
         let Some(unit) = tail.end.unit.checked_sub(STATE_BYTES.div_ceil(UNIT_BYTES as u32)) else {
             return false;
         };
-        let place = Place { at: Address { unit, ..tail.end }, bytes: STATE_BYTES };
-        matches!(tail.chunk.read(place), Ok(Some(body)) if body.first() == Some(&STATE))
+        let extent = Extent { at: Address { unit, ..tail.end }, bytes: STATE_BYTES };
+        matches!(tail.chunk.read(extent), Ok(Some(body)) if body.first() == Some(&STATE))
     }
 
-    /// Removes what a collection has left behind when it was interrupted: chunks before `first`, and copies that did not take
-    /// their places, in volumes too.
+    /// Removes the leftovers of an interrupted collection: chunks before `first`, and incomplete
+    /// copies, also in volumes.
     pub(crate) fn remove_strays(&self, first: u32) -> Result<()> {
         for entry in self.disk.list(self.dir())? {
+            // Only names that the store writes are removed: a user may keep files beside them.
             let unfinished = entry.name.strip_suffix(NEW_SUFFIX);
             let is_copy = unfinished.is_some_and(|name| {
                 name == CONTROL || name == LOCATIONS || chunk_number(name).is_some()
@@ -730,8 +797,8 @@ impl Pack {
         remove_unfinished(&*self.disk, &self.archive_dir())
     }
 
-    /// Leaves only some runs of a chunk, ascending, which are those of `source`. Readers of the file that was there go on
-    /// with it.
+    /// Replaces a chunk by a copy with only `runs`, ascending runs of `source`. Readers of the old
+    /// file keep it open.
     ///
     /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
     pub(crate) fn compact(
@@ -743,6 +810,8 @@ impl Pack {
         let number = source.head.number;
         let path = chunk_path(self.dir(), number);
         self.write_whole(&path, self.dir(), source, runs, pace)?;
+
+        // Readers of the old file keep it; new lookups get the copy.
         let chunk = self.open_chunk(number, self.access)?;
         if self.access == Access::Direct {
             chunk.forget();
@@ -751,7 +820,7 @@ impl Pack {
         Ok(())
     }
 
-    /// Looks through the volumes anew, and refuses one that is not there.
+    /// Lists the volumes again, and refuses a missing volume.
     ///
     /// Cost: one read, and one listing for each volume.
     pub(crate) fn look_into(&self, volume: u16, store: u64) -> Result<()> {
@@ -759,7 +828,7 @@ impl Pack {
         self.with_catalog(true, |_| ())
     }
 
-    /// Makes durable what volumes there are and which parts they have: a process that was killed may not have.
+    /// Makes the names of all parts durable: a killed process may have left unsynced names.
     pub(crate) fn sync_volumes(&self) -> Result<()> {
         for volume in volumes(&*self.disk, &self.archive_dir())? {
             self.disk.sync_dir(&volume_dir(&self.archive_dir(), volume))?;
@@ -767,8 +836,8 @@ impl Pack {
         Ok(())
     }
 
-    /// Copies some runs of a chunk, ascending, which are those of `source`, to a volume, as a part of their own, which is
-    /// durable then; the bytes of its file. Nothing that is there is replaced.
+    /// Copies runs of a chunk, ascending runs of `source`, to a volume as a new durable part.
+    /// Returns the bytes of its file. No file is replaced.
     ///
     /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
     pub(crate) fn archive(
@@ -783,7 +852,8 @@ impl Pack {
         if runs.is_empty() {
             return Ok(0);
         }
-        // The disk may have gone since the last part.
+
+        // The disk may have been unmounted since the last part.
         check_marker(&*self.disk, &self.archive_dir(), volume, source.head.store)?;
         let part = self.with_catalog(false, |catalog| catalog.next_part(number, volume))?;
         let path = part_path(&self.archive_dir(), number, part);
@@ -791,17 +861,20 @@ impl Pack {
             return Err(Error::PartExists { path });
         }
         if let Err(error) = self.write_whole(&path, &dir, source, runs, pace) {
-            // Nobody is to take for archived what may not be durable.
+            // No later call may take for archived what may not be durable.
             self.disk.remove(&path).ok();
             return Err(error);
         }
+
+        // The part is durable: from here on the chunk may lose the records.
         let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
         catalog.get_or_insert_default().add(number, part);
         drop(catalog);
         Ok(self.part(number, part)?.file.len()?)
     }
 
-    /// Writes some runs of a chunk to a file in `dir`, which is whole as soon as it has its name, and durable then.
+    /// Writes runs of a chunk to a file in `dir`. The file is complete and durable once it has its
+    /// name.
     fn write_whole(
         &self,
         path: &Path,
@@ -820,8 +893,9 @@ impl Pack {
         Ok(self.disk.sync_dir(dir)?)
     }
 
-    /// Removes the chunks from the first one on up to `first`, which the control record says are gone.
+    /// Removes the chunks `from..first`, which the control record declares gone.
     pub(crate) fn remove_before(&self, from: u32, first: u32) -> Result<()> {
+        assert!(from <= first, "the first chunk never moves back");
         self.set_first(first);
         for number in from..first {
             self.files.remove((number, None));
@@ -833,7 +907,7 @@ impl Pack {
         Ok(self.disk.sync_dir(self.dir())?)
     }
 
-    /// Forgets what is cached and which files are open: after other chunks have taken their places.
+    /// Drops the cache and all open files, after other files replaced chunks.
     pub(crate) fn reopen(&self) {
         self.cache.clear();
         self.files.clear();
@@ -841,16 +915,17 @@ impl Pack {
     }
 }
 
-/// Whether a file is not there.
+/// Returns whether an error says that a file is missing.
 fn is_absent(error: &Error) -> bool {
     matches!(error, Error::Disk(terrane_io::Error::Io { source, .. })
         if source.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// Bytes that are read at once where a larger read has failed.
+/// Bytes of one read after a larger read has failed.
 const PIECE_BYTES: usize = 4 << 10;
 
-/// What a file has from an offset on, and the error of the first piece of it that cannot be read: such pieces are zeros.
+/// Reads a file from an offset to its end. Unreadable pieces are zeros; the error of the first one
+/// is returned too.
 fn read_rest(file: &dyn DiskFile, offset: u64) -> Result<(Vec<u8>, Option<Error>)> {
     let len = file.len()?;
     let mut bytes = vec![0; len.saturating_sub(offset) as usize];
@@ -858,16 +933,19 @@ fn read_rest(file: &dyn DiskFile, offset: u64) -> Result<(Vec<u8>, Option<Error>
         return Ok((bytes, None));
     }
     let mut unreadable = None;
+
     for (number, piece) in bytes.chunks_mut(PIECE_BYTES).enumerate() {
         if let Err(error) = file.read_at(piece, offset + (number * PIECE_BYTES) as u64) {
             piece.fill(0);
             unreadable = unreadable.or(Some(error.into()));
         }
     }
+
     Ok((bytes, unreadable))
 }
 
-/// Visits a frame at the beginning of `bytes`, and brings the tail behind it; what follows there.
+/// Visits the frame at the beginning of `bytes`, and moves the tail behind it. Returns the rest of
+/// the bytes.
 fn pass<'a>(
     tail: &mut Tail,
     head: &FrameHead,
@@ -881,29 +959,30 @@ fn pass<'a>(
     Ok(rest)
 }
 
-/// The breach of a frame at `at` that was durable once; it or a later one reached to `end`.
+/// Violation of a frame at `at` that was once durable; it or a later frame reached to `end`.
 fn frame_damaged(at: Address, end: u64) -> Corrupt {
     Corrupt::rule("a frame that was synced is whole", end, at.offset())
 }
 
 impl Source for Pack {
     fn record(&self, link: &Link) -> Result<Arc<Record>> {
-        self.record_at(link.place)
+        self.record_at(link.extent)
     }
 
     fn value(&self, link: &Link) -> Result<Arc<[u8]>> {
-        let place = link.place;
-        if let Some(Cached::Value(value)) = self.cached(place.at) {
+        let extent = link.extent;
+        if let Some(Cached::Value(value)) = self.cached(extent.at) {
             return Ok(value);
         }
-        let body = self.body(place)?;
+        let body = self.body(extent)?;
         let Some((&VALUE, bytes)) = body.split_first() else {
             let found = body.first().copied().unwrap_or(0);
             let what = Corrupt::rule("kind of a value record", u64::from(VALUE), u64::from(found));
-            return Err(self.corrupt(place.at, what));
+            return Err(self.corrupt(extent.at, what));
         };
         let value: Arc<[u8]> = bytes.into();
-        self.cache_value(place.at, &value);
+        self.cache_value(extent.at, &value);
+
         Ok(value)
     }
 
@@ -911,24 +990,29 @@ impl Source for Pack {
         self.corrupt(at, what)
     }
 
-    fn fetch(&self, nodes: &[Place], values: &[Place]) -> Vec<Option<Arc<Record>>> {
+    fn fetch(&self, nodes: &[Extent], values: &[Extent]) -> Vec<Option<Arc<Record>>> {
         let fetched = self.fetch_once(nodes, values);
         let delta = |fetched: &Option<Fetched>| match fetched {
             Some(Fetched::Delta(delta)) => Some(delta.full()),
             _ => None,
         };
-        let mut bases: Vec<Place> = fetched.iter().filter_map(delta).collect();
-        bases.sort_unstable_by_key(|place| place.at);
-        bases.dedup_by_key(|place| place.at);
+
+        // Deltas of one batch often share a base: one read for each.
+        let mut bases: Vec<Extent> = fetched.iter().filter_map(delta).collect();
+        bases.sort_unstable_by_key(|extent| extent.at);
+        bases.dedup_by_key(|extent| extent.at);
         let full = self.fetch_once(&bases, &[]);
-        let whole = |(fetched, place): (Option<Fetched>, &Place)| match fetched? {
+
+        // A node whose base failed is left to the call that needs it.
+        let whole = |(fetched, extent): (Option<Fetched>, &Extent)| match fetched? {
             Fetched::Record(record) => Some(record),
             Fetched::Delta(delta) => {
                 let base = bases.binary_search_by_key(&delta.full().at, |base| base.at).ok()?;
                 let Some(Fetched::Record(base)) = &full[base] else { return None };
-                Some(self.keep(*place, delta.apply(base).ok()?))
+                Some(self.keep(*extent, delta.apply(base).ok()?))
             }
         };
+
         fetched.into_iter().zip(nodes).map(whole).collect()
     }
 }
@@ -938,8 +1022,8 @@ mod tests {
     use super::*;
     use terrane_io::MemoryDisk;
 
-    /// The chunk that is written to, whose file was closed because many others were opened since, is opened again as it was:
-    /// past the page cache, what was just appended would not be there.
+    /// The chunk that is written to, whose file was closed because many others were opened since,
+    /// is opened again as it was: past the page cache, what was just appended would not be there.
     #[test]
     fn the_chunk_that_is_written_to_is_read_through_the_page_cache_whenever_it_is_opened() {
         let pack = Pack::new(MemoryDisk::new(), Locations::inside(Path::new("")), true, 0)
@@ -952,14 +1036,17 @@ mod tests {
             tail = pack.roll(&tail, 1 << 10).unwrap();
         }
         let access = |number| pack.chunk(number).unwrap().file.access();
+
         for _ in 0..2 {
             for number in 0..last {
                 assert_eq!(access(number), Access::Direct, "chunk {number}");
             }
         }
+
         assert_eq!(access(last), Access::Buffered);
         drop(tail);
-        // Also in a store that is opened.
+
+        // A reopened store behaves the same.
         let pack = Pack::new(Arc::clone(&pack.disk), Locations::inside(Path::new("")), true, 0);
         let pack = pack.with_access(Access::Direct);
         pack.set_store(1).unwrap();
@@ -970,6 +1057,7 @@ mod tests {
             pack.chunk(number).unwrap();
         }
         assert_eq!(pack.chunk(last).unwrap().file.access(), Access::Buffered);
+
         assert_eq!(tail.chunk.file.access(), Access::Buffered);
     }
 }

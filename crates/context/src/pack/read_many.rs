@@ -1,22 +1,22 @@
-//! Reads of many records at once: whole pages through one queue of the disk, where neighbours share a read.
+//! Batched reads of records: whole pages through one queue of the disk; neighbours share a read.
 //!
-//! A read of pages may reach beyond the end of a chunk and fail for that alone, so a record whose pages cannot be read is read
-//! once more by itself, and that answer counts.
+//! A read of pages may fail only because it reaches beyond the end of a chunk. So a record whose
+//! pages cannot be read is read once more by itself, and that result counts.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use terrane_io::{ALIGN, AlignedBuf, Completion, Direction, Disk, Request};
 
-use crate::base::address::Place;
+use crate::base::address::Extent;
 use crate::pack::chunk::Chunk;
 
 /// Reads in flight of one batch.
 const QUEUE_DEPTH: usize = 64;
-/// Pages of neighbours are read at once up to so many bytes; a longer record is read alone.
+/// Upper bound of a shared read, in bytes; a longer record is read alone.
 const READ_BYTES_MAX: u64 = 64 << 10;
 
-/// Pages of a chunk, and which of the records that are wanted lie in them.
+/// Pages of a chunk, and the wanted records in them.
 #[derive(Debug)]
 struct Pages {
     chunk: Arc<Chunk>,
@@ -25,68 +25,78 @@ struct Pages {
     records: Range<usize>,
 }
 
-/// A record that is wanted: its chunk, its place, and where it begins in the file.
-type Wanted = (Arc<Chunk>, Place, u64);
+impl Pages {
+    /// Read of the pages; reuses a buffer of their length.
+    fn request(&self, tag: usize, spare: Option<AlignedBuf>) -> Request {
+        let len = (self.end - self.start) as usize;
+        let buffer = spare.filter(|buffer| buffer.len() == len);
+        Request {
+            tag: tag as u64,
+            file: Arc::clone(&self.chunk.file),
+            offset: self.start,
+            buffer: buffer.unwrap_or_else(|| AlignedBuf::zeroed(len)),
+            direction: Direction::Read,
+        }
+    }
+}
 
-/// Calls `visit` with the number and the body of each record, in any order. Those that are not there, or not whole, are
-/// left out.
+/// Wanted record: its chunk, its extent, and its offset in the file.
+type Wanted = (Arc<Chunk>, Extent, u64);
+
+/// Calls `visit` with the number and the body of each record, in any order. Missing and damaged
+/// records are left out.
 ///
 /// Cost: one submission of reads of pages, up to 64 in flight.
 pub(crate) fn read_bodies(
     disk: &dyn Disk,
-    records: &[(Arc<Chunk>, Place)],
+    records: &[(Arc<Chunk>, Extent)],
     visit: &mut dyn FnMut(usize, &[u8]),
 ) {
-    let located = records.iter().enumerate().filter_map(|(number, (chunk, place))| {
-        let offset = chunk.offset_of(*place).ok()??;
-        Some((number, (Arc::clone(chunk), *place, offset)))
+    let located = records.iter().enumerate().filter_map(|(number, (chunk, extent))| {
+        let offset = chunk.offset_of(*extent).ok()??;
+        Some((number, (Arc::clone(chunk), *extent, offset)))
     });
     let mut wanted: Vec<(usize, Wanted)> = located.collect();
-    wanted.sort_unstable_by_key(|(_, (_, place, _))| place.at);
+    wanted.sort_unstable_by_key(|(_, (_, extent, _))| extent.at);
     let pages = pages_of(&wanted);
+
+    // Completions come in any order, each with the records of its pages.
     let mut take = |done: Completion| -> AlignedBuf {
         let pages = &pages[done.tag as usize];
-        for (number, (chunk, place, offset)) in &wanted[pages.records.clone()] {
+        for (number, (chunk, extent, offset)) in &wanted[pages.records.clone()] {
             let start = (offset - pages.start) as usize;
-            let bytes = done.buffer.get(start..start + place.bytes as usize);
+            let bytes = done.buffer.get(start..start + extent.bytes as usize);
             match bytes.filter(|_| done.result.is_ok()) {
                 Some(bytes) => {
-                    if let Ok(body) = chunk.open_body(*place, bytes) {
+                    if let Ok(body) = chunk.open_body(*extent, bytes) {
                         visit(*number, body);
                     }
                 }
                 None => {
-                    if let Ok(Some(body)) = chunk.read(*place) {
+                    if let Ok(Some(body)) = chunk.read(*extent) {
                         visit(*number, &body);
                     }
                 }
             }
         }
+
         done.buffer
     };
-    let request = |(tag, pages): (usize, &Pages), spare: Option<AlignedBuf>| {
-        let len = (pages.end - pages.start) as usize;
-        let buffer = spare.filter(|buffer| buffer.len() == len);
-        Request {
-            tag: tag as u64,
-            file: Arc::clone(&pages.chunk.file),
-            offset: pages.start,
-            buffer: buffer.unwrap_or_else(|| AlignedBuf::zeroed(len)),
-            direction: Direction::Read,
-        }
-    };
+
     let mut left = pages.iter().enumerate();
-    // One read needs no queue, and there may be none to be had.
+    // A single read needs no queue, and the system may refuse a queue.
     let queue = if pages.len() > 1 { disk.queue(QUEUE_DEPTH).ok() } else { None };
     let Some(mut queue) = queue else {
-        left.for_each(|pages| drop(take(request(pages, None).carry_out())));
+        left.for_each(|(tag, pages)| drop(take(pages.request(tag, None).carry_out())));
         return;
     };
+
+    // The queue is kept full, and finished buffers are reused.
     let mut spare = Vec::new();
     loop {
         while queue.outstanding() < QUEUE_DEPTH {
-            let Some(pages) = left.next() else { break };
-            queue.push(request(pages, spare.pop()));
+            let Some((tag, pages)) = left.next() else { break };
+            queue.push(pages.request(tag, spare.pop()));
         }
         queue.submit();
         match queue.pop() {
@@ -96,13 +106,15 @@ pub(crate) fn read_bodies(
     }
 }
 
-/// The pages of records that ascend, with neighbours together.
+/// Pages of ascending records, with neighbours merged.
 fn pages_of(wanted: &[(usize, Wanted)]) -> Vec<Pages> {
     let align = ALIGN as u64;
     let mut all: Vec<Pages> = Vec::new();
-    for (number, (_, (chunk, place, offset))) in wanted.iter().enumerate() {
+    for (number, (_, (chunk, extent, offset))) in wanted.iter().enumerate() {
         let start = offset / align * align;
-        let end = (offset + u64::from(place.bytes)).next_multiple_of(align);
+        let end = (offset + u64::from(extent.bytes)).next_multiple_of(align);
+
+        // Merges a record into the pages before it while the read stays short.
         match all.last_mut() {
             Some(last)
                 if Arc::ptr_eq(&last.chunk, chunk)
@@ -118,5 +130,6 @@ fn pages_of(wanted: &[(usize, Wanted)]) -> Vec<Pages> {
             }
         }
     }
+
     all
 }

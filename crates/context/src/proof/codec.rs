@@ -1,4 +1,5 @@
-//! Proofs as bytes: version 1 of the format of irmin, for 32 buckets to an inode. Numbers are big-endian.
+//! Codec of proofs: version 1 of irmin's format (that of Tezos), for 32 buckets to an inode.
+//! Numbers are big-endian.
 //!
 //! | what       | bytes |
 //! |------------|-------|
@@ -12,9 +13,9 @@
 //! | extender   | i64 length ‖ u8 length in bytes ‖ segment ‖ inode tree |
 //! | segment    | the indices, 5 bits each, highest first, then one bit `1`, then bits `0` to the end of the byte; 1 to 406 indices |
 //!
-//! A proof has one form in bytes: decoding refuses every other, so that what was decoded encodes to the same bytes. It
-//! takes memory only for what is there, whatever the lengths say, and nests no deeper than
-//! [`NESTING_MAX`].
+//! Invariants: a proof has one encoding, and decoding refuses every other, so decoded bytes encode
+//! to the same bytes. Decoding allocates for bytes that are there only, whatever the lengths say,
+//! and nests no deeper than [`NESTING_MAX`].
 
 use crate::base::corrupt::Corrupt;
 use crate::base::hash::{HASH_BYTES, Hash};
@@ -25,11 +26,11 @@ use crate::proof::proof::{
 };
 use crate::tree::tree::Kind;
 
-/// Buckets that the dense form lists.
+/// Buckets of the dense form.
 pub(crate) const DENSE_SLOTS: usize = 32;
-/// From so many buckets on, the form is dense.
+/// Number of buckets from which on the form is dense.
 pub(crate) const DENSE_MIN: usize = 16;
-/// The most indices of a segment.
+/// Upper bound of the indices of a segment.
 pub(crate) const SEGMENT_MAX: usize = 406;
 /// Bits of an index in a segment.
 pub(crate) const INDEX_BITS: usize = 5;
@@ -37,11 +38,12 @@ pub(crate) const INDEX_BITS: usize = 5;
 type Coded<T> = Result<T, ProofError>;
 
 impl Proof {
-    /// The bytes of the proof.
+    /// Encodes the proof.
     ///
     /// # Errors
-    /// For a proof that was put together by hand: [`Shape`](ProofError::Shape) if a part of it has no form in bytes,
-    /// [`TooDeep`](ProofError::TooDeep). For any: [`TooLarge`](ProofError::TooLarge).
+    /// For a proof that was put together by hand: [`Shape`](ProofError::Shape) if a part of it has
+    /// no form in bytes, [`TooDeep`](ProofError::TooDeep). For any:
+    /// [`TooLarge`](ProofError::TooLarge).
     pub fn encode(&self) -> Coded<Vec<u8>> {
         let mut out = Vec::new();
         put_number(&mut out, VERSION.into(), 2);
@@ -53,26 +55,29 @@ impl Proof {
         Ok(out)
     }
 
-    /// The proof that these bytes are of. It says nothing until it is [verified](Self::verify).
+    /// Decodes a proof. The proof shows nothing until it is [verified](Self::verify).
     ///
     /// # Errors
-    /// [`Malformed`](ProofError::Malformed), [`UnsupportedVersion`](ProofError::UnsupportedVersion),
-    /// [`TooDeep`](ProofError::TooDeep).
+    /// [`Malformed`](ProofError::Malformed),
+    /// [`UnsupportedVersion`](ProofError::UnsupportedVersion), [`TooDeep`](ProofError::TooDeep).
     pub fn decode(bytes: &[u8]) -> Coded<Self> {
         let mut reader = Reader { bytes, at: 0, end: bytes.len() };
         let version = reader.number(2)? as u16;
         if version != VERSION {
             return Err(ProofError::UnsupportedVersion { found: version });
         }
+
         let before = reader.kinded()?;
         let after = reader.kinded()?;
         let state = reader.tree(0)?;
+
+        // One proof has one encoding.
         reader.rule(reader.is_done(), "nothing follows a proof", 0)?;
         Ok(Self { before, after, state })
     }
 }
 
-/// The lowest `bytes` bytes of a number, the highest first.
+/// Writes the lowest `bytes` bytes of a number, big-endian.
 fn put_number(out: &mut Vec<u8>, number: u64, bytes: u32) {
     out.extend((0..bytes).rev().map(|byte| (number >> (8 * byte)) as u8));
 }
@@ -81,11 +86,13 @@ fn shape<T>(rule: &'static str) -> Coded<T> {
     Err(ProofError::Shape { path: PathText::default(), rule })
 }
 
-/// Puts the length of what `put` appends before it.
+/// Writes the bytes of `put` behind their length.
 fn put_list(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> Coded<()>) -> Coded<()> {
     let start = out.len();
     put_number(out, 0, 4);
     put(out)?;
+
+    // The length was unknown before the bytes: fill it in.
     let length = out.len() - start - 4;
     let length = u32::try_from(length).map_err(|_| ProofError::TooLarge)?;
     for (byte, slot) in (0..4).rev().zip(out.iter_mut().skip(start)) {
@@ -167,6 +174,8 @@ fn put_inode(out: &mut Vec<u8>, inode: &InodeProof, nesting: usize) -> Coded<()>
         return shape("the indices of buckets ascend, below 32");
     }
     put_length(out, inode.length)?;
+
+    // Few buckets are a list, many are 32 slots, as in the encoding of irmin.
     if proofs.len() < DENSE_MIN {
         out.push(0);
         return put_list(out, |out| {
@@ -177,12 +186,14 @@ fn put_inode(out: &mut Vec<u8>, inode: &InodeProof, nesting: usize) -> Coded<()>
             Ok(())
         });
     }
+
     out.push(1);
     let mut proofs = proofs.iter().peekable();
     for slot in 0..DENSE_SLOTS {
         let tree = proofs.next_if(|(index, _)| usize::from(*index) == slot);
         put_inode_tree(out, tree.map(|(_, tree)| tree), nesting + 1)?;
     }
+
     Ok(())
 }
 
@@ -221,6 +232,8 @@ fn put_extender(out: &mut Vec<u8>, chain: &ExtenderProof, nesting: usize) -> Cod
     if chain.segment.iter().any(|&index| usize::from(index) >= DENSE_SLOTS) {
         return shape("the indices of buckets are below 32");
     }
+
+    // Indices of 5 bits, then a bit that marks the end within the last byte.
     let mut bytes = vec![0u8; (INDEX_BITS * count + 8) / 8];
     out.push(bytes.len() as u8);
     let bits = chain
@@ -231,6 +244,7 @@ fn put_extender(out: &mut Vec<u8>, chain: &ExtenderProof, nesting: usize) -> Cod
         bytes[at / 8] |= bit << (7 - at % 8);
     }
     out.extend_from_slice(&bytes);
+
     put_inode_tree(out, Some(&chain.proof), nesting + 1)
 }
 
@@ -238,7 +252,7 @@ fn check_nesting(nesting: usize) -> Coded<()> {
     if nesting < NESTING_MAX { Ok(()) } else { Err(ProofError::TooDeep) }
 }
 
-/// What is left of the bytes, up to the end of the innermost list.
+/// Reader of the bytes up to the end of the innermost list.
 ///
 /// Invariant: `at <= end <= bytes.len()`.
 #[derive(Clone, Copy)]
@@ -253,7 +267,7 @@ impl<'a> Reader<'a> {
         self.at == self.end
     }
 
-    /// Refuses the bytes here unless the rule holds; `found` is what they say instead.
+    /// Refuses the bytes unless the rule holds; `found` is the value in the bytes.
     fn rule(&self, holds: bool, rule: &'static str, found: u64) -> Coded<()> {
         if holds { Ok(()) } else { Err(self.malformed(Corrupt::rule(rule, 1, found))) }
     }
@@ -272,7 +286,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// A number of up to 8 bytes, the highest first.
+    /// Reads a number of up to 8 bytes, big-endian.
     fn number(&mut self, bytes: usize) -> Coded<u64> {
         Ok(self.take(bytes)?.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
@@ -316,7 +330,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The length of a list, and then its bytes as a reader of their own.
+    /// Reads the length of a list; returns a reader of its bytes.
     fn list(&mut self) -> Coded<Self> {
         let length = self.number(4)? as usize;
         let start = self.at;
@@ -326,6 +340,8 @@ impl<'a> Reader<'a> {
 
     fn entries(&mut self, nesting: usize) -> Coded<Vec<ProofEntry>> {
         check_nesting(nesting)?;
+
+        // No capacity from the length: memory grows with the bytes that are there.
         let mut list = self.list()?;
         let mut entries = Vec::new();
         let mut last: &[u8] = &[];
@@ -367,10 +383,12 @@ impl<'a> Reader<'a> {
             let Some(tree) = list.inode_tree(nesting)? else {
                 return Err(list.malformed(Corrupt::rule("a bucket of a list is there", 1, 0)));
             };
+
             proofs.push((index, tree));
             let count = proofs.len();
             list.rule(count < DENSE_MIN, "16 buckets and more are dense", count as u64)?;
         }
+
         Ok(proofs)
     }
 
@@ -424,10 +442,12 @@ impl<'a> Reader<'a> {
             "a chain has 1 to 406 indices",
             count as u64,
         )?;
+
         let bit = |at: usize| bytes[at / 8] >> (7 - at % 8) & 1;
         let index = |number| {
             (0..INDEX_BITS).fold(0, |index, at| index << 1 | bit(number * INDEX_BITS + at))
         };
+
         Ok((0..count).map(index).collect())
     }
 }

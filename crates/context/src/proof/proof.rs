@@ -1,12 +1,13 @@
-//! Proofs: partial trees that show what a computation looked at, and the hash of everything else.
+//! Proofs: partial trees that show the parts that a computation read, and the hash of everything
+//! else.
 //!
-//! Whoever holds the hash of a tree can run the computation on such a state instead of the tree: the state has that
-//! hash, and what the computation does not find in it is an error, never "absent". A directory that is hashed flat always
-//! lists all its steps, since its hash takes all of them.
+//! A verifier that knows the hash of a tree runs the computation on the partial tree, which has the
+//! same hash. A part that the proof lacks is an error, never "absent". A directory that is hashed
+//! flat always lists all its steps, since its hash needs them.
 //!
-//! A [`Proof`] may come from an adversary, and shows nothing of what it holds. [`Proof::verify`]
-//! compares it with the root that the caller trusts, hash and kind, and gives a [`Verified`]: the
-//! only way to the content.
+//! A [`Proof`] may come from an adversary, and its content is private. [`Proof::verify`] compares
+//! the proof with the root (hash and kind) that the caller trusts, and returns a [`Verified`], the
+//! only access to the content.
 
 use std::fmt;
 
@@ -16,33 +17,35 @@ use crate::base::hash::Hash;
 use crate::base::path::PathText;
 use crate::tree::tree::{Kind, Tree};
 
-/// The version of proofs of trees with 32 buckets to an inode.
+/// Version of proofs of trees with 32 buckets to an inode.
 pub(crate) const VERSION: u16 = 0;
 
-/// How deep a state nests: directories and inodes on one path. More is neither made nor read, so that no proof
-/// exhausts the 2 MiB of stack of a thread, in a build without optimisation either. Paths of Tezos have a dozen.
+/// Upper bound of the directories and inodes on one path of a proof, both in making and in reading.
+///
+/// The bound keeps recursion within the 2 MiB of stack of a thread, also without optimisation.
+/// Paths of Tezos have about a dozen.
 pub const NESTING_MAX: usize = 256;
 
-/// A proof that a computation makes one tree from another. It shows nothing until it is
+/// Proof that a computation turns one tree into another. It shows nothing until it is
 /// [verified](Self::verify).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    /// The tree that the computation starts from, as the proof says.
+    /// Tree before the computation, as the proof states.
     pub(crate) before: KindedHash,
-    /// The tree that it gives, as the proof says.
+    /// Tree after the computation, as the proof states.
     pub(crate) after: KindedHash,
-    /// What it looks at.
+    /// Part of the tree that the computation read.
     pub(crate) state: ProofTree,
 }
 
 impl Proof {
-    /// A proof of parts that the caller has made, which is as good as the parts are.
+    /// Creates a proof of parts that the caller made, and must vouch for.
     pub fn new(before: KindedHash, after: KindedHash, state: ProofTree) -> Self {
         Self { before, after, state }
     }
 }
 
-/// A proof whose state is a part of the tree that the caller trusts.
+/// Proof whose state is a part of the tree that the caller trusts.
 ///
 /// Invariant: `tree` was built from the state of `proof`, and has the root that [`Proof::verify`]
 /// was called with.
@@ -52,17 +55,17 @@ pub struct Verified<'a> {
     pub(crate) tree: Tree,
 }
 
-/// A hash, and what it is of: an empty directory and an empty value have the same in Tezos.
+/// Hash and kind of a tree: an empty directory and an empty value have one hash in Tezos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KindedHash {
-    /// Of a value or of a directory.
+    /// Kind of the tree.
     pub kind: Kind,
     /// The hash.
     pub hash: Hash,
 }
 
 impl KindedHash {
-    /// A directory, such as the root of the tree of every commit.
+    /// Hash of a directory, such as the root of every commit.
     pub const fn directory(hash: Hash) -> Self {
         Self { kind: Kind::Directory, hash }
     }
@@ -80,28 +83,28 @@ impl fmt::Display for KindedHash {
     }
 }
 
-/// The kind and the hash of a tree.
+/// Returns the kind and the hash of a tree.
 pub(crate) fn kinded(tree: &Tree) -> KindedHash {
     KindedHash { kind: tree.kind(), hash: tree.hash() }
 }
 
-/// A step of a directory, and what is bound to it.
+/// Step of a directory and its child.
 pub type ProofEntry = (Box<[u8]>, ProofTree);
 
-/// A part of a tree.
+/// Part of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProofTree {
     /// A value.
     Value(Vec<u8>),
-    /// A value of which only the hash is known.
+    /// Blinded value: only its hash is known.
     BlindedValue(Hash),
-    /// A directory that lists its steps, ascending.
+    /// Directory that lists its steps, ascending.
     Node(Vec<ProofEntry>),
-    /// A directory of which only the hash is known.
+    /// Blinded directory: only its hash is known.
     BlindedNode(Hash),
-    /// A directory that divides its steps among buckets.
+    /// Directory that divides its steps among buckets.
     Inode(InodeProof),
-    /// The same, where the first buckets are the only ones.
+    /// Directory whose first inodes have one bucket each.
     Extender(ExtenderProof),
 }
 
@@ -110,27 +113,27 @@ pub enum ProofTree {
 pub struct InodeProof {
     /// Steps of the directory from here down.
     pub length: u64,
-    /// The buckets that are not empty, ascending by their indices, two or more.
+    /// Buckets that are not empty, ascending by their indices, at least two.
     pub proofs: Vec<(u8, InodeTree)>,
 }
 
-/// A chain of inodes with one bucket each.
+/// Extender: a chain of inodes with one bucket each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtenderProof {
     /// Steps of the directory from here down.
     pub length: u64,
-    /// The index of the bucket of each inode, one or more.
+    /// Index of the bucket of each inode, at least one.
     pub segment: Vec<u8>,
-    /// What is in the last bucket.
+    /// Content of the last bucket.
     pub proof: Box<InodeTree>,
 }
 
-/// What is in a bucket of an inode.
+/// Content of a bucket of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InodeTree {
-    /// An inode of which only the hash is known.
+    /// Blinded inode: only its hash is known.
     BlindedInode(Hash),
-    /// An inode that lists its steps, ascending, one or more.
+    /// Inode that lists its steps, ascending, at least one.
     Values(Vec<ProofEntry>),
     /// An inode with buckets.
     Tree(InodeProof),
@@ -138,7 +141,7 @@ pub enum InodeTree {
     Extender(ExtenderProof),
 }
 
-/// Why there is no proof, or why a proof shows nothing.
+/// Reason why a proof cannot be made, or shows nothing.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProofError {
@@ -153,20 +156,21 @@ pub enum ProofError {
     /// The state is not a part of the tree that the proof names: the proof is forged or damaged.
     #[error("the state is {found}, not {expected} as the proof says")]
     BeforeMismatch {
-        /// What the proof says.
+        /// Tree that the proof states.
         expected: KindedHash,
-        /// What its state is.
+        /// Tree of its state.
         found: KindedHash,
     },
-    /// The computation gave another tree than the proof says: it is not the one that was proven, or the proof is forged.
+    /// The computation gave another tree than the proof states: it is not the proven computation,
+    /// or the proof is forged.
     #[error("the computation gives {found}, not {expected} as the proof says")]
     AfterMismatch {
-        /// What the proof says.
+        /// Tree that the proof states.
         expected: KindedHash,
-        /// What the computation gave.
+        /// Tree that the computation gave.
         found: KindedHash,
     },
-    /// The computation looked at what the proof does not hold. It says nothing about whether that is there.
+    /// The computation read a part that the proof lacks. The part may or may not exist.
     #[error("the proof does not hold {path}")]
     NotProvided {
         /// The path.
@@ -177,13 +181,13 @@ pub enum ProofError {
     Shape {
         /// The directory, or what is bound in it.
         path: PathText,
-        /// What does not hold.
+        /// Broken rule.
         rule: &'static str,
     },
-    /// Another version of the format.
+    /// The proof has another version of the format.
     #[error("the proof has version {found}; this program knows {VERSION}")]
     UnsupportedVersion {
-        /// Its version.
+        /// Version of the proof.
         found: u16,
     },
     /// Too many directories and inodes within each other.
@@ -195,7 +199,7 @@ pub enum ProofError {
     /// The bytes are not those of a proof.
     #[error("byte {offset} of the proof: {what}")]
     Malformed {
-        /// Where, counted from 0.
+        /// Offset, counted from 0.
         offset: usize,
         /// The rule that is broken.
         what: Corrupt,

@@ -1,14 +1,17 @@
-//! Making of proofs: a computation runs on a view of the tree that notes what it loads.
+//! Making of proofs: a computation runs on a view of the tree that records what it loads.
 //!
-//! The view is a tree whose [`Source`] is the tree itself. Each place in the tree gets a number when its parent is
-//! loaded, and is a link to be followed; so exactly what the computation loads is noted, in each place by itself, whatever
-//! the places share. A verifier runs the same code on what was noted. That code loads what it decides by: a lookup
-//! the inodes on the way, the last of which shows that a step is absent; a removal all inodes that it may have to
-//! gather; a page of a list those that it counts; the length the first one.
+//! The view is a tree whose [`Source`] is the tree itself. Each child gets a number when its parent
+//! is loaded, and is a link to that number. So each loaded child is recorded at its own path,
+//! however the tree shares it.
+//!
+//! A verifier runs the same code on the recorded parts. The code loads the nodes that it decides
+//! by: a lookup loads the inodes on the way, the last of which shows that a step is absent; a
+//! removal loads all inodes that it may have to merge; a page of a list loads the inodes that it
+//! counts; the length loads the first one.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::base::address::{Address, Link, Place};
+use crate::base::address::{Address, Extent, Link};
 use crate::base::error::Result;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
@@ -23,23 +26,25 @@ use crate::tree::node::{Child, EntriesRef, Env, InnerRef, Node, Shape, Source, S
 use crate::tree::tree::{Kind, Tree, empty_dir};
 use crate::tree::walk;
 
-/// Values and directories of a target that is proven with all of it, at most: more make a proof
-/// that no verifier reads by default.
+/// Upper bound of the values and directories of a target that is proven as a whole; a proof of more
+/// exceeds the default limits of a verifier.
 const RAW_PARTS_MAX: u64 = 1 << 22;
 
-/// What a proof of one path shows of what is bound there.
+/// Part of the target that a proof of one path shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// Its hash.
+    /// Hash of the target.
     Hole,
-    /// All of it.
+    /// The whole target.
     Raw,
 }
 
-/// Runs `f` on `tree` and gives the proof of what it read and changed, with its result. `f` must do the same whenever it
-/// runs: the verifier runs it again.
+/// Runs `f` on `tree`; returns the proof of what `f` read and changed, and the result of `f`.
 ///
-/// Cost: that of `f`, and the memory of what it looks at. The tree is hashed before, and the one that `f` gives after.
+/// `f` must be deterministic: the verifier runs it again.
+///
+/// Cost: that of `f`, and the memory of what it looks at. The tree is hashed before, and the one
+/// that `f` gives after.
 ///
 /// # Errors
 /// The error of `f`; [`TooDeep`](ProofError::TooDeep).
@@ -49,13 +54,15 @@ pub fn produce_tree_proof<R>(
 ) -> std::result::Result<(Proof, R), ProofError> {
     let before = kinded(tree);
     let hash = before.hash;
+
+    // The view loads every node through the recorder, also nodes that are in memory.
     let recorder = Arc::new(Recorder {
         env: Arc::clone(&tree.env),
         root: tree.root().clone(),
         spots: Mutex::new(vec![Noted { parent: None, item: 0, seen: Seen::Nothing }]),
     });
     let empty = before.kind == Kind::Directory && hash == tree.rules().empty_hash();
-    let link = Link { place: Recorder::place(0), hash };
+    let link = Link { extent: Recorder::extent(0), hash };
     let root = match before.kind {
         Kind::Directory if empty => empty_dir(),
         Kind::Directory => Child::DirAt(Box::new((link, OnceLock::new()))),
@@ -64,19 +71,23 @@ pub fn produce_tree_proof<R>(
     let source: Arc<dyn Source> = Arc::clone(&recorder) as Arc<dyn Source>;
     let env = Env { rules: *tree.rules(), source: Some(source), proof: false };
     let view = Tree::at(Arc::new(env), root, tree.pins.clone());
+
+    // Only what `f` loads is recorded.
     let (changed, result) = f(view)?;
     let state = if empty { ProofTree::Node(Vec::new()) } else { recorder.state()? };
+
     Ok((Proof { before, after: kinded(&changed), state }, result))
 }
 
-/// The proof of what is bound at one path, for who knows the hash of the tree: what leads there, with the hashes of
-/// what is beside, and of the target its hash or all of it.
+/// Proves the child at one path for a verifier that knows the hash of the tree: the nodes on the
+/// way with the hashes of their siblings, and the hash or all of the target.
 ///
-/// Cost: that of [`find_tree`](Tree::find_tree), and of reading the target through for [`Target::Raw`].
+/// Cost: that of [`find_tree`](Tree::find_tree), and of reading the target through for
+/// [`Target::Raw`].
 ///
 /// # Errors
-/// As [`produce_tree_proof`], and [`LimitExceeded`](crate::Error::LimitExceeded) for a target of
-/// more than 4,194,304 parts.
+/// Errors of [`produce_tree_proof`], and [`LimitExceeded`](crate::Error::LimitExceeded) for a
+/// target of more than 4,194,304 parts.
 pub fn merkle_tree<S: AsRef<[u8]>>(
     tree: &Tree,
     path: &[S],
@@ -84,6 +95,8 @@ pub fn merkle_tree<S: AsRef<[u8]>>(
 ) -> std::result::Result<Proof, ProofError> {
     let (proof, ()) = produce_tree_proof(tree, |tree| {
         let found = tree.find_tree(path)?;
+
+        // Reading the whole target records all of it.
         if let (Some(found), Target::Raw) = (found, target) {
             found.to_value()?;
             let root: [&str; 0] = [];
@@ -95,19 +108,19 @@ pub fn merkle_tree<S: AsRef<[u8]>>(
     Ok(proof)
 }
 
-/// Notes what is loaded of a tree.
+/// Recorder of the loaded parts of a tree.
 #[derive(Debug)]
 struct Recorder {
     env: Arc<Env>,
     root: Child,
-    /// The places that were given numbers, by their numbers; the root is 0.
+    /// Numbered children, by their numbers; the root is 0.
     spots: Mutex<Vec<Noted>>,
 }
 
-/// A place in the tree.
+/// Numbered child in the tree.
 #[derive(Debug)]
 struct Noted {
-    /// The node that it is in, and which item or bucket of it; none for the root.
+    /// Parent, and the item or bucket there; `None` for the root.
     parent: Option<Arc<Node>>,
     item: usize,
     seen: Seen,
@@ -117,7 +130,8 @@ struct Noted {
 enum Seen {
     Nothing,
     Value(Arc<[u8]>),
-    /// A node; the numbers of its items, or of its buckets that are not empty, begin with `first`.
+    /// Loaded node. The numbers of its items, or of its buckets that are not empty, begin with
+    /// `first`.
     Node {
         node: Arc<Node>,
         record: Arc<Record>,
@@ -132,6 +146,8 @@ impl Source for Recorder {
         if let Seen::Node { record, .. } = &spots[number].seen {
             return Ok(Arc::clone(record));
         }
+
+        // The children get numbers now, so that each is a link to follow.
         let node = self.load_node(&spots[number])?;
         let first = spots.len();
         let item = |item| Noted { parent: Some(Arc::clone(&node)), item, seen: Seen::Nothing };
@@ -147,6 +163,7 @@ impl Source for Recorder {
         };
         let record = Arc::new(record);
         spots[number].seen = Seen::Node { record: Arc::clone(&record), first, node };
+
         Ok(record)
     }
 
@@ -156,6 +173,7 @@ impl Source for Recorder {
         if let Seen::Value(bytes) = &spots[number].seen {
             return Ok(Arc::clone(bytes));
         }
+
         let bytes = self.spot(&spots[number]).value(&self.env)?;
         let bytes: Arc<[u8]> = bytes.expect("the link is of a value").into();
         spots[number].seen = Seen::Value(Arc::clone(&bytes));
@@ -163,26 +181,26 @@ impl Source for Recorder {
     }
 }
 
-/// An inode with buckets, or with one.
+/// Inode with buckets, or extender.
 enum Inodes {
     Tree(InodeProof),
     Chain(ExtenderProof),
 }
 
-/// The buckets that are not empty, and their hashes.
+/// Returns the buckets that are not empty, and their hashes.
 fn filled(inner: InnerRef<'_>) -> impl Iterator<Item = (usize, Hash)> + '_ {
     let hash = move |bucket| inner.bucket_hash(bucket).map(|hash| (bucket, *hash));
     (0..BRANCHING_MAX as usize).filter_map(hash)
 }
 
 fn inner_record(inner: InnerRef<'_>, height: u16, first: usize) -> Record {
-    let link = |(number, (_, hash))| Link { place: Recorder::place(number), hash };
+    let link = |(number, (_, hash))| Link { extent: Recorder::extent(number), hash };
     let inner = Inner {
         depth: inner.depth(),
         count: inner.count(),
         mask: filled(inner).fold(0, |mask, (bucket, _)| mask | 1 << bucket),
         links: (first..).zip(filled(inner)).map(link).collect(),
-        full: Recorder::place(first),
+        full: Recorder::extent(first),
         changed: 0,
     };
     Record { height, body: RecordBody::Inner(inner) }
@@ -193,17 +211,18 @@ impl Recorder {
         self.spots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The address that stands for a number: parents, which are numbered before their children, have higher ones.
-    fn place(number: usize) -> Place {
+    /// Returns an extent that stands for a number. Parents are numbered before their children, so
+    /// their addresses are higher.
+    fn extent(number: usize) -> Extent {
         let number = u32::try_from(number).expect("fewer places than addresses fit in memory");
-        Place { at: Address { chunk: 0, unit: u32::MAX - number }, bytes: 0 }
+        Extent { at: Address { chunk: 0, unit: u32::MAX - number }, bytes: 0 }
     }
 
     fn number(link: &Link) -> usize {
-        (u32::MAX - link.place.at.unit) as usize
+        (u32::MAX - link.extent.at.unit) as usize
     }
 
-    /// What is at a place that is not a bucket.
+    /// Returns the child of a number that is not a bucket.
     fn spot<'a>(&'a self, noted: &'a Noted) -> Spot<'a> {
         match noted.parent.as_deref().map(Node::shape) {
             None => Spot::Own(&self.root),
@@ -227,24 +246,26 @@ impl Recorder {
         number: usize,
         first: usize,
     ) -> Record {
-        let (count, place) = (entries.len(), Self::place(number));
+        let count = entries.len();
+        let extent = Self::extent(number);
         let mut out =
-            EntriesWriter::new(entries.is_leaf(), place.at, None, EntriesBuffers::default());
+            EntriesWriter::new(entries.is_leaf(), extent.at, None, EntriesBuffers::default());
         for item in 0..count {
             let spot = entries.spot(item);
-            let link = Link { place: Self::place(first + item), hash: spot_hash(&self.env, spot) };
+            let link =
+                Link { extent: Self::extent(first + item), hash: spot_hash(&self.env, spot) };
             let stored = if spot.is_value() { Stored::Value(link) } else { Stored::Dir(link) };
             out.put(entries.step(item), stored);
         }
         out.end();
-        out.record(height, place).0
+        out.record(height, extent).0
     }
 
     fn state(&self) -> std::result::Result<ProofTree, ProofError> {
         self.tree(&self.lock(), 0, 0)
     }
 
-    /// What was seen at a place that is not a bucket.
+    /// Returns the recorded part of a child that is not a bucket.
     fn tree(
         &self,
         spots: &[Noted],
@@ -258,7 +279,7 @@ impl Recorder {
             Seen::Nothing => {
                 let spot = self.spot(noted);
                 if noted.parent.is_none() && spot.is_value() {
-                    // Without its bytes nothing would show that the root is a value.
+                    // The bytes show that the root is a value; its hash alone does not.
                     let bytes = spot.value(&self.env)?;
                     return Ok(ProofTree::Value(bytes.expect("the root is a value")));
                 }
@@ -294,7 +315,7 @@ impl Recorder {
         (0..entries.len()).map(entry).collect()
     }
 
-    /// An inode with buckets, or the chain that it begins.
+    /// Returns the recorded inode with buckets, or the extender that it begins.
     fn inner(
         &self,
         spots: &[Noted],
@@ -321,19 +342,25 @@ impl Recorder {
             };
             proofs.push((bucket as u8, below));
         }
+
+        // One bucket: the inode is a link of an extender, merged with the extender below it.
         let length = inner.count();
         if proofs.len() != 1 {
             return Ok(Inodes::Tree(InodeProof { length, proofs }));
         }
-        let (mut segment, mut proof) = (Vec::new(), InodeTree::Values(Vec::new()));
+        let mut segment = Vec::new();
+        let mut proof = InodeTree::Values(Vec::new());
+
         for (bucket, below) in proofs {
             segment.push(bucket);
             proof = below;
         }
+
         if let InodeTree::Extender(chain) = proof {
             segment.extend(chain.segment);
             proof = *chain.proof;
         }
+
         Ok(Inodes::Chain(ExtenderProof { length, segment, proof: Box::new(proof) }))
     }
 }

@@ -1,9 +1,9 @@
-//! Checking of proofs, which needs no store: the state is built into a partial tree, whatever it says is checked
-//! against the rules, and the computation runs on it.
+//! Verification of proofs, which needs no store: builds a partial tree of the state, checks it
+//! against the rules, and runs the computation on it.
 //!
-//! What the rules ask of a tree holds for a partial one after that, as far as it is known: a directory is listed or
-//! divided as the number of its steps demands, its steps ascend and stand in their buckets, and no inode has fewer steps
-//! than what is below it; so the code that changes trees works on it.
+//! Invariant: the rules of a tree hold for the partial tree as far as it is known. A directory is
+//! flat or divided by the number of its steps, steps ascend and are in their buckets, and no inode
+//! has fewer steps than its children. So the code that changes trees works on it.
 
 use std::sync::Arc;
 
@@ -20,16 +20,16 @@ use crate::tree::node::{Body, Child, Env, InnerNode, Node, Slot, Value};
 use crate::tree::tree::Tree;
 
 impl Proof {
-    /// Checks the proof against the root of a tree that the caller trusts, and gives access to what
-    /// the proof holds of the tree. The root of the tree of a commit is a
-    /// [directory](KindedHash::directory).
+    /// Checks the proof against the root of a tree that the caller trusts, and gives access to its
+    /// content. The root of a commit is a [directory](KindedHash::directory).
     ///
     /// Cost: no I/O; hashes the state once.
     ///
     /// # Errors
-    /// [`RootMismatch`](ProofError::RootMismatch) for a proof of another root, or of another kind of root;
-    /// [`BeforeMismatch`](ProofError::BeforeMismatch), [`Shape`](ProofError::Shape) and [`TooDeep`](ProofError::TooDeep) for a forged state;
-    /// [`Tree`](ProofError::Tree) for rules that no store has.
+    /// [`RootMismatch`](ProofError::RootMismatch) for a proof of another root, or of another kind
+    /// of root; [`BeforeMismatch`](ProofError::BeforeMismatch), [`Shape`](ProofError::Shape) and
+    /// [`TooDeep`](ProofError::TooDeep) for a forged state; [`Tree`](ProofError::Tree) for rules
+    /// that no store has.
     #[doc(alias = "verify_tree_proof")]
     pub fn verify(
         &self,
@@ -43,13 +43,17 @@ impl Proof {
 
         let env = Env { rules: *rules, source: None, proof: true };
         let mut builder = Builder { rules, path: Vec::new(), buckets: Vec::new() };
-        // Nothing but the word of the proof would say that the hash is of a value, through which no
-        // path leads.
+
+        // A blinded root is a value by the word of the proof alone, and no path leads through a
+        // value.
         let is_shown = !matches!(self.state, ProofTree::BlindedValue(_));
         builder.check(is_shown, "a value that is the whole tree is shown")?;
         let state = builder.tree(&self.state, 0)?;
 
+        debug_assert!(builder.path.is_empty() && builder.buckets.is_empty(), "the root was left");
         let tree = Tree::at(Arc::new(env), state, Pins::default());
+
+        // The hash of the built state is computed, never taken from the proof.
         let found = kinded(&tree);
         if found != root {
             return Err(ProofError::BeforeMismatch { expected: root, found });
@@ -59,22 +63,22 @@ impl Proof {
 }
 
 impl Verified<'_> {
-    /// The part of the trusted tree that the proof holds. Looking at any other part is
+    /// Returns the part of the trusted tree that the proof has. Reading another part is
     /// [`NotProvided`](crate::Error::NotProvided).
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// What the proof holds, as plain data.
+    /// Returns the content of the proof as plain data.
     pub fn state(&self) -> &ProofTree {
         &self.proof.state
     }
 
-    /// Runs the computation `f` that was proven, and gives the tree that it makes, with the result
-    /// of `f`: both are those that `f` gives on the whole tree.
+    /// Runs the proven computation `f`; returns the tree that it makes, and its result. Both are
+    /// what `f` gives on the whole tree.
     ///
-    /// In `f`, what the proof does not hold is [`NotProvided`](crate::Error::NotProvided); `f` must
-    /// pass that error on.
+    /// In `f`, reading a part that the proof lacks is [`NotProvided`](crate::Error::NotProvided);
+    /// `f` must pass that error on.
     ///
     /// Cost: what `f` does, and hashing of what it changes.
     ///
@@ -86,6 +90,7 @@ impl Verified<'_> {
         f: impl FnOnce(Tree) -> Result<(Tree, R)>,
     ) -> std::result::Result<(KindedHash, R), ProofError> {
         let (changed, result) = f(self.tree.clone())?;
+
         let found = kinded(&changed);
         if found != self.proof.after {
             return Err(ProofError::AfterMismatch { expected: self.proof.after, found });
@@ -94,12 +99,12 @@ impl Verified<'_> {
     }
 }
 
-/// Makes a partial tree.
+/// Builder of a partial tree.
 struct Builder<'a> {
     rules: &'a Rules,
-    /// Where it is.
+    /// Path of the current part.
     path: Vec<&'a [u8]>,
-    /// The buckets on the way to the inode that is made, within its directory.
+    /// Buckets on the way to the current inode, within its directory.
     buckets: Vec<usize>,
 }
 
@@ -140,7 +145,7 @@ impl<'a> Builder<'a> {
         Ok(Child::Dir(Arc::new(node)))
     }
 
-    /// Runs `make` at the top of a directory.
+    /// Runs `make` at the root of a directory.
     fn within(&mut self, make: impl FnOnce(&mut Self) -> Built<Node>) -> Built<Node> {
         let outer = std::mem::take(&mut self.buckets);
         let made = make(self);
@@ -148,7 +153,8 @@ impl<'a> Builder<'a> {
         made
     }
 
-    /// A directory that lists its steps: flat, or, where more may be listed than hashed flat, an inode.
+    /// Builds a directory that lists its steps: flat, or a leaf if the rules list more steps than
+    /// they hash flat.
     fn directory(&mut self, entries: &'a [ProofEntry], nesting: usize) -> Built<Node> {
         let count = entries.len() as u64;
         let root = self.path.is_empty();
@@ -162,29 +168,36 @@ impl<'a> Builder<'a> {
         if nesting >= NESTING_MAX {
             return Err(ProofError::TooDeep);
         }
-        let (mut bindings, mut height) = (Vec::with_capacity(entries.len()), 1);
+        let mut bindings = Vec::with_capacity(entries.len());
+        let mut height = 1;
         let mut last: &[u8] = &[];
+
         for (step, tree) in entries {
             self.path.push(step);
             self.check(step.len() <= STEP_BYTES_MAX, "a step has at most 255 bytes")?;
             self.check(last < &**step, "steps ascend, and none is empty")?;
+
+            // A step in a foreign bucket would be invisible to lookups, and so seem absent.
             let placed = (0..).zip(&self.buckets);
             let placed = placed.fold(true, |so_far, (depth, &bucket)| {
                 so_far && self.rules.bucket(depth, step) == bucket
             });
             self.check(placed, "a step is in its bucket")?;
             let child = self.tree(tree, nesting + 1)?;
+
             if let Child::Dir(node) = &child {
                 height = height.max(node.height + 1);
             }
             bindings.push((step.clone(), child));
             last = step;
+
             self.path.pop();
         }
+
         Ok(Node::of_bindings(leaf, bindings, height))
     }
 
-    /// The inode in a bucket; none if only its hash is known.
+    /// Builds the content of a bucket.
     fn bucket(&mut self, tree: &'a InodeTree, nesting: usize) -> Built<Slot> {
         let depth = self.buckets.len() as u8;
         let node = match tree {
@@ -206,7 +219,7 @@ impl<'a> Builder<'a> {
         self.buckets_node(inode.length, proofs, nesting)
     }
 
-    /// An inode with these buckets.
+    /// Builds an inode with these buckets.
     fn buckets_node(
         &mut self,
         length: u64,
@@ -215,13 +228,18 @@ impl<'a> Builder<'a> {
     ) -> Built<Node> {
         let depth = self.enter(length, nesting)?;
         let mut slots = Vec::new();
-        let (mut last, mut below, mut blinded, mut height) = (None, 0u64, 0, 1);
+        let mut last = None;
+        let mut below = 0u64;
+        let mut blinded = 0;
+        let mut height = 1;
+
         for (index, tree) in proofs {
             self.check(last < Some(index), "the indices of buckets ascend")?;
             last = Some(index);
             self.buckets.push(self.index(index)?);
             let slot = self.bucket(tree, nesting + 1)?;
             self.buckets.pop();
+
             match &slot {
                 Slot::Node(node) => {
                     below = below.saturating_add(node.count());
@@ -229,8 +247,11 @@ impl<'a> Builder<'a> {
                 }
                 Slot::Blinded(_) => blinded += 1,
             }
+
             slots.push((usize::from(index), slot));
         }
+
+        // Blinded buckets have at least one step each.
         let whole =
             if blinded == 0 { below == length } else { below.saturating_add(blinded) <= length };
         self.check(whole, "the length is that of what is below")?;
@@ -238,22 +259,26 @@ impl<'a> Builder<'a> {
         Ok(Node::new(Body::Inner(inner), height))
     }
 
-    /// The first inode of a chain.
+    /// Builds the inodes of an extender; returns the first.
     fn chain(&mut self, chain: &'a ExtenderProof, nesting: usize) -> Built<Node> {
         let length = chain.length;
         self.check(!chain.segment.is_empty(), "a chain has an index")?;
         let outer = self.buckets.len();
+
         for (level, &index) in (nesting..).zip(&chain.segment) {
             self.enter(length, level)?;
             let bucket = self.index(index)?;
             self.buckets.push(bucket);
         }
+
+        // From the bottom up: each index makes an inode around the one below.
         let mut slot = self.bucket(&chain.proof, nesting + chain.segment.len())?;
         let whole = match &slot {
             Slot::Node(node) => node.count() == length,
             Slot::Blinded(_) => true,
         };
         self.check(whole, "the length is that of what is below")?;
+
         while self.buckets.len() > outer {
             let height = if let Slot::Node(node) = &slot { node.height } else { 1 };
             let bucket = self.buckets.pop().unwrap_or_default();
@@ -261,19 +286,23 @@ impl<'a> Builder<'a> {
             let inner = InnerNode::new(depth, length, [(bucket, slot)].into_iter());
             slot = Slot::Node(Arc::new(Node::new(Body::Inner(inner), height)));
         }
+
+        debug_assert_eq!(self.buckets.len(), outer, "the extender was left");
         match slot {
             Slot::Node(node) => Ok(Arc::unwrap_or_clone(node)),
             Slot::Blinded(_) => Err(self.shape("a chain has an index")),
         }
     }
 
-    /// Checks that an inode of `length` steps has buckets here, and gives its depth.
+    /// Checks that an inode of `length` steps has buckets here; returns its depth.
     fn enter(&self, length: u64, nesting: usize) -> Built<u8> {
         if nesting >= NESTING_MAX {
             return Err(ProofError::TooDeep);
         }
         let depth = u8::try_from(self.buckets.len()).unwrap_or(u8::MAX);
         self.check(depth < INODE_DEPTH_MAX, "inodes nest at most 64 deep")?;
+
+        // A small inode with buckets would have another hash than the canonical one.
         self.check(!self.rules.is_leaf(depth, length), "a small inode lists its steps")?;
         self.check(i64::try_from(length).is_ok(), "a length has 63 bits")?;
         Ok(depth)

@@ -1,8 +1,8 @@
-//! Export: the objects of one commit in the order of a [snapshot](crate::snapshot::snapshot), children before parents, each
-//! distinct one once; to a stream, or straight into a new store.
+//! Export: the objects of one commit in the order of a [snapshot](crate::snapshot::snapshot),
+//! children before parents, each distinct one once; to a stream, or directly into a new store.
 //!
-//! The commit is checked out, so a collection leaves it alone. Memory: one path of the tree, and the hash of each
-//! object that was written.
+//! The commit is checked out, so no collection removes it. Memory: one path of the tree, and the
+//! hash of each written object.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
 use crate::object::record::Stored;
@@ -20,34 +20,35 @@ use crate::snapshot::snapshot::{
     StreamWriter,
 };
 use crate::store::context::Context;
-use crate::store::inner::Core;
+use crate::store::inner::StoreInner;
 use crate::store::reader::StoreReader;
 use crate::store::store::Store;
 use crate::tree::node::{Child, EntriesRef, Env, InnerRef, Node, Shape, Spot};
 
-/// A commit, checked out so that it stays.
-pub(crate) struct Source {
+/// Commit to export, checked out so that no collection removes it.
+pub(crate) struct ExportSource {
     pub(crate) header: Header,
     commit: Commit,
     context: Context,
     base: Option<Context>,
 }
 
-impl Source {
-    pub(crate) fn open(core: &Core, hash: &Hash, base: Option<&Hash>) -> Result<Self> {
+impl ExportSource {
+    pub(crate) fn open(inner: &StoreInner, hash: &Hash, base: Option<&Hash>) -> Result<Self> {
         let checkout =
-            |hash: &Hash| core.checkout(hash)?.ok_or(Error::UnknownCommit { hash: *hash });
+            |hash: &Hash| inner.checkout(hash)?.ok_or(Error::UnknownCommit { hash: *hash });
         let context = checkout(hash)?;
-        let header = Header { rules: core.env.rules, commit: *hash, base: base.copied() };
+        let header = Header { rules: inner.env.rules, commit: *hash, base: base.copied() };
         let base = base.map(checkout).transpose()?;
-        Ok(Self { header, commit: core.commit_of(hash)?, context, base })
+        Ok(Self { header, commit: inner.commit_of(hash)?, context, base })
     }
 
-    /// Gives out all elements; returns how many.
+    /// Writes all elements; returns their number.
     pub(crate) fn elements(&self, out: &mut dyn Elements) -> Result<u64> {
         let env = &*self.context.tree().env;
         let mut exporter =
-            Exporter { env, out, count: 0, written: QuickMap::default(), stack: Vec::new() };
+            Exporter { env, out, count: 0, written: FastMap::default(), stack: Vec::new() };
+
         let base = match &self.base {
             Some(base) => root(base)?.map(|node| BaseSpot::new(node, None)),
             None => None,
@@ -56,9 +57,11 @@ impl Source {
             Some(node) => Some(exporter.tree(node, base)?),
             None => None,
         };
+
         let Commit { parents, date, author, message, hash, .. } = self.commit.clone();
         let commit = CommitElement { root, parents, date, author, message };
         exporter.put(&hash, Element::Commit(commit))?;
+
         Ok(exporter.count as u64)
     }
 
@@ -69,7 +72,7 @@ impl Source {
     }
 }
 
-/// The root directory of a commit; none if it is empty.
+/// Returns the root directory of a commit; `None` if it is empty.
 fn root(context: &Context) -> Result<Option<Arc<Node>>> {
     match context.tree().root() {
         Child::Dir(node) if node.count() == 0 => Ok(None),
@@ -78,43 +81,44 @@ fn root(context: &Context) -> Result<Option<Arc<Node>>> {
     }
 }
 
-/// A directory or an inode of the base, at the place of one that is exported.
+/// Directory or inode of the base, at the path of one that is exported.
 struct BaseSpot {
     node: Arc<Node>,
-    above: Option<(Rc<BaseSpot>, Way)>,
-    /// The element that says where it is, once one is needed.
+    above: Option<(Rc<BaseSpot>, BaseStep)>,
+    /// Number of its element, once one is needed.
     number: Cell<Option<usize>>,
 }
 
-/// How a directory or an inode of the base is reached from another.
-enum Way {
+/// Step from a directory or an inode of the base to its child.
+enum BaseStep {
     Step(Box<[u8]>),
     Bucket(u8),
 }
 
 impl BaseSpot {
-    fn new(node: Arc<Node>, above: Option<(Rc<BaseSpot>, Way)>) -> Rc<Self> {
+    fn new(node: Arc<Node>, above: Option<(Rc<BaseSpot>, BaseStep)>) -> Rc<Self> {
         Rc::new(Self { node, above, number: Cell::new(None) })
     }
 
-    /// The directory at a step.
+    /// Returns the directory at a step.
     fn below(self: &Rc<Self>, env: &Env, step: &[u8]) -> Result<Option<Rc<Self>>> {
         let Some(spot) = self.node.locate(env, step)? else { return Ok(None) };
         let below = crate::tree::walk::dir(env, spot)?;
-        Ok(below.map(|node| Self::new(node, Some((Rc::clone(self), Way::Step(step.into()))))))
+        Ok(below.map(|node| Self::new(node, Some((Rc::clone(self), BaseStep::Step(step.into()))))))
     }
 
-    /// The inode of a bucket.
+    /// Returns the inode of a bucket.
     fn bucket(self: &Rc<Self>, env: &Env, depth: u8, bucket: usize) -> Result<Option<Rc<Self>>> {
         let Shape::Inner(inner) = self.node.shape() else { return Ok(None) };
         if inner.depth() != depth {
             return Ok(None);
         }
-        let above = || Some((Rc::clone(self), Way::Bucket(bucket as u8)));
+
+        let above = || Some((Rc::clone(self), BaseStep::Bucket(bucket as u8)));
         Ok(inner.fetch(env, bucket)?.map(|node| Self::new(node, above())))
     }
 
-    /// Whether it has the same as an object that is exported at a step.
+    /// Returns whether the base has the same object at a step.
     fn keeps(&self, env: &Env, step: &[u8], stored: Stored<'_>) -> Result<bool> {
         let found = self.node.locate(env, step)?.and_then(|spot| spot.stored().ok());
         Ok(match (found, stored) {
@@ -124,7 +128,7 @@ impl BaseSpot {
         })
     }
 
-    /// The hash of the inode of a bucket.
+    /// Returns the hash of the inode of a bucket.
     fn bucket_hash(&self, depth: u8, bucket: usize) -> Option<&Hash> {
         match self.node.shape() {
             Shape::Inner(inner) if inner.depth() == depth => inner.bucket_hash(bucket),
@@ -133,29 +137,30 @@ impl BaseSpot {
     }
 }
 
-/// A directory or an inode on the path that is being exported.
-struct Frame {
+/// Open directory or inode of the export.
+struct OpenNode {
     node: Arc<Node>,
-    /// The directory of the base at its path.
+    /// Directory of the base at the same path.
     dir: Option<Rc<BaseSpot>>,
-    /// The inode of the base at its place in the directory.
+    /// Inode of the base at the same position in the directory.
     inode: Option<Rc<BaseSpot>>,
-    /// What comes next: an item, or a bucket.
+    /// Next item, or bucket.
     next: usize,
     entries: Vec<(Box<[u8]>, Bound)>,
-    /// Buckets that are done, and those of them that the base has.
+    /// Finished buckets, and those of them that the base has.
     mask: u32,
     kept: u32,
     below: Vec<usize>,
 }
 
-impl Frame {
+impl OpenNode {
     fn new(node: Arc<Node>, dir: Option<Rc<BaseSpot>>, inode: Option<Rc<BaseSpot>>) -> Self {
-        let (entries, below) = (Vec::new(), Vec::new());
+        let entries = Vec::new();
+        let below = Vec::new();
         Self { node, dir, inode, next: 0, entries, mask: 0, kept: 0, below }
     }
 
-    /// The child that was waited for has a number.
+    /// Takes the number of the child that had to be exported first.
     fn take(&mut self, number: usize) {
         match self.node.shape() {
             Shape::Entries(entries) => {
@@ -174,12 +179,12 @@ struct Exporter<'a> {
     env: &'a Env,
     out: &'a mut dyn Elements,
     count: usize,
-    /// The numbers of objects: whether each is a value, and its hash.
-    written: QuickMap<(bool, Hash), usize>,
-    stack: Vec<Frame>,
+    /// Numbers of written objects: whether each is a value, and its hash.
+    written: FastMap<(bool, Hash), usize>,
+    stack: Vec<OpenNode>,
 }
 
-/// The hash of a node that was loaded.
+/// Returns the hash of a loaded node.
 fn hash_of(node: &Node) -> Hash {
     *node.hash.get().expect("what is stored has a hash")
 }
@@ -191,24 +196,28 @@ impl Exporter<'_> {
         Ok(self.count - 1)
     }
 
-    /// The number of the root directory.
+    /// Exports the root directory; returns its number.
     fn tree(&mut self, node: Arc<Node>, base: Option<Rc<BaseSpot>>) -> Result<usize> {
         if let Some(base) = base.as_ref().filter(|base| hash_of(&base.node) == hash_of(&node)) {
             return self.base(base);
         }
-        self.stack.push(Frame::new(node, base.clone(), base));
+
+        // Post-order with a list: a path may have more nodes than a thread has stack for.
+        self.stack.push(OpenNode::new(node, base.clone(), base));
         loop {
-            let mut frame = self.stack.pop().expect("the root is the last to go");
-            let node = Arc::clone(&frame.node);
+            let mut open = self.stack.pop().expect("the root is the last to go");
+            let node = Arc::clone(&open.node);
             let below = match node.shape() {
-                Shape::Entries(entries) => self.entries(&mut frame, entries)?,
-                Shape::Inner(inner) => self.inner(&mut frame, inner)?,
+                Shape::Entries(entries) => self.entries(&mut open, entries)?,
+                Shape::Inner(inner) => self.inner(&mut open, inner)?,
             };
+
             if let Some(below) = below {
-                self.stack.extend([frame, below]);
+                self.stack.extend([open, below]);
                 continue;
             }
-            let number = self.node(frame)?;
+
+            let number = self.node(open)?;
             match self.stack.last_mut() {
                 Some(above) => above.take(number),
                 None => return Ok(number),
@@ -216,38 +225,44 @@ impl Exporter<'_> {
         }
     }
 
-    /// Goes through the entries up to a directory that is to be exported first.
-    fn entries(&mut self, frame: &mut Frame, entries: EntriesRef<'_>) -> Result<Option<Frame>> {
-        while frame.next < entries.len() {
-            let step = entries.step(frame.next);
-            let spot = entries.spot(frame.next);
+    /// Exports entries up to a directory that must be exported first.
+    fn entries(
+        &mut self,
+        open: &mut OpenNode,
+        entries: EntriesRef<'_>,
+    ) -> Result<Option<OpenNode>> {
+        while open.next < entries.len() {
+            let step = entries.step(open.next);
+            let spot = entries.spot(open.next);
             let Ok(stored) = spot.stored() else { unreachable!("a commit is stored") };
             let bound = match stored {
                 Stored::Inline(bytes) => Bound::Inline(bytes.to_vec()),
-                _ if self.is_kept(frame, step, stored)? => Bound::Kept,
+                _ if self.is_kept(open, step, stored)? => Bound::Kept,
                 Stored::Value(link) => Bound::Value(self.value(spot, link.hash)?),
                 Stored::Dir(link) => match self.written.get(&(false, link.hash)) {
                     Some(number) => Bound::Dir(*number),
-                    None => return self.below(frame, step, spot),
+                    None => return self.below(open, step, spot),
                 },
             };
-            frame.entries.push((step.into(), bound));
-            frame.next += 1;
+            open.entries.push((step.into(), bound));
+
+            open.next += 1;
         }
+
         Ok(None)
     }
 
-    fn is_kept(&self, frame: &Frame, step: &[u8], stored: Stored<'_>) -> Result<bool> {
-        frame.dir.as_ref().map_or(Ok(false), |dir| dir.keeps(self.env, step, stored))
+    fn is_kept(&self, open: &OpenNode, step: &[u8], stored: Stored<'_>) -> Result<bool> {
+        open.dir.as_ref().map_or(Ok(false), |dir| dir.keeps(self.env, step, stored))
     }
 
-    fn below(&self, frame: &Frame, step: &[u8], spot: Spot<'_>) -> Result<Option<Frame>> {
-        let base = match &frame.dir {
+    fn below(&self, open: &OpenNode, step: &[u8], spot: Spot<'_>) -> Result<Option<OpenNode>> {
+        let base = match &open.dir {
             Some(dir) => dir.below(self.env, step)?,
             None => None,
         };
         let node = crate::tree::walk::dir(self.env, spot)?;
-        Ok(node.map(|node| Frame::new(node, base.clone(), base)))
+        Ok(node.map(|node| OpenNode::new(node, base.clone(), base)))
     }
 
     fn value(&mut self, spot: Spot<'_>, hash: Hash) -> Result<usize> {
@@ -260,54 +275,59 @@ impl Exporter<'_> {
         Ok(number)
     }
 
-    /// Goes through the buckets up to an inode that is to be exported first.
-    fn inner(&mut self, frame: &mut Frame, inner: InnerRef<'_>) -> Result<Option<Frame>> {
-        while frame.next < BRANCHING_MAX as usize {
-            let bucket = frame.next;
+    /// Exports buckets up to an inode that must be exported first.
+    fn inner(&mut self, open: &mut OpenNode, inner: InnerRef<'_>) -> Result<Option<OpenNode>> {
+        while open.next < BRANCHING_MAX as usize {
+            let bucket = open.next;
             if let Some(hash) = inner.bucket_hash(bucket) {
-                let base = frame.inode.as_ref();
+                // Kept from the base, written before, or to be exported first.
+                let base = open.inode.as_ref();
                 if base.and_then(|base| base.bucket_hash(inner.depth(), bucket)) == Some(hash) {
-                    frame.mask |= 1 << bucket;
-                    frame.kept |= 1 << bucket;
+                    open.mask |= 1 << bucket;
+                    open.kept |= 1 << bucket;
                 } else if let Some(number) = self.written.get(&(false, *hash)) {
-                    frame.mask |= 1 << bucket;
-                    frame.below.push(*number);
+                    open.mask |= 1 << bucket;
+                    open.below.push(*number);
                 } else if let Some(node) = inner.fetch(self.env, bucket)? {
                     let inode = match base {
                         Some(base) => base.bucket(self.env, inner.depth(), bucket)?,
                         None => None,
                     };
-                    return Ok(Some(Frame::new(node, frame.dir.clone(), inode)));
+                    return Ok(Some(OpenNode::new(node, open.dir.clone(), inode)));
                 }
             }
-            frame.next += 1;
+
+            open.next += 1;
         }
+
         Ok(None)
     }
 
-    /// Gives out a node whose children have numbers.
-    fn node(&mut self, frame: Frame) -> Result<usize> {
-        let hash = hash_of(&frame.node);
-        let element = match frame.node.shape() {
+    /// Writes a node whose children have numbers.
+    fn node(&mut self, open: OpenNode) -> Result<usize> {
+        let hash = hash_of(&open.node);
+        let element = match open.node.shape() {
             Shape::Entries(entries) => {
-                let keeps = frame.entries.iter().any(|(_, bound)| *bound == Bound::Kept);
-                let base = self.base_of(frame.dir.as_ref().filter(|_| keeps))?;
-                Element::Entries { leaf: entries.is_leaf(), base, entries: frame.entries }
+                let keeps = open.entries.iter().any(|(_, bound)| *bound == Bound::Kept);
+                let base = self.base_of(open.dir.as_ref().filter(|_| keeps))?;
+                Element::Entries { leaf: entries.is_leaf(), base, entries: open.entries }
             }
             Shape::Inner(inner) => {
-                let base = self.base_of(frame.inode.as_ref().filter(|_| frame.kept != 0))?;
+                let base = self.base_of(open.inode.as_ref().filter(|_| open.kept != 0))?;
                 Element::Inner(InnerElement {
                     base,
                     depth: inner.depth(),
                     count: inner.count(),
-                    mask: frame.mask,
-                    kept: frame.kept,
-                    below: frame.below,
+                    mask: open.mask,
+                    kept: open.kept,
+                    below: open.below,
                 })
             }
         };
+
         let number = self.put(&hash, element)?;
         self.written.insert((false, hash), number);
+
         Ok(number)
     }
 
@@ -315,7 +335,8 @@ impl Exporter<'_> {
         base.map(|base| self.base(base)).transpose()
     }
 
-    /// The number of a directory or an inode of the base, which is given one now if it has none, and so is what leads there.
+    /// Returns the number of a directory or inode of the base; writes elements for it and its
+    /// ancestors if they have none.
     fn base(&mut self, base: &Rc<BaseSpot>) -> Result<usize> {
         let mut path = vec![base];
         while let Some(last) = path.last()
@@ -324,6 +345,8 @@ impl Exporter<'_> {
         {
             path.push(above);
         }
+
+        // From the root of the base down: an element refers to its parent's.
         let mut number = 0;
         for spot in path.into_iter().rev() {
             number = match (spot.number.get(), &spot.above) {
@@ -331,63 +354,68 @@ impl Exporter<'_> {
                 (None, above) => {
                     let position = match above {
                         None => BasePosition::Root,
-                        Some((_, Way::Step(step))) => BasePosition::Step(number, step.clone()),
-                        Some((_, Way::Bucket(bucket))) => BasePosition::Bucket(number, *bucket),
+                        Some((_, BaseStep::Step(step))) => BasePosition::Step(number, step.clone()),
+                        Some((_, BaseStep::Bucket(bucket))) => {
+                            BasePosition::Bucket(number, *bucket)
+                        }
                     };
                     self.put(&hash_of(&spot.node), Element::Base(position))?
                 }
             };
             spot.number.set(Some(number));
         }
+
         Ok(number)
     }
 }
 
 impl Store {
-    /// Writes a commit with its whole tree to a stream, while commits and a collection go on: its objects in
-    /// post-order, each distinct one once. The same commit gives the same bytes, from whatever store it comes.
+    /// Exports a commit with its tree to a stream, while commits and a collection go on: its
+    /// objects in post-order, each distinct one once. The same commit gives the same bytes from any
+    /// store.
     ///
-    /// Cost: one read for each directory, inode and value of more than 48 bytes that is not in memory; memory for the hash of
-    /// each. Writes are small: give it a buffered stream.
+    /// Cost: one read for each directory, inode and value of more than 48 bytes that is not in
+    /// memory; memory for the hash of each. Writes are small: give it a buffered stream.
     ///
     /// # Errors
     /// [`UnknownCommit`](Error::UnknownCommit), [`Stream`](Error::Stream), [`Disk`](Error::Disk),
     /// [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
     pub fn export(&self, commit: &Hash, out: &mut dyn Write) -> Result<Snapshot> {
-        Source::open(&self.core, commit, None)?.stream(out)
+        ExportSource::open(&self.inner, commit, None)?.stream(out)
     }
 
-    /// Writes what a commit has and an older one, `base`, does not have at the same path, for stores that have `base`. What
-    /// was moved is written again.
+    /// Exports the objects that a commit has and an older commit, `base`, lacks at the same path,
+    /// for stores that have `base`. Moved objects are written again.
     ///
     /// Cost: one read for each directory and inode in which the two differ, twice.
     ///
     /// # Errors
-    /// As [`export`](Self::export).
+    /// Errors of [`export`](Self::export).
     pub fn export_since(
         &self,
         base: &Hash,
         commit: &Hash,
         out: &mut dyn Write,
     ) -> Result<Snapshot> {
-        Source::open(&self.core, commit, Some(base))?.stream(out)
+        ExportSource::open(&self.inner, commit, Some(base))?.stream(out)
     }
 }
 
 impl StoreReader {
-    /// As [`Store::export`], of a commit that is there now. A collection may take it away meanwhile.
+    /// Exports like [`Store::export`] a commit that exists now. A collection may remove it
+    /// meanwhile.
     ///
     /// # Errors
-    /// As [`Store::export`], and [`Collected`](Error::Collected).
+    /// Errors of [`Store::export`], and [`Collected`](Error::Collected).
     pub fn export(&self, commit: &Hash, out: &mut dyn Write) -> Result<Snapshot> {
         self.sync()?;
-        Source::open(&self.core, commit, None)?.stream(out)
+        ExportSource::open(&self.inner, commit, None)?.stream(out)
     }
 
-    /// As [`Store::export_since`], of commits that are there now.
+    /// Exports like [`Store::export_since`] commits that exist now.
     ///
     /// # Errors
-    /// As [`export`](Self::export).
+    /// Errors of [`export`](Self::export).
     pub fn export_since(
         &self,
         base: &Hash,
@@ -395,6 +423,6 @@ impl StoreReader {
         out: &mut dyn Write,
     ) -> Result<Snapshot> {
         self.sync()?;
-        Source::open(&self.core, commit, Some(base))?.stream(out)
+        ExportSource::open(&self.inner, commit, Some(base))?.stream(out)
     }
 }

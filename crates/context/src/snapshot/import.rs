@@ -1,12 +1,12 @@
-//! Import: the objects of a [snapshot](crate::snapshot::snapshot), verified as they come, written to a store, and made a commit
-//! when the last one is right.
+//! Import: the objects of a [snapshot](crate::snapshot::snapshot), verified as they arrive, written
+//! to a store, and made a commit after the last one is verified.
 //!
-//! Every element must have the hash that the stream gives it, be of the one shape that its steps have under the rules, and be used by
-//! a later one. What is written before the end is garbage until the commit is there; a new store has a file `importing` until
-//! then, and is not opened while it has it.
+//! Every element must have the hash in the stream, be of the one shape that its steps have under
+//! the rules, and be used by a later element. Written objects are garbage until the commit is
+//! written. A new store has a file `importing` until then, and is not opened while the file exists.
 //!
-//! Memory: 1 MiB or one element; for each element 128 bytes, which have its hash and where it was
-//! put, and of inodes one step; for as many elements at most as [`Options`] say.
+//! Memory: 1 MiB or one element, and 128 bytes for each element, for inodes also one step; for as
+//! many elements at most as [`Options`] say.
 
 use std::io::Read;
 use std::path::Path;
@@ -15,7 +15,7 @@ use std::sync::{Arc, MutexGuard, TryLockError};
 use terrane_io::files::create_dirs;
 use terrane_io::{Access, Disk, OpenMode};
 
-use crate::base::address::{Link, Place};
+use crate::base::address::{Extent, Link};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
@@ -29,7 +29,7 @@ use crate::pack::chunk::chunk_number;
 use crate::pack::commit::Commit;
 use crate::pack::control::{CONTROL, Indexing};
 use crate::pack::locations::INDEX;
-use crate::snapshot::export::Source;
+use crate::snapshot::export::ExportSource;
 use crate::snapshot::snapshot::{
     BasePosition, Bound, CommitElement, Element, Elements, Header, InnerElement, Snapshot,
     StreamReader,
@@ -41,30 +41,30 @@ use crate::store::store::{IMPORTING, Store, check_branch_name, enter, lock, take
 use crate::tree::encode::Sink;
 use crate::tree::node::{Child, Env, Node, Shape, Spot};
 
-/// Elements are written when they take so many bytes.
+/// Bytes of elements that one frame collects.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What is kept of an element.
+/// Imported element, without its content.
 ///
 /// Invariant: at most 128 bytes, as [`Options::import_elements_max`] says.
 #[derive(Debug)]
-struct Object {
+struct ImportedElement {
     hash: Hash,
-    /// Where it is, once it was written.
-    place: Option<Place>,
-    kind: Kind,
-    /// At least the number of levels of directories from here down.
+    /// Extent, once the element is written.
+    extent: Option<Extent>,
+    kind: ElementKind,
+    /// Lower bound of the levels of directories from here down.
     height: u16,
-    /// One of the base; what is kept can be looked up in it.
+    /// Whether the element is an object of the base, in which kept children are looked up.
     is_base: bool,
     is_used: bool,
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum ElementKind {
     Value,
     Flat,
-    /// `shared`: its steps have the same buckets down to this depth; `step`: one of them.
+    /// `shared`: depth down to which all steps have the same buckets; `step`: one of them.
     Leaf {
         count: u64,
         shared: u8,
@@ -77,21 +77,21 @@ enum Kind {
     },
 }
 
-/// An element whose hash is right, to be written.
+/// Verified element, to be written.
 enum Ready {
     Value(Vec<u8>),
-    Entries { leaf: bool, entries: Vec<(Box<[u8]>, Target)> },
-    Inner { depth: u8, count: u64, mask: u32, targets: Vec<Target> },
+    Entries { leaf: bool, entries: Vec<(Box<[u8]>, Reference)> },
+    Inner { depth: u8, count: u64, mask: u32, targets: Vec<Reference> },
 }
 
-/// What a directory or an inode refers to.
-enum Target {
+/// Reference of a directory or an inode.
+enum Reference {
     Inline(Vec<u8>),
     Element {
         is_value: bool,
         number: usize,
     },
-    /// An object of the base.
+    /// Object of the base.
     Stored {
         is_value: bool,
         link: Link,
@@ -100,7 +100,7 @@ enum Target {
 
 type Checked<T> = std::result::Result<T, Refusal>;
 
-/// Why an element is refused.
+/// Reason to refuse an element.
 enum Refusal {
     Rule(Corrupt),
     Hash,
@@ -126,19 +126,19 @@ fn refuse<T>(rule: &'static str, expected: u64, found: u64) -> Checked<T> {
 pub(crate) struct Importer<'a> {
     store: &'a Store,
     header: Header,
-    /// The base, checked out so that it stays.
+    /// Base, checked out so that no collection removes it.
     base: Option<Context>,
-    objects: Vec<Object>,
-    /// What is verified and not written, with its number.
+    imported: Vec<ImportedElement>,
+    /// Verified elements to be written, with their numbers.
     batch: Vec<(usize, Ready)>,
     batch_bytes: usize,
-    /// The commit, and the number of its root.
+    /// Commit, and the number of its root.
     commit: Option<(Commit, Option<usize>)>,
-    /// A collection would take what no commit refers to yet.
+    /// Excludes collections, which would remove objects without a commit.
     _no_collection: MutexGuard<'a, ()>,
 }
 
-/// The depth down to which all steps have the same buckets.
+/// Returns the depth down to which all steps have the same buckets.
 fn shared_depth(rules: &Rules, entries: &[(Box<[u8]>, Bound)]) -> u8 {
     let Some(((first, _), rest)) = entries.split_first() else { return 0 };
     let is_shared = |depth: &u8| {
@@ -147,7 +147,7 @@ fn shared_depth(rules: &Rules, entries: &[(Box<[u8]>, Bound)]) -> u8 {
     (0..INODE_DEPTH_MAX).take_while(is_shared).count() as u8
 }
 
-/// Any step of a node of the base.
+/// Returns any step of a node of the base.
 fn any_step(env: &Env, node: &Node) -> Result<Box<[u8]>> {
     let mut step = Box::default();
     node.each(env, &mut |found, _| {
@@ -157,8 +157,8 @@ fn any_step(env: &Env, node: &Node) -> Result<Box<[u8]>> {
     Ok(step)
 }
 
-impl Kind {
-    /// Of a node of the base.
+impl ElementKind {
+    /// Returns the kind of a node of the base.
     fn of_node(env: &Env, node: &Node) -> Result<Self> {
         Ok(match node.shape() {
             Shape::Entries(entries) if entries.is_leaf() => {
@@ -170,13 +170,14 @@ impl Kind {
             }
             Shape::Entries(_) => Self::Flat,
             Shape::Inner(inner) => {
-                let (depth, count) = (inner.depth(), inner.count());
+                let depth = inner.depth();
+                let count = inner.count();
                 Self::Inner { depth, count, step: any_step(env, node)? }
             }
         })
     }
 
-    /// Whether it is a whole directory.
+    /// Returns whether the element is a whole directory.
     fn is_dir(&self, rules: &Rules) -> bool {
         match self {
             Self::Value => false,
@@ -186,7 +187,7 @@ impl Kind {
         }
     }
 
-    /// Count and a step of an inode that may be at this depth.
+    /// Returns the count and a step of an inode that may stand at depth `at`.
     fn at_depth(&self, rules: &Rules, at: u8) -> Option<(u64, &[u8])> {
         match self {
             Self::Leaf { count, shared, step } if *shared >= at && rules.is_leaf(at, *count) => {
@@ -202,12 +203,14 @@ impl<'a> Importer<'a> {
     pub(crate) fn new(store: &'a Store, header: Header) -> Result<Self> {
         if header.rules != *store.rules() {
             return Err(Error::ConfigMismatch {
-                path: store.core.dir.clone(),
+                path: store.inner.dir.clone(),
                 option: "rules",
                 stored: format!("{:?}", store.rules()),
                 given: format!("{:?}", header.rules),
             });
         }
+
+        // Held until the commit is written: its objects are garbage before.
         let no_collection = match store.collection.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
@@ -218,7 +221,7 @@ impl<'a> Importer<'a> {
             store,
             header,
             base: header.base.map(checkout).transpose()?,
-            objects: Vec::new(),
+            imported: Vec::new(),
             batch: Vec::new(),
             batch_bytes: 0,
             commit: None,
@@ -227,10 +230,10 @@ impl<'a> Importer<'a> {
     }
 
     fn env(&self) -> &'a Env {
-        &self.store.core.env
+        &self.store.inner.env
     }
 
-    /// Checks an element of number `own`, and keeps it.
+    /// Checks and keeps the element of number `own`.
     fn take(&mut self, own: usize, hash: &Hash, element: Element) -> Checked<()> {
         if self.commit.is_some() {
             return refuse("nothing follows the commit", 0, 1);
@@ -246,7 +249,13 @@ impl<'a> Importer<'a> {
         }
     }
 
-    fn keep(&mut self, own: usize, bytes: usize, object: Object, ready: Ready) -> Checked<()> {
+    fn keep(
+        &mut self,
+        own: usize,
+        bytes: usize,
+        object: ImportedElement,
+        ready: Ready,
+    ) -> Checked<()> {
         if object.height > HEIGHT_MAX {
             return refuse(
                 "levels of directories",
@@ -254,9 +263,12 @@ impl<'a> Importer<'a> {
                 u64::from(object.height),
             );
         }
-        self.objects.push(object);
+        debug_assert_eq!(own, self.imported.len(), "elements are numbered in their order");
+        self.imported.push(object);
         self.batch.push((own, ready));
         self.batch_bytes += bytes;
+
+        // Frames of about 1 MiB bound the memory of an import.
         if self.batch_bytes >= BATCH_BYTES { Ok(self.write()?) } else { Ok(()) }
     }
 
@@ -264,27 +276,29 @@ impl<'a> Importer<'a> {
         if bytes.len() <= INLINE_BYTES_MAX || bytes.len() > VALUE_BYTES_MAX {
             return refuse("length of a value of its own", 49, bytes.len() as u64);
         }
+
+        // The hash is checked before the bytes can reach the store.
         if self.env().rules.value_hash(&bytes) != *hash {
             return Err(Refusal::Hash);
         }
-        let object = Object::new(*hash, Kind::Value, 0);
+        let object = ImportedElement::new(*hash, ElementKind::Value, 0);
         self.keep(own, bytes.len(), object, Ready::Value(bytes))
     }
 
-    /// An element that was referred to.
-    fn used(&mut self, number: usize) -> &Object {
-        let object = &mut self.objects[number];
+    /// Returns an element, and marks it as used.
+    fn used(&mut self, number: usize) -> &ImportedElement {
+        let object = &mut self.imported[number];
         object.is_used = true;
         object
     }
 
-    /// The node of a base object whose children are kept.
+    /// Loads the node of the base whose children are kept.
     fn base_node(&mut self, base: Option<usize>) -> Checked<Option<Arc<Node>>> {
         let Some(number) = base else { return Ok(None) };
         let env = self.env();
         let object = self.used(number);
-        match object.place.filter(|_| object.is_base) {
-            Some(place) => Ok(Some(env.load(&Link { place, hash: object.hash })?)),
+        match object.extent.filter(|_| object.is_base) {
+            Some(extent) => Ok(Some(env.load(&Link { extent, hash: object.hash })?)),
             None => refuse("a base is of the base", 1, 0),
         }
     }
@@ -297,27 +311,35 @@ impl<'a> Importer<'a> {
         base: Option<usize>,
         entries: Vec<(Box<[u8]>, Bound)>,
     ) -> Checked<()> {
-        let (env, count) = (self.env(), entries.len() as u64);
+        let env = self.env();
+        let count = entries.len() as u64;
         if count == 0 || !leaf && !env.rules.is_flat(count) {
             return refuse("number of steps", u64::from(env.rules.flat_limit), count);
         }
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             return refuse("steps ascend", pair[0].0.len() as u64, pair[1].0.len() as u64);
         }
-        if base.is_some_and(|base| !self.objects[base].kind.is_dir(&env.rules)) {
+        if base.is_some_and(|base| !self.imported[base].kind.is_dir(&env.rules)) {
             return refuse("the base of steps is a directory", 1, 0);
         }
+
+        // Buckets of the steps, for the check of the inode above.
         let shared = if leaf { shared_depth(&env.rules, &entries) } else { 0 };
         let base = self.base_node(base)?;
-        // What is kept is no higher than what it is kept from.
+
+        // Kept children are no higher than the node of the base.
         let mut height = base.as_ref().map_or(1, |base| base.height);
+
+        // The hash is computed from the references, whose hashes were checked before.
         let mut preimage = Preimages::new(env.rules);
         if leaf {
             preimage.leaf(count);
         } else {
             preimage.flat(count);
         }
-        let (mut targets, mut bytes) = (Vec::with_capacity(entries.len()), 0);
+
+        let mut targets = Vec::with_capacity(entries.len());
+        let mut bytes = 0;
         for (step, bound) in entries {
             let (target, hash, below) = self.target(base.as_deref(), &step, bound)?;
             let is_value = target.is_value();
@@ -326,27 +348,30 @@ impl<'a> Importer<'a> {
             bytes += step.len() + 80;
             targets.push((step, target));
         }
+
         if preimage.finish().first() != Some(hash) {
             return Err(Refusal::Hash);
         }
+
         let step = targets.first().map(|(step, _)| step.clone()).unwrap_or_default();
-        let kind = if leaf { Kind::Leaf { count, shared, step } } else { Kind::Flat };
+        let kind = if leaf { ElementKind::Leaf { count, shared, step } } else { ElementKind::Flat };
         let ready = Ready::Entries { leaf, entries: targets };
-        self.keep(own, bytes, Object::new(*hash, kind, height), ready)
+
+        self.keep(own, bytes, ImportedElement::new(*hash, kind, height), ready)
     }
 
-    /// What an entry refers to, its hash and height.
+    /// Returns the reference of an entry, its hash and height.
     fn target(
         &mut self,
         base: Option<&Node>,
         step: &[u8],
         bound: Bound,
-    ) -> Checked<(Target, Hash, u16)> {
+    ) -> Checked<(Reference, Hash, u16)> {
         let env = self.env();
         let (number, is_value) = match bound {
             Bound::Inline(value) => {
                 let hash = env.rules.value_hash(&value);
-                return Ok((Target::Inline(value), hash, 0));
+                return Ok((Reference::Inline(value), hash, 0));
             }
             Bound::Kept => return kept(env, base, step),
             Bound::Value(number) => (number, true),
@@ -354,13 +379,14 @@ impl<'a> Importer<'a> {
         };
         let object = self.used(number);
         let fits = match &object.kind {
-            Kind::Value => is_value,
+            ElementKind::Value => is_value,
             kind => !is_value && kind.is_dir(&env.rules),
         };
         if !fits {
             return refuse("kind of what a step is bound to", 1, 0);
         }
-        Ok((Target::Element { is_value, number }, object.hash, object.height))
+
+        Ok((Reference::Element { is_value, number }, object.hash, object.height))
     }
 
     fn inner(&mut self, own: usize, hash: &Hash, inner: InnerElement) -> Checked<()> {
@@ -368,46 +394,47 @@ impl<'a> Importer<'a> {
         let env = self.env();
         let rules = &env.rules;
         let reach = u64::from(rules.branching.trailing_zeros());
+
         if depth >= INODE_DEPTH_MAX
             || mask.checked_shr(rules.branching).is_some_and(|rest| rest != 0)
         {
             return refuse("depth and buckets of an inode", reach, u64::from(mask));
         }
+
         if rules.is_leaf(depth, count) {
             return refuse("entries of an inode with buckets", u64::from(rules.branching), count);
         }
+
         let base = self.base_node(base)?;
-        let mut bucket_way = Way { rules, depth, step: None, count: 0 };
-        let (mut targets, mut height) = (Vec::new(), 1);
+        let mut buckets = BucketCheck { rules, depth, step: None, count: 0 };
+        let mut targets = Vec::new();
+        let mut height = 1;
         let mut preimage = Preimages::new(*rules);
         preimage.inner(depth, count, mask.count_ones());
+
+        // Each bucket is one of the base, or an earlier element.
         let mut below = below.into_iter();
         for bucket in (0..32usize).filter(|bucket| mask >> bucket & 1 == 1) {
             let target = if kept >> bucket & 1 == 1 {
-                let node = match base.as_deref().map(Node::shape) {
-                    Some(Shape::Inner(inner)) if inner.depth() == depth => {
-                        inner.fetch(env, bucket)?
-                    }
-                    _ => None,
-                };
-                let Some(node) = node else { return refuse("a kept bucket is in the base", 1, 0) };
-                let kind = Kind::of_node(env, &node)?;
-                bucket_way.add(bucket, &kind)?;
+                let node = kept_bucket(env, base.as_deref(), depth, bucket)?;
+                let kind = ElementKind::of_node(env, &node)?;
+                buckets.add(bucket, &kind)?;
                 height = height.max(node.height);
                 let link = node.link().ok_or(Corrupt::rule("a base is stored", 1, 0))?;
                 preimage.bucket(bucket, &link.hash);
-                Target::Stored { is_value: false, link }
+                Reference::Stored { is_value: false, link }
             } else {
                 let number = below.next().expect("one for each bit of the mask");
                 let object = self.used(number);
-                bucket_way.add(bucket, &object.kind)?;
+                buckets.add(bucket, &object.kind)?;
                 height = height.max(object.height);
                 preimage.bucket(bucket, &object.hash);
-                Target::Element { is_value: false, number }
+                Reference::Element { is_value: false, number }
             };
             targets.push(target);
         }
-        let Way { step: Some(step), count: found, .. } = bucket_way else {
+
+        let BucketCheck { step: Some(step), count: found, .. } = buckets else {
             return refuse("buckets of an inode", 1, 0);
         };
         if found != count {
@@ -416,7 +443,8 @@ impl<'a> Importer<'a> {
         if preimage.finish().first() != Some(hash) {
             return Err(Refusal::Hash);
         }
-        let object = Object::new(*hash, Kind::Inner { depth, count, step }, height);
+        let object = ImportedElement::new(*hash, ElementKind::Inner { depth, count, step }, height);
+
         self.keep(own, 2048, object, Ready::Inner { depth, count, mask, targets })
     }
 
@@ -428,7 +456,7 @@ impl<'a> Importer<'a> {
                 _ => None,
             },
             BasePosition::Step(parent, step) => {
-                let is_dir = self.objects[parent].kind.is_dir(&env.rules);
+                let is_dir = self.imported[parent].kind.is_dir(&env.rules);
                 match self.base_node(Some(parent).filter(|_| is_dir))? {
                     Some(node) => match node.locate(env, &step)?.map(Spot::stored) {
                         Some(Ok(Stored::Dir(link))) => Some(link),
@@ -447,17 +475,20 @@ impl<'a> Importer<'a> {
                 }
             }
         };
+
         let Some(link) = link else { return refuse("an object is in the base", 1, 0) };
         if link.hash != *hash {
             return Err(Refusal::Hash);
         }
+
         let node = env.load(&link)?;
-        let object = Object {
-            place: Some(link.place),
+        let object = ImportedElement {
+            extent: Some(link.extent),
             is_base: true,
-            ..Object::new(*hash, Kind::of_node(env, &node)?, node.height)
+            ..ImportedElement::new(*hash, ElementKind::of_node(env, &node)?, node.height)
         };
-        self.objects.push(object);
+        self.imported.push(object);
+
         Ok(())
     }
 
@@ -474,9 +505,12 @@ impl<'a> Importer<'a> {
             }
             None => rules.empty_hash(),
         };
-        if let Some(unused) = self.objects.iter().position(|object| !object.is_used) {
+
+        // An unused element would be garbage that the stream's sender chose.
+        if let Some(unused) = self.imported.iter().position(|object| !object.is_used) {
             return refuse("elements that are not used", 0, unused as u64);
         }
+
         let info = CommitInfo {
             root: &root_hash,
             parents: &parents,
@@ -487,47 +521,54 @@ impl<'a> Importer<'a> {
         if rules.commit_hash(&info) != *hash {
             return Err(Refusal::Hash);
         }
-        let (expected, found) = (self.header.commit, *hash);
+
+        // The hash fits the content; it must also be the commit that the head promised.
+        let expected = self.header.commit;
+        let found = *hash;
         if found != expected {
             return Err(Error::RootMismatch { expected, found }.into());
         }
         let commit = Commit { hash: *hash, root: root_hash, parents, date, author, message };
         self.commit = Some((commit, root));
+
         Ok(())
     }
 
     fn link(&self, number: usize) -> Link {
-        let object = &self.objects[number];
-        Link { place: object.place.expect("written before what refers to it"), hash: object.hash }
+        let object = &self.imported[number];
+        Link { extent: object.extent.expect("written before what refers to it"), hash: object.hash }
     }
 
-    /// Writes what is verified.
+    /// Writes the verified elements.
     fn write(&mut self) -> Result<()> {
         let store = self.store;
         let mut writer = lock(&store.writer);
         store.check_writable(&writer)?;
+
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
         let mut written = Vec::new();
         store.write_frame(&mut writer, None, &mut |sink| {
             for (number, ready) in &batch {
-                let place = self.put(*number, ready, sink)?;
-                let object = &mut self.objects[*number];
-                object.place = Some(place);
-                written.push((matches!(ready, Ready::Value(_)), object.hash, place));
+                let extent = self.put(*number, ready, sink)?;
+                let object = &mut self.imported[*number];
+                object.extent = Some(extent);
+                written.push((matches!(ready, Ready::Value(_)), object.hash, extent));
             }
             Ok(None)
         })?;
+
         if store.options.indexing == Indexing::Always {
             writer.index(written.into_iter());
         }
+
         Ok(())
     }
 
-    fn put(&self, number: usize, ready: &Ready, sink: &mut dyn Sink) -> Result<Place> {
-        let Object { hash, height, .. } = self.objects[number];
-        if let Some(place) = sink.known(matches!(ready, Ready::Value(_)), &hash)? {
-            return Ok(place);
+    fn put(&self, number: usize, ready: &Ready, sink: &mut dyn Sink) -> Result<Extent> {
+        let ImportedElement { hash, height, .. } = self.imported[number];
+        if let Some(extent) = sink.known(matches!(ready, Ready::Value(_)), &hash)? {
+            return Ok(extent);
         }
         match ready {
             Ready::Value(bytes) => sink.put(&mut |body| {
@@ -546,16 +587,16 @@ impl<'a> Importer<'a> {
             Ready::Inner { depth, count, mask, targets } => {
                 let at = sink.next();
                 let links = targets.iter().map(|target| match target {
-                    Target::Element { number, .. } => self.link(*number),
-                    Target::Stored { link, .. } => *link,
-                    Target::Inline(_) => unreachable!("inodes refer to inodes"),
+                    Reference::Element { number, .. } => self.link(*number),
+                    Reference::Stored { link, .. } => *link,
+                    Reference::Inline(_) => unreachable!("inodes refer to inodes"),
                 });
                 let inner = Inner {
                     depth: *depth,
                     count: *count,
                     mask: *mask,
                     links: links.collect(),
-                    full: Place { at, bytes: 0 },
+                    full: Extent { at, bytes: 0 },
                     changed: 0,
                 };
                 sink.put(&mut |body| inner_body(at, height, &inner, body))
@@ -563,18 +604,18 @@ impl<'a> Importer<'a> {
         }
     }
 
-    fn stored<'t>(&self, target: &'t Target) -> Stored<'t> {
+    fn stored<'t>(&self, target: &'t Reference) -> Stored<'t> {
         let (is_value, link) = match target {
-            Target::Inline(bytes) => return Stored::Inline(bytes),
-            Target::Element { is_value, number } => (*is_value, self.link(*number)),
-            Target::Stored { is_value, link } => (*is_value, *link),
+            Reference::Inline(bytes) => return Stored::Inline(bytes),
+            Reference::Element { is_value, number } => (*is_value, self.link(*number)),
+            Reference::Stored { is_value, link } => (*is_value, *link),
         };
         if is_value { Stored::Value(link) } else { Stored::Dir(link) }
     }
 
-    /// Makes the commit, durably, and with it sets a branch to it; gives the number of elements.
+    /// Writes the commit durably, and sets a branch to it; returns the number of elements.
     pub(crate) fn finish(mut self, branch: Option<&[u8]>) -> Result<u64> {
-        let count = self.objects.len() as u64;
+        let count = self.imported.len() as u64;
         let Some((commit, root)) = self.commit.take() else {
             let what = Corrupt::rule("the commit comes last", 1, 0);
             return Err(Error::UnexpectedElement { index: count, what });
@@ -582,37 +623,43 @@ impl<'a> Importer<'a> {
         if !self.batch.is_empty() {
             self.write()?;
         }
+
         let root = root.map(|number| self.link(number));
         let end = {
             let mut writer = lock(&self.store.writer);
             self.store.check_writable(&writer)?;
             let hash = commit.hash;
-            if self.store.core.find_commit(&hash)?.is_none() {
+
+            // The commit may exist already: then only the branch moves.
+            if self.store.inner.find_commit(&hash)?.is_none() {
                 let commit = Some((commit, branch));
-                let (_, place) = self.store.write_frame(&mut writer, commit, &mut |_| Ok(root))?;
-                if let Some(place) = place {
-                    self.store.show_commit(&writer, hash, place, branch);
+                let (_, extent) = self.store.write_frame(&mut writer, commit, &mut |_| Ok(root))?;
+                if let Some(extent) = extent {
+                    self.store.show_commit(&writer, hash, extent, branch);
                 }
             } else if let Some(branch) = branch {
                 self.store.move_branch(&mut writer, branch, Some(hash))?;
             }
             writer.tail.end
         };
+
+        // One sync for all frames of the import.
         self.store.sync()?;
-        self.store.core.call_watches(end);
+        self.store.inner.call_watches(end);
+
         Ok(count + 1)
     }
 }
 
-const _: () = assert!(size_of::<Object>() <= 128);
+const _: () = assert!(size_of::<ImportedElement>() <= 128);
 
-impl Object {
-    fn new(hash: Hash, kind: Kind, height: u16) -> Self {
-        Self { hash, place: None, kind, height, is_base: false, is_used: false }
+impl ImportedElement {
+    fn new(hash: Hash, kind: ElementKind, height: u16) -> Self {
+        Self { hash, extent: None, kind, height, is_base: false, is_used: false }
     }
 }
 
-impl Target {
+impl Reference {
     fn is_value(&self) -> bool {
         match self {
             Self::Inline(_) => true,
@@ -621,35 +668,51 @@ impl Target {
     }
 }
 
-/// What the base has at a step, its hash, and no height: the base's own is enough.
-fn kept(env: &Env, base: Option<&Node>, step: &[u8]) -> Checked<(Target, Hash, u16)> {
+/// Returns the object of the base at a step, and its hash. Its height counts as 0, since the height
+/// of the base is known.
+fn kept(env: &Env, base: Option<&Node>, step: &[u8]) -> Checked<(Reference, Hash, u16)> {
     let found = match base {
         Some(base) => base.locate(env, step)?.map(Spot::stored),
         None => None,
     };
+
     let (is_value, link) = match found {
         Some(Ok(Stored::Value(link))) => (true, link),
         Some(Ok(Stored::Dir(link))) => (false, link),
         _ => return refuse("what is kept is in the base", 1, 0),
     };
-    Ok((Target::Stored { is_value, link }, link.hash, 0))
+    Ok((Reference::Stored { is_value, link }, link.hash, 0))
 }
 
-/// The buckets of an inode: that their steps belong there, and how many there are.
-struct Way<'a> {
+/// Returns the inode of a bucket of the base at the same depth.
+fn kept_bucket(env: &Env, base: Option<&Node>, depth: u8, bucket: usize) -> Checked<Arc<Node>> {
+    let node = match base.map(Node::shape) {
+        Some(Shape::Inner(inner)) if inner.depth() == depth => inner.fetch(env, bucket)?,
+        _ => None,
+    };
+    match node {
+        Some(node) => Ok(node),
+        None => refuse("a kept bucket is in the base", 1, 0),
+    }
+}
+
+/// Check of the buckets of an inode: their steps belong there, and their number.
+struct BucketCheck<'a> {
     rules: &'a Rules,
     depth: u8,
-    /// A step of the first bucket.
+    /// Step of the first bucket.
     step: Option<Box<[u8]>>,
     count: u64,
 }
 
-impl Way<'_> {
-    fn add(&mut self, bucket: usize, kind: &Kind) -> Checked<()> {
+impl BucketCheck<'_> {
+    fn add(&mut self, bucket: usize, kind: &ElementKind) -> Checked<()> {
         let Some((count, step)) = kind.at_depth(self.rules, self.depth + 1) else {
             return refuse("an inode is at its depth", u64::from(self.depth) + 1, 0);
         };
         let first: &[u8] = self.step.get_or_insert_with(|| step.into());
+
+        // All steps of an inode share the buckets above it.
         let is_beside = (0..self.depth)
             .all(|depth| self.rules.bucket(depth, step) == self.rules.bucket(depth, first));
         if !is_beside || self.rules.bucket(self.depth, step) != bucket {
@@ -663,11 +726,11 @@ impl Way<'_> {
 impl Elements for Importer<'_> {
     fn element(&mut self, hash: &Hash, element: Element) -> Result<()> {
         let limit = self.store.options.import_elements_max;
-        if self.objects.len() as u64 >= limit {
+        if self.imported.len() as u64 >= limit {
             return Err(Error::LimitExceeded { limit, unit: "elements" });
         }
-        // The commit is counted, not kept.
-        let own = self.objects.len() + usize::from(self.commit.is_some());
+        // The commit is counted but not stored.
+        let own = self.imported.len() + usize::from(self.commit.is_some());
         self.take(own, hash, element).map_err(|refusal| match refusal {
             Refusal::Rule(what) => Error::UnexpectedElement { index: own as u64, what },
             Refusal::Hash => Error::WrongHash { index: own as u64 },
@@ -690,7 +753,7 @@ fn read_into(
     Ok(Snapshot { commit: header.commit, elements, bytes: stream.bytes })
 }
 
-/// Makes a store, fills it, and says that it is whole.
+/// Creates a store, fills it, and marks it complete.
 fn new_store(
     disk: Arc<dyn Disk>,
     dir: &Path,
@@ -702,6 +765,7 @@ fn new_store(
     let dir = dir.as_path();
     let guard = take_lock(&*disk, dir)?;
     let marker = dir.join(IMPORTING);
+
     if disk.kind(&marker)?.is_some() {
         clear(&*disk, dir, options)?;
     } else if disk.kind(&dir.join(CONTROL))?.is_some() {
@@ -710,14 +774,17 @@ fn new_store(
         disk.open(&marker, OpenMode::CreateNew, Access::Buffered)?.sync()?;
         disk.sync_dir(dir)?;
     }
+
+    // The marker exists until the store is complete, and keeps every opener out.
     let store = Store::create_locked(disk, (dir, &anchor), options, guard)?;
     let snapshot = fill(&store)?;
-    store.core.disk.remove(&marker)?;
-    store.core.disk.sync_dir(dir)?;
+    store.inner.disk.remove(&marker)?;
+    store.inner.disk.sync_dir(dir)?;
+
     Ok((store, snapshot))
 }
 
-/// Removes what an import that did not end has left.
+/// Removes the files of an interrupted import.
 fn clear(disk: &dyn Disk, dir: &Path, options: &Options) -> Result<()> {
     for entry in disk.list(dir)? {
         let name = entry.name.strip_suffix(NEW_SUFFIX).unwrap_or(&entry.name);
@@ -725,13 +792,15 @@ fn clear(disk: &dyn Disk, dir: &Path, options: &Options) -> Result<()> {
             disk.remove(&dir.join(&entry.name))?;
         }
     }
+
+    // The index may be of the interrupted import.
     options.index.remove(disk, &dir.join(INDEX)).map_err(Error::index)?;
     Ok(disk.sync_dir(dir)?)
 }
 
-/// Writes the commit of a source into a new store.
+/// Exports a commit into a new store.
 fn copy_out(
-    source: &Source,
+    source: &ExportSource,
     disk: Arc<dyn Disk>,
     dir: &Path,
     options: &Options,
@@ -749,40 +818,47 @@ fn copy_out(
 }
 
 impl Store {
-    /// Reads a snapshot from a stream, and makes its commit; durable when the call returns. Nothing behind the
-    /// snapshot is read. What was read before an error is garbage, which a collection takes.
+    /// Imports a snapshot from a stream; its commit is durable when the call returns. Reads nothing
+    /// behind the snapshot. After an error, the imported objects are garbage, which a collection
+    /// removes.
     ///
     /// Cost: one write for each MiB. Reads are small: give it a buffered stream.
     ///
     /// # Errors
     /// [`NotASnapshot`](Error::NotASnapshot), [`SnapshotVersion`](Error::SnapshotVersion),
-    /// [`TruncatedStream`](Error::TruncatedStream), [`DamagedStream`](Error::DamagedStream), [`WrongHash`](Error::WrongHash),
-    /// [`UnexpectedElement`](Error::UnexpectedElement), [`RootMismatch`](Error::RootMismatch), [`Stream`](Error::Stream);
-    /// [`ConfigMismatch`](Error::ConfigMismatch) for one of other rules, [`UnknownCommit`](Error::UnknownCommit) for an increment on a
-    /// commit that is not here, [`GcRunning`](Error::GcRunning) during a collection; and those of [`commit`](Self::commit).
+    /// [`TruncatedStream`](Error::TruncatedStream), [`DamagedStream`](Error::DamagedStream),
+    /// [`WrongHash`](Error::WrongHash), [`UnexpectedElement`](Error::UnexpectedElement),
+    /// [`RootMismatch`](Error::RootMismatch), [`Stream`](Error::Stream);
+    /// [`ConfigMismatch`](Error::ConfigMismatch) for one of other rules,
+    /// [`UnknownCommit`](Error::UnknownCommit) for an increment on a commit that is not here,
+    /// [`GcRunning`](Error::GcRunning) during a collection; and those of [`commit`](Self::commit).
     pub fn import(&self, input: &mut dyn Read) -> Result<Snapshot> {
         let (mut stream, header) = StreamReader::begin(input)?;
         read_into(self, &mut stream, header, None)
     }
 
-    /// As [`import`](Self::import), and sets the head of a branch to the commit: both or neither, with one sync.
+    /// Imports like [`import`](Self::import), and sets the head of a branch to the commit: both or
+    /// neither, with one sync.
     ///
     /// Cost: that of an import.
     ///
     /// # Errors
-    /// As [`import`](Self::import), and [`BranchName`](Error::BranchName), before anything is read.
+    /// Errors of [`import`](Self::import), and [`BranchName`](Error::BranchName), before anything
+    /// is read.
     pub fn import_to(&self, branch: &[u8], input: &mut dyn Read) -> Result<Snapshot> {
         check_branch_name(branch)?;
         let (mut stream, header) = StreamReader::begin(input)?;
         read_into(self, &mut stream, header, Some(branch))
     }
 
-    /// Makes a store in `dir` of a snapshot, whose rules it has. A directory in which an import did not end is begun anew.
+    /// Imports a snapshot into a new store in `dir`, with the rules of the snapshot. An interrupted
+    /// import in `dir` is repeated.
     ///
     /// Cost: as [`import`](Self::import).
     ///
     /// # Errors
-    /// As [`import`](Self::import) and [`create`](Self::create). After one the directory is refused, until an import ends.
+    /// Errors of [`import`](Self::import) and [`create`](Self::create). After one the directory is
+    /// refused, until an import ends.
     pub fn import_new(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -792,12 +868,13 @@ impl Store {
         Self::import_new_as(disk, dir, options, None, input)
     }
 
-    /// As [`import_new`](Self::import_new), and sets the head of a branch to the commit.
+    /// Imports like [`import_new`](Self::import_new), and sets the head of a branch to the commit.
     ///
     /// Cost: that of an import.
     ///
     /// # Errors
-    /// As [`import_new`](Self::import_new), and [`BranchName`](Error::BranchName), before anything is read or made.
+    /// Errors of [`import_new`](Self::import_new), and [`BranchName`](Error::BranchName), before
+    /// anything is read or made.
     pub fn import_new_to(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -825,12 +902,12 @@ impl Store {
         new_store(disk, dir, &options, |store| read_into(store, &mut stream, header, branch))
     }
 
-    /// Makes a store in `dir` that has one commit of this one, and closes it. It has this one's rules.
+    /// Creates a store in `dir` with one commit of this store and its rules, and closes it.
     ///
     /// Cost: as [`export`](Self::export) and [`import`](Self::import).
     ///
     /// # Errors
-    /// As [`export`](Self::export) and [`import_new`](Self::import_new).
+    /// Errors of [`export`](Self::export) and [`import_new`](Self::import_new).
     pub fn export_store(
         &self,
         commit: &Hash,
@@ -838,15 +915,15 @@ impl Store {
         dir: &Path,
         options: &Options,
     ) -> Result<Snapshot> {
-        copy_out(&Source::open(&self.core, commit, None)?, disk, dir, options)
+        copy_out(&ExportSource::open(&self.inner, commit, None)?, disk, dir, options)
     }
 }
 
 impl StoreReader {
-    /// As [`Store::export_store`], of a commit that is there now.
+    /// Exports like [`Store::export_store`] a commit that exists now.
     ///
     /// # Errors
-    /// As [`Store::export_store`], and [`Collected`](Error::Collected).
+    /// Errors of [`Store::export_store`], and [`Collected`](Error::Collected).
     pub fn export_store(
         &self,
         commit: &Hash,
@@ -855,6 +932,6 @@ impl StoreReader {
         options: &Options,
     ) -> Result<Snapshot> {
         self.sync()?;
-        copy_out(&Source::open(&self.core, commit, None)?, disk, dir, options)
+        copy_out(&ExportSource::open(&self.inner, commit, None)?, disk, dir, options)
     }
 }

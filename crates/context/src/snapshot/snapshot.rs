@@ -1,12 +1,15 @@
-//! Snapshots: the stream that a commit is exported as, and imported from.
+//! Snapshots: the format of the stream of an exported commit.
 //!
-//! A stream is a head, elements, and an end. An element is an object of the commit: a value of more than 48 bytes, a
-//! directory, or an inode; each distinct one once, children before parents, the commit last. Elements refer to earlier ones by how
-//! many elements back they are. What is in a stream, and in which order, is a function of the commit alone (and of the
-//! base, for an increment): exporting what was imported gives the same bytes.
+//! A stream is a head, elements, and an end. An element is an object of the commit: a value of more
+//! than 48 bytes, a directory, or an inode; each distinct one once, children before parents, the
+//! commit last. An element refers to an earlier one by the number of elements between.
 //!
-//! An *increment* leaves out what the tree of an older commit, its base, has at the same path, and needs that commit
-//! where it is imported. All integers are little-endian; leb is unsigned LEB128 in its shortest form.
+//! Invariant: a stream is a function of its commit, and of the base of an increment: exporting
+//! an imported commit gives the same bytes.
+//!
+//! An *increment* leaves out the objects that the tree of an older commit, its base, has at the
+//! same path. The importing store must have the base. All integers are little-endian; leb is
+//! unsigned LEB128 in its shortest form.
 //!
 //! | offset | size | field       | meaning |
 //! |--------|------|-------------|---------|
@@ -21,8 +24,8 @@
 //! | 56     | 32   | `base`      | hash of the older commit; zero for a whole one |
 //! | 88     | 4    | `crc`       | CRC-32C of bytes `0..88` |
 //!
-//! Then each element: leb(32 + length of the body) ‖ hash ‖ body. The end: `00` ‖ how many elements there are (u64) ‖ CRC-32C of
-//! everything before (u32).
+//! Then each element: leb(32 + length of the body) ‖ hash ‖ body. The end: `00` ‖ how many elements
+//! there are (u64) ‖ CRC-32C of everything before (u32).
 //!
 //! | body           | bytes |
 //! |----------------|-------|
@@ -35,10 +38,11 @@
 //! | inode of base  | `07` ‖ reference ‖ bucket (1 byte): the inode that an inode of the base has there |
 //! | commit         | `08` ‖ root ‖ leb parents ‖ parents × hash ‖ date (i64) ‖ leb length ‖ author ‖ leb length ‖ message |
 //!
-//! reference = leb of how many elements back, at least 1. `base` and `root` are a reference or 0 for none: a base is the directory
-//! of the base whose entries, or the inode of the base whose buckets, are kept; no root is the empty directory. entry = tag ‖ length of the
-//! step (1 byte) ‖ step ‖ payload; tag 1: a value of at most 48 bytes (leb length, bytes), 2: a value (reference), 3: a directory
-//! (reference), 4: what the base has at that step (nothing).
+//! reference = leb of how many elements back, at least 1. `base` and `root` are a reference or 0
+//! for none: a base is the directory of the base whose entries, or the inode of the base whose
+//! buckets, are kept; no root is the empty directory. entry = tag ‖ length of the step (1 byte) ‖
+//! step ‖ payload; tag 1: a value of at most 48 bytes (leb length, bytes), 2: a value (reference),
+//! 3: a directory (reference), 4: what the base has at that step (nothing).
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -57,7 +61,7 @@ pub(crate) const SNAPSHOT_MAGIC: &[u8; 8] = b"TRNMSNAP";
 /// Format version of the stream.
 pub(crate) const SNAPSHOT_VERSION: u32 = 1;
 pub(crate) const SNAPSHOT_HEAD_BYTES: usize = 92;
-/// No element is longer: the longest value, its hash and its tag.
+/// Upper bound of an element: the longest value with its hash and its tag.
 const ELEMENT_BYTES_MAX: u64 = (1 << 31) + 32;
 
 const VALUE: u8 = 1;
@@ -74,27 +78,29 @@ const ENTRY_VALUE: u8 = 2;
 const ENTRY_DIR: u8 = 3;
 const ENTRY_KEPT: u8 = 4;
 
-/// What was exported or imported.
+/// Result of an export or import.
+#[doc(alias = "dump")]
+#[doc(alias = "backup")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The commit.
+    /// Hash of the commit.
     pub commit: Hash,
-    /// Objects in the stream, the commit among them.
+    /// Objects in the stream, with the commit.
     pub elements: u64,
-    /// Bytes of the stream; 0 if there was none.
+    /// Bytes of the stream; 0 if no stream was used.
     pub bytes: u64,
 }
 
-/// The head of a stream.
+/// Head of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) rules: Rules,
     pub(crate) commit: Hash,
-    /// The older commit, for an increment.
+    /// Older commit of an increment.
     pub(crate) base: Option<Hash>,
 }
 
-/// An element without its hash; elements are meant by their numbers, from 0 on.
+/// Element without its hash; numbers of elements begin with 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Element {
     Value(Vec<u8>),
@@ -104,13 +110,13 @@ pub(crate) enum Element {
     Commit(CommitElement),
 }
 
-/// What is bound to a step.
+/// Child of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Bound {
     Inline(Vec<u8>),
     Value(usize),
     Dir(usize),
-    /// What the base has there.
+    /// The base has the same child there.
     Kept,
 }
 
@@ -122,13 +128,13 @@ pub(crate) struct InnerElement {
     /// Entries below.
     pub(crate) count: u64,
     pub(crate) mask: u32,
-    /// Buckets that are those of the base.
+    /// Mask of the buckets that the base has.
     pub(crate) kept: u32,
-    /// The other buckets, ascending.
+    /// Numbers of the other buckets, ascending.
     pub(crate) below: Vec<usize>,
 }
 
-/// Where an object of the base is.
+/// Position of an object of the base.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BasePosition {
     Root,
@@ -145,7 +151,7 @@ pub(crate) struct CommitElement {
     pub(crate) message: Vec<u8>,
 }
 
-/// Takes the elements of a snapshot in their order.
+/// Consumer of the elements of a snapshot, in their order.
 pub(crate) trait Elements {
     fn element(&mut self, hash: &Hash, element: Element) -> Result<()>;
 }
@@ -167,8 +173,10 @@ impl Header {
         bytes.extend_from_slice(&self.rules.flat_limit.to_le_bytes());
         bytes.extend_from_slice(&self.commit.0);
         bytes.extend_from_slice(&self.base.map_or([0; HASH_BYTES], |base| base.0));
+        debug_assert_eq!(bytes.len(), SNAPSHOT_HEAD_BYTES - 4, "the layout of the head");
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
+
         bytes
     }
 
@@ -181,13 +189,16 @@ impl Header {
             return Err(Error::NotASnapshot);
         }
         let crc = crc32c(&bytes[..SNAPSHOT_HEAD_BYTES - 4]);
+
         if crc != word(SNAPSHOT_HEAD_BYTES - 4) {
             let found = u64::from(word(SNAPSHOT_HEAD_BYTES - 4));
             return Err(damaged(Corrupt::rule("checksum of the head", u64::from(crc), found)));
         }
+
         if word(8) != SNAPSHOT_VERSION {
             return Err(Error::SnapshotVersion { found: word(8), newest: SNAPSHOT_VERSION });
         }
+
         let scheme = match bytes[12] {
             1 => Scheme::Tezos,
             2 => Scheme::Blake3,
@@ -198,6 +209,8 @@ impl Header {
         let mut hashes = &bytes[24..];
         let commit = take_hash(&mut hashes).map_err(damaged)?;
         let base = take_hash(&mut hashes).map_err(damaged)?;
+
+        // An increment must name its base, and a whole commit none.
         match (bytes[13], [bytes[14], bytes[15]]) {
             (1, [0, 0]) if base.0 == [0; HASH_BYTES] => Ok(Self { rules, commit, base: None }),
             (2, [0, 0]) => Ok(Self { rules, commit, base: Some(base) }),
@@ -206,7 +219,7 @@ impl Header {
     }
 }
 
-/// Writes a reference to `number` from an element of number `own`.
+/// Writes a reference to `number` into the element of number `own`.
 fn put_back(own: usize, number: usize, out: &mut Vec<u8>) {
     assert!(number < own, "elements refer to earlier ones");
     put_leb(out, (own - number) as u64);
@@ -295,7 +308,7 @@ impl Element {
         }
     }
 
-    /// The element of number `own`, from its body.
+    /// Decodes the body of the element of number `own`.
     fn take(own: usize, body: &[u8]) -> std::result::Result<Self, Corrupt> {
         let mut rest = body;
         let bytes = &mut rest;
@@ -317,6 +330,7 @@ impl Element {
             COMMIT => Self::Commit(take_commit(own, bytes)?),
             other => return Err(Corrupt::rule("kind of an element", 1, u64::from(other))),
         };
+
         match rest.len() {
             0 => Ok(element),
             more => Err(Corrupt::rule("nothing follows in an element", 0, more as u64)),
@@ -333,6 +347,7 @@ fn put_entry(own: usize, step: &[u8], bound: &Bound, out: &mut Vec<u8>) {
     });
     out.push(step.len() as u8);
     out.extend_from_slice(step);
+
     match bound {
         Bound::Inline(value) => put_text(out, value),
         Bound::Value(number) | Bound::Dir(number) => put_back(own, *number, out),
@@ -347,7 +362,8 @@ fn take_entry(own: usize, bytes: &mut &[u8]) -> std::result::Result<(Box<[u8]>, 
         ENTRY_INLINE => {
             let value = take_text(bytes)?;
             if value.len() > INLINE_BYTES_MAX {
-                let (most, found) = (INLINE_BYTES_MAX as u64, value.len() as u64);
+                let most = INLINE_BYTES_MAX as u64;
+                let found = value.len() as u64;
                 return Err(Corrupt::rule("length of a value in its directory", most, found));
             }
             Bound::Inline(value)
@@ -364,7 +380,8 @@ fn take_inner(own: usize, bytes: &mut &[u8]) -> std::result::Result<InnerElement
     let base = take_optional(own, bytes)?;
     let depth = take_u8(bytes)?;
     let count = take_leb(bytes)?;
-    let (mask, kept) = (take_word(bytes)?, take_word(bytes)?);
+    let mask = take_word(bytes)?;
+    let kept = take_word(bytes)?;
     if kept & !mask != 0 {
         return Err(Corrupt::rule("kept buckets are there", u64::from(mask), u64::from(kept)));
     }
@@ -383,11 +400,12 @@ fn take_commit(own: usize, bytes: &mut &[u8]) -> std::result::Result<CommitEleme
     let (date, rest) = bytes.split_first_chunk::<8>().ok_or(Corrupt::short("a date"))?;
     *bytes = rest;
     let date = i64::from_le_bytes(*date);
-    let (author, message) = (take_text(bytes)?, take_text(bytes)?);
+    let author = take_text(bytes)?;
+    let message = take_text(bytes)?;
     Ok(CommitElement { root, parents, date, author, message })
 }
 
-/// Writes a stream.
+/// Writer of a stream.
 pub(crate) struct StreamWriter<'a> {
     out: &'a mut dyn Write,
     crc: u32,
@@ -409,7 +427,7 @@ impl<'a> StreamWriter<'a> {
         self.out.write_all(bytes).map_err(stream_error)
     }
 
-    /// Writes the end; gives the length of the stream.
+    /// Writes the end; returns the length of the stream.
     pub(crate) fn end(mut self) -> Result<u64> {
         let mut end = vec![0];
         end.extend_from_slice(&(self.elements as u64).to_le_bytes());
@@ -426,6 +444,7 @@ impl Elements for StreamWriter<'_> {
         body.clear();
         body.extend_from_slice(&hash.0);
         element.put(self.elements, &mut body);
+
         let mut length = Vec::with_capacity(5);
         put_leb(&mut length, body.len() as u64);
         self.put(&length)?;
@@ -436,7 +455,7 @@ impl Elements for StreamWriter<'_> {
     }
 }
 
-/// Reads a stream.
+/// Reader of a stream.
 pub(crate) struct StreamReader<'a> {
     input: &'a mut dyn Read,
     crc: u32,
@@ -452,12 +471,13 @@ impl<'a> StreamReader<'a> {
         Ok((stream, header))
     }
 
-    /// Reads `len` bytes; memory grows with what is there, not with what a length says.
+    /// Reads `len` bytes. Memory grows with the bytes that arrive, not with the length.
     fn fill(&mut self, len: u64) -> Result<()> {
         self.body.clear();
         (&mut *self.input).take(len).read_to_end(&mut self.body).map_err(stream_error)?;
         self.crc = crc32c_append(self.crc, &self.body);
         self.bytes += self.body.len() as u64;
+
         if (self.body.len() as u64) < len {
             return Err(Error::TruncatedStream { offset: self.bytes });
         }
@@ -474,6 +494,8 @@ impl<'a> StreamReader<'a> {
         loop {
             let [byte] = self.take()?;
             bytes.push(byte);
+
+            // At most ten bytes: a longer number has no shortest form.
             if byte & 0x80 == 0 || bytes.len() == 10 {
                 let damaged = |what| Error::DamagedStream { offset: self.bytes, what };
                 return take_leb(&mut bytes.as_slice()).map_err(damaged);
@@ -481,7 +503,7 @@ impl<'a> StreamReader<'a> {
         }
     }
 
-    /// The next element with its hash; none at the end, whose count and checksum are right.
+    /// Returns the next element with its hash; `None` at an intact end.
     pub(crate) fn next(&mut self) -> Result<Option<(Hash, Element)>> {
         let index = self.elements as u64;
         let unexpected = |what| Error::UnexpectedElement { index, what };
@@ -489,6 +511,8 @@ impl<'a> StreamReader<'a> {
         if length == 0 {
             return self.end().map(|()| None);
         }
+
+        // The length sizes a buffer.
         if length > ELEMENT_BYTES_MAX {
             return Err(unexpected(Corrupt::rule(
                 "length of an element",
@@ -496,11 +520,13 @@ impl<'a> StreamReader<'a> {
                 length,
             )));
         }
+
         self.fill(length)?;
         let mut body = self.body.as_slice();
         let hash = take_hash(&mut body).map_err(unexpected)?;
         let element = Element::take(self.elements, body).map_err(unexpected)?;
         self.elements += 1;
+
         Ok(Some((hash, element)))
     }
 
@@ -508,6 +534,7 @@ impl<'a> StreamReader<'a> {
         let count = u64::from_le_bytes(self.take()?);
         let crc = self.crc;
         let stored = u32::from_le_bytes(self.take()?);
+
         let (rule, expected, found) = if count != self.elements as u64 {
             ("number of elements", self.elements as u64, count)
         } else if stored != crc {

@@ -1,4 +1,4 @@
-//! Heads of branches: changes of a tree that end in a commit and a new head, merges, and watches.
+//! Branches: changes of a tree that end in a commit and a new head, merges, and watches.
 
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
@@ -11,40 +11,40 @@ use crate::store::watch::{HeadChange, Watch, WatchId};
 use crate::tree::merge::{Merged, Versions};
 use crate::tree::tree::Tree;
 
-/// Merges of merges are computed so deep at most.
+/// Upper bound of the nesting of merges of common ancestors.
 const NESTING_MAX: usize = 32;
 
-/// Merges two versions of a value.
+/// Merge function of two versions of a value.
 pub type MergeValues<'a> = &'a dyn Fn(&[Box<[u8]>], Versions<'_>) -> Merged;
 
-/// What a write does if the branch moved meanwhile.
+/// Reaction of a write to a branch that moved meanwhile.
 #[derive(Clone, Copy)]
 pub enum Strategy<'a> {
-    /// The last one wins; what others have written meanwhile is not in the new head.
+    /// Last writer wins; the new head does not contain concurrent changes.
     Set,
-    /// Begins anew on the new head.
+    /// Repeats the change on the new head.
     TestAndSet,
     /// Merges with the new head.
     Merge(MergeValues<'a>),
 }
 
-/// How a change of a branch is written.
+/// Options of a change of a branch.
 #[derive(Clone)]
 pub struct Write<'a> {
-    /// What its commit says.
+    /// Date, author and message of the commit.
     pub meta: Meta<'a>,
-    /// What happens if the branch moves meanwhile.
+    /// Reaction to a branch that moved meanwhile.
     pub strategy: Strategy<'a>,
-    /// How often it is tried again.
+    /// Upper bound of retries.
     pub retries: usize,
-    /// Whether a change that changes nothing makes a commit.
+    /// Whether a change without effect makes a commit.
     pub allow_empty: bool,
-    /// The parents of the commit; the head if none are given.
+    /// Parents of the commit; `None` for the head.
     pub parents: Option<Vec<Hash>>,
 }
 
 impl<'a> Write<'a> {
-    /// On the head, again up to 10 times if the branch moves meanwhile, nothing if nothing changes.
+    /// Options that retry on the new head up to 10 times, and make no commit if nothing changes.
     pub fn new(meta: Meta<'a>) -> Self {
         let strategy = Strategy::TestAndSet;
         Self { meta, strategy, retries: 10, allow_empty: false, parents: None }
@@ -59,8 +59,8 @@ impl Store {
         }
     }
 
-    /// The head of a branch and its context. A head that others move on may be collected before it is checked out: then the new
-    /// one is looked for.
+    /// Returns the head of a branch and its context. If a collection removes the head before the
+    /// checkout, another thread has moved the branch: look again.
     fn head_of(&self, branch: &[u8]) -> Result<(Option<Hash>, Context)> {
         loop {
             let head = self.branch(branch);
@@ -71,15 +71,17 @@ impl Store {
         }
     }
 
-    /// Changes the tree at a path of a branch, which is made if need be: `change` gets what is there and gives what is to be there,
-    /// none for nothing. It may be called several times. Returns the new commit; none if nothing changed. Collections that run
-    /// beside it take nothing away that it needs.
+    /// Changes the tree at a path of a branch, and creates the branch if it is missing. Returns the
+    /// new commit; `None` if nothing changed.
+    ///
+    /// `change` gets the tree at the path and returns the new tree, `None` for none. It may be
+    /// called several times. Concurrent collections keep all that the call needs.
     ///
     /// Cost: that of a checkout and a commit, for each try.
     ///
     /// # Errors
-    /// [`TooManyRetries`](Error::TooManyRetries); with [`Merge`](Strategy::Merge) those of [`merge_commit`](Self::merge_commit);
-    /// those of [`commit_to`](Self::commit_to).
+    /// [`TooManyRetries`](Error::TooManyRetries); with [`Merge`](Strategy::Merge) those of
+    /// [`merge_commit`](Self::merge_commit); those of [`commit_to`](Self::commit_to).
     pub fn with_tree<S: AsRef<[u8]>>(
         &self,
         branch: &[u8],
@@ -89,6 +91,7 @@ impl Store {
     ) -> Result<Option<Hash>> {
         for _ in 0..=write.retries {
             let (head, mut context) = self.head_of(branch)?;
+
             let before = context.hash();
             context.update_tree(path, &mut change)?;
             if !write.allow_empty && context.hash() == before {
@@ -97,30 +100,37 @@ impl Store {
             if let Some(parents) = &write.parents {
                 context.set_parents(parents.clone());
             }
+
+            // Without a test: the branch takes the commit wherever it is.
             if let Strategy::Set = write.strategy {
                 return self.commit_to(branch, &context, &write.meta).map(Some);
             }
+
+            // The test and the commit are one call under the writer's lock.
             let commit = self.test_and_commit_to(branch, head.as_ref(), &context, &write.meta)?;
             if commit.is_some() {
                 return Ok(commit);
             }
+
             if let Strategy::Merge(merge) = write.strategy {
-                // The commit is no head of a branch until it is merged.
+                // A collection must keep the commit, which is no head until it is merged.
                 let _held = self.hold(self.hash(&context, &write.meta));
                 let commit = self.commit(&context, &write.meta)?;
                 return self.merge_commit(branch, &commit, write, Reach::ALL, merge).map(Some);
             }
         }
+
         Err(Error::TooManyRetries { count: write.retries })
     }
 
-    /// Moves a branch to a commit that its head leads to.
+    /// Moves a branch to a descendant of its head.
     ///
     /// Cost: that of [`lcas`](Self::lcas), and one write.
     ///
     /// # Errors
-    /// [`NoChange`](Error::NoChange) if it is there already, [`Rejected`](Error::Rejected) if the head does not lead there, or the
-    /// branch moved meanwhile, and those of [`lcas`](Self::lcas) and [`set_branch`](Self::set_branch).
+    /// [`NoChange`](Error::NoChange) if it is there already, [`Rejected`](Error::Rejected) if the
+    /// head does not lead there, or the branch moved meanwhile, and those of [`lcas`](Self::lcas)
+    /// and [`set_branch`](Self::set_branch).
     pub fn fast_forward(&self, branch: &[u8], commit: &Hash, reach: Reach) -> Result<()> {
         let head = self.branch(branch);
         let name = || String::from_utf8_lossy(branch).into_owned();
@@ -132,6 +142,8 @@ impl Store {
                 return Err(Error::Rejected { name: name() });
             }
         }
+
+        // Set only if the head is still the one that was tested.
         if self.test_and_set_branch(branch, head.as_ref(), Some(commit))? {
             Ok(())
         } else {
@@ -139,10 +151,11 @@ impl Store {
         }
     }
 
-    /// Merges the head of the branch `from` into the branch `into`. As [`merge_commit`](Self::merge_commit).
+    /// Merges the head of the branch `from` into the branch `into`, like
+    /// [`merge_commit`](Self::merge_commit).
     ///
     /// # Errors
-    /// As [`merge_commit`](Self::merge_commit), and [`UnknownBranch`](Error::UnknownBranch).
+    /// Errors of [`merge_commit`](Self::merge_commit), and [`UnknownBranch`](Error::UnknownBranch).
     pub fn merge_branch(
         &self,
         into: &[u8],
@@ -157,15 +170,19 @@ impl Store {
         self.merge_commit(into, &theirs, write, reach, merge)
     }
 
-    /// Merges a commit into a branch: what both sides changed since their common ancestor, values that both changed by
-    /// `merge`. Several common ancestors are merged first, in the same way. Of `write` the meta data and the retries count.
-    /// Returns the head of the branch after that: a commit with both as parents, or one of both that the other leads to.
+    /// Merges a commit into a branch: the changes of both sides since their common ancestor.
+    /// `merge` decides values that both sides changed.
+    ///
+    /// Several common ancestors are merged first, in the same way. Of `write`, only the metadata
+    /// and the retries count. Returns the new head: a commit with both as parents, or the
+    /// descendant if one descends from the other.
     ///
     /// Cost: that of [`lcas`](Self::lcas), of [`Tree::merge`], and of a commit.
     ///
     /// # Errors
-    /// [`Conflict`](Error::Conflict): the branch stays as it was; [`TooManyRetries`](Error::TooManyRetries); those of
-    /// [`lcas`](Self::lcas) and [`commit`](Self::commit).
+    /// [`Conflict`](Error::Conflict): the branch stays as it was;
+    /// [`TooManyRetries`](Error::TooManyRetries); those of [`lcas`](Self::lcas) and
+    /// [`commit`](Self::commit).
     pub fn merge_commit(
         &self,
         branch: &[u8],
@@ -178,26 +195,31 @@ impl Store {
         for _ in 0..=write.retries {
             let head = self.branch(branch);
             let _ours = head.map(|ours| self.hold(ours));
+
+            // The head may have moved, and been collected, before it was held.
             if self.branch(branch) != head {
                 continue;
             }
             let merged = match head {
                 Some(ours) => match self.merge_heads(&ours, theirs, &write.meta, reach, merge) {
-                    // A common ancestor was collected meanwhile.
+                    // A collection removed a common ancestor meanwhile.
                     Err(Error::UnknownCommit { hash }) if hash != *theirs => continue,
                     merged => merged?,
                 },
                 None => *theirs,
             };
+
+            // No branch names the merge yet.
             let _merged = self.hold(merged);
             if self.test_and_set_branch(branch, head.as_ref(), Some(&merged))? {
                 return Ok(merged);
             }
         }
+
         Err(Error::TooManyRetries { count: write.retries })
     }
 
-    /// A commit that both lead to.
+    /// Returns a commit that descends from both.
     fn merge_heads(
         &self,
         ours: &Hash,
@@ -207,6 +229,8 @@ impl Store {
         merge: MergeValues<'_>,
     ) -> Result<Hash> {
         let common = self.lcas(ours, theirs, reach)?;
+
+        // One side contains the other: no new commit.
         if common == [*theirs] {
             return Ok(*ours);
         }
@@ -218,10 +242,12 @@ impl Store {
         let other = self.context_of(Some(*theirs))?;
         *context.tree_mut() = context.merge(&base, other.tree(), merge)?;
         context.set_parents(vec![*ours, *theirs]);
+
         self.commit(&context, meta)
     }
 
-    /// The tree that changes are counted from: that of the common ancestor, the merge of several, or the empty one.
+    /// Returns the base of a merge: the tree of the common ancestor, the merge of several, or the
+    /// empty tree.
     fn merge_base(
         &self,
         common: &[Hash],
@@ -232,9 +258,12 @@ impl Store {
         if nesting > NESTING_MAX {
             return Err(Error::MaxDepthReached { depth: NESTING_MAX });
         }
+
+        // Ancestors merge one after the other, each over the common ancestors of those before.
         let mut tree = self.context_of(common.first().copied())?.tree().clone();
         for (count, next) in common.iter().enumerate().skip(1) {
-            let below = self.core.lcas(common.get(..count).unwrap_or_default(), &[*next], reach)?;
+            let below =
+                self.inner.lcas(common.get(..count).unwrap_or_default(), &[*next], reach)?;
             let base = self.merge_base(&below, reach, merge, nesting + 1)?;
             tree = tree.merge(&base, self.context_of(Some(*next))?.tree(), merge)?;
         }
@@ -245,7 +274,7 @@ impl Store {
 macro_rules! watches {
     ($store:ty, $when:literal) => {
         impl $store {
-            /// Has `call` be called for each change of a branch,
+            /// Registers `call` for each change of a branch,
             #[doc = $when]
             pub fn watch(
                 &self,
@@ -253,16 +282,16 @@ macro_rules! watches {
                 call: impl Fn(&HeadChange) + Send + Sync + 'static,
             ) -> WatchId {
                 let branch = Some(branch.to_vec());
-                self.core.watches.add(Watch { branch, path: None, call: Box::new(call) })
+                self.inner.watches.add(Watch { branch, path: None, call: Box::new(call) })
             }
 
-            /// As [`watch`](Self::watch), for all branches.
+            /// Like [`watch`](Self::watch), for all branches.
             pub fn watch_all(&self, call: impl Fn(&HeadChange) + Send + Sync + 'static) -> WatchId {
-                self.core.watches.add(Watch { branch: None, path: None, call: Box::new(call) })
+                self.inner.watches.add(Watch { branch: None, path: None, call: Box::new(call) })
             }
 
-            /// As [`watch`](Self::watch), for changes of what a branch has at a path. A head that cannot be read any more counts as one
-            /// that differs.
+            /// Like [`watch`](Self::watch), for changes of the tree at a path. An unreadable head
+            /// counts as a change.
             ///
             /// Cost: two checkouts for each change of the branch.
             pub fn watch_key<S: AsRef<[u8]>>(
@@ -272,13 +301,14 @@ macro_rules! watches {
                 call: impl Fn(&HeadChange) + Send + Sync + 'static,
             ) -> WatchId {
                 let path = Steps::new(path).as_slice().iter().map(|step| (*step).into()).collect();
-                let (branch, path) = (Some(branch.to_vec()), Some(path));
-                self.core.watches.add(Watch { branch, path, call: Box::new(call) })
+                let branch = Some(branch.to_vec());
+                let path = Some(path);
+                self.inner.watches.add(Watch { branch, path, call: Box::new(call) })
             }
 
-            /// Ends a watch; says whether there was one. A call that is being made is not waited for.
+            /// Ends a watch; returns whether there was one. Does not wait for a running call.
             pub fn unwatch(&self, watch: WatchId) -> bool {
-                self.core.watches.remove(watch)
+                self.inner.watches.remove(watch)
             }
         }
     };
@@ -286,7 +316,10 @@ macro_rules! watches {
 
 watches!(
     Store,
-    "in the thread that makes it, or in one that is making such calls at the time; after it is durable as a commit is, and in the order of \
-     the changes."
+    "in the thread that makes the change, or in a thread that is already making such calls; after the change is as durable \
+     as a commit, and in the order of the changes."
 );
-watches!(StoreReader, "in the thread whose [`sync`](Self::sync) has found it: one for each sync.");
+watches!(
+    StoreReader,
+    "in the thread whose [`sync`](Self::sync) found the change: one call for each sync."
+);

@@ -1,52 +1,53 @@
-//! Checking a store: every byte that is read for some commit, and everything that leads there.
+//! Check of a store: every byte that a commit needs, and everything that leads to a commit.
 //!
-//! Looked at are: the locations elsewhere, the control record and the heads of all chunks, those in volumes as well, and
-//! the markers of these; every frame and every record with its checksum and its
-//! format; every object that a commit reaches, once: that it is there, that its hash is the one by which it is referred to,
-//! and that directories have their canonical shape; the heads of branches; and, of a store that nobody writes to, the index.
+//! The check reads
+//! - the locations elsewhere, the control record, the heads of all chunks and parts, the markers of
+//!   volumes;
+//! - every frame and every record, with its checksum and its format;
+//! - every object that a commit reaches, once: it is there, it has the hash of its references, and
+//!   a directory has its canonical shape;
+//! - the heads of branches; and the index of a store that no writer has open.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use terrane_io::Disk;
 
-use crate::base::address::{Address, Link, Place, UNIT_BYTES};
+use crate::base::address::{Address, Extent, Link, UNIT_BYTES};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
 use crate::base::path::step_text;
-use crate::object::pins::Pinned;
 use crate::object::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
 use crate::pack::archive::check_marker;
-use crate::pack::chunk::{Chunk, FIRST_UNIT, chunk_number, chunk_path};
+use crate::pack::chunk::{Chunk, FIRST_UNIT, Run, chunk_number, chunk_path};
 use crate::pack::control::Control;
 use crate::pack::frame::FRAME_HEAD_BYTES;
-use crate::pack::index::{IndexEngine, Object, key, place};
+use crate::pack::index::{IndexEngine, Object, extent, key};
 use crate::pack::locations::Locations;
-use crate::pack::pack::{Pack, Reach};
-use crate::store::inner::{Core, View, recover};
+use crate::pack::pack::{FollowLimit, Pack};
+use crate::store::inner::{StoreInner, View, recover};
 use crate::store::reindex::is_current;
 use crate::store::store::{enter, read_control};
 use crate::tree::digest;
-use crate::tree::node::{Env, Node, Shape, Source};
+use crate::tree::node::{Node, Shape, Source};
 
-/// Problems that are listed; further ones are counted.
+/// Upper bound of listed problems; further ones are only counted.
 const PROBLEMS_MAX: usize = 1000;
 
-/// Something that is wrong.
+/// Problem of a stored file or record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The file.
     pub path: PathBuf,
-    /// The record, if it is one.
+    /// The record, if the problem is in a record.
     pub address: Option<Address>,
-    /// The path in the tree that leads there, if one does.
+    /// Path in the tree that leads to the record, if one does.
     pub tree_path: Option<String>,
-    /// The rule that is broken.
+    /// Broken rule.
     pub what: String,
 }
 
@@ -63,19 +64,19 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// How many there are of a kind of record, and what they take.
+/// Number and size of the records of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KindCount {
     /// Records.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of these records.
     pub bytes: u64,
 }
 
 /// Records of the pack by kind, in use or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Kinds {
-    /// Values that are stored on their own.
+    /// Values stored on their own.
     pub values: KindCount,
     /// Flat directories.
     pub flat: KindCount,
@@ -107,22 +108,22 @@ impl Kinds {
     }
 }
 
-/// What a check has found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CheckReport {
-    /// Chunks that were read.
+    /// Chunks read.
     pub chunks: u64,
-    /// Bytes of them.
+    /// Bytes of the chunks.
     pub bytes: u64,
     /// Records by kind.
     pub kinds: Kinds,
-    /// Commits that are kept.
+    /// Commits of the store.
     pub commits: u64,
     /// Objects that commits reach.
     pub objects: u64,
-    /// What is wrong: the first 1,000.
+    /// Problems: the first 1,000.
     pub problems: Vec<Problem>,
-    /// How many problems there are.
+    /// Number of problems.
     pub problem_count: u64,
 }
 
@@ -134,23 +135,25 @@ impl CheckReport {
         tree_path: Option<String>,
         what: String,
     ) {
-        // One damage is met by all who read it: it counts once.
+        // Every reader of a damaged record meets the same damage: it counts once.
         let is_known = |known: &Problem| {
             known.path == path
                 && known.address == address
                 && (address.is_some() || known.what == what)
         };
+
         if let Some(known) = self.problems.iter_mut().find(|known| is_known(known)) {
             known.tree_path = known.tree_path.take().or(tree_path);
             return;
         }
+
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(Problem { path, address, tree_path, what });
         }
     }
 
-    /// Notes an error that is about stored bytes, or about a file that cannot be read; gives back any other.
+    /// Notes an error about stored bytes or an unreadable file; returns any other error.
     fn note_error(&mut self, dir: &Path, tree_path: Option<&str>, error: Error) -> Result<()> {
         let tree_path = tree_path.map(ToOwned::to_owned);
         match error {
@@ -158,15 +161,15 @@ impl CheckReport {
                 self.note(path, address, tree_path, what.to_string());
             }
             Error::Collected { address } => {
-                let what = "the object was collected, and is in use".to_owned();
+                let what = "a commit needs the object, which was collected".to_owned();
                 self.note(chunk_path(dir, address.chunk), Some(address), tree_path, what);
             }
             Error::VolumeMissing { path, address } => {
-                let what = "an object in use was archived, and its volume is missing".to_owned();
+                let what = "a commit needs an archived object, whose volume is missing".to_owned();
                 self.note(path, Some(address), tree_path, what);
             }
             Error::NotAContextStore { path } => {
-                self.note(path, None, tree_path, "no file of a context store".to_owned());
+                self.note(path, None, tree_path, "not a file of a context store".to_owned());
             }
             Error::AbsentVolume { ref path }
             | Error::ForeignVolume { ref path }
@@ -185,26 +188,33 @@ impl CheckReport {
             }
             other => return Err(other),
         }
+
         Ok(())
     }
 }
 
-/// What a check shall do.
+/// Options of a check.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckOptions<'a> {
-    /// What the index is kept in; `None` leaves it out, as for a store that is being written to.
+    /// Engine of the index; `None` skips the index, for a store that a writer has open.
     pub index: Option<&'a Arc<dyn IndexEngine>>,
-    /// Whether the hash of every object is computed; otherwise checksums and formats are all.
+    /// Whether to recompute the hash of every object; otherwise only checksums and formats are
+    /// checked.
     pub hashes: bool,
 }
 
-/// Checks the store in `dir`, in which nothing is changed. A sector that cannot be read is a problem like damage, and the check
-/// goes on behind it. `progress` is called with the bytes of each chunk, and then with each commit.
+/// Checks the store in `dir`, and changes nothing.
 ///
-/// Cost: reads all of the store, and most of what is in use twice. Takes 24 bytes of memory for each object in use.
+/// An unreadable sector is a problem like damage, and the check goes on behind it. Calls
+/// `progress` with the bytes of each chunk, and then with 0 for each commit.
+///
+/// Cost: reads all of the store, and most of what is in use twice. Takes 24 bytes of memory for
+/// each object in use.
 ///
 /// # Errors
-/// [`NotFound`](Error::NotFound), [`Disk`](Error::Disk), [`Index`](Error::Index). What is wrong in the store is in the report.
+/// [`NotFound`](Error::NotFound), [`Disk`](Error::Disk), [`Index`](Error::Index). What is wrong in
+/// the store is in the report.
+#[doc(alias = "integrity_check")]
 pub fn check(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -218,8 +228,10 @@ pub fn check(
     for error in errors {
         report.note_error(dir, None, error)?;
     }
+
     let pack = Arc::new(Pack::new(Arc::clone(disk), Arc::clone(&locations), false, CACHE_BYTES));
     let mut durable = None;
+
     match read_control(&**disk, dir) {
         Ok(file) => {
             if let Err(error) = pack.set_store(file.newest().store) {
@@ -233,20 +245,24 @@ pub fn check(
         Err(error @ Error::NotFound { .. }) => return Err(error),
         Err(error) => report.note_error(dir, None, error)?,
     }
+
+    // All bytes first, whether or not the store can be opened.
     check_chunks(&**disk, dir, &pack, durable, &mut report, progress)?;
-    let core = match open(disk, &locations) {
-        Ok(found) => found.core,
+    let inner = match open(disk, &locations) {
+        Ok(found) => found.inner,
         Err(error) => {
             report.note_error(dir, None, error)?;
             return Ok(report);
         }
     };
+
+    // Then all that the commits reach.
     let mut checker = Checker {
-        core: &core,
+        inner: &inner,
         dir,
         hashes: options.hashes,
-        seen: QuickMap::default(),
-        kept: QuickMap::default(),
+        seen: FastMap::default(),
+        kept: FastMap::default(),
         report,
     };
     checker.chunks()?;
@@ -256,73 +272,62 @@ pub fn check(
     if let Some(engine) = options.index {
         checker.index(engine)?;
     }
+
     Ok(checker.report)
 }
 
-/// Bytes of decoded objects that a check keeps.
+/// Size of the cache of a check, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// A store that was opened to be looked at.
-pub(crate) struct Found {
-    pub(crate) core: Core,
-    /// Where its frames end.
+/// Store opened for a check or a repair.
+pub(crate) struct OpenedStore {
+    pub(crate) inner: StoreInner,
+    /// End of the frames.
     pub(crate) end: Address,
-    /// The newest control record leads to damage.
+    /// Whether the newest control record leads to damage and the older one was used.
     pub(crate) fell_back: bool,
 }
 
-/// A store as the newest control record has it that leads anywhere.
-pub(crate) fn open(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<Found> {
+/// Opens the store by the newest control record that leads to intact frames.
+pub(crate) fn open(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<OpenedStore> {
     let dir = locations.dir();
     let file = read_control(&**disk, dir)?;
-    let reach = Reach::to(file.durable());
+    let limit = FollowLimit::to(file.durable());
     let mut failed = None;
     for control in &file.whole {
-        match open_as(disk, locations, control, file.newest().first, reach) {
-            Ok(found) => return Ok(Found { fell_back: failed.is_some(), ..found }),
-            // What the newer record says is worth more.
+        match open_as(disk, locations, control, file.newest().first, limit) {
+            Ok(found) => return Ok(OpenedStore { fell_back: failed.is_some(), ..found }),
+            // The error of the newer record is the more useful one.
             Err(error) => failed = failed.or(Some(error)),
         }
     }
     Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
 }
 
-/// A store as a control record has it. Chunks below `first` may be gone.
+/// Opens the store by a control record. Chunks below `first` may be gone.
 pub(crate) fn open_as(
     disk: &Arc<dyn Disk>,
     locations: &Arc<Locations>,
     control: &Control,
     first: u32,
-    reach: Reach,
-) -> Result<Found> {
+    limit: FollowLimit,
+) -> Result<OpenedStore> {
     let pack = Arc::new(Pack::new(Arc::clone(disk), Arc::clone(locations), false, CACHE_BYTES));
     let mut view = View::new(*control);
     view.first_known = first;
-    let tail = recover(&pack, &mut view, reach)?;
-    let source: Arc<dyn Source> = Arc::clone(&pack) as _;
-    let env = Env { rules: control.rules, source: Some(source), proof: false };
-    let core = Core {
-        disk: Arc::clone(disk),
-        dir: locations.dir().to_owned(),
-        pack,
-        env: Arc::new(env),
-        index: None,
-        view: std::sync::RwLock::new(view),
-        pinned: Pinned::default(),
-        closed: AtomicBool::new(false),
-        watches: crate::store::watch::Watches::default(),
-        tables: std::sync::Mutex::default(),
-    };
-    Ok(Found { core, end: tail.end, fell_back: false })
+    let tail = recover(&pack, &mut view, limit)?;
+
+    let inner = StoreInner::new(Arc::clone(disk), pack, control.rules, view);
+    Ok(OpenedStore { inner, end: tail.end, fell_back: false })
 }
 
-/// The numbers of the chunks that are there, ascending.
+/// Returns the numbers of the present chunks, ascending.
 pub(crate) fn chunk_numbers(disk: &dyn Disk, dir: &Path) -> Result<Vec<u32>> {
     let entries = disk.list(dir)?;
     Ok(entries.iter().filter_map(|entry| chunk_number(&entry.name)).collect())
 }
 
-/// Reads every record.
+/// Reads every record of every chunk and part.
 fn check_chunks(
     disk: &dyn Disk,
     dir: &Path,
@@ -345,7 +350,7 @@ fn check_chunks(
                 continue;
             }
         };
-        let path = chunk.file.path().to_owned();
+
         let end = if part.is_none() { durable_end(disk, dir, pack, &chunk, durable)? } else { 0 };
         let runs = match chunk.whole_runs() {
             Ok(runs) => runs,
@@ -355,44 +360,62 @@ fn check_chunks(
             }
         };
         if chunk.runs.is_none() {
-            // What lies between two frames, or before where the chunk was durable, is a frame that is damaged.
-            let ends = runs.iter().map(|run| run.unit + run.units);
-            let starts = runs.iter().map(|run| run.unit - FRAME_HEAD_UNITS);
-            let gaps = std::iter::once(FIRST_UNIT).chain(ends).zip(starts.chain([end]));
-            for (unit, next) in gaps.filter(|(unit, next)| unit < next) {
-                let at = Address { chunk: number, unit };
-                let what = Corrupt::rule("a frame is whole", u64::from(next), u64::from(unit));
-                report.note(path.clone(), Some(at), None, what.to_string());
-            }
+            note_gaps(&chunk, &runs, end, report);
         }
-        for run in runs {
-            let looked = chunk.each_record(run, &mut |place, body| {
-                let checked = body.and_then(|body| {
-                    let kind = body.first().copied().unwrap_or(0);
-                    report.kinds.add(kind, u64::from(place.bytes));
-                    match kind {
-                        FLAT..=ENTRIES_DELTA => Record::decode(place, body).map(drop),
-                        _ => Ok(()),
-                    }
-                });
-                if let Err(what) = checked {
-                    report.note(path.clone(), Some(place.at), None, what.to_string());
-                }
-                Ok(())
-            });
-            if let Err(error) = looked {
-                report.note_error(dir, None, error)?;
-            }
-        }
+        check_records(dir, &chunk, runs, report)?;
+
         let bytes = chunk.file.len()?;
         report.chunks += 1;
         report.bytes += bytes;
         progress(bytes);
     }
+
     Ok(())
 }
 
-/// Up to where a chunk was durable at least, as the chunk that follows says, or the file `control`.
+/// Notes gaps between two frames, or before the durable end of a chunk: each is a damaged frame.
+fn note_gaps(chunk: &Chunk, runs: &[Run], end: u32, report: &mut CheckReport) {
+    let ends = runs.iter().map(|run| run.unit + run.units);
+    let starts = runs.iter().map(|run| run.unit - FRAME_HEAD_UNITS);
+    let gaps = std::iter::once(FIRST_UNIT).chain(ends).zip(starts.chain([end]));
+    for (unit, next) in gaps.filter(|(unit, next)| unit < next) {
+        let at = Address { chunk: chunk.head.number, unit };
+        let what = Corrupt::rule("a frame is whole", u64::from(next), u64::from(unit));
+        report.note(chunk.file.path().to_owned(), Some(at), None, what.to_string());
+    }
+}
+
+/// Checks each record of a chunk by its checksum and format, whether a commit reaches it or not.
+fn check_records(
+    dir: &Path,
+    chunk: &Chunk,
+    runs: Vec<Run>,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let path = chunk.file.path();
+    for run in runs {
+        let looked = chunk.each_record(run, &mut |extent, body| {
+            let checked = body.and_then(|body| {
+                let kind = body.first().copied().unwrap_or(0);
+                report.kinds.add(kind, u64::from(extent.bytes));
+                match kind {
+                    FLAT..=ENTRIES_DELTA => Record::decode(extent, body).map(drop),
+                    _ => Ok(()),
+                }
+            });
+            if let Err(what) = checked {
+                report.note(path.to_owned(), Some(extent.at), None, what.to_string());
+            }
+            Ok(())
+        });
+        if let Err(error) = looked {
+            report.note_error(dir, None, error)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns a lower bound of the durable end of a chunk, from the next chunk or the file `control`.
 fn durable_end(
     disk: &dyn Disk,
     dir: &Path,
@@ -400,7 +423,10 @@ fn durable_end(
     chunk: &Chunk,
     durable: Option<Address>,
 ) -> Result<u32> {
-    let (number, store) = (chunk.head.number, chunk.head.store);
+    let number = chunk.head.number;
+    let store = chunk.head.store;
+
+    // The successor was begun after a sync of this chunk.
     if let Some(next) = number.checked_add(1)
         && disk.kind(&chunk_path(dir, next))?.is_some()
         && let Ok(next) = pack.chunk(next)
@@ -411,17 +437,17 @@ fn durable_end(
     Ok(durable.filter(|end| end.chunk == number).map_or(0, |end| end.unit))
 }
 
-/// Units of the head of a frame.
+/// Length of the head of a frame, in units.
 const FRAME_HEAD_UNITS: u32 = (FRAME_HEAD_BYTES as u64 / UNIT_BYTES) as u32;
 
 struct Checker<'a> {
-    core: &'a Core,
+    inner: &'a StoreInner,
     dir: &'a Path,
     hashes: bool,
-    /// Objects that were checked, and the first bytes of the hash by which each is known.
-    seen: QuickMap<Address, u64>,
-    /// The commits that are kept.
-    kept: QuickMap<Hash, Place>,
+    /// Checked objects, each with the first bytes of the hash of its references.
+    seen: FastMap<Address, u64>,
+    /// Commits of the store.
+    kept: FastMap<Hash, Extent>,
     report: CheckReport,
 }
 
@@ -429,20 +455,20 @@ fn short(hash: &Hash) -> u64 {
     hash.0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
 }
 
-/// An object that is to be looked at.
+/// Reference to an object to be checked.
 struct Task {
     link: Link,
     is_value: bool,
-    /// Depth in an inode, if it is not the root of a directory, and what leads to the directory.
+    /// Depth of an inode, `None` for the root of a directory; and the path of the directory.
     depth: Option<u8>,
     path: Arc<str>,
 }
 
 impl Checker<'_> {
     fn commits(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        let core = self.core;
-        for commit in core.newest() {
-            let (place, record) = match commit {
+        let inner = self.inner;
+        for commit in inner.newest() {
+            let (extent, record) = match commit {
                 Ok(commit) => commit,
                 Err(error) => {
                     self.report.note_error(self.dir, None, error)?;
@@ -450,17 +476,23 @@ impl Checker<'_> {
                 }
             };
             self.report.commits += 1;
-            self.kept.insert(record.commit.hash, place);
+            self.kept.insert(record.commit.hash, extent);
             let info = record.commit.info();
-            if core.env.rules.commit_hash(&info) != record.commit.hash {
-                self.wrong(place.at, None, "the hash of the commit is another one".to_owned());
+            if inner.env.rules.commit_hash(&info) != record.commit.hash {
+                self.wrong(
+                    extent.at,
+                    None,
+                    "the content of the commit has another hash".to_owned(),
+                );
             }
             if let Some(root) = record.root {
                 let path = Arc::from("");
                 self.walk(Task { link: root, is_value: false, depth: None, path })?;
             }
+
             progress(0);
         }
+
         Ok(())
     }
 
@@ -469,46 +501,57 @@ impl Checker<'_> {
         self.report.note(file, Some(at), path.map(ToOwned::to_owned), what);
     }
 
-    /// Looks at an object and at all below that were not looked at.
+    /// Checks an object and all objects below that were not checked.
     fn walk(&mut self, task: Task) -> Result<()> {
         let mut tasks = vec![task];
         while let Some(task) = tasks.pop() {
-            let known = self.seen.insert(task.link.place.at, short(&task.link.hash));
+            // An object is checked once; all its references must state one hash.
+            let known = self.seen.insert(task.link.extent.at, short(&task.link.hash));
             match known {
                 Some(hash) if hash == short(&task.link.hash) => continue,
                 Some(_) => {
-                    let what = "two references have different hashes for it".to_owned();
-                    self.wrong(task.link.place.at, Some(&task.path), what);
+                    let what = "two references state different hashes for the record".to_owned();
+                    self.wrong(task.link.extent.at, Some(&task.path), what);
                     continue;
                 }
                 None => self.report.objects += 1,
             }
+
             let looked =
                 if task.is_value { self.value(&task) } else { self.node(&task, &mut tasks) };
             if let Err(error) = looked {
                 self.report.note_error(self.dir, Some(&task.path), error)?;
             }
         }
+
         Ok(())
     }
 
     fn value(&mut self, task: &Task) -> Result<()> {
-        let value = self.core.pack.value(&task.link)?;
-        if self.hashes && self.core.env.rules.value_hash(&value) != task.link.hash {
-            self.wrong(task.link.place.at, Some(&task.path), "WrongHash of a value".to_owned());
+        let value = self.inner.pack.value(&task.link)?;
+        if self.hashes && self.inner.env.rules.value_hash(&value) != task.link.hash {
+            self.wrong(task.link.extent.at, Some(&task.path), "WrongHash of a value".to_owned());
         }
         Ok(())
     }
 
     fn node(&mut self, task: &Task, tasks: &mut Vec<Task>) -> Result<()> {
-        let env = &self.core.env;
-        let node = Node::of_record(self.core.pack.record_at(task.link.place)?, &task.link);
+        let env = &self.inner.env;
+        let node = Node::of_record(self.inner.pack.record_at(task.link.extent)?, &task.link);
         if self.hashes && digest::hash_of(env, &node) != task.link.hash {
-            self.wrong(task.link.place.at, Some(&task.path), "WrongHash of a directory".to_owned());
+            self.wrong(
+                task.link.extent.at,
+                Some(&task.path),
+                "WrongHash of a directory".to_owned(),
+            );
         }
+
         if let Err(what) = node.check_shape(&env.rules, task.depth.unwrap_or(0)) {
-            self.wrong(task.link.place.at, Some(&task.path), what.to_string());
+            self.wrong(task.link.extent.at, Some(&task.path), what.to_string());
         }
+
+        // Children are tasks, not recursion: a path may have more nodes than a thread has stack
+        // for.
         match node.shape() {
             Shape::Entries(entries) => {
                 for item in 0..entries.len() {
@@ -535,30 +578,31 @@ impl Checker<'_> {
                 }
             }
         }
+
         Ok(())
     }
 
-    /// The chunks that the control record knows are there.
+    /// Checks that the chunks of the control record are there.
     fn chunks(&mut self) -> Result<()> {
         let (first, last) = {
-            let view = self.core.view();
+            let view = self.inner.view();
             (view.control.first.max(view.first_known), view.control.tail.chunk)
         };
         let numbers: BTreeSet<u32> =
-            chunk_numbers(&*self.core.disk, self.dir)?.into_iter().collect();
+            chunk_numbers(&*self.inner.disk, self.dir)?.into_iter().collect();
         for number in (first..=last).filter(|number| !numbers.contains(number)) {
-            self.report.note_error(self.dir, None, self.core.pack.lost(number))?;
+            self.report.note_error(self.dir, None, self.inner.pack.lost(number))?;
         }
         Ok(())
     }
 
-    /// The volumes that the control record knows are there, each with its marker.
+    /// Checks that the volumes of the control record are there, each with its marker.
     fn volumes(&mut self) -> Result<()> {
-        let core = self.core;
-        let Control { volumes, store, .. } = core.view().control;
-        let archive = core.pack.locations().archive();
+        let inner = self.inner;
+        let Control { volumes, store, .. } = inner.view().control;
+        let archive = inner.pack.locations().archive();
         for volume in 0..volumes {
-            if let Err(error) = check_marker(&*core.disk, &archive, volume, store) {
+            if let Err(error) = check_marker(&*inner.disk, &archive, volume, store) {
                 self.report.note_error(self.dir, None, error)?;
             }
         }
@@ -566,24 +610,26 @@ impl Checker<'_> {
     }
 
     fn branches(&mut self) {
-        for (name, head) in self.core.branches() {
+        for (name, head) in self.inner.branches() {
             if !self.kept.contains_key(&head) {
-                let what = format!("the head {head} of branch {} is not there", step_text(&name));
+                let what = format!("the head {head} of branch {} is missing", step_text(&name));
                 self.report.note(self.dir.to_owned(), None, None, what);
             }
         }
     }
 
-    /// Every commit that the control record knows is in the index, where it is. A lost index is one problem.
+    /// Checks that the index has every commit below the tail of the control record. A lost index is
+    /// one problem.
     fn index(&mut self, engine: &Arc<dyn IndexEngine>) -> Result<()> {
-        let core = self.core;
-        let path = core.pack.locations().index();
-        let lost =
-            |reason: &str| format!("{reason}; `terrane verify --repair` makes the index again");
-        let index = match engine.read(Arc::clone(&core.disk), &path) {
+        let inner = self.inner;
+        let path = inner.pack.locations().index();
+        let lost = |reason: &str| format!("{reason}; `terrane verify --repair` rebuilds the index");
+
+        // A lost index can be rebuilt, so it is one problem and ends this part of the check.
+        let index = match engine.read(Arc::clone(&inner.disk), &path) {
             Ok(Some(index)) => index,
             Ok(None) => {
-                self.report.note(path, None, None, lost("the index is not there"));
+                self.report.note(path, None, None, lost("the index is missing"));
                 return Ok(());
             }
             Err(error) => {
@@ -592,20 +638,25 @@ impl Checker<'_> {
             }
         };
         let (indexed, control) = {
-            let view = core.view();
+            let view = inner.view();
             (view.indexed, view.control)
         };
+
         if !is_current(&*index, &control)? {
-            self.report.note(path, None, None, lost("the index is of another time, or empty"));
+            self.report.note(path, None, None, lost("the index is stale or empty"));
             return index.close().map_err(Error::index);
         }
+
         for (hash, at) in self.kept.iter().filter(|(_, at)| at.at < indexed) {
-            let found = index.find(&key(Object::Commit, hash)).map_err(Error::index)?.map(place);
+            let found = index.find(&key(Object::Commit, hash)).map_err(Error::index)?.map(extent);
             if found != Some(*at) {
-                let what = format!("AbsentValue: commit {hash} is not in the index, or elsewhere");
+                let what = format!(
+                    "AbsentValue: commit {hash} is missing in the index, or has another address there"
+                );
                 self.report.note(path.clone(), Some(at.at), None, what);
             }
         }
+
         index.close().map_err(Error::index)
     }
 }

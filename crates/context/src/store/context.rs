@@ -1,14 +1,16 @@
-//! Contexts: a tree and the commits it comes from.
+//! Contexts: a tree with the parents of its next commit.
 
 use std::ops::{Deref, DerefMut};
 
 use crate::base::hash::Hash;
 use crate::tree::tree::Tree;
 
-/// A tree that was checked out, with the parents that its commit will have. All calls of a [`Tree`] work on it.
+/// Working tree: a checked-out tree with the parents of its next commit. All calls of [`Tree`] work
+/// on it.
 ///
-/// Committing a context leaves its parents as they are: two commits of one context are siblings. For a chain, check the
-/// new commit out, or [`advance`](Self::advance).
+/// Committing a context keeps its parents: two commits of one context are siblings. For a chain of
+/// commits, check out the new commit, or [`advance`](Self::advance).
+#[doc(alias = "WriteBatch")]
 #[derive(Debug, Clone)]
 pub struct Context {
     tree: Tree,
@@ -20,29 +22,31 @@ impl Context {
         Self { tree, parents }
     }
 
-    /// The parents of a commit of this context.
+    /// Parents of the next commit.
     pub fn parents(&self) -> &[Hash] {
         &self.parents
     }
 
-    /// Makes the next commit a child of these.
+    /// Sets the parents of the next commit.
     pub fn set_parents(&mut self, parents: Vec<Hash>) {
         self.parents = parents;
     }
 
-    /// Makes the next commit a child of `commit`, which is one of this context.
-    /// What only older commits of it reach can be collected from then on, and what was loaded is loaded again.
+    /// Makes the next commit a child of `commit`, a commit of this context.
+    ///
+    /// Objects that only older commits reach can be collected from then on, and loaded nodes are
+    /// loaded again.
     pub fn advance(&mut self, commit: Hash) {
         self.parents = vec![commit];
         self.tree.unpin_older();
     }
 
-    /// The tree.
+    /// Returns the tree.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// The tree, to be changed.
+    /// Returns the tree, for changes.
     pub fn tree_mut(&mut self) -> &mut Tree {
         &mut self.tree
     }

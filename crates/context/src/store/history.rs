@@ -1,76 +1,81 @@
-//! History: commits by their parents.
+//! History: ancestors of commits and common ancestors.
 //!
-//! Invariant that the searches use: a commit lies behind its parents in the pack. Only a parent that was imported after its child
-//! breaks it; then a search may look at more commits, and an ancestor of a common ancestor may be named beside it.
+//! Invariant of the searches: a commit lies behind its parents in the pack. Only a parent imported
+//! after its child breaks it; then a search may read more commits, and may return an ancestor of a
+//! common ancestor beside it.
+//!
+//! Rejected: a search by generations, which ends at the first commit instead of the common
+//! ancestors.
 
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::base::address::Address;
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::path::Steps;
 use crate::pack::commit::{Commit, CommitRecord};
-use crate::store::inner::Core;
+use crate::store::inner::StoreInner;
 use crate::store::reader::StoreReader;
 use crate::store::store::Store;
 use crate::tree::tree::Kind;
 
-/// Commits that lead to one.
+/// Ancestors of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History {
-    /// The commits, the newest first; their parents say how they hang together.
+    /// Commits, newest first, linked by their parents.
     pub commits: Vec<Commit>,
-    /// Parents of these that are not there: they were collected, or never were.
+    /// Missing parents: collected, or never imported.
     pub missing: Vec<Hash>,
 }
 
-/// How far a search for common ancestors goes.
+/// Limits of a search for common ancestors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
-    /// Generations that are looked at.
+    /// Generations to search.
     pub depth: usize,
-    /// Common ancestors that are wanted at most.
+    /// Upper bound of common ancestors.
     pub ancestors: usize,
 }
 
 impl Reach {
-    /// Everything.
+    /// No limits.
     pub const ALL: Self = Self { depth: usize::MAX, ancestors: usize::MAX };
 }
 
-/// An ancestor of one side, of the other, of a common ancestor.
+/// Flags: ancestor of one side, of the other side, of a common ancestor.
 const OURS: u8 = 1;
 const THEIRS: u8 = 2;
 const BOTH: u8 = OURS | THEIRS;
 const BELOW: u8 = 4;
 
-struct Seen {
+struct SeenCommit {
     flags: u8,
     depth: usize,
     is_queued: bool,
-    /// Where it is and its parents; none if it is not there.
+    /// Address and parents; `None` if the commit is missing.
     found: Option<(Address, Vec<Hash>)>,
 }
 
-/// A search for common ancestors: the newest commit is looked at first, and tells its parents what they are ancestors of.
+/// Search for common ancestors: visits the newest commit first, and passes its flags to its
+/// parents.
 struct Search<'a> {
-    core: &'a Core,
+    inner: &'a StoreInner,
     depth_max: usize,
-    seen: QuickMap<Hash, Seen>,
+    seen: FastMap<Hash, SeenCommit>,
     queue: BinaryHeap<(Address, Hash)>,
-    /// Commits in the queue that are no ancestors of a common one, as far as is known.
+    /// Number of queued commits that are not known to be ancestors of a common ancestor.
     open: usize,
-    /// Common ancestors that are none of another, as far as is known.
+    /// Common ancestors that are not known to be ancestors of another one.
     common: BTreeSet<(Address, Hash)>,
 }
 
 impl<'a> Search<'a> {
-    fn new(core: &'a Core, depth_max: usize) -> Self {
+    fn new(inner: &'a StoreInner, depth_max: usize) -> Self {
         Self {
-            core,
+            inner,
             depth_max,
-            seen: QuickMap::default(),
+            seen: FastMap::default(),
             queue: BinaryHeap::new(),
             open: 0,
             common: BTreeSet::new(),
@@ -79,18 +84,18 @@ impl<'a> Search<'a> {
 
     fn look_up(&mut self, hash: Hash, depth: usize) -> Result<()> {
         if !self.seen.contains_key(&hash) {
-            let found = self.core.find_commit(&hash)?;
-            let found = found.map(|(place, record)| (place.at, record.commit.parents));
+            let found = self.inner.find_commit(&hash)?;
+            let found = found.map(|(extent, record)| (extent.at, record.commit.parents));
             if found.is_some() && depth > self.depth_max {
                 return Err(Error::MaxDepthReached { depth: self.depth_max });
             }
-            self.seen.insert(hash, Seen { flags: 0, depth, is_queued: false, found });
+            self.seen.insert(hash, SeenCommit { flags: 0, depth, is_queued: false, found });
         }
         Ok(())
     }
 
-    /// Tells a commit what it is an ancestor of.
-    fn tell(&mut self, hash: Hash, flags: u8, depth: usize) -> Result<()> {
+    /// Adds flags to a commit, and queues it if its flags changed.
+    fn mark_ancestor(&mut self, hash: Hash, flags: u8, depth: usize) -> Result<()> {
         self.look_up(hash, depth)?;
         let Some(seen) = self.seen.get_mut(&hash) else { return Ok(()) };
         let Some((at, _)) = seen.found else { return Ok(()) };
@@ -98,9 +103,11 @@ impl<'a> Search<'a> {
         if seen.flags & flags == flags {
             return Ok(());
         }
+
         let was_below = seen.flags & BELOW != 0;
         seen.flags |= flags;
         let is_below = seen.flags & BELOW != 0;
+
         if !seen.is_queued {
             seen.is_queued = true;
             self.queue.push((at, hash));
@@ -108,15 +115,19 @@ impl<'a> Search<'a> {
         } else if is_below && !was_below {
             self.open -= 1;
         }
+
+        // An ancestor of a common ancestor is no lowest one.
         if is_below {
             self.common.remove(&(at, hash));
         } else if seen.flags == BOTH {
             self.common.insert((at, hash));
         }
+
         Ok(())
     }
 
-    /// Whether there may be another common ancestor, or one of those that are known may be an ancestor of another.
+    /// Returns whether another common ancestor may exist, or a known one may be an ancestor of
+    /// another.
     fn goes_on(&self) -> bool {
         let newest = self.queue.peek().map(|(at, _)| *at);
         let oldest = self.common.first().map(|(at, _)| *at);
@@ -129,30 +140,34 @@ impl<'a> Search<'a> {
             let Some(seen) = self.seen.get_mut(&hash) else { continue };
             seen.is_queued = false;
             self.open -= usize::from(seen.flags & BELOW == 0);
+
+            // Parents of a common ancestor are ancestors of it on both sides.
             let below = if seen.flags & BOTH == BOTH { BOTH | BELOW } else { seen.flags };
             let depth = seen.depth.saturating_add(1);
             let parents = seen.found.as_ref().map(|(_, parents)| parents.clone());
             for parent in parents.unwrap_or_default() {
-                self.tell(parent, below, depth)?;
+                self.mark_ancestor(parent, below, depth)?;
             }
         }
+
         Ok(self.common.into_iter().rev().map(|(_, hash)| hash).collect())
     }
 }
 
-/// Commits from some on to their ancestors, the newest first, each once.
+/// Iteration over commits and their ancestors, newest first, each once.
 struct Ancestors<'a> {
-    core: &'a Core,
+    inner: &'a StoreInner,
     queue: BinaryHeap<(Address, Hash)>,
-    /// Each commit that was met with its generation; and its record, until it is given out.
-    met: QuickMap<Hash, (usize, Option<CommitRecord>)>,
+    /// Visited commits with their generation, and their record until it is returned.
+    met: FastMap<Hash, (usize, Option<CommitRecord>)>,
     missing: Vec<Hash>,
 }
 
 impl<'a> Ancestors<'a> {
-    fn new(core: &'a Core) -> Self {
-        let (queue, met) = (BinaryHeap::new(), QuickMap::default());
-        Self { core, queue, met, missing: Vec::new() }
+    fn new(inner: &'a StoreInner) -> Self {
+        let queue = BinaryHeap::new();
+        let met = FastMap::default();
+        Self { inner, queue, met, missing: Vec::new() }
     }
 
     fn add(&mut self, hash: Hash, generation: usize) -> Result<()> {
@@ -160,16 +175,16 @@ impl<'a> Ancestors<'a> {
             *known = generation.min(*known);
             return Ok(());
         }
-        let found = self.core.find_commit(&hash)?;
+        let found = self.inner.find_commit(&hash)?;
         match &found {
-            Some((place, _)) => self.queue.push((place.at, hash)),
+            Some((extent, _)) => self.queue.push((extent.at, hash)),
             None => self.missing.push(hash),
         }
         self.met.insert(hash, (generation, found.map(|(_, record)| record)));
         Ok(())
     }
 
-    /// The next commit and its generation; its parents are not added yet.
+    /// Returns the next commit and its generation. The caller adds its parents.
     fn next(&mut self) -> Option<(usize, Commit)> {
         let (_, hash) = self.queue.pop()?;
         let (generation, record) = self.met.get_mut(&hash)?;
@@ -177,12 +192,14 @@ impl<'a> Ancestors<'a> {
     }
 }
 
-impl Core {
+impl StoreInner {
     pub(crate) fn history(&self, head: &Hash, depth: usize) -> Result<History> {
         self.commit_of(head)?;
+
         let mut ancestors = Ancestors::new(self);
         ancestors.add(*head, 0)?;
         let mut commits = Vec::new();
+
         while let Some((generation, commit)) = ancestors.next() {
             if generation < depth {
                 for parent in &commit.parents {
@@ -191,10 +208,11 @@ impl Core {
             }
             commits.push(commit);
         }
+
         Ok(History { commits, missing: ancestors.missing })
     }
 
-    /// What a commit has at a path: its kind and hash.
+    /// Kind and hash of the tree of a commit at a path.
     fn at_path(&self, commit: &Hash, path: &[&[u8]]) -> Result<Option<(Kind, Hash)>> {
         let Some(context) = self.checkout(commit)? else { return Ok(None) };
         Ok(context.find_tree(path)?.map(|tree| (tree.kind(), tree.hash())))
@@ -205,10 +223,15 @@ impl Core {
         let mut ancestors = Ancestors::new(self);
         ancestors.add(*head, 0)?;
         let mut modified = Vec::new();
+
         while modified.len() < count {
             let Some((generation, commit)) = ancestors.next() else { break };
+
+            // Equal to one parent: the change came with that parent.
             let here = self.at_path(&commit.hash, path)?;
-            let (mut parents, mut is_same) = (0, false);
+            let mut parents = 0;
+            let mut is_same = false;
+
             for parent in &commit.parents {
                 if self.find_commit(parent)?.is_some() {
                     parents += 1;
@@ -216,24 +239,27 @@ impl Core {
                 }
                 ancestors.add(*parent, generation + 1)?;
             }
+
             if if parents == 0 { here.is_some() } else { !is_same } {
                 modified.push(commit.hash);
             }
         }
+
         Ok(modified)
     }
 
-    /// The common ancestors of two sets of commits that are none of another of them.
+    /// Returns the lowest common ancestors of two sets of commits.
     pub(crate) fn lcas(&self, ours: &[Hash], theirs: &[Hash], reach: Reach) -> Result<Vec<Hash>> {
         let mut search = Search::new(self, reach.depth);
         for (side, flags) in [(ours, OURS), (theirs, THEIRS)] {
             for hash in side {
-                search.tell(*hash, flags, 0)?;
+                search.mark_ancestor(*hash, flags, 0)?;
                 if search.seen.get(hash).is_none_or(|seen| seen.found.is_none()) {
                     return Err(Error::UnknownCommit { hash: *hash });
                 }
             }
         }
+
         let common = search.run()?;
         if common.len() > reach.ancestors {
             return Err(Error::TooManyLcas { limit: reach.ancestors });
@@ -250,38 +276,42 @@ macro_rules! searches {
             /// Cost: one read for each commit, beside those of the index.
             ///
             /// # Errors
-            /// [`UnknownCommit`](Error::UnknownCommit), [`Disk`](Error::Disk), [`Corrupt`](Error::Corrupt),
-            /// [`Index`](Error::Index).
+            /// [`UnknownCommit`](Error::UnknownCommit), [`Disk`](Error::Disk),
+            /// [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
             pub fn history(&self, head: &Hash, depth: usize) -> Result<History> {
-                self.core.history(head, depth)
+                self.inner.history(head, depth)
             }
 
-            /// The last `count` commits that lead to `head` and have something else at `path` than all their parents, the
-            /// newest first. Of a commit whose parents are all gone it counts that there is anything.
+            /// The last `count` commits that lead to `head` and have something else at `path` than
+            /// all their parents, the newest first. Of a commit whose parents are all gone it
+            /// counts that there is anything.
             ///
-            /// Cost: for each commit that is looked at two reads, and those of [`find_tree`](crate::Tree::find_tree).
+            /// Cost: for each commit that is looked at two reads, and those of
+            /// [`find_tree`](crate::Tree::find_tree).
             ///
             /// # Errors
-            /// As [`history`](Self::history).
+            /// Errors of [`history`](Self::history).
             pub fn last_modified<S: AsRef<[u8]>>(
                 &self,
                 head: &Hash,
                 path: &[S],
                 count: usize,
             ) -> Result<Vec<Hash>> {
-                self.core.last_modified(head, Steps::new(path).as_slice(), count)
+                self.inner.last_modified(head, Steps::new(path).as_slice(), count)
             }
 
-            /// The lowest common ancestors of two commits, the newest first: those that are no ancestors of another. None if
-            /// they have nothing in common, several if histories were merged crosswise.
+            /// The lowest common ancestors of two commits, the newest first: those that are no
+            /// ancestors of another. None if they have nothing in common, several if histories were
+            /// merged crosswise.
             ///
-            /// Cost: one read for each commit that is newer than the ancestors, beside those of the index.
+            /// Cost: one read for each commit that is newer than the ancestors, beside those of the
+            /// index.
             ///
             /// # Errors
-            /// [`MaxDepthReached`](Error::MaxDepthReached), [`TooManyLcas`](Error::TooManyLcas), and those of
-            /// [`history`](Self::history).
+            /// [`MaxDepthReached`](Error::MaxDepthReached), [`TooManyLcas`](Error::TooManyLcas),
+            /// and those of [`history`](Self::history).
             pub fn lcas(&self, ours: &Hash, theirs: &Hash, reach: Reach) -> Result<Vec<Hash>> {
-                self.core.lcas(&[*ours], &[*theirs], reach)
+                self.inner.lcas(&[*ours], &[*theirs], reach)
             }
         }
     };

@@ -1,4 +1,5 @@
-//! What a writer and a reader of a store share: the pack, the index, and what is known about commits and branches.
+//! State that the writer and the readers of a store share: the pack, the index, and the view of
+//! commits and branches.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use terrane_io::Disk;
 
-use crate::base::address::{Address, Link, Place};
+use crate::base::address::{Address, Extent, Link};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
-use crate::base::hashing::BRANCHING_MAX;
+use crate::base::hashing::{BRANCHING_MAX, Rules};
 use crate::object::pins::{Pinned, Pins};
 use crate::object::record::Stored;
 use crate::pack::archive::volume_dir;
@@ -19,40 +20,40 @@ use crate::pack::chunk::FIRST_UNIT;
 use crate::pack::commit::{Branches, Commit, CommitRecord, CommitTable, STATE, apply_branches};
 use crate::pack::control::{CONTROL, Control};
 use crate::pack::frame::{FrameKind, records};
-use crate::pack::index::{Object, ObjectIndex, key, place};
+use crate::pack::index::{Object, ObjectIndex, extent, key};
 use crate::pack::marks::Marks;
-use crate::pack::pack::{Pack, Reach, Tail};
+use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
 use crate::store::watch::{HeadChange, Watches};
-use crate::tree::node::{Child, Env, Node, Shape};
+use crate::tree::node::{Child, Env, Node, Shape, Source};
 use crate::tree::tree::{Tree, empty_dir};
 
-/// What is known about a store beside its pack.
+/// View: the state of a store beside its pack.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     pub(crate) control: Control,
-    /// Commits that the index may not have: those made since the control record was written.
-    pub(crate) recent: QuickMap<Hash, Place>,
-    /// The index is right about what lies below.
+    /// Commits that the index may lack: those made since the control record was written.
+    pub(crate) recent: FastMap<Hash, Extent>,
+    /// The index is complete below this address.
     pub(crate) indexed: Address,
     pub(crate) branches: Branches,
-    /// Commits that are kept although others after them were collected.
-    pub(crate) kept: QuickMap<Hash, Place>,
-    /// The commit made last.
-    pub(crate) last: Option<Place>,
+    /// Commits kept although later ones were collected.
+    pub(crate) kept: FastMap<Hash, Extent>,
+    /// The newest commit.
+    pub(crate) last: Option<Extent>,
     pub(crate) commits: u64,
-    /// Chunks below this one may be gone: a later control record, which is lost, may have said so.
+    /// Chunks below this one may be gone: a later control record, now lost, may have removed them.
     pub(crate) first_known: u32,
 }
 
 impl View {
-    /// What a control record knows by itself.
+    /// View of a control record alone, without the frames behind it.
     pub(crate) fn new(control: Control) -> Self {
         Self {
-            recent: QuickMap::default(),
+            recent: FastMap::default(),
             indexed: control.tail,
             branches: Branches::new(),
-            kept: QuickMap::default(),
+            kept: FastMap::default(),
             last: control.last,
             commits: control.commits,
             first_known: control.first,
@@ -60,35 +61,39 @@ impl View {
         }
     }
 
-    /// Whether a commit was not collected.
-    pub(crate) fn is_kept(&self, hash: &Hash, place: Place) -> bool {
-        place.at >= self.control.retained || self.kept.get(hash) == Some(&place)
+    /// Returns whether a commit was not collected.
+    pub(crate) fn is_kept(&self, hash: &Hash, extent: Extent) -> bool {
+        extent.at >= self.control.retained || self.kept.get(hash) == Some(&extent)
     }
 
-    pub(crate) fn add_commit(&mut self, hash: Hash, place: Place) {
-        self.recent.insert(hash, place);
-        self.last = Some(place);
+    pub(crate) fn add_commit(&mut self, hash: Hash, extent: Extent) {
+        debug_assert!(
+            self.last.is_none_or(|last| last.at < extent.at),
+            "commits are in order of the pack"
+        );
+        self.recent.insert(hash, extent);
+        self.last = Some(extent);
         self.commits += 1;
     }
 }
 
-/// Tables of commits that a reader has looked at, from the newest on.
+/// Cache of the tables of commits that a reader has read, newest first.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    commits: QuickMap<Hash, Place>,
-    /// The newest table that was read, and the next one to be read.
-    newest: Option<Place>,
-    next: Option<Place>,
+    commits: FastMap<Hash, Extent>,
+    /// The newest table that was read, and the next table to read.
+    newest: Option<Extent>,
+    next: Option<Extent>,
 }
 
-/// See the [module](self).
+/// State that writer and readers share. See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct StoreInner {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) dir: PathBuf,
     pub(crate) pack: Arc<Pack>,
     pub(crate) env: Arc<Env>,
-    /// What a writer finds commits by; a reader has the tables of commits.
+    /// Index of the writer. A reader has none; it searches the tables of commits.
     pub(crate) index: Option<Box<dyn ObjectIndex>>,
     pub(crate) tables: Mutex<Tables>,
     pub(crate) view: RwLock<View>,
@@ -97,82 +102,93 @@ pub(crate) struct Core {
     pub(crate) watches: Watches,
 }
 
-/// Reads what follows a control record: its branches, and the frames behind its tail.
+/// Recovers the view of a control record: reads its branches, and follows the frames behind its
+/// tail.
 ///
 /// # Errors
-/// [`Corrupt`](Error::Corrupt) if they do not, or if the pack is not where the record says; those of [`Pack::follow`].
-pub(crate) fn recover(pack: &Pack, view: &mut View, reach: Reach) -> Result<Tail> {
+/// [`Corrupt`](Error::Corrupt) if they do not, or if the pack is not where the record says; those
+/// of [`Pack::follow`].
+pub(crate) fn recover(pack: &Pack, view: &mut View, limit: FollowLimit) -> Result<Tail> {
     let control = view.control;
     pack.set_store(control.store)?;
     pack.set_first(control.first);
     pack.set_volumes(control.volumes);
+
+    // The tables as of the control record; the frames behind it change them.
     if let Some(table) = control.branches {
         let body = pack.body(table)?;
         apply_branches(&body, &mut view.branches).map_err(|what| pack.corrupt(table.at, what))?;
     }
+
     if let Some(kept) = control.kept {
         view.kept.extend(table_at(pack, kept)?.commits);
     }
 
-    let tail = follow(pack, view, control.tail, control.chain, reach)?;
+    let tail = follow(pack, view, control.tail, control.chain, limit)?;
     pack.set_first(control.first.max(view.first_known));
+
+    // Without a frame behind the tail nothing vouches for its position but the bytes before it.
     let is_shifted =
         tail.end == control.tail && tail.chunk.file.len()? > tail.end.offset() && !starts_at(&tail);
-    if is_shifted && !reach.stops_at_damage {
+
+    if is_shifted && !limit.stops_at_damage {
         let what = Corrupt::rule("the pack is where the control record says", 1, 0);
         return Err(pack.corrupt(tail.end, what));
     }
+
     Ok(tail)
 }
 
-/// Whether what lies before a tail without a frame behind it is where it was written.
+/// Returns whether the bytes before a tail without later frames are where they were written.
 fn starts_at(tail: &Tail) -> bool {
     let is_begun = tail.end.unit == FIRST_UNIT;
     if is_begun { tail.chunk.head.chain == tail.chain } else { Pack::has_state_before(tail) }
 }
 
-/// The table of commits at a place.
-pub(crate) fn table_at(pack: &Pack, at: Place) -> Result<CommitTable> {
+/// Reads the table of commits at an extent.
+pub(crate) fn table_at(pack: &Pack, at: Extent) -> Result<CommitTable> {
     CommitTable::decode(at.at, &pack.body(at)?).map_err(|what| pack.corrupt(at.at, what))
 }
 
-/// Brings a view from one tail to the next.
+/// Advances a view from one tail to the next.
 pub(crate) fn follow(
     pack: &Pack,
     view: &mut View,
     from: Address,
     chain: u32,
-    reach: Reach,
+    limit: FollowLimit,
 ) -> Result<Tail> {
     let control = view.control;
     let empty = control.rules.empty_hash();
-    pack.follow(from, chain, reach, &mut |kind, at, payload| {
+    pack.follow(from, chain, limit, &mut |kind, at, payload| {
         match kind {
             FrameKind::Objects => {}
             FrameKind::Commit | FrameKind::CommitTo => {
-                let (mut commit, mut last) = (None, None);
+                // The last record is the commit, or the branch behind the commit.
+                let mut commit = None;
+                let mut last = None;
                 for record in records(at, payload) {
                     commit = last.replace(record);
                 }
                 let branch = if kind == FrameKind::CommitTo { last } else { None };
-                let Some((place, body)) = branch.and(commit).or(last) else { return Ok(()) };
+                let Some((extent, body)) = branch.and(commit).or(last) else { return Ok(()) };
                 let record = body
-                    .and_then(|body| CommitRecord::decode(place.at, empty, body))
-                    .map_err(|what| pack.corrupt(place.at, what))?;
-                view.add_commit(record.commit.hash, place);
-                if let Some((place, body)) = branch {
+                    .and_then(|body| CommitRecord::decode(extent.at, empty, body))
+                    .map_err(|what| pack.corrupt(extent.at, what))?;
+                view.add_commit(record.commit.hash, extent);
+                if let Some((extent, body)) = branch {
                     body.and_then(|body| apply_branches(body, &mut view.branches))
-                        .map_err(|what| pack.corrupt(place.at, what))?;
+                        .map_err(|what| pack.corrupt(extent.at, what))?;
                 }
             }
             FrameKind::Branches => {
-                for (place, body) in records(at, payload) {
+                for (extent, body) in records(at, payload) {
                     if let Ok([STATE, copy @ ..]) = body {
                         let state = Control::of_copy(&pack.dir().join(CONTROL), copy)?;
                         view.first_known = view.first_known.max(state.first);
                     }
                     body.and_then(|body| apply_branches(body, &mut view.branches))
-                        .map_err(|what| pack.corrupt(place.at, what))?;
+                        .map_err(|what| pack.corrupt(extent.at, what))?;
                 }
             }
         }
@@ -180,7 +196,24 @@ pub(crate) fn follow(
     })
 }
 
-impl Core {
+impl StoreInner {
+    /// State of a store that was just recovered, without an index.
+    pub(crate) fn new(disk: Arc<dyn Disk>, pack: Arc<Pack>, rules: Rules, view: View) -> Self {
+        let source: Arc<dyn Source> = Arc::clone(&pack) as _;
+        Self {
+            disk,
+            dir: pack.dir().to_owned(),
+            pack,
+            env: Arc::new(Env { rules, source: Some(source), proof: false }),
+            index: None,
+            tables: Mutex::default(),
+            view: RwLock::new(view),
+            pinned: Pinned::default(),
+            closed: AtomicBool::new(false),
+            watches: Watches::default(),
+        }
+    }
+
     pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {
         self.view.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,48 +222,51 @@ impl Core {
         self.view.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The commit record at a place.
-    pub(crate) fn commit_at(&self, at: Place) -> Result<CommitRecord> {
+    /// Reads the commit record at an extent.
+    pub(crate) fn commit_at(&self, at: Extent) -> Result<CommitRecord> {
         let body = self.pack.body(at)?;
         CommitRecord::decode(at.at, self.env.rules.empty_hash(), &body)
             .map_err(|what| self.pack.corrupt(at.at, what))
     }
 
-    /// Where an object is that the index has.
+    /// Returns the extent of an object, if the index has it and it was not collected.
     ///
-    /// Cost: that of the index; for a reader one read for each table of commits down to that which has it, the first time.
-    pub(crate) fn indexed(&self, object: Object, hash: &Hash) -> Result<Option<Place>> {
+    /// Cost: that of the index; for a reader one read for each table of commits down to that which
+    /// has it, the first time.
+    pub(crate) fn indexed(&self, object: Object, hash: &Hash) -> Result<Option<Extent>> {
         let found = match &self.index {
-            Some(index) => index.find(&key(object, hash)).map_err(Error::index)?.map(place),
+            Some(index) => index.find(&key(object, hash)).map_err(Error::index)?.map(extent),
             None => self.find_in_tables(hash)?,
         };
         let view = self.view();
-        // Without volumes, what was in the chunks before is gone.
+        // Without volumes, objects of earlier chunks are gone.
         let first = if view.control.volumes > 0 { 0 } else { view.control.first };
-        Ok(found.filter(|place| place.at < view.indexed && place.at.chunk >= first))
+        Ok(found.filter(|extent| extent.at < view.indexed && extent.at.chunk >= first))
     }
 
-    fn find_in_tables(&self, hash: &Hash) -> Result<Option<Place>> {
+    fn find_in_tables(&self, hash: &Hash) -> Result<Option<Extent>> {
         let Control { table: newest, retained, .. } = self.view().control;
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+
+        // A new control record, or a collection, begins a new chain of tables.
         if tables.newest != newest {
             *tables = Tables { newest, next: newest, ..Tables::default() };
         }
         loop {
-            if let Some(place) = tables.commits.get(hash) {
-                return Ok(Some(*place));
+            if let Some(extent) = tables.commits.get(hash) {
+                return Ok(Some(*extent));
             }
             let Some(at) = tables.next else { return Ok(None) };
             let table = table_at(&self.pack, at)?;
-            // Those that are kept below are known.
-            let is_last = table.commits.iter().any(|(_, place)| place.at < retained);
+            // The view has the kept commits below `retained`.
+            let is_last = table.commits.iter().any(|(_, extent)| extent.at < retained);
             tables.commits.extend(table.commits);
             tables.next = table.before.filter(|_| !is_last);
         }
     }
 
-    /// The commit of a hash.
-    pub(crate) fn find_commit(&self, hash: &Hash) -> Result<Option<(Place, CommitRecord)>> {
+    /// Returns the commit of a hash, if it exists and was not collected.
+    pub(crate) fn find_commit(&self, hash: &Hash) -> Result<Option<(Extent, CommitRecord)>> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
@@ -238,38 +274,42 @@ impl Core {
             let view = self.view();
             view.recent.get(hash).or_else(|| view.kept.get(hash)).copied()
         };
-        let place = match recent {
-            Some(place) => Some(place),
+
+        // Recent commits are not indexed yet.
+        let extent = match recent {
+            Some(extent) => Some(extent),
             None => self.indexed(Object::Commit, hash)?,
         };
-        let Some(place) = place.filter(|place| self.view().is_kept(hash, *place)) else {
+        let Some(extent) = extent.filter(|extent| self.view().is_kept(hash, *extent)) else {
             return Ok(None);
         };
-        let record = match self.commit_at(place) {
+
+        let record = match self.commit_at(extent) {
             Ok(record) => record,
-            // It was collected since.
-            Err(_) if !self.view().is_kept(hash, place) => return Ok(None),
+            // A collection removed the commit meanwhile.
+            Err(_) if !self.view().is_kept(hash, extent) => return Ok(None),
             Err(error) => return Err(error),
         };
-        Ok((record.commit.hash == *hash).then_some((place, record)))
+
+        Ok((record.commit.hash == *hash).then_some((extent, record)))
     }
 
-    /// The context of a commit.
+    /// Checks out a commit.
     pub(crate) fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
-        let Some((place, record)) = self.find_commit(hash)? else { return Ok(None) };
+        let Some((extent, record)) = self.find_commit(hash)? else { return Ok(None) };
         let pins = Pins::default();
         if let Some(root) = &record.root {
-            // A collection looks at the pins and hides commits under this lock.
+            // A collection reads the pins and hides commits under this lock.
             let view = self.view();
-            if !view.is_kept(hash, place) {
+            if !view.is_kept(hash, extent) {
                 return Ok(None);
             }
-            pins.add(self.pinned.pin(root.place));
+            pins.add(self.pinned.pin(root.extent));
         }
         Ok(Some(Context::new(self.tree_of(&record, pins)?, vec![record.commit.hash])))
     }
 
-    /// The tree of a commit.
+    /// Returns the tree of a commit.
     pub(crate) fn tree_of(&self, record: &CommitRecord, pins: Pins) -> Result<Tree> {
         let root = match &record.root {
             None => empty_dir(),
@@ -278,12 +318,12 @@ impl Core {
         Ok(Tree::at(Arc::clone(&self.env), root, pins))
     }
 
-    /// Makes the calls of watches for what changed before `end`.
+    /// Calls the watches for the changes before `end`.
     pub(crate) fn call_watches(&self, end: Address) {
         self.watches.call(end, &|change, path| self.differ(change, path).unwrap_or(true));
     }
 
-    /// Whether the heads of a branch have something else at a path.
+    /// Returns whether the heads of a change differ at a path.
     fn differ(&self, change: &HeadChange, path: &[Box<[u8]>]) -> Result<bool> {
         let at_path = |head: Option<Hash>| -> Result<Option<Tree>> {
             let Some(hash) = head else { return Ok(None) };
@@ -292,32 +332,34 @@ impl Core {
         Ok(at_path(change.before)? != at_path(change.after)?)
     }
 
-    /// An empty tree of this store.
+    /// Returns an empty tree of this store.
     pub(crate) fn empty(&self) -> Tree {
         Tree::at(Arc::clone(&self.env), empty_dir(), Pins::default())
     }
 
-    /// The commits in the order in which they were made, the newest first.
-    pub(crate) fn newest(&self) -> impl Iterator<Item = Result<(Place, CommitRecord)>> + '_ {
+    /// Returns the commits, newest first.
+    pub(crate) fn newest(&self) -> impl Iterator<Item = Result<(Extent, CommitRecord)>> + '_ {
         let (retained, mut next, mut kept) = {
             let view = self.view();
-            let mut kept: Vec<Place> = view.kept.values().copied().collect();
-            kept.sort_unstable_by_key(|place| place.at);
+            let mut kept: Vec<Extent> = view.kept.values().copied().collect();
+            kept.sort_unstable_by_key(|extent| extent.at);
             (view.control.retained, view.last, kept)
         };
+
+        // Each commit names the one before, down to the first kept; exceptions follow.
         std::iter::from_fn(move || {
-            if let Some(place) = next.take().filter(|place| place.at >= retained) {
-                return Some(self.commit_at(place).map(|record| {
+            if let Some(extent) = next.take().filter(|extent| extent.at >= retained) {
+                return Some(self.commit_at(extent).map(|record| {
                     next = record.before;
-                    (place, record)
+                    (extent, record)
                 }));
             }
-            let place = kept.pop()?;
-            Some(self.commit_at(place).map(|record| (place, record)))
+            let extent = kept.pop()?;
+            Some(self.commit_at(extent).map(|record| (extent, record)))
         })
     }
 
-    /// The head of a branch.
+    /// Head of a branch.
     pub(crate) fn branch(&self, name: &[u8]) -> Option<Hash> {
         self.view().branches.get(name).copied()
     }
@@ -327,7 +369,7 @@ impl Core {
         self.view().branches.iter().map(|(name, head)| (name.clone(), *head)).collect()
     }
 
-    /// The directories of the volumes.
+    /// Directories of the volumes.
     pub(crate) fn volumes(&self) -> Vec<PathBuf> {
         let volumes = self.view().control.volumes;
         let archive = self.pack.locations().archive();
@@ -341,9 +383,10 @@ impl Core {
         }
     }
 
-    /// Calls `visit` with a directory and all objects below it that were not seen, or are in no chunk that `seen` is for; and
-    /// `skip` with the error of each directory or inode that cannot be read, which is left out with what is below it, if that
-    /// says so.
+    /// Calls `visit` with a directory and all objects below it that are not in `seen`.
+    ///
+    /// Calls `skip` with the error of an unreadable directory or inode. If `skip` returns `Ok`,
+    /// the walk leaves out the directory and all below it.
     pub(crate) fn each_object(
         &self,
         root: Link,
@@ -353,10 +396,11 @@ impl Core {
     ) -> Result<()> {
         let mut stack = vec![root];
         while let Some(link) = stack.pop() {
-            if !seen.mark(link.place.at) {
+            if !seen.mark(link.extent.at) {
                 continue;
             }
-            let record = match self.pack.record_at(link.place) {
+
+            let record = match self.pack.record_at(link.extent) {
                 Ok(record) => record,
                 Err(error) => {
                     skip(error)?;
@@ -364,7 +408,9 @@ impl Core {
                 }
             };
             visit(Object::Dir, &link)?;
+
             let node = Node::of_record(record, &link);
+
             match node.shape() {
                 Shape::Inner(inner) => {
                     let buckets = 0..BRANCHING_MAX as usize;
@@ -374,7 +420,7 @@ impl Core {
                     for item in 0..entries.len() {
                         match entries.spot(item).stored() {
                             Ok(Stored::Dir(link)) => stack.push(link),
-                            Ok(Stored::Value(link)) if seen.mark(link.place.at) => {
+                            Ok(Stored::Value(link)) if seen.mark(link.extent.at) => {
                                 visit(Object::Value, &link)?;
                             }
                             _ => {}
@@ -383,35 +429,41 @@ impl Core {
                 }
             }
         }
+
         Ok(())
     }
 
-    /// Calls `visit` with the objects of the commits behind the control record that lie there, but for directories that are
-    /// damaged, and what only they lead to.
+    /// Calls `visit` with the objects behind the tail of the control record that recent commits
+    /// reach. Damaged directories, and all that only they reach, are left out.
     ///
     /// Cost: one read for each directory and inode of these.
     pub(crate) fn each_recent(&self, visit: &mut dyn FnMut(Object, &Link)) -> Result<()> {
         let (tail, last, commits) = {
             let view = self.view();
-            (view.control.tail, view.last, view.recent.values().copied().collect::<Vec<Place>>())
+            (view.control.tail, view.last, view.recent.values().copied().collect::<Vec<Extent>>())
         };
+
+        // Marks cover the chunks of the recent frames only: older objects are indexed.
         let end = last.map_or(tail.chunk, |last| last.at.chunk);
         let mut seen = Marks::new(tail.chunk, end + 1);
-        // For who reads the object.
+
+        // The reader of the object reports the damage.
         let mut skip = |error| match error {
             Error::Corrupt { .. } | Error::Collected { .. } | Error::VolumeMissing { .. } => Ok(()),
             error => Err(error),
         };
+
         for commit in commits {
             let root = self.commit_at(commit)?.root;
-            let Some(root) = root.filter(|root| root.place.at >= tail) else { continue };
+            let Some(root) = root.filter(|root| root.extent.at >= tail) else { continue };
             self.each_object(root, &mut seen, &mut skip, &mut |object, link| {
-                if link.place.at >= tail {
+                if link.extent.at >= tail {
                     visit(object, link);
                 }
                 Ok(())
             })?;
         }
+
         Ok(())
     }
 }

@@ -11,55 +11,62 @@ use crate::pack::control::Indexing;
 use crate::pack::index::IndexEngine;
 use crate::pack::locations::Wanted;
 
-/// When a commit is durable.
+/// Durability of a commit.
+#[doc(alias = "WriteOptions")]
+#[doc(alias = "synchronous")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// When the call returns.
+    /// The commit is durable when the call returns.
     Durable,
-    /// Some time later, or after [`Store::sync`](crate::Store::sync). A crash loses the last commits, never one before another
-    /// that is kept.
+    /// The commit becomes durable later, or with [`Store::sync`](crate::Store::sync). A crash loses
+    /// the last commits, never one before a surviving commit.
     Relaxed,
 }
 
-/// How a store is made and opened.
+/// Options for creating and opening a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The hashing rules; those of a store that exists must be the same.
+    /// Hashing rules, which must be those of an existing store.
     pub rules: Rules,
-    /// Which objects are found by their hashes.
+    /// Set of objects that the index finds by their hashes.
     pub indexing: Indexing,
-    /// When a commit is durable.
+    /// Default durability of a commit.
     pub durability: Durability,
-    /// Memory for decoded objects, in bytes.
+    /// Size of the cache of decoded objects, in bytes.
     pub cache_bytes: usize,
-    /// A chunk is ended after so many bytes.
+    /// Size at which a chunk ends, in bytes.
     pub chunk_bytes: u64,
-    /// Threads that hash a commit, the caller's among them.
+    /// Threads that hash a commit, including the caller's.
     pub hash_threads: usize,
-    /// Whether chunks are read through the page cache or past it. Past it, each read of an object takes whole pages of 4 KiB from
-    /// the device, and memory is what the process has and no more; the chunk that is written to, and small files, are in the page
-    /// cache all the same.
+    /// Whether reads of chunks go through the page cache or directly to the device.
+    ///
+    /// With direct access, each read of an object takes whole pages of 4 KiB from the device,
+    /// and the process uses no memory beyond its own. The chunk that is written to, and small
+    /// files, always use the page cache.
     pub access: Access,
-    /// What the index of commits is kept in.
+    /// Engine of the index.
     pub index: Arc<dyn IndexEngine>,
-    /// Directory elsewhere for the volumes of the archive, on another disk perhaps; it is made if it is missing. The store remembers
-    /// the directory, so later opens need not name it. They are refused if it is away, or another store's. `None` leaves the archive
-    /// where it is, at first in the store; the directory of the store itself puts it back there. An archive with volumes is moved
-    /// by its user, and then named here: each volume must be there, with its marker.
+    /// Directory elsewhere for the volumes of the archive, perhaps on another disk; created if it
+    /// is missing. `None` leaves the archive where it is, at first in the store; the directory of
+    /// the store moves it back.
+    ///
+    /// The store remembers the directory, so later opens need not name it. Opening fails if the
+    /// directory is away, or belongs to another store. The user moves an archive with volumes, and
+    /// then names the new directory, which must have each volume with its marker.
     pub archive_dir: Option<PathBuf>,
-    /// Directory elsewhere for the index, in the same way. A named directory that is a new one gets an index made anew.
+    /// Directory elsewhere for the index, in the same way. The index is rebuilt in a new directory.
     pub index_dir: Option<PathBuf>,
-    /// Elements of a snapshot that an import takes at most. Each takes 128 bytes of memory until
-    /// the import ends, an inode those of one step more.
+    /// Upper bound of the elements of an imported snapshot. Each element takes 128 bytes of memory
+    /// until the import ends, an inode also the bytes of one step.
     pub import_elements_max: u64,
 }
 
-/// Elements of a snapshot that an import takes, unless the caller says otherwise: 4 GiB of memory.
+/// Default upper bound of the elements of an imported snapshot: 4 GiB of memory.
 const IMPORT_ELEMENTS_MAX: u64 = 1 << 25;
 
 impl Options {
-    /// What Tezos uses, durable, 128 MiB of decoded objects, chunks of 16 MiB, hashing on two threads, reads through
-    /// the page cache, imports of 33,554,432 elements.
+    /// Options of a Tezos node: durable commits, a cache of 128 MiB, chunks of 16 MiB, two hashing
+    /// threads, reads through the page cache, imports of 33,554,432 elements.
     pub fn new(index: Arc<dyn IndexEngine>) -> Self {
         Self {
             rules: Rules::TEZOS,
@@ -76,9 +83,10 @@ impl Options {
         }
     }
 
-    /// Locations that the options name.
+    /// Returns the locations that the options name.
     pub(crate) fn wanted(&self) -> Wanted<'_> {
-        let (archive, index) = (self.archive_dir.as_deref(), self.index_dir.as_deref());
+        let archive = self.archive_dir.as_deref();
+        let index = self.index_dir.as_deref();
         Wanted { archive, index, engine: &self.index }
     }
 

@@ -1,49 +1,51 @@
-//! Readers: other processes that look at a store while one writes to it, and write nothing at all.
+//! Readers: handles that read a store, also from other processes and beside its writer, and write
+//! nothing.
 //!
-//! A reader sees the frames that were whole when it was opened, or last [synced](StoreReader::sync): whole commits, in
-//! order. It finds commits by the tables in the pack, not by the index, so that it needs no lease and no right to write.
+//! A reader sees the frames that were complete when it was opened or last
+//! [synced](StoreReader::sync): whole commits, in order. It finds commits in the tables of the
+//! pack, not in the index, so it needs neither a lease nor the right to write.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use terrane_io::Disk;
 
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::base::hashing::Rules;
-use crate::object::pins::Pinned;
 use crate::pack::commit::Commit;
 use crate::pack::control::Indexing;
 use crate::pack::locations::Locations;
-use crate::pack::pack::{Pack, Reach, Tail};
+use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
-use crate::store::inner::{Core, View, follow, recover};
+use crate::store::inner::{StoreInner, View, follow, recover};
 use crate::store::store::{Recovery, Store, check_whole, enter, read_control};
-use crate::store::watch::{Watches, changes};
-use crate::tree::node::{Env, Source};
+use crate::store::watch::changes;
 
-/// How often a store is read anew because it changed meanwhile.
+/// Retries of reading a store that changes meanwhile.
 const RETRIES: usize = 10;
 
-/// A store that is open for reading, in this process or another than its writer's.
+/// Store open for reading, in the process of its writer or another.
+#[doc(alias = "OpenForReadOnly")]
 #[derive(Debug)]
 pub struct StoreReader {
-    pub(crate) core: Core,
+    pub(crate) inner: StoreInner,
     tail: Mutex<Tail>,
     recovery: Recovery,
 }
 
-/// The newest state of a store.
+/// Reads the newest state of a store.
 fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail, Recovery)> {
     let mut failed = None;
     let mut known = None;
     for _ in 0..RETRIES {
         let file = read_control(disk, dir)?;
+
+        // The newest record that leads to intact frames counts.
         for (number, control) in file.whole.iter().enumerate() {
             let mut view = View::new(*control);
             view.first_known = file.newest().first;
-            match recover(pack, &mut view, Reach::to(file.durable())) {
+            match recover(pack, &mut view, FollowLimit::to(file.durable())) {
                 Ok(tail) => {
                     let recovery = Recovery {
                         commits: view.commits - control.commits,
@@ -54,26 +56,29 @@ fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail, Recover
                     };
                     return Ok((view, tail, recovery));
                 }
-                // What the newer record says is worth more than what comes of the older one.
+                // The error of the newer record is the more useful one.
                 Err(error) if number == 0 => failed = Some(error),
                 Err(_) => {}
             }
         }
-        // A collection has taken files away between two looks, or they are damaged.
+
+        // A collection removed files between two reads, or the files are damaged.
         if known.replace(file.newest().sequence) == Some(file.newest().sequence) {
             break;
         }
+
         pack.reopen();
     }
+
     Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
 }
 
 impl Store {
-    /// Opens the store in `dir` for reading, as [`StoreReader::open`] does: nothing is written, also where
-    /// nothing can be.
+    /// Opens the store in `dir` for reading, like [`StoreReader::open`]. Writes nothing, so a
+    /// read-only disk suffices.
     ///
     /// # Errors
-    /// As [`StoreReader::open`].
+    /// Errors of [`StoreReader::open`].
     pub fn open_read_only(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -84,15 +89,15 @@ impl Store {
 }
 
 impl StoreReader {
-    /// Opens the store in `dir` for reading, with so many bytes for decoded objects. Nothing is written, and no lock is
-    /// taken.
+    /// Opens the store in `dir` for reading, with a cache of `cache_bytes`. Writes nothing and
+    /// takes no lock.
     ///
     /// Cost: reads the control record and the frames behind it: less than two chunks.
     ///
     /// # Errors
-    /// [`NotFound`](Error::NotFound), [`IncompleteImport`](Error::IncompleteImport), [`Corrupt`](Error::Corrupt),
-    /// [`AbsentLocation`](Error::AbsentLocation) and [`ForeignLocation`](Error::ForeignLocation) of the archive,
-    /// [`Disk`](Error::Disk).
+    /// [`NotFound`](Error::NotFound), [`IncompleteImport`](Error::IncompleteImport),
+    /// [`Corrupt`](Error::Corrupt), [`AbsentLocation`](Error::AbsentLocation) and
+    /// [`ForeignLocation`](Error::ForeignLocation) of the archive, [`Disk`](Error::Disk).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, cache_bytes: usize) -> Result<Self> {
         let (dir, anchor) = enter(&*disk, dir)?;
         let dir = dir.as_path();
@@ -100,135 +105,138 @@ impl StoreReader {
         let locations = Locations::enter_to_read(&*disk, (dir, &anchor))?;
         let pack = Arc::new(Pack::new(Arc::clone(&disk), locations, false, cache_bytes));
         let (view, tail, recovery) = read(&*disk, dir, &pack)?;
-        let source: Arc<dyn Source> = Arc::clone(&pack) as _;
-        let env = Arc::new(Env { rules: view.control.rules, source: Some(source), proof: false });
-        let core = Core {
-            disk,
-            dir: dir.to_owned(),
-            pack,
-            env,
-            index: None,
-            tables: Mutex::default(),
-            view: RwLock::new(view),
-            pinned: Pinned::default(),
-            closed: AtomicBool::new(false),
-            watches: Watches::default(),
-        };
-        Ok(Self { core, tail: Mutex::new(tail), recovery })
+
+        let inner = StoreInner::new(disk, pack, view.control.rules, view);
+        Ok(Self { inner, tail: Mutex::new(tail), recovery })
     }
 
-    /// What opening has found. Bytes behind the last whole frame may be a commit that a writer is just making.
+    /// Returns the findings of opening. Bytes behind the last frame may be a commit that a writer
+    /// is appending.
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
 
-    /// Picks up what the writer has made since; says whether there was anything.
+    /// Reads the commits made since; returns whether there were any.
     ///
     /// Cost: one read of the control record, and one of what was appended.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Errors of [`open`](Self::open).
     pub fn sync(&self) -> Result<bool> {
-        let Core { disk, dir, pack, .. } = &self.core;
+        let StoreInner { disk, dir, pack, .. } = &self.inner;
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.core.view().control;
+        let known = self.inner.view().control;
+
+        // Read before the frames: the record bounds what was durable then.
         let file = read_control(&**disk, dir)?;
         let newest = file.newest();
-        let (end, before) = (tail.end, self.core.view().branches.clone());
+        let end = tail.end;
+        let before = self.inner.view().branches.clone();
+
         let mut is_followed = false;
+
+        // The same record: follow the frames. Another one: recover anew, and reopen replaced
+        // chunks.
         if newest.sequence == known.sequence {
-            let mut view = self.core.view().clone();
-            let reach = Reach::to(file.durable());
-            if let Ok(followed) = follow(pack, &mut view, end, tail.chain, reach) {
-                *self.core.view_mut() = view;
+            let mut view = self.inner.view().clone();
+            let limit = FollowLimit::to(file.durable());
+            if let Ok(followed) = follow(pack, &mut view, end, tail.chain, limit) {
+                *self.inner.view_mut() = view;
                 *tail = followed;
                 is_followed = true;
             }
-            // A writer that was killed, and is back, may have cut what was just being read.
+            // A restarted writer may have truncated the bytes that were just read, so a failure
+            // here is not final.
         } else if newest.collection() != known.collection() {
             pack.reopen();
         }
+
         if !is_followed {
             let (view, new_tail, _) = read(&**disk, dir, pack)?;
-            *self.core.view_mut() = view;
+            *self.inner.view_mut() = view;
             *tail = new_tail;
         }
+
         let is_new = tail.end != end;
         let end = tail.end;
-        for change in changes(&before, &self.core.view().branches) {
-            self.core.watches.push(end, change);
+        for change in changes(&before, &self.inner.view().branches) {
+            self.inner.watches.push(end, change);
         }
+
+        // Watches are called without a lock, so that they may read the store.
         drop(tail);
-        self.core.call_watches(end);
+        self.inner.call_watches(end);
+
         Ok(is_new)
     }
 
-    /// The hashing rules.
+    /// Hashing rules of the store.
     pub fn rules(&self) -> &Rules {
-        &self.core.env.rules
+        &self.inner.env.rules
     }
 
-    /// Which objects the writer finds by their hashes.
+    /// Set of objects that the writer's index finds.
     pub fn indexing(&self) -> Indexing {
-        self.core.view().control.indexing
+        self.inner.view().control.indexing
     }
 
-    /// The context of a commit that was there at the last sync, or is there now; none for one that was never made, or was
+    /// Checks out a commit that exists at the last sync or now; `None` if it never existed, or was
     /// collected.
     ///
-    /// Cost: two reads at most, beside those that find the commit: one for each chunk that was begun since it was made, once.
+    /// Cost: two reads at most, beside those that find the commit: one for each chunk that was
+    /// begun since it was made, once.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Errors of [`open`](Self::open).
     pub fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
         self.sync()?;
-        self.core.checkout(hash)
+        self.inner.checkout(hash)
     }
 
-    /// Whether there is such a commit, at the last sync or now.
+    /// Returns whether a commit exists, at the last sync or now.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Errors of [`open`](Self::open).
     pub fn exists(&self, hash: &Hash) -> Result<bool> {
         self.sync()?;
-        Ok(self.core.find_commit(hash)?.is_some())
+        Ok(self.inner.find_commit(hash)?.is_some())
     }
 
-    /// What is stored about a commit that was there at the last sync.
+    /// Returns a commit that existed at the last sync.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`UnknownCommit`](Error::UnknownCommit).
+    /// Errors of [`open`](Self::open), and [`UnknownCommit`](Error::UnknownCommit).
     pub fn commit_info(&self, hash: &Hash) -> Result<Commit> {
-        self.core.commit_of(hash)
+        self.inner.commit_of(hash)
     }
 
-    /// Commits as of the last sync, the newest first.
+    /// Returns the commits at the last sync, newest first.
     pub fn newest(&self) -> impl Iterator<Item = Result<Commit>> + '_ {
-        self.core.newest().map(|commit| Ok(commit?.1.commit))
+        self.inner.newest().map(|commit| Ok(commit?.1.commit))
     }
 
-    /// The head of a branch at the last sync, if there was one.
+    /// Head of a branch at the last sync.
     pub fn branch(&self, name: &[u8]) -> Option<Hash> {
-        self.core.branch(name)
+        self.inner.branch(name)
     }
 
-    /// All branches at the last sync, with their heads, by name.
+    /// All branches at the last sync with their heads, by name.
     pub fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
-        self.core.branches()
+        self.inner.branches()
     }
 
-    /// The directories of the volumes of the archive at the last sync, the one that was added last at the end.
+    /// Directories of the volumes of the archive at the last sync, newest last.
     pub fn volumes(&self) -> Vec<PathBuf> {
-        self.core.volumes()
+        self.inner.volumes()
     }
 
-    /// The directory of the volumes of the archive, which may be elsewhere, and may not be made yet.
+    /// Directory of the volumes of the archive, which may be elsewhere and may not exist yet.
     pub fn archive_dir(&self) -> PathBuf {
-        self.core.pack.locations().archive()
+        self.inner.pack.locations().archive()
     }
 
-    /// The directory of the index, which may be elsewhere.
+    /// Directory of the index, which may be elsewhere.
     pub fn index_dir(&self) -> PathBuf {
-        self.core.pack.locations().index()
+        self.inner.pack.locations().index()
     }
 }

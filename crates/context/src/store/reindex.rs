@@ -1,7 +1,7 @@
-//! Making the index: of a store whose index is lost or out of date, and of one that is repaired.
+//! Rebuilding the index of a store whose index is lost or stale, or that is repaired.
 //!
-//! The index has an entry that says how many commits of which store it knows. An index without the entry, or with one of
-//! fewer commits than the control record counts, is not believed.
+//! The index has an entry with the number of its commits and the identity of its store. An index
+//! without the entry, or with fewer commits than the control record counts, is stale.
 
 use std::sync::Arc;
 
@@ -11,15 +11,16 @@ use crate::pack::index::{
     IndexEngine, IndexKey, IndexValue, Object, ObjectIndex, STATE_KEY, key, state_value, value,
 };
 use crate::pack::marks::Marks;
-use crate::store::inner::Core;
+use crate::store::inner::StoreInner;
 
-/// Entries that are put into the index at once.
+/// Entries of one insertion into the index.
 const BATCH: usize = 4096;
 
-/// Whether an index has everything that a control record refers to, as far as it says.
+/// Returns whether an index states that it has all commits of a control record.
 pub(crate) fn is_current(index: &dyn ObjectIndex, control: &Control) -> Result<bool> {
     let Some(state) = index.find(&STATE_KEY).map_err(Error::index)? else {
-        // A store that has written no control record since it was made needs none; entries may be there already.
+        // A store without a control record since its creation needs no state; entries may exist
+        // already.
         return Ok(control.commits == 0);
     };
     let least = state_value(control.commits, control.store);
@@ -27,37 +28,47 @@ pub(crate) fn is_current(index: &dyn ObjectIndex, control: &Control) -> Result<b
     Ok(state[8..] == least[8..] && commits(&state) >= control.commits)
 }
 
-/// Opens the index for writing, and makes it anew if it is lost or out of date; how many entries that took.
-pub(crate) fn open_current(core: &mut Core, engine: &Arc<dyn IndexEngine>) -> Result<Option<u64>> {
-    let dir = core.pack.locations().index();
-    let open = |core: &Core| engine.open(Arc::clone(&core.disk), &dir).map_err(Error::index);
-    let control = core.view().control;
-    let index = open(core)?;
+/// Opens the index for writing, and rebuilds it if it is lost or stale. Returns the number of
+/// entries of a rebuilt index.
+pub(crate) fn open_current(
+    inner: &mut StoreInner,
+    engine: &Arc<dyn IndexEngine>,
+) -> Result<Option<u64>> {
+    let dir = inner.pack.locations().index();
+    let open =
+        |inner: &StoreInner| engine.open(Arc::clone(&inner.disk), &dir).map_err(Error::index);
+    let control = inner.view().control;
+
+    let index = open(inner)?;
+
     if is_current(&*index, &control)? {
-        core.index = Some(index);
+        inner.index = Some(index);
         return Ok(None);
     }
 
     index.close().map_err(Error::index)?;
     drop(index);
-    let (_, entries) = make(core, engine, &mut |_| {})?;
-    core.index = Some(open(core)?);
+    let (_, entries) = make(inner, engine, &mut |_| {})?;
+    inner.index = Some(open(inner)?);
+
     Ok(Some(entries))
 }
 
-/// Makes the index anew; how many commits the store has, and how many entries the index.
+/// Rebuilds the index. Returns the number of commits of the store, and of entries of the index.
 ///
 /// Cost: reads the commits; for an index of all objects, everything that is in use.
 pub(crate) fn make(
-    core: &Core,
+    inner: &StoreInner,
     engine: &Arc<dyn IndexEngine>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(u64, u64)> {
-    let dir = core.pack.locations().index();
-    engine.remove(&*core.disk, &dir).map_err(Error::index)?;
-    let index = engine.open(Arc::clone(&core.disk), &dir).map_err(Error::index)?;
+    let dir = inner.pack.locations().index();
+    engine.remove(&*inner.disk, &dir).map_err(Error::index)?;
+    let index = engine.open(Arc::clone(&inner.disk), &dir).map_err(Error::index)?;
+
     let mut batch: Vec<(IndexKey, IndexValue)> = Vec::new();
     let mut entries = 0;
+
     let mut add = |entry: Option<(IndexKey, IndexValue)>| -> Result<()> {
         let is_last = entry.is_none();
         batch.extend(entry);
@@ -70,31 +81,38 @@ pub(crate) fn make(
         Ok(())
     };
 
-    let control = core.view().control;
-    let (all, tail) = (control.indexing == Indexing::Always, control.tail);
-    // With volumes, objects of the chunks before are there as well.
+    let control = inner.view().control;
+    let all = control.indexing == Indexing::Always;
+    let tail = control.tail;
+
+    // With volumes, earlier chunks have objects as well.
     let first = if control.volumes > 0 { 0 } else { control.first };
     let mut seen = Marks::new(first, tail.chunk + 1);
     let mut commits = 0;
-    for commit in core.newest() {
-        let (place, record) = commit?;
+
+    for commit in inner.newest() {
+        let (extent, record) = commit?;
         commits += 1;
-        if place.at < tail {
-            add(Some((key(Object::Commit, &record.commit.hash), value(place))))?;
+
+        // Commits behind the tail are in the view, and are indexed by the next control record.
+        if extent.at < tail {
+            add(Some((key(Object::Commit, &record.commit.hash), value(extent))))?;
         }
-        if let Some(root) = record.root.filter(|root| all && root.place.at < tail) {
-            core.each_object(root, &mut seen, &mut Err, &mut |object, link| {
-                add(Some((key(object, &link.hash), value(link.place))))
+        if let Some(root) = record.root.filter(|root| all && root.extent.at < tail) {
+            inner.each_object(root, &mut seen, &mut Err, &mut |object, link| {
+                add(Some((key(object, &link.hash), value(link.extent))))
             })?;
         }
     }
+
     add(None)?;
 
-    // The last entry, so that an index whose making is interrupted is made again.
+    // The state is the last entry, so that an interrupted rebuild is repeated.
     index.flush().map_err(Error::index)?;
     let state = (STATE_KEY, state_value(control.commits, control.store));
     index.insert(&[state]).map_err(Error::index)?;
     index.flush().map_err(Error::index)?;
     index.close().map_err(Error::index)?;
+
     Ok((commits, entries))
 }

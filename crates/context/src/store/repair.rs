@@ -1,10 +1,11 @@
-//! Repair: the index, the control record and the markers of volumes, which can be made again from the pack, are.
+//! Repair: rebuilds the index, the control record and the markers of volumes from the pack.
 //!
-//! What is whole stays as it is. A control record that is whole and leads anywhere stays; in the place of one that is lost, or
-//! leads to what is damaged, comes the last copy in the pack. The index is always made anew.
+//! Intact files stay as they are. A control record that leads to intact frames stays; the last copy
+//! in the pack replaces one that is lost or leads to damage. The index is always rebuilt.
 //!
-//! A pack that ends before where it was durable has lost commits. No repair hides that: it is refused, or, if the caller accepts the
-//! loss, what comes behind the first damage is moved to the directory `lost+found`, and the report names it.
+//! A pack that ends before its durable end has lost commits. Without consent ([`Loss`]) a repair
+//! refuses such a pack. With consent, it moves all bytes behind the first damage to the directory
+//! `lost+found`, and the report names the lost commits.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,72 +18,78 @@ use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
 use crate::pack::archive::heal_markers;
 use crate::pack::chunk::{Chunk, chunk_path};
-use crate::pack::commit::{COMMIT, CommitRecord, STATE};
+use crate::pack::commit::{Branches, COMMIT, CommitRecord, STATE, apply_branches};
 use crate::pack::control::{CONTROL, Control, ControlFile};
 use crate::pack::frame::FrameKind;
-use crate::pack::index::{IndexEngine, IndexKey, IndexValue, Object, key, place};
+use crate::pack::index::{IndexEngine, IndexKey, IndexValue, Object, extent, key};
 use crate::pack::locations::Locations;
-use crate::pack::pack::{Pack, Reach};
-use crate::store::check::{Found, chunk_numbers, open, open_as};
-use crate::store::inner::table_at;
+use crate::pack::pack::{FollowLimit, Pack};
+use crate::store::check::{OpenedStore, chunk_numbers, open, open_as};
+use crate::store::inner::{StoreInner, table_at};
 use crate::store::reindex::make;
 use crate::store::store::{enter, read_control, take_lock, write_control};
 
-/// Name of the directory that what is cut off goes to.
+/// Directory that receives the bytes behind the damage.
 const LOST_AND_FOUND: &str = "lost+found";
-/// Commits that a report names; further ones are counted.
+/// Upper bound of the named commits; further ones are only counted.
 const NAMED_MAX: usize = 1000;
 
-/// What a repair may do about commits that are lost.
+/// Consent to the loss of durable commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// Nothing: it is refused then, and changes nothing.
+    /// The repair is refused, and changes nothing.
     Refused,
-    /// Let go of them, and say which.
+    /// The repair drops the lost commits, and names them.
     Accepted,
 }
 
-/// What a repair has let go of.
+/// Commits and bytes that a repair dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lost {
-    /// How many commits.
+    /// Number of lost commits.
     pub commit_count: u64,
-    /// Those of them whose hashes are known: from what is left of the pack, from tables, and from the index. The first 1,000.
+    /// Known hashes of lost commits, from the rest of the pack, the tables, and the index: the
+    /// first 1,000.
     pub commits: Vec<Hash>,
-    /// Branches whose heads are others now, or that are gone, as far as that is known; and their heads now.
+    /// Branches that are known to have moved or to be gone, with their new heads.
     pub branches: Vec<(Vec<u8>, Option<Hash>)>,
-    /// Bytes that were moved to `lost+found`.
+    /// Bytes moved to `lost+found`.
     pub moved_bytes: u64,
 }
 
-/// What a repair has done.
+/// Result of a repair.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RepairReport {
-    /// The control record was made again.
+    /// Whether the control record was rewritten.
     pub control: bool,
-    /// Markers of volumes that were made again.
+    /// Rewritten markers of volumes.
     pub markers: u64,
     /// Entries of the new index.
     pub indexed: u64,
-    /// Commits that the store has.
+    /// Commits of the store.
     pub commits: u64,
-    /// Branches that it has.
+    /// Branches of the store.
     pub branches: u64,
-    /// What was let go of, if anything was.
+    /// Loss, if there was any.
     pub lost: Option<Lost>,
 }
 
-/// Makes the control record again if it is lost, damaged in one of its copies, or leads to what is damaged; the markers of volumes
-/// that have parts of this store and no whole marker; and the index anew. Nobody else may have the store open for writing.
+/// Repairs the store in `dir`: rewrites a control record that is lost, has a damaged copy, or leads
+/// to damage; rewrites damaged markers of volumes that have parts of this store; and rebuilds the
+/// index.
 ///
-/// Cost: reads the commits; for a lost control record, the chunks from the last one back to the first that has a copy; for
-/// an index of all objects, everything that is in use.
+/// No other handle may have the store open for writing.
+///
+/// Cost: reads the commits; for a lost control record, the chunks from the last one back to the
+/// first that has a copy; for an index of all objects, everything that is in use.
 ///
 /// # Errors
-/// [`Locked`](Error::Locked), [`NotFound`](Error::NotFound) without any chunk, [`AbsentLocation`](Error::AbsentLocation),
-/// [`ForeignLocation`](Error::ForeignLocation), [`WouldLose`](Error::WouldLose) if commits are lost
-/// and `loss` refuses that: nothing was changed then; [`Corrupt`](Error::Corrupt) if there is no copy of the control record or what
-/// it refers to is damaged, [`Disk`](Error::Disk), [`Index`](Error::Index).
+/// [`Locked`](Error::Locked), [`NotFound`](Error::NotFound) without any chunk,
+/// [`AbsentLocation`](Error::AbsentLocation), [`ForeignLocation`](Error::ForeignLocation),
+/// [`WouldLose`](Error::WouldLose) if commits are lost and `loss` refuses that: nothing was changed
+/// then; [`Corrupt`](Error::Corrupt) if there is no copy of the control record or what it refers to
+/// is damaged, [`Disk`](Error::Disk), [`Index`](Error::Index).
+#[doc(alias = "RepairDB")]
 pub fn repair(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -99,6 +106,7 @@ pub fn repair(
     let read = read_control(&**disk, dir);
     let sequence = read.as_ref().map_or(0, |file| file.newest().sequence);
 
+    // A record that leads to intact frames needs no change, or only its second copy.
     let found = match open(disk, locations) {
         Ok(found) => {
             let is_whole = read.is_ok_and(|file| file.damaged.is_empty());
@@ -106,55 +114,48 @@ pub fn repair(
             found
         }
         Err(error) if is_damage(&error) => {
+            // The end that must be reached: what the file `control` still says of it.
             let durable = match &read {
                 Ok(file) => Some(file.durable()),
                 Err(_) => ControlFile::mark_of(&**disk, &path).map(|mark| mark.end),
             };
             let mut controls = read.map(|file| file.whole).unwrap_or_default();
             controls.extend(control_of_pack(disk, locations)?);
-            let whole = controls.iter().find_map(|control| {
-                let reach = Reach::to(durable.unwrap_or(control.tail).max(control.tail));
-                open_as(disk, locations, control, control.first, reach).ok()
-            });
             report.control = true;
-            match whole {
+
+            // A copy in the pack may lead where the file does not.
+            match controls.iter().find_map(|control| open_to(disk, locations, control, durable)) {
                 Some(found) => found,
                 None => {
                     let found = longest(disk, locations, &controls, durable).ok_or(error)?;
                     let lost = name_lost(&**disk, dir, index, &controls, &found)?;
-                    if loss == Loss::Refused {
-                        let path = dir.to_owned();
-                        return Err(Error::WouldLose {
-                            path,
-                            commits: lost.commit_count,
-                            at: found.end,
-                        });
-                    }
-                    report.lost =
-                        Some(Lost { moved_bytes: move_off(&**disk, dir, found.end)?, ..lost });
+                    report.lost = Some(drop_lost(&**disk, dir, loss, found.end, lost)?);
                     found
                 }
             }
         }
         Err(error) => return Err(error),
     };
-    let core = found.core;
+
+    let inner = found.inner;
     if report.control {
-        let mut control = core.view().control;
-        // Above what either page has.
+        let mut control = inner.view().control;
+        // The sequence must exceed those of both pages.
         control.sequence = control.sequence.max(sequence) + 2;
         write_control(&**disk, dir, &control, found.end)?;
-        core.view_mut().control = control;
+        inner.view_mut().control = control;
     }
 
-    let control = core.view().control;
+    // Derived files come last, from the repaired record.
+    let control = inner.view().control;
     report.markers = heal_markers(&**disk, &locations.archive(), control.volumes, control.store)?;
-    report.branches = core.view().branches.len() as u64;
-    (report.commits, report.indexed) = make(&core, index, progress)?;
+    report.branches = inner.view().branches.len() as u64;
+    (report.commits, report.indexed) = make(&inner, index, progress)?;
+
     Ok(report)
 }
 
-/// Whether an error is about what is stored, so that another control record may lead further.
+/// Returns whether an error is about stored bytes, so that another control record may lead further.
 fn is_damage(error: &Error) -> bool {
     matches!(
         error,
@@ -170,98 +171,140 @@ fn is_damage(error: &Error) -> bool {
     )
 }
 
-/// The store as the control record has it that leads furthest, up to the first damage.
+/// Opens the store by a control record, if intact frames lead to the durable end.
+fn open_to(
+    disk: &Arc<dyn Disk>,
+    locations: &Arc<Locations>,
+    control: &Control,
+    durable: Option<Address>,
+) -> Option<OpenedStore> {
+    let limit = FollowLimit::to(durable.unwrap_or(control.tail).max(control.tail));
+    open_as(disk, locations, control, control.first, limit).ok()
+}
+
+/// Drops lost commits with the consent of the caller: moves the bytes behind `end` away.
+fn drop_lost(disk: &dyn Disk, dir: &Path, loss: Loss, end: Address, lost: Lost) -> Result<Lost> {
+    match loss {
+        Loss::Refused => {
+            Err(Error::WouldLose { path: dir.to_owned(), commits: lost.commit_count, at: end })
+        }
+        Loss::Accepted => Ok(Lost { moved_bytes: move_off(disk, dir, end)?, ..lost }),
+    }
+}
+
+/// Opens the store by the control record that leads furthest, up to the first damage.
 fn longest(
     disk: &Arc<dyn Disk>,
     locations: &Arc<Locations>,
     controls: &[Control],
     durable: Option<Address>,
-) -> Option<Found> {
+) -> Option<OpenedStore> {
     let open = |control: &Control| {
         let durable = durable.unwrap_or(control.tail).max(control.tail);
-        let reach = Reach { durable, stops_at_damage: true };
-        open_as(disk, locations, control, control.first, reach).ok()
+        let limit = FollowLimit { durable, stops_at_damage: true };
+        open_as(disk, locations, control, control.first, limit).ok()
     };
+
     controls.iter().filter_map(open).max_by_key(|found| found.end)
 }
 
-/// What lies behind the end of what was found.
+/// Collects the commits and branches behind the recovered end.
 fn name_lost(
     disk: &dyn Disk,
     dir: &Path,
     index: &Arc<dyn IndexEngine>,
     controls: &[Control],
-    found: &Found,
+    found: &OpenedStore,
 ) -> Result<Lost> {
-    let core = &found.core;
-    let empty = core.env.rules.empty_hash();
+    let inner = &found.inner;
     let mut commits = BTreeSet::new();
-    // Frames behind the damage.
-    for number in chunk_numbers(disk, dir)?.into_iter().filter(|number| *number >= found.end.chunk)
-    {
-        let Ok(chunk) = core.pack.chunk(number) else { continue };
-        for run in chunk.whole_runs().unwrap_or_default() {
-            let looked = chunk.each_record(run, &mut |place, body| {
-                let record = body.ok().filter(|body| body.first() == Some(&COMMIT));
-                let record = record.map(|body| CommitRecord::decode(place.at, empty, body));
-                if let Some(Ok(record)) = record.filter(|_| place.at >= found.end) {
-                    commits.insert(record.commit.hash);
-                }
-                Ok(())
-            });
-            // What cannot be read cannot be named.
-            looked.ok();
-        }
-    }
-    // Tables and branches of records that lead there, as far as they are whole.
+    add_framed(disk, dir, found, &mut commits)?;
+
+    // The tables and branches of the newest control record, as far as they are intact.
     let mut branches = Vec::new();
     let newest = controls.iter().max_by_key(|control| control.commits);
     if let Some(newest) = newest {
-        if let Some(Ok(table)) = newest.table.map(|at| table_at(&core.pack, at)) {
+        if let Some(Ok(table)) = newest.table.map(|at| table_at(&inner.pack, at)) {
             commits.extend(
                 table.commits.iter().filter(|(_, at)| at.at >= found.end).map(|(hash, _)| *hash),
             );
         }
-        let mut heads = crate::pack::commit::Branches::new();
-        if let Some(Ok(body)) = newest.branches.map(|at| core.pack.body(at))
-            && crate::pack::commit::apply_branches(&body, &mut heads).is_ok()
-        {
-            for (name, head) in heads {
-                let now = core.branch(&name);
-                if now != Some(head) {
-                    branches.push((name, now));
-                }
-            }
-        }
+        branches = moved_branches(inner, newest);
     }
-    // The index has commits that were cut off without a trace.
-    if let Ok(Some(index)) = index.read(Arc::clone(&core.disk), &core.pack.locations().index()) {
-        let mut visit = |found_key: &IndexKey, value: &IndexValue| {
-            let hash = Hash(found_key.last_chunk().copied().unwrap_or_default());
-            let is_commit = *found_key == key(Object::Commit, &hash);
-            if is_commit && place(*value).at >= found.end {
-                commits.insert(hash);
-            }
-            is_commit
-        };
-        index.each_from(&key(Object::Commit, &Hash([0; 32])), &mut visit).ok();
-        index.close().ok();
-    }
+    add_indexed(index, found, &mut commits);
 
-    let counted = newest.map_or(0, |newest| newest.commits.saturating_sub(core.view().commits));
+    // The control record counts commits whose bytes are gone.
+    let counted = newest.map_or(0, |newest| newest.commits.saturating_sub(inner.view().commits));
     let commit_count = counted.max(commits.len() as u64);
     let commits = commits.into_iter().take(NAMED_MAX).collect();
     Ok(Lost { commit_count, commits, branches, moved_bytes: 0 })
 }
 
-/// Moves what lies behind the end of the pack to `lost+found`; how many bytes that were.
+/// Adds the commits in intact frames behind the damage.
+fn add_framed(
+    disk: &dyn Disk,
+    dir: &Path,
+    found: &OpenedStore,
+    commits: &mut BTreeSet<Hash>,
+) -> Result<()> {
+    let inner = &found.inner;
+    let empty = inner.env.rules.empty_hash();
+    for number in chunk_numbers(disk, dir)?.into_iter().filter(|number| *number >= found.end.chunk)
+    {
+        let Ok(chunk) = inner.pack.chunk(number) else { continue };
+        for run in chunk.whole_runs().unwrap_or_default() {
+            let looked = chunk.each_record(run, &mut |extent, body| {
+                let record = body.ok().filter(|body| body.first() == Some(&COMMIT));
+                let record = record.map(|body| CommitRecord::decode(extent.at, empty, body));
+                if let Some(Ok(record)) = record.filter(|_| extent.at >= found.end) {
+                    commits.insert(record.commit.hash);
+                }
+                Ok(())
+            });
+            // An unreadable commit cannot be named.
+            looked.ok();
+        }
+    }
+    Ok(())
+}
+
+/// Returns the branches of a control record whose heads differ now, with their heads now.
+fn moved_branches(inner: &StoreInner, control: &Control) -> Vec<(Vec<u8>, Option<Hash>)> {
+    let mut heads = Branches::new();
+    let Some(Ok(body)) = control.branches.map(|at| inner.pack.body(at)) else { return Vec::new() };
+    if apply_branches(&body, &mut heads).is_err() {
+        return Vec::new();
+    }
+    let now = heads.into_iter().map(|(name, head)| (inner.branch(&name), name, head));
+    now.filter(|(now, _, head)| *now != Some(*head)).map(|(now, name, _)| (name, now)).collect()
+}
+
+/// Adds the commits behind the damage that the index has: their bytes may be gone.
+fn add_indexed(index: &Arc<dyn IndexEngine>, found: &OpenedStore, commits: &mut BTreeSet<Hash>) {
+    let inner = &found.inner;
+    let dir = inner.pack.locations().index();
+    let Ok(Some(index)) = index.read(Arc::clone(&inner.disk), &dir) else { return };
+    let mut visit = |found_key: &IndexKey, value: &IndexValue| {
+        let hash = Hash(found_key.last_chunk().copied().unwrap_or_default());
+        let is_commit = *found_key == key(Object::Commit, &hash);
+        if is_commit && extent(*value).at >= found.end {
+            commits.insert(hash);
+        }
+        is_commit
+    };
+    index.each_from(&key(Object::Commit, &Hash([0; 32])), &mut visit).ok();
+    index.close().ok();
+}
+
+/// Moves the bytes behind the end of the pack to `lost+found`; returns their number.
 fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
     let lost = dir.join(LOST_AND_FOUND);
     if disk.kind(&lost)?.is_none() {
         disk.create_dir(&lost)?;
         disk.sync_dir(dir)?;
     }
-    // A chunk that was moved there before stays.
+
+    // A chunk moved by an earlier repair stays.
     let target = |name: &str| -> Result<std::path::PathBuf> {
         let mut path = lost.join(name);
         let mut number = 1;
@@ -271,13 +314,16 @@ fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
         }
         Ok(path)
     };
+
+    // Copies are durable before the pack loses the bytes.
     let mut moved = 0;
     let path = chunk_path(dir, end.chunk);
     let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?;
     let len = file.len()?;
+
     if len > end.offset() {
         let mut bytes = vec![0; (len - end.offset()) as usize];
-        // What cannot be read is not to be had.
+        // Unreadable bytes cannot be copied.
         if file.read_at(&mut bytes, end.offset()).is_ok() {
             let copy = target(&format!("chunk-{:08x}-from-{}", end.chunk, end.offset()))?;
             let copy = disk.open(&copy, OpenMode::CreateNew, Access::Buffered)?;
@@ -286,25 +332,31 @@ fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
         }
         moved += bytes.len() as u64;
     }
+
     for number in chunk_numbers(disk, dir)?.into_iter().filter(|number| *number > end.chunk) {
         let path = chunk_path(dir, number);
         moved += disk.allocated_bytes(&path).unwrap_or(0);
         disk.rename(&path, &target(&format!("chunk-{number:08x}"))?)?;
     }
+
     disk.sync_dir(&lost)?;
     disk.sync_dir(dir)?;
 
+    // Last, so that a crash before leaves the bytes in the pack.
     if len > end.offset() {
         file.set_len(end.offset())?;
         file.sync()?;
     }
+
     Ok(moved)
 }
 
-/// The control record that the last frame with a copy of it leads to.
+/// Returns the control record of the last frame with a copy of it.
 fn control_of_pack(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<Option<Control>> {
     let dir = locations.dir();
     let pack = Pack::new(Arc::clone(disk), Arc::clone(locations), false, 0);
+
+    // From the last chunk back: the newest copy counts.
     for number in chunk_numbers(&**disk, dir)?.into_iter().rev() {
         let Ok(chunk) = pack.chunk(number) else { continue };
         let control = control_of_chunk(&dir.join(CONTROL), &chunk)?;
@@ -329,5 +381,6 @@ fn control_of_chunk(path: &Path, chunk: &Chunk) -> Result<Option<Control>> {
             Ok(())
         })?;
     }
+
     Ok(last.map(|(control, tail, chain)| Control { tail, chain, ..control }))
 }

@@ -1,8 +1,11 @@
-//! The store: one writer that commits, in a directory of its own.
+//! Store: one writer that commits, in a directory of its own.
 //!
-//! A commit hashes what changed, writes it and its commit record as one frame at the end of the pack, and syncs; commits
-//! of several threads share a sync. The control record is written when a chunk is begun; opening follows the frames
-//! behind it, cuts what is not whole, and needs neither the index nor a log.
+//! A commit hashes the changes, appends them with the commit record as one frame to the pack, and
+//! syncs. Commits of several threads share an fsync (group commit). A new chunk comes with a new
+//! control record. Opening follows the frames behind the control record, truncates a torn write,
+//! and needs neither the index nor a log.
+//!
+//! The lock order is in the header of [`store`](crate::store).
 
 use std::borrow::Cow;
 use std::panic::resume_unwind;
@@ -16,13 +19,13 @@ use terrane_io::Anchor;
 use terrane_io::files::{create_afresh, create_dirs};
 use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode, Reserve};
 
-use crate::base::address::{Address, Link, Place};
+use crate::base::address::{Address, Extent, Link};
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::{CommitInfo, Rules};
 use crate::base::stats::{CommitStats, PreimageSizes, Stats};
-use crate::object::pins::{Pinned, Pins};
+use crate::object::pins::Pins;
 use crate::pack::chunk::{CHUNK_HEAD_BYTES, ChunkHead, FIRST_UNIT, chunk_number, chunk_path};
 use crate::pack::commit::{BranchRecord, Commit, CommitRecord, CommitTable, STATE, put_branches};
 use crate::pack::control::{
@@ -31,79 +34,82 @@ use crate::pack::control::{
 };
 use crate::pack::frame::{FRAME_FULL_BYTES, FRAME_HEAD_BYTES, FrameKind, FrameWriter};
 use crate::pack::index::{
-    IndexEngine, IndexKey, IndexValue, Object, STATE_KEY, key, place, state_value, value,
+    IndexEngine, IndexKey, IndexValue, Object, STATE_KEY, extent, key, state_value, value,
 };
 use crate::pack::locations::Locations;
 use crate::pack::marks::Marks;
-use crate::pack::pack::{Pack, Reach, Tail};
+use crate::pack::pack::{FollowLimit, Pack, Tail};
 use crate::store::context::Context;
-use crate::store::inner::{Core, View, recover};
+use crate::store::inner::{StoreInner, View, recover};
 use crate::store::options::{Durability, Options};
 use crate::store::reindex::open_current;
-use crate::store::watch::{HeadChange, Watches};
+use crate::store::watch::HeadChange;
 use crate::tree::digest;
 use crate::tree::encode::{Sink, Written};
-use crate::tree::node::{Child, Env};
+use crate::tree::node::Child;
 use crate::tree::tree::{Kind, Tree};
 
-/// Name of the file that a writer locks.
+/// Name of the file that the writer locks.
 const LOCK: &str = "lock";
-/// Name of the file that is there while a snapshot is imported into a new store.
+/// Name of the file that marks a store whose import has not ended.
 pub(crate) const IMPORTING: &str = "importing";
-/// The longest name of a branch, in bytes.
+/// Upper bound of the name of a branch, in bytes.
 const BRANCH_BYTES_MAX: usize = 255;
 
-/// A buffer up to this size is kept for the next frame, in bytes.
+/// Largest buffer that is kept for the next frame, in bytes.
 const SPARE_BYTES_MAX: usize = 4 << 20;
 
-/// Of more nodes the tree and the cache are told while another thread syncs.
+/// Above this many written nodes, updating the tree and the cache overlaps with the fsync.
 const KEPT_ALONE_MAX: u64 = 500;
 
-/// Shortest reserve: the frames, the tables and the index entries that a collection writes.
+/// Lower bound of the reserve: the frames, the tables and the index entries of a collection.
 const RESERVE_BYTES_MIN: u64 = 256 << 10;
 
-/// Entries that are put into the index at once.
+/// Entries of one insertion into the index.
 const INDEX_BATCH: usize = 4096;
 
-/// What a commit says about itself.
+/// Metadata of a commit.
 #[derive(Debug, Clone, Copy)]
 pub struct Meta<'a> {
     /// Seconds since 1970.
     pub date: i64,
-    /// Who made it.
+    /// Author.
     pub author: &'a [u8],
     /// Free text.
     pub message: &'a [u8],
 }
 
 impl<'a> Meta<'a> {
-    /// By `Tezos`, as all commits of a Tezos context are.
+    /// Metadata of a commit in a Tezos context, whose author is `Tezos`.
     pub fn tezos(date: i64, message: &'a str) -> Self {
         Self { date, author: b"Tezos", message: message.as_bytes() }
     }
 }
 
-/// What opening a store has found, dropped and made anew. Nothing that was known to be durable is ever dropped: opening fails then,
-/// and [`repair`](crate::store::repair()) says what would be lost.
+/// Findings of opening a store: what was found, truncated and rebuilt.
+///
+/// Opening never drops durable bytes. It fails instead, and [`repair`](crate::store::repair())
+/// says what would be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// Commits behind the control record, which were read from the end of the pack.
+    /// Commits behind the control record.
     pub commits: u64,
-    /// Bytes behind the last whole frame: of a write that a crash has cut short, so of no commit that was reported durable. A
-    /// writer has cut them.
+    /// Bytes of a torn write behind the last frame, so of no commit that was reported durable. A
+    /// writer has truncated them.
     pub cut_bytes: u64,
-    /// The newest control record leads to what is damaged, and the one before it was used, with the frames that follow; no commit
-    /// was lost.
+    /// The newest control record leads to damage, and the one before was used, with the frames that
+    /// follow; no commit was lost.
     pub fell_back: bool,
-    /// Copies of the control record, or its durable mark, that are damaged or cannot be read. A writer has written them anew.
+    /// Damaged or unreadable copies of the control record, or its durable mark. A writer has
+    /// rewritten them.
     pub damaged_copies: u64,
-    /// Entries of an index that was lost or out of date, and was made anew.
+    /// Entries of a rebuilt index, if the index was lost or stale.
     pub indexed: Option<u64>,
 }
 
 impl Recovery {
-    /// Sentences that say what was found, for who opened the store; none if it was closed properly and is whole.
+    /// Returns sentences about the findings; none if the store was closed properly and is intact.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
@@ -113,84 +119,87 @@ impl Recovery {
                 self.cut_bytes
             ));
         }
+
         if self.fell_back {
             notes.push(
-                "the newest control record leads to damage; the one before it was used, and no commit was lost; \
+                "the newest control record leads to damage; the older one was used, and no commit was lost; \
                  run `terrane verify`"
                     .to_owned(),
             );
         }
+
         if self.damaged_copies > 0 {
             notes.push(format!(
                 "{} of the copies in the file `control` cannot be read; the others were used",
                 self.damaged_copies
             ));
         }
+
         if let Some(entries) = self.indexed {
-            notes.push(format!(
-                "the index was lost or out of date, and was made anew: {entries} entries"
-            ));
+            notes.push(format!("the index was lost or stale, and was rebuilt: {entries} entries"));
         }
+
         notes
     }
 }
 
-/// What a collection changes in the control record.
+/// Changes of the control record by a collection.
 #[derive(Debug, Default)]
 pub(crate) struct ControlChange {
-    /// The first commit that is kept with all that follow, and those before it that are.
-    pub(crate) retained: Option<(Address, Vec<(Hash, Place)>)>,
+    /// First commit from which on all are kept, and the kept commits before it.
+    pub(crate) retained: Option<(Address, Vec<(Hash, Extent)>)>,
     pub(crate) collecting: Option<u32>,
     pub(crate) first: Option<u32>,
     pub(crate) volumes: Option<u16>,
 }
 
-/// What only the writer changes.
+/// State of the writer, under one mutex.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) tail: Tail,
-    /// A buffer for the next frame.
+    /// Buffer for the next frame.
     spare: Vec<u8>,
-    /// Objects that the index does not have yet, if it is to have them all.
-    unindexed: QuickMap<IndexKey, IndexValue>,
+    /// Objects to be indexed by the next control record, if the index has all objects.
+    unindexed: FastMap<IndexKey, IndexValue>,
     closed: bool,
     lock: Option<Box<dyn LockGuard>>,
 }
 
 impl Writer {
-    /// Has the next control record file objects in the index: whether each is a value, its hash and its place.
-    pub(crate) fn index(&mut self, objects: impl Iterator<Item = (bool, Hash, Place)>) {
-        self.unindexed.extend(objects.map(|(is_value, hash, place)| {
+    /// Adds objects to the next insertion into the index: whether each is a value, its hash and its
+    /// extent.
+    pub(crate) fn index(&mut self, objects: impl Iterator<Item = (bool, Hash, Extent)>) {
+        self.unindexed.extend(objects.map(|(is_value, hash, extent)| {
             let object = if is_value { Object::Value } else { Object::Dir };
-            (key(object, &hash), value(place))
+            (key(object, &hash), value(extent))
         }));
     }
 }
 
-/// What the head of a branch must be before it is changed.
+/// Condition on the head of a branch before a change.
 #[derive(Debug, Clone, Copy)]
 enum BranchTest {
     Any,
     Is(Option<Hash>),
 }
 
-/// What came of a change.
+/// Result of a change of a branch.
 #[derive(Debug, Clone, Copy)]
 struct BranchChange {
     before: Option<Hash>,
     is_set: bool,
 }
 
-/// Commits that a collection keeps although it was not asked to.
+/// Commits that a collection must keep beside its plan.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
-    /// By how many calls under way each is held.
-    pub(crate) counts: QuickMap<Hash, u32>,
-    /// Those that were made again since a collection that is still looking for what is in use began; none if no collection does.
+pub(crate) struct HeldCommits {
+    /// Number of running calls that hold each commit.
+    pub(crate) counts: FastMap<Hash, u32>,
+    /// Commits made again since a collection began to mark; `None` while no collection marks.
     pub(crate) again: Option<Vec<Hash>>,
 }
 
-impl Held {
+impl HeldCommits {
     fn make_again(&mut self, hash: Hash) {
         if let Some(again) = &mut self.again {
             again.push(hash);
@@ -198,7 +207,7 @@ impl Held {
     }
 }
 
-/// Holds a commit. See [`Store::hold`].
+/// Guard that holds a commit. See [`Store::hold`].
 #[derive(Debug)]
 pub(crate) struct HeldCommit<'a> {
     store: &'a Store,
@@ -208,6 +217,7 @@ pub(crate) struct HeldCommit<'a> {
 impl Drop for HeldCommit<'_> {
     fn drop(&mut self) {
         let mut held = lock(&self.store.held);
+        debug_assert!(held.counts.contains_key(&self.hash), "each guard counts once");
         let count = held.counts.get_mut(&self.hash).map_or(0, |count| {
             *count -= 1;
             *count
@@ -225,32 +235,33 @@ pub(crate) fn check_branch_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// How far the pack is durable.
+/// Durable end of the pack, and whether a thread is syncing.
 #[derive(Debug)]
 struct Synced {
     end: Address,
     syncing: bool,
 }
 
-/// A store that is open for writing. All calls take `&self` and may run at once on several threads.
+/// Store open for writing. All calls take `&self`, and several threads may call at once.
+#[doc(alias = "DB")]
 #[derive(Debug)]
 pub struct Store {
-    pub(crate) core: Core,
+    pub(crate) inner: StoreInner,
     pub(crate) options: Options,
     recovery: Recovery,
-    /// Its pages are written by who has the writer, its mark by who syncs.
+    /// The holder of `writer` writes the pages; the syncing thread writes the mark.
     control_file: Arc<dyn DiskFile>,
-    /// Room behind the control records that a collection may take on a full disk.
+    /// Room behind the control records, which a collection may use on a full disk.
     reserve: Mutex<Reserve>,
     pub(crate) writer: Mutex<Writer>,
-    /// Set when the store is being closed: a collection ends.
+    /// Set by `close`; ends a running collection.
     pub(crate) closing: AtomicBool,
-    /// Held by a collection.
+    /// Held by a collection, an import, and calls that exclude both.
     pub(crate) collection: Mutex<()>,
-    pub(crate) held: Mutex<Held>,
-    /// What a collection has found to be in use, while it takes the rest away.
+    pub(crate) held: Mutex<HeldCommits>,
+    /// Live records, while a collection removes the others.
     pub(crate) marks: RwLock<Option<Arc<Marks>>>,
-    /// The end of the last frame that was written, and its file.
+    /// Tail behind the last written frame.
     written: Mutex<Tail>,
     synced: Mutex<Synced>,
     sync_ended: Condvar,
@@ -270,8 +281,8 @@ pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard
     })
 }
 
-/// The directory of a store from the root on, so that a change of the working directory changes nothing, and what keeps every
-/// path below it from leading elsewhere.
+/// Returns the absolute directory of a store, which a change of the working directory does not
+/// affect, and an anchor that keeps paths below it from leading elsewhere.
 pub(crate) fn enter(disk: &dyn Disk, dir: &Path) -> Result<(PathBuf, Arc<dyn Anchor>)> {
     let dir = disk.absolute(dir)?;
     match disk.anchor(&dir) {
@@ -294,13 +305,13 @@ fn sync_parent(disk: &dyn Disk, dir: &Path) -> Result<()> {
     }
 }
 
-/// The record that has a copy of the control record.
+/// Writes the record with a copy of the control record.
 fn put_state(control: &Control, body: &mut Vec<u8>) {
     body.push(STATE);
     control.put(body);
 }
 
-/// Refuses a directory whose import did not end.
+/// Refuses a directory whose import was interrupted.
 pub(crate) fn check_whole(disk: &dyn Disk, dir: &Path) -> Result<()> {
     match disk.kind(&dir.join(IMPORTING))? {
         Some(_) => Err(Error::IncompleteImport { path: dir.to_owned() }),
@@ -308,10 +319,11 @@ pub(crate) fn check_whole(disk: &dyn Disk, dir: &Path) -> Result<()> {
     }
 }
 
-/// What the file `control` of a store says.
+/// Reads the file `control` of a store.
 ///
 /// # Errors
-/// [`NotFound`](Error::NotFound), [`LostControl`](Error::LostControl), those of [`ControlFile::read`].
+/// [`NotFound`](Error::NotFound), [`LostControl`](Error::LostControl), those of
+/// [`ControlFile::read`].
 pub(crate) fn read_control(disk: &dyn Disk, dir: &Path) -> Result<ControlFile> {
     let path = dir.join(CONTROL);
     if disk.kind(&path)?.is_none() {
@@ -320,21 +332,44 @@ pub(crate) fn read_control(disk: &dyn Disk, dir: &Path) -> Result<ControlFile> {
     ControlFile::read(disk, &path)
 }
 
-/// The error of a directory without a control record.
+/// Error of a directory without a control record.
 fn absent(disk: &dyn Disk, dir: &Path) -> Result<Error> {
     check_whole(disk, dir)?;
     let path = dir.to_owned();
     Ok(if has_pack(disk, dir)? { Error::LostControl { path } } else { Error::NotFound { path } })
 }
 
-/// Whether a directory has more of a pack than what the making of a store leaves when it is interrupted: the first chunk, with
-/// a copy of the control record at most.
+/// Control record of a new store.
+fn first_control(options: &Options, store: u64, tail: &Tail) -> Control {
+    Control {
+        rules: options.rules,
+        indexing: options.indexing,
+        volumes: 0,
+        store,
+        sequence: 0,
+        tail: tail.end,
+        chain: tail.chain,
+        first: 0,
+        last: None,
+        branches: None,
+        table: None,
+        kept: None,
+        commits: 0,
+        retained: Address { chunk: 0, unit: 0 },
+        collecting: 0,
+    }
+}
+
+/// Returns whether a directory has more of a pack than an interrupted creation leaves: the first
+/// chunk with at most a copy of the control record.
 fn has_pack(disk: &dyn Disk, dir: &Path) -> Result<bool> {
     if disk.kind(dir)? != Some(EntryKind::Directory) {
         return Ok(false);
     }
     let entries = disk.list(dir)?;
     let mut numbers = entries.iter().filter_map(|entry| chunk_number(&entry.name));
+
+    // Creation writes `control` last, so one chunk without commits is no lost store.
     match (numbers.next(), numbers.next()) {
         (None, _) => Ok(false),
         (Some(0), None) => {
@@ -347,7 +382,8 @@ fn has_pack(disk: &dyn Disk, dir: &Path) -> Result<bool> {
     }
 }
 
-/// Writes the file `control` anew, durably: the record in both pages, under numbers above all that were, and a mark.
+/// Replaces the file `control` durably: the record in both pages, under numbers above all former
+/// ones, and a mark.
 pub(crate) fn write_control(
     disk: &dyn Disk,
     dir: &Path,
@@ -363,7 +399,7 @@ pub(crate) fn write_control(
     Ok(disk.sync_dir(dir)?)
 }
 
-/// Refuses rules that are not those of the store.
+/// Refuses rules that differ from those of the store.
 pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Result<()> {
     let mismatch = |option, stored: String, given: String| {
         Err(Error::ConfigMismatch { path: dir.to_owned(), option, stored, given })
@@ -378,10 +414,11 @@ pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Resul
     if stored.flat_limit != given.flat_limit {
         return mismatch("flat_limit", stored.flat_limit.to_string(), given.flat_limit.to_string());
     }
+
     Ok(())
 }
 
-/// Whether `dir` holds a context store, of whatever version.
+/// Returns whether `dir` holds a context store, of any version.
 ///
 /// Cost: one read.
 ///
@@ -392,12 +429,14 @@ pub fn is_store(disk: &dyn Disk, dir: &Path) -> Result<bool> {
         return Ok(false);
     }
     let (dir, _anchor) = enter(disk, dir)?;
+
     let path = dir.join(CONTROL);
     if disk.kind(&path)? != Some(EntryKind::File) {
         return Ok(false);
     }
     let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
-    // One page is enough: the other one may be cut off, or unreadable.
+
+    // One page is enough: the other may be truncated or unreadable.
     let mut page = vec![0; CONTROL_PAGE_BYTES];
     for number in 0..2 {
         let read = file.read_at(&mut page, number * CONTROL_PAGE_BYTES as u64);
@@ -405,23 +444,25 @@ pub fn is_store(disk: &dyn Disk, dir: &Path) -> Result<bool> {
             return Ok(true);
         }
     }
+
     Ok(false)
 }
 
-/// How long the reserve is: 1 MiB unless chunks have another length than usual. A chunk of which no more is in use can be
-/// rewritten within it.
+/// Length of the reserve: 1 MiB with default chunks. A chunk with fewer live bytes can be rewritten
+/// within it.
 fn reserve_bytes(options: &Options) -> u64 {
     (options.chunk_bytes / 16).max(RESERVE_BYTES_MIN)
 }
 
 impl Store {
-    /// Makes a store in `dir`, which is made if need be.
+    /// Creates a store in `dir`, and the directory if it is missing.
     ///
     /// Cost: a few writes and syncs.
     ///
     /// # Errors
-    /// [`AlreadyExists`](Error::AlreadyExists), [`Locked`](Error::Locked), [`InvalidConfig`](Error::InvalidConfig),
-    /// [`IncompleteImport`](Error::IncompleteImport), [`ForeignLocation`](Error::ForeignLocation), [`Disk`](Error::Disk).
+    /// [`AlreadyExists`](Error::AlreadyExists), [`Locked`](Error::Locked),
+    /// [`InvalidConfig`](Error::InvalidConfig), [`IncompleteImport`](Error::IncompleteImport),
+    /// [`ForeignLocation`](Error::ForeignLocation), [`Disk`](Error::Disk).
     pub fn create(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
         create_dirs(&*disk, dir)?;
@@ -431,7 +472,7 @@ impl Store {
         Self::create_locked(disk, (&dir, &anchor), options, guard)
     }
 
-    /// Makes a store in `dir`, whose lock is held.
+    /// Creates a store in `dir`, whose lock is held.
     pub(crate) fn create_locked(
         disk: Arc<dyn Disk>,
         (dir, anchor): (&Path, &Arc<dyn Anchor>),
@@ -440,6 +481,8 @@ impl Store {
     ) -> Result<Self> {
         let now = disk.clock().wall().as_nanos() as u64;
         let store = now.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+
+        // A directory with a store, or with the rest of one, is never overwritten.
         if disk.kind(&dir.join(CONTROL))?.is_some() {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
@@ -448,41 +491,32 @@ impl Store {
         }
         let (locations, store) =
             Locations::create(&*disk, (dir, anchor), &options.wanted(), store)?;
+
+        // The chain begins with the identity, so a chunk of another store does not continue it.
         let chain = store as u32;
         let pack = new_pack(&disk, &locations, options);
         let chunk =
             pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain, map: None })?;
         chunk.file.allocate(options.chunk_bytes)?;
         let tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain };
-        let mut control = Control {
-            rules: options.rules,
-            indexing: options.indexing,
-            volumes: 0,
-            store,
-            sequence: 0,
-            tail: tail.end,
-            chain,
-            first: 0,
-            last: None,
-            branches: None,
-            table: None,
-            kept: None,
-            commits: 0,
-            retained: Address { chunk: 0, unit: 0 },
-            collecting: 0,
-        };
+
+        let mut control = first_control(options, store, &tail);
+
+        // A copy of the control record at the beginning of the pack, for a repair.
         let mut frame = FrameWriter::new(tail.end);
         frame.put(&mut |body| put_state(&control, body))?;
         let start = tail.end;
         let (tail, _) = pack.append(&tail, frame, FrameKind::Branches, start)?;
         tail.chunk.file.sync()?;
         (control.tail, control.chain) = (tail.end, tail.chain);
-        // The name of the file is that of the store: it comes last, and whole.
+
+        // The file `control` makes the directory a store, so it comes last and complete.
         disk.sync_dir(dir)?;
         pack.set_store(store)?;
         write_control(&*disk, dir, &control, tail.end)?;
         control.sequence += 1;
         sync_parent(&*disk, dir)?;
+
         Self::assemble(
             disk,
             dir,
@@ -495,31 +529,41 @@ impl Store {
         )
     }
 
-    /// Opens the store in `dir` for writing. What a crash has left unfinished is cut.
+    /// Opens the store in `dir` for writing, and truncates a torn write.
     ///
-    /// Nothing is cut that was durable. The file `control` says up to where that was at least: the control record, and a mark that
-    /// is moved after each sync. The mark needs no sync of its own, so it can be behind after a loss of power, by what the system
-    /// had not yet written back. Then, and under [`Relaxed`](Durability::Relaxed) durability, damage of the last frame alone cannot be
-    /// told from a write that the crash has cut short, and is cut. After the death of the process alone it always can.
+    /// Opening never truncates durable bytes. The file `control` bounds the durable end from below,
+    /// by the control record and by a mark that the writer moves after each sync. The mark needs no
+    /// sync of its own, so after a power loss it may lag by the writes that the system had not
+    /// written back.
     ///
-    /// Cost: reads the control record and the frames behind it: less than two chunks; the objects of these once more if all are
-    /// [indexed](Indexing::Always). An index that is lost is made anew: reads the commits, or everything that is in use.
+    /// If it lags, or with [`Relaxed`](Durability::Relaxed) durability, damage of the last frame
+    /// alone looks like a torn write, and is truncated. After the death of the process alone, the
+    /// mark is exact.
+    ///
+    /// Cost: reads the control record and the frames behind it: less than two chunks; the objects
+    /// of these once more if all are [indexed](Indexing::Always). An index that is lost is made
+    /// anew: reads the commits, or everything that is in use.
     ///
     /// # Errors
-    /// [`NotFound`](Error::NotFound), [`Locked`](Error::Locked), [`ConfigMismatch`](Error::ConfigMismatch),
-    /// [`IncompleteImport`](Error::IncompleteImport), [`LostControl`](Error::LostControl), [`Corrupt`](Error::Corrupt) also if the
-    /// pack ends before where it was durable, [`ForeignChunk`](Error::ForeignChunk), [`AbsentLocation`](Error::AbsentLocation),
-    /// [`ForeignLocation`](Error::ForeignLocation), [`Disk`](Error::Disk), [`Index`](Error::Index).
+    /// [`NotFound`](Error::NotFound), [`Locked`](Error::Locked),
+    /// [`ConfigMismatch`](Error::ConfigMismatch), [`IncompleteImport`](Error::IncompleteImport),
+    /// [`LostControl`](Error::LostControl), [`Corrupt`](Error::Corrupt) also if the pack ends
+    /// before where it was durable, [`ForeignChunk`](Error::ForeignChunk),
+    /// [`AbsentLocation`](Error::AbsentLocation), [`ForeignLocation`](Error::ForeignLocation),
+    /// [`Disk`](Error::Disk), [`Index`](Error::Index).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
         let (dir, anchor) = enter(&*disk, dir)?;
         let dir = dir.as_path();
+
+        // Before the lock, which would create a file in a directory that holds no store.
         if disk.kind(&dir.join(CONTROL))?.is_none() {
             return Err(absent(&*disk, dir)?);
         }
         let guard = take_lock(&*disk, dir)?;
         check_whole(&*disk, dir)?;
         let file = read_control(&*disk, dir)?;
+
         let newest = *file.newest();
         for control in &file.whole {
             check_rules(dir, &options.rules, control)?;
@@ -527,6 +571,8 @@ impl Store {
         let of_store = (newest.store, newest.volumes);
         let locations =
             Locations::enter_to_write(&*disk, (dir, &anchor), &options.wanted(), of_store)?;
+
+        // The newest record that leads to intact frames counts; the older one is the fallback.
         let mut failed = None;
         for mut control in file.whole.iter().copied() {
             control.indexing = options.indexing;
@@ -534,9 +580,9 @@ impl Store {
             let pack = new_pack(&disk, &locations, options);
             let mut view = View::new(control);
             view.first_known = newest.first;
-            let tail = match recover(&pack, &mut view, Reach::to(file.durable())) {
+            let tail = match recover(&pack, &mut view, FollowLimit::to(file.durable())) {
                 Ok(tail) => pack.to_append(tail)?,
-                // The older record may still have all that it refers to, where it can be read.
+                // The older record may still lead to intact frames.
                 Err(error @ (Error::Corrupt { .. } | Error::Disk(_))) => {
                     failed = failed.or(Some(error));
                     continue;
@@ -544,20 +590,17 @@ impl Store {
                 Err(error) => return Err(error),
             };
 
-            let cut_bytes = pack.cut(&tail)?;
-            Pack::write_again(&tail, file.durable())?;
-            pack.remove_strays(control.first)?;
-            view.control.first = pack.first_present(control.first, view.first_known)?;
-            pack.set_first(view.control.first);
-            // A process that was killed may have left names, and a chunk, that are not durable yet.
-            pack.sync_new(&tail.chunk)?;
+            let cut_bytes = Self::finish_recovery(&pack, &mut view, &tail, file.durable())?;
             sync_parent(&*disk, dir)?;
             let fell_back = failed.is_some();
+
+            // Both pages are rewritten: the damaged one must not be the only other copy.
             if fell_back || !file.damaged.is_empty() {
                 view.control.sequence = newest.sequence + 1;
                 write_control(&*disk, dir, &view.control, tail.end)?;
                 view.control.sequence += 1;
             }
+
             let recovery = Recovery {
                 commits: view.commits - control.commits,
                 cut_bytes,
@@ -567,7 +610,23 @@ impl Store {
             };
             return Self::assemble(disk, dir, options, pack, view, tail, recovery, guard);
         }
+
         Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
+    }
+
+    /// Truncates a torn write behind the recovered tail, removes leftovers, and makes the rest
+    /// durable. Returns the number of truncated bytes.
+    fn finish_recovery(pack: &Pack, view: &mut View, tail: &Tail, durable: Address) -> Result<u64> {
+        // Only behind the durable end that recovery reached is anything truncated.
+        let cut_bytes = pack.cut(tail)?;
+        Pack::write_again(tail, durable)?;
+        pack.remove_strays(view.control.first)?;
+        view.control.first = pack.first_present(view.control.first, view.first_known)?;
+        pack.set_first(view.control.first);
+
+        // A killed process may have left unsynced names and an unsynced chunk.
+        pack.sync_new(&tail.chunk)?;
+        Ok(cut_bytes)
     }
 
     #[expect(
@@ -585,38 +644,30 @@ impl Store {
         guard: Box<dyn LockGuard>,
     ) -> Result<Self> {
         let control_file = disk.open(&dir.join(CONTROL), OpenMode::ReadWrite, Access::Buffered)?;
-        // A process that was killed may not have synced the record that was read: commits that it hides must not come back.
+        // A killed process may not have synced the record that was read: commits that it hides must
+        // not come back.
         control_file.sync()?;
-        let source: Arc<dyn crate::tree::node::Source> = Arc::clone(&pack) as _;
-        let env = Arc::new(Env { rules: options.rules, source: Some(source), proof: false });
-        let mut core = Core {
-            disk,
-            dir: dir.to_owned(),
-            pack,
-            env,
-            index: None,
-            tables: Mutex::default(),
-            view: RwLock::new(view),
-            pinned: Pinned::default(),
-            closed: AtomicBool::new(false),
-            watches: Watches::default(),
-        };
-        recovery.indexed = open_current(&mut core, &options.index)?;
-        // What lies behind the control record, the index does not have.
-        let mut unindexed = QuickMap::default();
+
+        let mut inner = StoreInner::new(disk, pack, options.rules, view);
+        recovery.indexed = open_current(&mut inner, &options.index)?;
+
+        // The index lacks the objects behind the control record.
+        let mut unindexed = FastMap::default();
         if options.indexing == Indexing::Always {
-            core.each_recent(&mut |object, link| {
-                unindexed.insert(key(object, &link.hash), value(link.place));
+            inner.each_recent(&mut |object, link| {
+                unindexed.insert(key(object, &link.hash), value(link.extent));
             })?;
         }
+
         let store = Self {
-            core,
+            inner,
             options: options.clone(),
             recovery,
             reserve: Mutex::new(Reserve::open(Arc::clone(&control_file), reserve_bytes(options))),
             control_file,
             written: Mutex::new(tail.clone()),
-            // Opening has synced the last chunk, and those before it were synced when it was begun.
+            // Opening synced the last chunk; earlier chunks were synced when their successor was
+            // begun.
             synced: Mutex::new(Synced { end: tail.end, syncing: false }),
             writer: Mutex::new(Writer {
                 tail,
@@ -634,127 +685,137 @@ impl Store {
             held: Mutex::default(),
             marks: RwLock::new(None),
         };
-        store.move_mark(store.core.view().control.store, lock(&store.written).end);
+        store.move_mark(store.inner.view().control.store, lock(&store.written).end);
         Ok(store)
     }
 
-    /// Notes in the file `control` that the pack is durable up to `end`. The mark reaches the disk when the system writes it
-    /// back, or with the next control record.
+    /// Records in the file `control` that the pack is durable up to `end`. The mark reaches the
+    /// disk when the system writes it back, or with the next control record.
     fn move_mark(&self, store: u64, end: Address) {
-        // Without the mark damage of the last frame cannot be told from a torn write, and nothing else is lost.
+        // A failed write of the mark is harmless: only damage of the last frame then looks like a
+        // torn write.
         let _ = self.control_file.write_at(&Mark { store, end }.encode(), MARK_AT);
     }
 
-    /// What opening has found.
+    /// Findings of opening.
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
 
-    /// Options as the store in `dir` needs them: its rules and its indexing, and otherwise those of
-    /// [`Options::new`]. Looks at the control record alone, so archive and index may be away.
+    /// Returns the options that the store in `dir` needs: its rules and indexing, and otherwise
+    /// those of [`Options::new`].
+    ///
+    /// Reads the control record alone, so archive and index may be away.
     ///
     /// Cost: three reads.
     ///
     /// # Errors
-    /// [`NotFound`](Error::NotFound), [`LostControl`](Error::LostControl), [`Corrupt`](Error::Corrupt),
-    /// [`IncompleteImport`](Error::IncompleteImport), [`Disk`](Error::Disk).
+    /// [`NotFound`](Error::NotFound), [`LostControl`](Error::LostControl),
+    /// [`Corrupt`](Error::Corrupt), [`IncompleteImport`](Error::IncompleteImport),
+    /// [`Disk`](Error::Disk).
     pub fn options_of(disk: &dyn Disk, dir: &Path, index: Arc<dyn IndexEngine>) -> Result<Options> {
         let (dir, _anchor) = enter(disk, dir)?;
         let control = *read_control(disk, &dir)?.newest();
-        let (rules, indexing) = (control.rules, control.indexing);
+        let rules = control.rules;
+        let indexing = control.indexing;
         Ok(Options { rules, indexing, ..Options::new(index) })
     }
 
-    /// The hashing rules.
+    /// Hashing rules of the store.
     pub fn rules(&self) -> &Rules {
-        &self.core.env.rules
+        &self.inner.env.rules
     }
 
-    /// The directory of the volumes of the archive, which may be elsewhere, and may not be made yet.
+    /// Directory of the volumes of the archive, which may be elsewhere and may not exist yet.
     pub fn archive_dir(&self) -> PathBuf {
-        self.core.pack.locations().archive()
+        self.inner.pack.locations().archive()
     }
 
-    /// The directory of the index, which may be elsewhere.
+    /// Directory of the index, which may be elsewhere.
     pub fn index_dir(&self) -> PathBuf {
-        self.core.pack.locations().index()
+        self.inner.pack.locations().index()
     }
 
-    /// The empty context, without parents.
+    /// Returns the empty context, without parents.
     pub fn empty(&self) -> Context {
-        Context::new(self.core.empty(), Vec::new())
+        Context::new(self.inner.empty(), Vec::new())
     }
 
-    /// The context of a commit; none for a commit that was never made, or was collected.
+    /// Checks out a commit; `None` if it never existed, or was collected.
     ///
     /// Cost: two reads at most beside those of the index.
     ///
     /// # Errors
     /// [`Disk`](Error::Disk), [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
     pub fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
-        self.core.checkout(hash)
+        self.inner.checkout(hash)
     }
 
-    /// Whether there is such a commit.
+    /// Returns whether a commit exists.
     ///
     /// # Errors
-    /// As [`checkout`](Self::checkout).
+    /// Errors of [`checkout`](Self::checkout).
     pub fn exists(&self, hash: &Hash) -> Result<bool> {
-        Ok(self.core.find_commit(hash)?.is_some())
+        Ok(self.inner.find_commit(hash)?.is_some())
     }
 
-    /// What is stored about a commit.
+    /// Returns a commit.
     ///
     /// # Errors
-    /// As [`checkout`](Self::checkout), and [`UnknownCommit`](Error::UnknownCommit).
+    /// Errors of [`checkout`](Self::checkout), and [`UnknownCommit`](Error::UnknownCommit).
     pub fn commit_info(&self, hash: &Hash) -> Result<Commit> {
-        self.core.commit_of(hash)
+        self.inner.commit_of(hash)
     }
 
-    /// The tree that is stored under a hash, for stores that index [all objects](Indexing::Always); none for one that was
-    /// never written to this store, or was collected, and for a value of at most 48 bytes, which is a part of its directory.
-    /// What is found stays as long as somebody has the tree, whatever is collected. Since the index follows the pack at some
-    /// distance, an object may have been written twice; it is not found any more when the copy that the index has was
-    /// collected, or when it was written shortly before a crash.
+    /// Returns the tree with a hash, in a store that indexes [all objects](Indexing::Always);
+    /// `None` if the store never wrote it, or collected it, and for a value of at most 48 bytes,
+    /// which is part of its directory.
+    ///
+    /// No collection removes the tree while a caller has it. Since the index lags behind the
+    /// pack, an object may be stored twice. It is then not found after the copy in the index was
+    /// collected, or if it was written shortly before a crash.
     ///
     /// Cost: that of the index, and one read, or two.
     ///
     /// # Errors
-    /// As [`checkout`](Self::checkout), and [`Closed`](Error::Closed).
+    /// Errors of [`checkout`](Self::checkout), and [`Closed`](Error::Closed).
     pub fn find_object(&self, kind: Kind, hash: &Hash) -> Result<Option<Tree>> {
         if kind == Kind::Directory && *hash == self.rules().empty_hash() {
-            return Ok(Some(self.core.empty()));
+            return Ok(Some(self.inner.empty()));
         }
         let object = if kind == Kind::Value { Object::Value } else { Object::Dir };
         let pins = Pins::default();
         let link = {
-            // A collection switches to what it has found to be in use under this lock.
+            // A collection switches to its marks under this lock.
             let writer = lock(&self.writer);
             if writer.closed {
                 return Err(Error::Closed);
             }
-            let Some(place) = self.find_whole(&writer, object, hash)? else {
+            let Some(extent) = self.find_whole(&writer, object, hash)? else {
                 return Ok(None);
             };
-            pins.add(self.core.pinned.pin(place));
-            Link { place, hash: *hash }
+            pins.add(self.inner.pinned.pin(extent));
+            Link { extent, hash: *hash }
         };
-        let env = &self.core.env;
+
+        // An index may have an entry of a hash that the record does not have: check the content.
+        let env = &self.inner.env;
         let root = if kind == Kind::Value {
             let value = env.load_value(&link)?;
             (self.rules().value_hash(&value) == *hash).then(|| Child::ValueAt(Box::new(link)))
         } else {
             let node = env.load(&link)?;
-            // Inodes are indexed as well.
+            // The index also has inodes, which are no directories.
             let is_dir = node.check_shape(&env.rules, 0).is_ok();
             (is_dir && digest::hash_of(env, &node) == *hash).then_some(Child::Dir(node))
         };
+
         Ok(root.map(|root| Tree::at(Arc::clone(env), root, pins)))
     }
 
-    /// Commits in the order in which they were made, the newest first.
+    /// Returns the commits, newest first.
     pub fn newest(&self) -> impl Iterator<Item = Result<Commit>> + '_ {
-        self.core.newest().map(|commit| Ok(commit?.1.commit))
+        self.inner.newest().map(|commit| Ok(commit?.1.commit))
     }
 
     pub(crate) fn check_writable(&self, writer: &Writer) -> Result<()> {
@@ -772,7 +833,7 @@ impl Store {
         Ok(())
     }
 
-    /// Lets nothing be written any more after a call that has failed.
+    /// Poisons the store if `result` is an error.
     pub(crate) fn or_poison<E: Into<Error>>(
         &self,
         result: std::result::Result<(), E>,
@@ -783,7 +844,7 @@ impl Store {
         result.map_err(Into::into)
     }
 
-    /// The hash that a commit of `context` would have. Nothing is written.
+    /// Returns the hash that a commit of `context` would have. Writes nothing.
     pub fn hash(&self, context: &Context, meta: &Meta<'_>) -> Hash {
         let root = context.tree().hash_on(self.options.hash_threads);
         self.commit_hash(&root, context.parents(), meta)
@@ -794,41 +855,45 @@ impl Store {
         self.rules().commit_hash(&CommitInfo { root, parents, date, author, message })
     }
 
-    /// Writes what changed in `context`, and a commit of it; durable when the call returns, unless the store is
-    /// [`Relaxed`](Durability::Relaxed). The context stays as it is, its parents too.
+    /// Commits `context`: appends its changes and a commit record. Durable when the call returns,
+    /// unless the store is [`Relaxed`](Durability::Relaxed). The context and its parents stay as
+    /// they are.
     ///
-    /// Cost: one write and one sync; now and then those of a new chunk. In a store that indexes [all objects](Indexing::Always)
-    /// also a look into the index for each object, and one read for each directory that is there already.
+    /// Cost: one write and one sync; now and then those of a new chunk. In a store that indexes
+    /// [all objects](Indexing::Always) also a look into the index for each object, and one read for
+    /// each directory that is there already.
     ///
     /// # Errors
-    /// [`Disk`](Error::Disk) and [`Index`](Error::Index): nothing was committed, unless it was the sync that failed: then the store is
-    /// [`Poisoned`](Error::Poisoned) from here on, and the commit may be there when it is opened anew;
-    /// [`Closed`](Error::Closed); [`NotADirectory`](Error::NotADirectory) for a tree that is a value;
-    /// [`DanglingHash`](Error::DanglingHash) for a shallow part that the index of all objects does not have;
-    /// [`TooDeep`](Error::TooDeep) if such parts make the tree too high; [`CommitTooLarge`](Error::CommitTooLarge);
-    /// [`ForeignTree`](Error::ForeignTree) for a tree of another store, while one that belongs to none is copied.
+    /// [`Disk`](Error::Disk) and [`Index`](Error::Index): nothing was committed, unless it was the
+    /// sync that failed: then the store is [`Poisoned`](Error::Poisoned) from here on, and the
+    /// commit may be there when it is opened anew; [`Closed`](Error::Closed);
+    /// [`NotADirectory`](Error::NotADirectory) for a tree that is a value;
+    /// [`DanglingHash`](Error::DanglingHash) for a shallow part that the index of all objects does
+    /// not have; [`TooDeep`](Error::TooDeep) if such parts make the tree too high;
+    /// [`CommitTooLarge`](Error::CommitTooLarge); [`ForeignTree`](Error::ForeignTree) for a tree of
+    /// another store, while one that belongs to none is copied.
     pub fn commit(&self, context: &Context, meta: &Meta<'_>) -> Result<Hash> {
         let hash = self.commit_and_set(context, meta, None)?;
         Ok(hash.expect("only the test of a branch refuses a commit"))
     }
 
-    /// As [`commit`](Self::commit), and sets the head of a branch to the commit: both or neither, with one sync. No collection comes
-    /// between them.
+    /// Commits like [`commit`](Self::commit), and sets the head of a branch to the commit: both or
+    /// neither, with one sync. No collection comes between.
     ///
     /// Cost: that of a commit.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`BranchName`](Error::BranchName).
+    /// Errors of [`commit`](Self::commit), and [`BranchName`](Error::BranchName).
     pub fn commit_to(&self, branch: &[u8], context: &Context, meta: &Meta<'_>) -> Result<Hash> {
         let hash = self.commit_and_set(context, meta, Some((branch, BranchTest::Any)))?;
         Ok(hash.expect("any head of the branch will do"))
     }
 
-    /// As [`commit_to`](Self::commit_to) if the head of the branch is `test` now. If it is not, nothing is written, and the result
-    /// is none.
+    /// Commits like [`commit_to`](Self::commit_to) if the head of the branch is `test`. Otherwise
+    /// writes nothing, and returns `None`.
     ///
     /// # Errors
-    /// As [`commit_to`](Self::commit_to).
+    /// Errors of [`commit_to`](Self::commit_to).
     pub fn test_and_commit_to(
         &self,
         branch: &[u8],
@@ -848,6 +913,8 @@ impl Store {
         if let Some((name, _)) = to {
             check_branch_name(name)?;
         }
+
+        // Hashing and encoding need no lock, so commits of several threads overlap here.
         let tree = &*self.own_tree(context.tree())?;
         let hashed = self.hash_tree(tree)?;
         let hash = self.commit_hash(&hashed, context.parents(), meta);
@@ -860,7 +927,7 @@ impl Store {
                 return Ok(None);
             }
             let mut written = Written::default();
-            if self.core.find_commit(&hash)?.is_none() {
+            if self.inner.find_commit(&hash)?.is_none() {
                 let commit = Commit {
                     hash,
                     root: hashed,
@@ -880,18 +947,21 @@ impl Store {
             (writer.tail.end, written)
         };
 
+        // Outside the writer's lock: other commits append while this one waits for the fsync.
         if self.options.durability == Durability::Relaxed {
             self.keep(written);
         } else {
             self.sync_and_keep(end, written)?;
         }
+
         if to.is_some() {
-            self.core.call_watches(end);
+            self.inner.call_watches(end);
         }
         Ok(Some(hash))
     }
 
-    /// Makes the pack durable up to `end`, and meanwhile or before tells the tree and the cache what was written.
+    /// Makes the pack durable up to `end`. Updates the tree and the cache before, or, for many
+    /// nodes, during the sync.
     fn sync_and_keep(&self, end: Address, written: Written<'_>) -> Result<()> {
         let start = self.now();
         if self.options.hash_threads > 1 && written.counts().0 > KEPT_ALONE_MAX {
@@ -900,7 +970,7 @@ impl Store {
                 self.keep(written);
                 match sync {
                     Ok(sync) => sync.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                    // The system gives no thread.
+                    // The system refused the thread.
                     Err(_) => self.sync_to(end),
                 }
             })?;
@@ -908,42 +978,45 @@ impl Store {
             self.keep(written);
             self.sync_to(end)?;
         }
+
         lock(&self.counters).sync_time += self.now().saturating_sub(start);
         Ok(())
     }
 
-    /// Has collections keep a commit until the guard is dropped, if it is there before they take anything away.
+    /// Makes collections keep a commit until the guard is dropped, if the commit exists before they
+    /// remove anything.
     pub(crate) fn hold(&self, hash: Hash) -> HeldCommit<'_> {
         *lock(&self.held).counts.entry(hash).or_default() += 1;
         HeldCommit { store: self, hash }
     }
 
-    /// Tells the nodes of a tree where they are, and the cache of their records.
+    /// Stores the extents of records in the nodes of a tree, and the records in the cache.
     fn keep(&self, written: Written<'_>) {
-        written.keep(|before, place, record| {
+        written.keep(|before, extent, record| {
             if let Some(before) = before {
-                self.core.pack.uncache(before.at);
+                self.inner.pack.uncache(before.at);
             }
-            self.core.pack.cache_record(place.at, record);
+            self.inner.pack.cache_record(extent.at, record);
         });
     }
 
-    /// The tree, if it is one of this store, or a copy of one that belongs to none: what is written is noted in its nodes, and
-    /// the places of another store mean nothing here.
+    /// Returns the tree if it belongs to this store; a copy of a tree without a store.
+    ///
+    /// Commits store extents in nodes, and extents of another store mean nothing here.
     fn own_tree<'a>(&self, tree: &'a Tree) -> Result<Cow<'a, Tree>> {
-        if Arc::ptr_eq(&tree.env, &self.core.env) {
+        if Arc::ptr_eq(&tree.env, &self.inner.env) {
             return Ok(Cow::Borrowed(tree));
         }
-        let mut copy = self.core.empty();
+        let mut copy = self.inner.empty();
         copy.add_tree::<&[u8]>(&[], tree)?;
         Ok(Cow::Owned(copy))
     }
 
     fn now(&self) -> Duration {
-        self.core.disk.clock().monotonic()
+        self.inner.disk.clock().monotonic()
     }
 
-    /// The hash of a tree, computed with all threads and counted.
+    /// Hashes a tree on all threads, and counts the work.
     fn hash_tree(&self, tree: &Tree) -> Result<Hash> {
         let Child::Dir(node) = tree.root() else {
             return match tree.root() {
@@ -953,7 +1026,7 @@ impl Store {
             };
         };
         let start = self.now();
-        let (hash, hashed) = digest::hash(&self.core.env, node, self.options.hash_threads);
+        let (hash, hashed) = digest::hash(&self.inner.env, node, self.options.hash_threads);
         let hash_time = self.now().saturating_sub(start);
         lock(&self.preimages).merge(&hashed.sizes);
         let mut counters = lock(&self.counters);
@@ -961,16 +1034,19 @@ impl Store {
         counters.hashed += hashed.count;
         counters.hashed_bytes += hashed.bytes;
         counters.hashed_again += hashed.again;
+
         Ok(hash)
     }
 
-    /// Writes what changed in a tree without a commit. It is garbage until a commit reaches it. With [`Tree::clear`] behind it, a tree
-    /// of any size is built in little memory; who builds one does both after each 10,000 changes or so, as no call does by itself.
+    /// Writes the changes of a tree without a commit; they are garbage until a commit reaches them.
+    ///
+    /// With [`Tree::clear`] after it, a tree of any size is built in little memory. The caller
+    /// does both after about every 10,000 changes, since no call flushes by itself.
     ///
     /// Cost: one write.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Errors of [`commit`](Self::commit).
     pub fn flush(&self, tree: &Tree) -> Result<()> {
         let tree = &*self.own_tree(tree)?;
         self.hash_tree(tree)?;
@@ -981,8 +1057,8 @@ impl Store {
         Ok(())
     }
 
-    /// Appends a frame with what changed in a tree, with its commit if there is one, and with the branch that is set to the
-    /// commit; what was written is to be [kept](Self::keep).
+    /// Appends a frame with the changes of a tree, with its commit if there is one, and with the
+    /// branch that is set to the commit. The caller must [keep](Self::keep) the result.
     fn write<'a>(
         &self,
         writer: &mut Writer,
@@ -991,22 +1067,26 @@ impl Store {
     ) -> Result<Written<'a>> {
         let hash = commit.as_ref().map(|(commit, _)| commit.hash);
         let branch = commit.as_ref().and_then(|(_, branch)| *branch);
+
         let start = self.now();
         let written_before = lock(&self.counters).write_time;
         let mut written = Written::default();
-        let (root, place) = self.write_frame(writer, commit, &mut |sink| match tree.root() {
+        let (root, extent) = self.write_frame(writer, commit, &mut |sink| match tree.root() {
             Child::Dir(node) if node.count() == 0 => Ok(None),
-            other => match written.child(&self.core.env, other, sink)? {
+            other => match written.child(&self.inner.env, other, sink)? {
                 Some((link, _)) => Ok(Some(link)),
                 None => Err(Error::NotADirectory),
             },
         })?;
+
+        // The tree may read the new records, also after its commit was collected.
         if let Some(root) = root {
-            tree.pins.add(self.core.pinned.pin(root.place));
+            tree.pins.add(self.inner.pinned.pin(root.extent));
         }
         if self.options.indexing == Indexing::Always {
             writer.index(written.objects());
         }
+
         let mut counters = lock(&self.counters);
         let (nodes, values) = written.counts();
         let writing = counters.write_time.saturating_sub(written_before);
@@ -1014,76 +1094,93 @@ impl Store {
         counters.nodes += nodes;
         counters.values += values;
         drop(counters);
-        if let (Some(hash), Some(place)) = (hash, place) {
-            self.show_commit(writer, hash, place, branch);
+
+        // Last: from here on other threads see the commit.
+        if let (Some(hash), Some(extent)) = (hash, extent) {
+            self.show_commit(writer, hash, extent, branch);
         }
+
         Ok(written)
     }
 
-    /// Adds a commit that was written to the view, with the branch that was set to it in the same frame.
+    /// Adds a written commit to the view, with the branch set in its frame.
     pub(crate) fn show_commit(
         &self,
         writer: &Writer,
         hash: Hash,
-        place: Place,
+        extent: Extent,
         branch: Option<&[u8]>,
     ) {
         let before = branch.and_then(|name| self.branch(name));
-        let mut view = self.core.view_mut();
-        view.add_commit(hash, place);
+        debug_assert!(extent.at < writer.tail.end, "the frame of the commit was appended");
+        let mut view = self.inner.view_mut();
+        view.add_commit(hash, extent);
         if let Some(name) = branch.filter(|_| before != Some(hash)) {
             view.branches.insert(name.to_vec(), hash);
             drop(view);
             let change = HeadChange { branch: name.to_vec(), before, after: Some(hash) };
-            self.core.watches.push(writer.tail.end, change);
+            self.inner.watches.push(writer.tail.end, change);
         }
     }
 
-    /// Appends a frame with what `fill` puts into it, with a commit of the root that it gives, if there is one, and with the branch
-    /// that is set to the commit. Gives that root, and the place of the commit, which is not in the view yet, nor is the branch.
+    /// Appends a frame with the records that `fill` writes, with a commit of the root that `fill`
+    /// returns, if there is one, and with the branch that is set to the commit.
+    ///
+    /// Returns the root and the extent of the commit. The view does not have the commit and the
+    /// branch yet.
     pub(crate) fn write_frame(
         &self,
         writer: &mut Writer,
         commit: Option<(Commit, Option<&[u8]>)>,
         fill: &mut dyn FnMut(&mut dyn Sink) -> Result<Option<Link>>,
-    ) -> Result<(Option<Link>, Option<Place>)> {
+    ) -> Result<(Option<Link>, Option<Extent>)> {
         self.hold_reserve()?;
+
         self.roll_if_full(writer)?;
         let frame = FrameWriter::reusing(writer.tail.end, std::mem::take(&mut writer.spare));
         let mut sink = StoreSink { store: self, writer, frame };
         let root = fill(&mut sink)?;
-        let (mut kind, mut place) = (FrameKind::Objects, None);
-        // Not through the sink, which may end the frame: the commit is in the last one, and the branch with it.
+        let mut kind = FrameKind::Objects;
+        let mut extent = None;
+
+        // The sink may end its frame, and the commit and the branch must be in the last frame
+        // together: write both without the sink.
         let mut frame = sink.frame;
         if let Some((commit, branch)) = commit {
             let head = commit.hash;
-            let record = CommitRecord { commit, root, before: self.core.view().last };
+            let record = CommitRecord { commit, root, before: self.inner.view().last };
             let at = frame.next();
             kind = FrameKind::Commit;
-            place = Some(frame.put(&mut |body| record.put(at, body))?);
+            extent = Some(frame.put(&mut |body| record.put(at, body))?);
             if let Some(name) = branch {
                 let record = BranchRecord { name: name.to_vec(), head: Some(head) };
                 kind = FrameKind::CommitTo;
                 frame.put(&mut |body| record.put(body))?;
             }
         }
+
         self.append(writer, frame, kind)?;
-        Ok((root, place))
+        Ok((root, extent))
     }
 
     fn append(&self, writer: &mut Writer, frame: FrameWriter, kind: FrameKind) -> Result<()> {
+        // The durable end as of now: it tells corruption from a torn write when the pack is
+        // recovered.
         let synced = lock(&self.synced).end;
+        debug_assert!(synced <= writer.tail.end, "only appended frames are durable");
         let start = self.now();
-        (writer.tail, writer.spare) = self.core.pack.append(&writer.tail, frame, kind, synced)?;
+        (writer.tail, writer.spare) = self.inner.pack.append(&writer.tail, frame, kind, synced)?;
         if writer.spare.capacity() > SPARE_BYTES_MAX {
             writer.spare = Vec::new();
         }
         lock(&self.counters).write_time += self.now().saturating_sub(start);
+
+        // For a thread that syncs: `sync_to` does not take the writer's lock.
         *lock(&self.written) = writer.tail.clone();
         Ok(())
     }
 
-    /// Ends the chunk if it is full, and begins the next one.
+    /// Begins the next chunk if this one is full.
     pub(crate) fn roll_if_full(&self, writer: &mut Writer) -> Result<()> {
         if writer.tail.end.offset() < self.options.chunk_bytes {
             return Ok(());
@@ -1091,8 +1188,8 @@ impl Store {
         self.roll(writer)
     }
 
-    /// Makes the pack durable up to `end`. Whoever comes while a sync runs waits for the next one, which serves all who
-    /// wait.
+    /// Makes the pack durable up to `end` (group commit). Callers that arrive during an fsync share
+    /// the next one.
     fn sync_to(&self, end: Address) -> Result<()> {
         let mut synced = lock(&self.synced);
         while synced.end < end {
@@ -1101,14 +1198,19 @@ impl Store {
                 synced = self.sync_ended.wait(synced).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
+
             synced.syncing = true;
             drop(synced);
-            // Chunks before this one were synced when it was begun.
+
+            // Earlier chunks were synced when this one was begun.
             let written = lock(&self.written).clone();
+            debug_assert!(end <= written.end, "callers sync appended frames only");
             let result = written.chunk.file.sync();
-            self.core.pack.counters.syncs.fetch_add(1, Ordering::Relaxed);
+            self.inner.pack.counters.syncs.fetch_add(1, Ordering::Relaxed);
+
             synced = lock(&self.synced);
             synced.syncing = false;
+
             match result {
                 Ok(()) => {
                     synced.end = synced.end.max(written.end);
@@ -1116,53 +1218,57 @@ impl Store {
                 }
                 Err(_) => self.poisoned.store(true, Ordering::Release),
             }
+
             self.sync_ended.notify_all();
             result?;
         }
+
         Ok(())
     }
 
-    /// Takes the reserve back if a collection gave it up: nothing but collections goes on without it.
+    /// Restores the reserve if a collection used it. Only collections go on without the reserve.
     fn hold_reserve(&self) -> Result<()> {
         let mut reserve = lock(&self.reserve);
-        if reserve.take_back(&*self.core.disk, &self.core.dir)? {
+        if reserve.take_back(&*self.inner.disk, &self.inner.dir)? {
             return Ok(());
         }
-        Err(Error::OutOfSpace { path: self.core.dir.clone(), reserve_bytes: reserve.bytes() })
+        Err(Error::OutOfSpace { path: self.inner.dir.clone(), reserve_bytes: reserve.bytes() })
     }
 
-    /// Gives the reserve to a collection, if the disk has less room than that.
+    /// Releases the reserve for a collection, if the disk has less room than the reserve.
     pub(crate) fn give_reserve_up(&self) -> Result<()> {
         let mut reserve = lock(&self.reserve);
-        if self.core.disk.free_bytes(&self.core.dir)? < reserve.bytes() {
-            // The sync may have been told of a control record that was not written, and nobody is told twice.
+        if self.inner.disk.free_bytes(&self.inner.dir)? < reserve.bytes() {
+            // This sync also covers a control record written by another thread, and a failed sync
+            // is reported once.
             self.or_poison(reserve.give_up().map(drop))?;
         }
         Ok(())
     }
 
-    /// Takes the reserve back after a collection, if there is room.
+    /// Restores the reserve after a collection, if the disk has room.
     pub(crate) fn try_to_hold_reserve(&self) {
-        // Otherwise the next commit says that there is none.
+        // If there is no room, the next commit fails with `OutOfSpace`.
         let _ = self.hold_reserve();
     }
 
-    /// Makes every commit durable.
+    /// Makes all commits durable.
     ///
     /// # Errors
     /// [`Disk`](Error::Disk), after which the store is poisoned; [`Poisoned`](Error::Poisoned).
+    #[doc(alias = "SyncWAL")]
     pub fn sync(&self) -> Result<()> {
         let end = lock(&self.written).end;
         self.sync_to(end)
     }
 
-    /// Makes the pack durable, brings the index up to it, and writes the control record.
+    /// Makes the pack durable, updates the index, and writes the control record.
     pub(crate) fn checkpoint(&self, writer: &mut Writer, change: &ControlChange) -> Result<()> {
         self.checkpoint_in(writer, change, false)
     }
 
-    /// The same; begins the next chunk before the control record is written, if `rolls` says so: the record says then that the
-    /// chunk is there, so that its loss is noticed.
+    /// Writes a checkpoint. If `rolls` is set, begins the next chunk before the control record,
+    /// which then names the chunk, so that its loss is noticed.
     fn checkpoint_in(
         &self,
         writer: &mut Writer,
@@ -1171,75 +1277,101 @@ impl Store {
     ) -> Result<()> {
         let (commits, mut control) = self.write_tables(writer, change)?;
         self.sync_to(writer.tail.end)?;
-        let entry = |(hash, place): (Hash, Place)| (key(Object::Commit, &hash), value(place));
+
+        // The index follows the pack: it never has an object that a crash could take.
+        let entry = |(hash, extent): (Hash, Extent)| (key(Object::Commit, &hash), value(extent));
         let mut entries: Vec<(IndexKey, IndexValue)> = commits.into_iter().map(entry).collect();
         entries.extend(writer.unindexed.iter().map(|(key, value)| (*key, *value)));
         entries.sort_unstable_by_key(|entry| entry.0);
         self.index_entries(&entries)?;
-        // Last, and only then does the control record count these commits.
+
+        // The state comes last: an index with it has all commits that the control record counts.
         self.index_entries(&[(STATE_KEY, state_value(control.commits, control.store))])?;
         writer.unindexed.clear();
+
         if rolls {
-            // From here on frames go there, whether or not the record can be written: one of before leads there as well.
-            let tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
-            self.or_poison(self.core.pack.sync_new(&tail.chunk))?;
+            // From here on frames go to the new chunk, even if the control record fails: recovery
+            // by the former record follows the chunks as well.
+            let tail = self.inner.pack.roll(&writer.tail, self.options.chunk_bytes)?;
+            self.or_poison(self.inner.pack.sync_new(&tail.chunk))?;
             *lock(&self.written) = tail.clone();
             writer.tail = tail;
         }
+
+        // The record refers to synced frames only.
         control.sequence += 1;
         control.tail = writer.tail.end;
         control.chain = writer.tail.chain;
+        debug_assert!(control.first <= control.tail.chunk, "the last chunk is kept");
         let written = self.control_file.write_at(&control.encode(), control.offset());
-        // Whether commits are gone must not be left open while others are made.
+
+        // If this write fails, the record that hides commits may be on disk all the same: no later
+        // commit may build on either state.
         if change.retained.is_some() {
             self.or_poison(written)?;
         } else {
             written?;
         }
+
         self.or_poison(self.control_file.sync())?;
-        let mut view = self.core.view_mut();
+
+        let mut view = self.inner.view_mut();
+        debug_assert!(
+            view.recent.values().all(|commit| commit.at < control.tail),
+            "all are indexed"
+        );
+        debug_assert!(view.control.sequence < control.sequence, "records are numbered upwards");
         view.recent.clear();
         view.indexed = control.tail;
         if let Some((_, kept)) = &change.retained {
             view.kept = kept.iter().copied().collect();
         }
         view.control = control;
+
         Ok(())
     }
 
     fn index_entries(&self, entries: &[(IndexKey, IndexValue)]) -> Result<()> {
-        let Some(index) = &self.core.index else { return Ok(()) };
+        let Some(index) = &self.inner.index else { return Ok(()) };
         for some in entries.chunks(INDEX_BATCH) {
             index.insert(some).map_err(Error::index)?;
         }
         index.flush().map_err(Error::index)
     }
 
-    /// Appends the table of branches and that of the commits since the last one; these commits, and what the control record
-    /// is to say.
+    /// Appends the table of branches and the table of recent commits. Returns these commits, and
+    /// the next control record.
     fn write_tables(
         &self,
         writer: &mut Writer,
         change: &ControlChange,
-    ) -> Result<(Vec<(Hash, Place)>, Control)> {
+    ) -> Result<(Vec<(Hash, Extent)>, Control)> {
         let mut frame = FrameWriter::new(writer.tail.end);
-        let view = self.core.view();
+        let view = self.inner.view();
         let mut control = Control { last: view.last, commits: view.commits, ..view.control };
         control.branches = None;
         if !view.branches.is_empty() {
             control.branches = Some(frame.put(&mut |body| put_branches(&view.branches, body))?);
         }
-        let mut commits: Vec<_> = view.recent.iter().map(|(hash, place)| (*hash, *place)).collect();
+
+        // A reader has no index: it finds these commits in the table.
+        let mut commits: Vec<_> =
+            view.recent.iter().map(|(hash, extent)| (*hash, *extent)).collect();
         commits.sort_unstable_by_key(|commit| commit.1.at);
+
         if !commits.is_empty() {
             let table = CommitTable { before: control.table, commits: commits.clone() };
             let at = frame.next();
             control.table = Some(frame.put(&mut |body| table.put(at, body))?);
         }
+
         drop(view);
+
+        // The changes of a collection come on top of the view.
         control.collecting = change.collecting.unwrap_or(control.collecting);
         control.first = change.first.unwrap_or(control.first);
         control.volumes = change.volumes.unwrap_or(control.volumes);
+
         if let Some((retained, kept)) = &change.retained {
             let table = CommitTable { before: None, commits: kept.clone() };
             let at = frame.next();
@@ -1248,21 +1380,24 @@ impl Store {
                 control.kept = Some(frame.put(&mut |body| table.put(at, body))?);
             }
         }
+
+        // The copy of the record comes last, so that the tail can be checked against it.
         frame.put(&mut |body| put_state(&control, body))?;
         self.append(writer, frame, FrameKind::Branches)?;
         Ok((commits, control))
     }
 
-    /// Ends the chunk that is written to and begins another, which helps a collection of what is in it.
+    /// Ends the current chunk and begins another, so that a collection can collect it.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`EmptyChunk`](Error::EmptyChunk) if nothing was written since the last one.
+    /// Errors of [`commit`](Self::commit), and [`EmptyChunk`](Error::EmptyChunk) if nothing was
+    /// written since the last one.
     pub fn split(&self) -> Result<()> {
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
         let end = writer.tail.end;
-        let view = self.core.view();
-        // A chunk may have nothing but tables, of when the store was closed.
+        let view = self.inner.view();
+        // A chunk may have only the tables of an earlier close.
         let has_commit = view.last.is_some_and(|last| last.at.chunk == end.chunk);
         if end.unit == FIRST_UNIT || (!has_commit && end == view.control.tail) {
             return Err(Error::EmptyChunk);
@@ -1271,42 +1406,43 @@ impl Store {
         self.roll(&mut writer)
     }
 
-    /// Ends the chunk, and begins the next one.
+    /// Ends the current chunk, and begins the next one.
     pub(crate) fn roll(&self, writer: &mut Writer) -> Result<()> {
         self.checkpoint_in(writer, &ControlChange::default(), true)
     }
 
-    /// The head of a branch, if there is one.
+    /// Head of a branch, if the branch exists.
     pub fn branch(&self, name: &[u8]) -> Option<Hash> {
-        self.core.branch(name)
+        self.inner.branch(name)
     }
 
     /// All branches with their heads, by name.
     pub fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
-        self.core.branches()
+        self.inner.branches()
     }
 
-    /// Sets the head of a branch; the last to do so wins. Durable as a commit is.
+    /// Sets the head of a branch; the last writer wins. Durable like a commit.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`UnknownCommit`](Error::UnknownCommit), [`BranchName`](Error::BranchName).
+    /// Errors of [`commit`](Self::commit), and [`UnknownCommit`](Error::UnknownCommit),
+    /// [`BranchName`](Error::BranchName).
     pub fn set_branch(&self, name: &[u8], head: &Hash) -> Result<()> {
         self.change_branch(name, Some(*head), BranchTest::Any).map(drop)
     }
 
-    /// Removes a branch; says whether there was one.
+    /// Removes a branch; returns whether it existed.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Errors of [`commit`](Self::commit).
     pub fn remove_branch(&self, name: &[u8]) -> Result<bool> {
         Ok(self.change_branch(name, None, BranchTest::Any)?.before.is_some())
     }
 
-    /// Sets the head of a branch to `set`, or removes it, if it is `test` now; says whether it was. Of several that do so at
-    /// once one wins.
+    /// Sets the head of a branch to `set`, or removes the branch, if its head is `test` (compare
+    /// and set). Returns whether it was.
     ///
     /// # Errors
-    /// As [`set_branch`](Self::set_branch).
+    /// Errors of [`set_branch`](Self::set_branch).
     pub fn test_and_set_branch(
         &self,
         name: &[u8],
@@ -1330,23 +1466,28 @@ impl Store {
             if matches!(test, BranchTest::Is(test) if test != current) {
                 return Ok(BranchChange { before: current, is_set: false });
             }
+
+            // A branch names only commits that exist, so that no collection drops a head.
             if let Some(hash) = head
-                && self.core.find_commit(&hash)?.is_none()
+                && self.inner.find_commit(&hash)?.is_none()
             {
                 return Err(Error::UnknownCommit { hash });
             }
-            // Who sets what is set already waits for the sync as well: it may be another's that is under way.
+            // A call that changes nothing also waits for the sync: the equal head may be another
+            // thread's unsynced change.
             self.move_branch(&mut writer, name, head)?;
             (writer.tail.end, current)
         };
         if self.options.durability == Durability::Durable {
             self.sync_to(end)?;
         }
-        self.core.call_watches(end);
+        self.inner.call_watches(end);
+
         Ok(BranchChange { before, is_set: true })
     }
 
-    /// Appends a frame that sets the head of a branch, or removes the branch; none if nothing changes.
+    /// Appends a frame that sets the head of a branch, or removes the branch; appends nothing if
+    /// nothing changes.
     pub(crate) fn move_branch(
         &self,
         writer: &mut Writer,
@@ -1357,44 +1498,49 @@ impl Store {
         if head == before {
             return Ok(());
         }
+
         self.roll_if_full(writer)?;
         let record = BranchRecord { name: name.to_vec(), head };
         let mut frame = FrameWriter::new(writer.tail.end);
         frame.put(&mut |body| record.put(body))?;
         self.append(writer, frame, FrameKind::Branches)?;
-        record.apply(&mut self.core.view_mut().branches);
+
+        // After the append: the view never shows a branch that recovery would not find.
+        record.apply(&mut self.inner.view_mut().branches);
         let change = HeadChange { branch: name.to_vec(), before, after: head };
-        self.core.watches.push(writer.tail.end, change);
+        self.inner.watches.push(writer.tail.end, change);
+
         Ok(())
     }
 
-    /// Where an object is, if the index has it, or will, and it may be referred to.
-    fn find_whole(&self, writer: &Writer, object: Object, hash: &Hash) -> Result<Option<Place>> {
+    /// Returns the extent of an object in the index, or about to be, if a record may refer to it.
+    fn find_whole(&self, writer: &Writer, object: Object, hash: &Hash) -> Result<Option<Extent>> {
         let found = match writer.unindexed.get(&key(object, hash)) {
-            Some(found) => Some(place(*found)),
-            None => self.core.indexed(object, hash)?,
+            Some(found) => Some(extent(*found)),
+            None => self.inner.indexed(object, hash)?,
         };
-        Ok(found.filter(|place| self.is_whole(place.at)))
+        Ok(found.filter(|extent| self.is_whole(extent.at)))
     }
 
-    /// Whether an object that the index has may be referred to: not while a collection takes it away, or parts of it.
+    /// Returns whether a record may refer to an indexed object: not to one that a running
+    /// collection removes, wholly or in part.
     fn is_whole(&self, at: Address) -> bool {
-        if at.chunk >= self.core.view().control.collecting {
+        if at.chunk >= self.inner.view().control.collecting {
             return true;
         }
         let marks = self.marks.read().unwrap_or_else(PoisonError::into_inner);
         marks.as_ref().is_some_and(|marks| marks.is_live(at))
     }
 
-    /// What the store holds and has done since it was opened.
+    /// Contents of the store, and its work since it was opened.
     pub fn stats(&self) -> Stats {
-        let view = self.core.view();
-        let counters = &self.core.pack.counters;
+        let view = self.inner.view();
+        let counters = &self.inner.pack.counters;
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             commits: view.commits,
             chunks: view.control.tail.chunk - view.control.first + 1,
-            cache_bytes: self.core.pack.cache_bytes() as u64,
+            cache_bytes: self.inner.pack.cache_bytes() as u64,
             cache_hits: get(&counters.cache_hits),
             reads: get(&counters.reads),
             read_bytes: get(&counters.read_bytes),
@@ -1406,35 +1552,43 @@ impl Store {
         }
     }
 
-    /// How long the preimages were that were hashed since it was opened: what hashing has cost at least.
+    /// Histogram of the lengths of preimages hashed since the store was opened, from which the
+    /// minimal cost of hashing follows.
     pub fn preimage_sizes(&self) -> PreimageSizes {
         lock(&self.preimages).clone()
     }
 
-    /// Cancels a collection, makes everything durable and gives up the lock. Later calls are refused, but contexts that are
-    /// checked out can be read; closing twice is no error. Not to be called by what paces a collection.
+    /// Cancels a collection, makes all commits durable, and releases the lock. Later calls are
+    /// refused, but checked-out contexts stay readable. Closing twice is no error.
+    ///
+    /// The callback `pace` of a collection must not call this.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Errors of [`commit`](Self::commit).
     pub fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
+
+        // Waits for a running collection, which `closing` ends soon.
         let _ended = lock(&self.collection);
         let mut writer = lock(&self.writer);
         if writer.closed {
             return Ok(());
         }
+
+        // A poisoned store writes nothing: the next opening recovers from the frames.
         if !self.poisoned.load(Ordering::Acquire) {
             self.checkpoint(&mut writer, &ControlChange::default())?;
         }
         writer.closed = true;
-        self.core.closed.store(true, Ordering::Release);
+        self.inner.closed.store(true, Ordering::Release);
         writer.lock = None;
-        self.core.index.as_ref().map_or(Ok(()), |index| index.close().map_err(Error::index))
+
+        self.inner.index.as_ref().map_or(Ok(()), |index| index.close().map_err(Error::index))
     }
 }
 
-/// A frame that knows what the store has, and is ended when it is large: what a commit consists of may be of several
-/// frames, of which the last has the commit.
+/// Sink of a commit: knows the objects of the store, and ends frames that are full. The last frame
+/// of a commit has its commit record.
 struct StoreSink<'a> {
     store: &'a Store,
     writer: &'a mut Writer,
@@ -1446,20 +1600,22 @@ impl Sink for StoreSink<'_> {
         self.frame.next()
     }
 
-    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place> {
-        let place = self.frame.put(write)?;
+    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent> {
+        let extent = self.frame.put(write)?;
         let full = (self.store.options.chunk_bytes / 2).min(FRAME_FULL_BYTES as u64);
+
+        // A full frame is appended without a commit: its objects are garbage until the last frame.
         if self.frame.len() as u64 >= full {
-            let blank = FrameWriter::new(place.at);
+            let blank = FrameWriter::new(extent.at);
             let full = std::mem::replace(&mut self.frame, blank);
             self.store.append(self.writer, full, FrameKind::Objects)?;
             self.store.roll_if_full(self.writer)?;
             self.frame = FrameWriter::new(self.writer.tail.end);
         }
-        Ok(place)
+        Ok(extent)
     }
 
-    fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Place>> {
+    fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Extent>> {
         if self.store.options.indexing != Indexing::Always {
             return Ok(None);
         }

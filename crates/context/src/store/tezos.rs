@@ -1,4 +1,5 @@
-//! The context of a Tezos node: where a node keeps what in a tree, and what it calls its commits and branches.
+//! Tezos: the context of a Tezos node — its paths in a tree, the author of its commits, and the
+//! names of its branches. No other module of the store knows Tezos.
 //!
 //! | physical path | what is there |
 //! |---------------|---------------|
@@ -7,8 +8,9 @@
 //! | `test_chain`  | status of the test chain: `00` not running; `01` ‖ protocol (32) ‖ expiration (i64 BE): forking; `02` ‖ chain (4) ‖ genesis (32) ‖ protocol (32) ‖ expiration (i64 BE): running |
 //! | `predecessor_block_metadata_hash`, `predecessor_ops_metadata_hash` | hashes (32 bytes), once they are set |
 //!
-//! The author of all commits is `Tezos`. The head of a chain is a branch of the name of the chain, base58check of `57 52 00` ‖ 4 bytes
-//! (`Net…`); the head of the main chain also the branch `main`.
+//! The author of all commits is `Tezos`. The head of a chain is a branch with the name of the
+//! chain, base58check of `57 52 00` ‖ 4 bytes (`Net…`); the head of the main chain is also the
+//! branch `main`.
 
 use std::fmt;
 
@@ -29,7 +31,7 @@ const OPS_METADATA: &[u8] = b"predecessor_ops_metadata_hash";
 const MASTER: &[u8] = b"main";
 const CHAIN_PREFIX: [u8; 3] = [0x57, 0x52, 0x00];
 
-/// Identity of a chain. Shown in base58check, as `NetXdQprcVkpaWU`.
+/// Identity of a chain, shown in base58check, such as `NetXdQprcVkpaWU`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChainId(pub [u8; 4]);
 
@@ -48,24 +50,24 @@ impl ChainId {
 /// Status of the test chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TestChain {
-    /// There is none.
+    /// No test chain runs.
     NotRunning,
-    /// It begins with the next block.
+    /// The test chain begins with the next block.
     Forking {
         /// Hash of its protocol.
         protocol: [u8; HASH_BYTES],
-        /// When it ends, in seconds since 1970.
+        /// End of the test chain, in seconds since 1970.
         expiration: i64,
     },
-    /// It runs.
+    /// The test chain runs.
     Running {
-        /// Its identity.
+        /// Identity of the test chain.
         chain: ChainId,
         /// Hash of its first block.
         genesis: [u8; HASH_BYTES],
         /// Hash of its protocol.
         protocol: [u8; HASH_BYTES],
-        /// When it ends, in seconds since 1970.
+        /// End of the test chain, in seconds since 1970.
         expiration: i64,
     },
 }
@@ -101,6 +103,8 @@ impl TestChain {
             },
             _ => return None,
         };
+
+        // Trailing bytes are no status: an encoding is unique.
         rest.is_empty().then_some(status)
     }
 }
@@ -111,79 +115,80 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
-/// A context under its logical paths, which do not begin with `data`. All calls are those of [`Tree`], with its costs and errors.
+/// Tezos context under logical paths, which do not begin with `data`. All calls are those of
+/// [`Tree`], with its costs and errors.
 #[derive(Debug, Clone)]
 pub struct TezosContext {
     context: Context,
 }
 
-/// A logical path as a physical one.
+/// Returns the physical path of a logical path.
 fn physical<S: AsRef<[u8]>>(path: &[S]) -> Vec<&[u8]> {
     std::iter::once(DATA).chain(path.iter().map(AsRef::as_ref)).collect()
 }
 
 impl From<Context> for TezosContext {
-    /// The same context, under its logical paths.
+    /// Wraps a context, to use it under logical paths.
     fn from(context: Context) -> Self {
         Self { context }
     }
 }
 
 impl TezosContext {
-    /// The context with its physical paths.
+    /// Returns the context with physical paths.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The same, to be changed.
+    /// Returns the context with physical paths, for changes.
     pub fn context_mut(&mut self) -> &mut Context {
         &mut self.context
     }
 
-    /// Whether a value is bound at `path`.
+    /// Returns whether a value is bound at `path`.
     ///
     /// # Errors
-    /// Those of [`Tree::mem`].
+    /// Errors of [`Tree::mem`].
     pub fn mem<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
         self.context.mem(&physical(path))
     }
 
-    /// Whether a value or a directory is bound at `path`.
+    /// Returns whether a value or a directory is bound at `path`.
     ///
     /// # Errors
-    /// Those of [`Tree::mem`].
+    /// Errors of [`Tree::mem`].
     pub fn mem_tree<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
         self.context.mem_tree(&physical(path))
     }
 
-    /// The value at `path`.
+    /// Returns the value at `path`.
     ///
     /// # Errors
-    /// Those of [`Tree::find`].
+    /// Errors of [`Tree::find`].
     pub fn find<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Vec<u8>>> {
         self.context.find(&physical(path))
     }
 
-    /// The tree at `path`.
+    /// Returns the tree at `path`.
     ///
     /// # Errors
-    /// Those of [`Tree::find_tree`].
+    /// Errors of [`Tree::find_tree`].
     pub fn find_tree<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Tree>> {
         self.context.find_tree(&physical(path))
     }
 
-    /// How many children the directory at `path` has.
+    /// Number of children of the directory at `path`.
     ///
     /// # Errors
-    /// Those of [`Tree::length`].
+    /// Errors of [`Tree::length`].
     pub fn length<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<u64> {
         self.context.length(&physical(path))
     }
 
-    /// A page of the children of the directory at `path`.
+    /// Returns a page of the children of the directory at `path`.
     ///
     /// # Errors
-    /// Those of [`Tree::list`].
+    /// Errors of [`Tree::list`].
     pub fn list<S: AsRef<[u8]>>(
         &self,
         path: &[S],
@@ -193,26 +198,26 @@ impl TezosContext {
         self.context.list(&physical(path), offset, length)
     }
 
-    /// Binds a value at `path`; says whether anything changed.
+    /// Binds a value at `path`; returns whether anything changed.
     ///
     /// # Errors
-    /// Those of [`Tree::add`].
+    /// Errors of [`Tree::add`].
     pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl Into<Box<[u8]>>) -> Result<bool> {
         self.context.add(&physical(path), value)
     }
 
-    /// Binds a tree at `path`; says whether anything changed.
+    /// Binds a tree at `path`; returns whether anything changed.
     ///
     /// # Errors
-    /// Those of [`Tree::add_tree`].
+    /// Errors of [`Tree::add_tree`].
     pub fn add_tree<S: AsRef<[u8]>>(&mut self, path: &[S], tree: &Tree) -> Result<bool> {
         self.context.add_tree(&physical(path), tree)
     }
 
-    /// Unbinds what is at `path`; says whether anything was.
+    /// Unbinds `path`; returns whether it was bound.
     ///
     /// # Errors
-    /// Those of [`Tree::remove`].
+    /// Errors of [`Tree::remove`].
     pub fn remove<S: AsRef<[u8]>>(&mut self, path: &[S]) -> Result<bool> {
         self.context.remove(&physical(path))
     }
@@ -230,7 +235,7 @@ impl TezosContext {
     /// Hash of the protocol.
     ///
     /// # Errors
-    /// Those of [`Tree::find`], [`Absent`](Error::Absent), [`Malformed`](Error::Malformed).
+    /// Errors of [`Tree::find`], [`Absent`](Error::Absent), [`Malformed`](Error::Malformed).
     pub fn protocol(&self) -> Result<[u8; HASH_BYTES]> {
         self.hash_at(PROTOCOL)?.ok_or_else(|| Error::Absent { path: PathText::new(&[PROTOCOL]) })
     }
@@ -238,7 +243,7 @@ impl TezosContext {
     /// Sets the protocol.
     ///
     /// # Errors
-    /// Those of [`Tree::add`].
+    /// Errors of [`Tree::add`].
     pub fn set_protocol(&mut self, protocol: &[u8; HASH_BYTES]) -> Result<()> {
         self.context.add(&[PROTOCOL], *protocol).map(|_| ())
     }
@@ -246,7 +251,7 @@ impl TezosContext {
     /// Status of the test chain.
     ///
     /// # Errors
-    /// Those of [`Tree::find`], [`Absent`](Error::Absent), [`Malformed`](Error::Malformed).
+    /// Errors of [`Tree::find`], [`Absent`](Error::Absent), [`Malformed`](Error::Malformed).
     pub fn test_chain(&self) -> Result<TestChain> {
         let path = || PathText::new(&[TEST_CHAIN]);
         let value = self.context.find(&[TEST_CHAIN])?;
@@ -260,7 +265,7 @@ impl TezosContext {
     /// Sets the status of the test chain.
     ///
     /// # Errors
-    /// Those of [`Tree::add`].
+    /// Errors of [`Tree::add`].
     pub fn set_test_chain(&mut self, status: TestChain) -> Result<()> {
         self.context.add(&[TEST_CHAIN], status.encode()).map(|_| ())
     }
@@ -268,49 +273,49 @@ impl TezosContext {
     /// Removes the status of the test chain.
     ///
     /// # Errors
-    /// Those of [`Tree::remove`].
+    /// Errors of [`Tree::remove`].
     pub fn remove_test_chain(&mut self) -> Result<()> {
         self.context.remove(&[TEST_CHAIN]).map(|_| ())
     }
 
-    /// Hash of the metadata of the block before, if it is set.
+    /// Hash of the metadata of the previous block, if it is set.
     ///
     /// # Errors
-    /// Those of [`Tree::find`], [`Malformed`](Error::Malformed).
+    /// Errors of [`Tree::find`], [`Malformed`](Error::Malformed).
     pub fn predecessor_block_metadata_hash(&self) -> Result<Option<[u8; HASH_BYTES]>> {
         self.hash_at(BLOCK_METADATA)
     }
 
-    /// Sets the hash of the metadata of the block before.
+    /// Sets the hash of the metadata of the previous block.
     ///
     /// # Errors
-    /// Those of [`Tree::add`].
+    /// Errors of [`Tree::add`].
     pub fn set_predecessor_block_metadata_hash(&mut self, hash: &[u8; HASH_BYTES]) -> Result<()> {
         self.context.add(&[BLOCK_METADATA], *hash).map(|_| ())
     }
 
-    /// Hash of the metadata of the operations of the block before, if it is set.
+    /// Hash of the metadata of the operations of the previous block, if it is set.
     ///
     /// # Errors
-    /// Those of [`Tree::find`], [`Malformed`](Error::Malformed).
+    /// Errors of [`Tree::find`], [`Malformed`](Error::Malformed).
     pub fn predecessor_ops_metadata_hash(&self) -> Result<Option<[u8; HASH_BYTES]>> {
         self.hash_at(OPS_METADATA)
     }
 
-    /// Sets the hash of the metadata of the operations of the block before.
+    /// Sets the hash of the metadata of the operations of the previous block.
     ///
     /// # Errors
-    /// Those of [`Tree::add`].
+    /// Errors of [`Tree::add`].
     pub fn set_predecessor_ops_metadata_hash(&mut self, hash: &[u8; HASH_BYTES]) -> Result<()> {
         self.context.add(&[OPS_METADATA], *hash).map(|_| ())
     }
 
-    /// Version of the hashes: 0, there is no other.
+    /// Version of the hashes, always 0.
     pub fn hash_version(&self) -> u8 {
         0
     }
 
-    /// Sets the version of the hashes, which is 0.
+    /// Sets the version of the hashes, which must be 0.
     ///
     /// # Errors
     /// [`UnsupportedHashVersion`](Error::UnsupportedHashVersion) for any other.
@@ -320,32 +325,32 @@ impl TezosContext {
 }
 
 impl Store {
-    /// As [`checkout`](Self::checkout), under logical paths.
+    /// Checks out a commit like [`checkout`](Self::checkout), under logical paths.
     ///
     /// # Errors
-    /// As [`checkout`](Self::checkout).
+    /// Errors of [`checkout`](Self::checkout).
     pub fn checkout_tezos(&self, hash: &Hash) -> Result<Option<TezosContext>> {
         Ok(self.checkout(hash)?.map(|context| TezosContext { context }))
     }
 
-    /// The hash that [`commit_tezos`](Self::commit_tezos) would give. Nothing is written.
+    /// Returns the hash that [`commit_tezos`](Self::commit_tezos) would return. Writes nothing.
     pub fn hash_tezos(&self, context: &TezosContext, time: i64, message: &str) -> Hash {
         self.hash(&context.context, &Meta::tezos(time, message))
     }
 
-    /// As [`commit`](Self::commit), by `Tezos`.
+    /// Commits like [`commit`](Self::commit), with the author `Tezos`.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Errors of [`commit`](Self::commit).
     pub fn commit_tezos(&self, context: &TezosContext, time: i64, message: &str) -> Result<Hash> {
         self.commit(&context.context, &Meta::tezos(time, message))
     }
 
-    /// Commits the first context of a chain, which has a protocol, no test chain, and what `patch` makes of it; and sets the head
-    /// of the chain.
+    /// Commits the first context of a chain, and sets the head of the chain. The context has a
+    /// protocol, no test chain, and the changes of `patch`.
     ///
     /// # Errors
-    /// Those of `patch`, and of [`commit_to`](Self::commit_to).
+    /// Errors of `patch`, and of [`commit_to`](Self::commit_to).
     pub fn commit_genesis(
         &self,
         chain: ChainId,
@@ -354,6 +359,8 @@ impl Store {
         patch: impl FnOnce(&mut TezosContext) -> Result<()>,
     ) -> Result<Hash> {
         let mut context = TezosContext { context: self.empty() };
+
+        // The protocol is set after `patch`, which cannot replace it.
         patch(&mut context)?;
         context.set_protocol(protocol)?;
         context.set_test_chain(TestChain::NotRunning)?;
@@ -361,10 +368,11 @@ impl Store {
         self.commit_to(&chain.branch(), &context.context, &meta)
     }
 
-    /// Commits the first context of a test chain that forks at a block of this level and time, and sets the head of the test chain.
+    /// Commits the first context of a test chain that forks at a block of this level and time, and
+    /// sets its head.
     ///
     /// # Errors
-    /// As [`commit_to`](Self::commit_to).
+    /// Errors of [`commit_to`](Self::commit_to).
     pub fn commit_test_chain_genesis(
         &self,
         context: &TezosContext,
@@ -377,15 +385,15 @@ impl Store {
         self.commit_to(&chain.branch(), &context.context, &meta)
     }
 
-    /// Removes the head of a test chain; says whether there was one.
+    /// Removes the head of a test chain; returns whether there was one.
     ///
     /// # Errors
-    /// Those of [`remove_branch`](Self::remove_branch).
+    /// Errors of [`remove_branch`](Self::remove_branch).
     pub fn clear_test_chain(&self, chain: ChainId) -> Result<bool> {
         self.remove_branch(&chain.branch())
     }
 
-    /// The head of a chain, if it has one.
+    /// Head of a chain, if the chain has one.
     pub fn head(&self, chain: ChainId) -> Option<Hash> {
         self.branch(&chain.branch())
     }
@@ -393,7 +401,7 @@ impl Store {
     /// Sets the head of a chain.
     ///
     /// # Errors
-    /// Those of [`set_branch`](Self::set_branch).
+    /// Errors of [`set_branch`](Self::set_branch).
     pub fn set_head(&self, chain: ChainId, commit: &Hash) -> Result<()> {
         self.set_branch(&chain.branch(), commit)
     }
@@ -401,7 +409,7 @@ impl Store {
     /// Sets the branch `main`.
     ///
     /// # Errors
-    /// Those of [`set_branch`](Self::set_branch).
+    /// Errors of [`set_branch`](Self::set_branch).
     pub fn set_master(&self, commit: &Hash) -> Result<()> {
         self.set_branch(MASTER, commit)
     }

@@ -1,8 +1,10 @@
-//! Watches: calls when the head of a branch changes.
+//! Watches: callbacks for changes of the heads of branches.
 //!
-//! No thread waits for changes. Whoever changes a branch makes the calls, when the change is as durable as the store makes commits, and no lock of the store is held;
-//! if somebody is making calls already, that one makes these too, so that they come one after the other, in the order of the
-//! changes. A call may therefore change branches itself.
+//! No thread waits for changes. The thread that changes a branch makes the calls, once the change
+//! is as durable as a commit, and with no lock of the store held but an import's `collection`.
+//!
+//! If another thread is making calls, that thread makes these too. So calls come one after the
+//! other, in the order of the changes, and a call may itself change branches.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,31 +14,33 @@ use crate::base::address::Address;
 use crate::base::hash::Hash;
 use crate::pack::commit::Branches;
 
-/// A change of the head of a branch.
+/// Change of the head of a branch.
+#[doc(alias = "EventListener")]
+#[doc(alias = "update_hook")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeadChange {
     /// The branch.
     pub branch: Vec<u8>,
-    /// Its head before; none if the branch was added.
+    /// Head before; `None` if the branch was added.
     pub before: Option<Hash>,
-    /// Its head now; none if the branch was removed.
+    /// Head now; `None` if the branch was removed.
     pub after: Option<Hash>,
 }
 
-/// A watch, to be [ended](crate::Store::unwatch).
+/// Identity of a watch, to [end](crate::Store::unwatch) it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WatchId(u64);
 
-/// Whether the heads of a change differ at a path.
+/// Predicate: whether the heads of a change differ at a path.
 type Differs<'a> = dyn Fn(&HeadChange, &[Box<[u8]>]) -> bool + 'a;
 
 type Call = Box<dyn Fn(&HeadChange) + Send + Sync>;
 
-/// What is watched, and who is called.
+/// Watched branch and path, and the callback.
 pub(crate) struct Watch {
-    /// None for all branches.
+    /// `None` for all branches.
     pub(crate) branch: Option<Vec<u8>>,
-    /// What must differ between the heads.
+    /// Path at which the heads must differ; `None` for any change.
     pub(crate) path: Option<Vec<Box<[u8]>>>,
     pub(crate) call: Call,
 }
@@ -49,14 +53,14 @@ struct List {
 
 #[derive(Default)]
 struct Queue {
-    /// Changes, each with the end of the pack when it was made.
+    /// Changes, each with the end of the pack behind its frame.
     pending: VecDeque<(Address, HeadChange)>,
-    /// The pack is durable up to here.
+    /// Durable end of the pack.
     durable: Option<Address>,
     is_calling: bool,
 }
 
-/// The watches of a store.
+/// Watches of a store.
 #[derive(Default)]
 pub(crate) struct Watches {
     list: Mutex<List>,
@@ -73,7 +77,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the calling, also if a call panics.
+/// Guard that ends the calling, also after a panic of a callback.
 struct Calling<'a>(&'a Watches);
 
 impl Drop for Calling<'_> {
@@ -82,7 +86,7 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// How branches differ from what they were.
+/// Returns the differences of two maps of branches.
 pub(crate) fn changes(before: &Branches, after: &Branches) -> Vec<HeadChange> {
     let mut changes = Vec::new();
     for (branch, head) in before {
@@ -91,11 +95,14 @@ pub(crate) fn changes(before: &Branches, after: &Branches) -> Vec<HeadChange> {
             changes.push(HeadChange { branch: branch.clone(), before: Some(*head), after });
         }
     }
+
+    // Branches that exist on one side only were added or removed.
     for (branch, head) in after {
         if !before.contains_key(branch) {
             changes.push(HeadChange { branch: branch.clone(), before: None, after: Some(*head) });
         }
     }
+
     changes
 }
 
@@ -115,20 +122,24 @@ impl Watches {
         list.watches.len() < count
     }
 
-    /// Notes a change, in the order of the pack.
+    /// Queues a change, in the order of the pack.
     pub(crate) fn push(&self, end: Address, change: HeadChange) {
         lock(&self.queue).pending.push_back((end, change));
     }
 
-    /// The pack is durable up to `end`: makes the calls for the changes before it.
+    /// Makes the calls for the changes before `end`, up to which the pack is durable.
     pub(crate) fn call(&self, end: Address, differs: &Differs<'_>) {
         let mut queue = lock(&self.queue);
         queue.durable = queue.durable.max(Some(end));
+
+        // The calling thread makes these calls too, so that calls keep the order of the pack.
         if queue.is_calling {
             return;
         }
         queue.is_calling = true;
         drop(queue);
+
+        // No lock is held during the calls.
         let calling = Calling(self);
         while let Some(change) = self.next() {
             let watches = lock(&self.list).watches.clone();
@@ -140,11 +151,12 @@ impl Watches {
                 }
             }
         }
-        // `next` has ended the calling under the lock under which it found nothing.
+
+        // `next` reset the flag under the lock under which it found no change.
         std::mem::forget(calling);
     }
 
-    /// The next change that is durable; if there is none, the calling ends.
+    /// Returns the next durable change; if there is none, ends the calling.
     fn next(&self) -> Option<HeadChange> {
         let mut queue = lock(&self.queue);
         let durable = queue.durable;

@@ -12,9 +12,9 @@ use crate::tree::node::{Env, Spot};
 use crate::tree::tree::Tree;
 use crate::tree::walk::{Entry, dir, sorted};
 
-/// Memory that plain data takes at most, unless the caller says otherwise.
+/// Default limit of the memory of plain data.
 const CONCRETE_BYTES_MAX: u64 = 1 << 30;
-/// Memory of a binding beside the bytes of its step and value.
+/// Memory of a binding beside the bytes of its step and value, in bytes.
 const BINDING_BYTES: usize = 64;
 
 /// A tree as plain data.
@@ -27,30 +27,32 @@ pub enum Concrete {
 }
 
 impl Tree {
-    /// The whole tree as plain data, of 1 GiB at most;
+    /// Returns the tree as plain data of at most 1 GiB;
     /// [`to_concrete_within`](Self::to_concrete_within) takes another limit.
     ///
     /// # Errors
-    /// As [`to_concrete_within`](Self::to_concrete_within).
+    /// Errors of [`to_concrete_within`](Self::to_concrete_within).
     pub fn to_concrete(&self) -> Result<Concrete> {
         self.to_concrete_within(CONCRETE_BYTES_MAX)
     }
 
-    /// The whole tree as plain data that takes about `bytes_max` of memory at most. A part of the
-    /// tree that stands in several places counts in each: a tree of a few kilobytes can stand for
-    /// more data than there is memory.
+    /// Returns the tree as plain data that takes at most about `bytes_max` of memory.
+    ///
+    /// A shared part counts at each of its paths: a tree of a few kilobytes can stand for more
+    /// data than there is memory.
     ///
     /// Cost: one read for each directory, inode and value that is not in memory.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem), and [`LimitExceeded`](Error::LimitExceeded).
+    /// Errors of [`mem`](Self::mem), and [`LimitExceeded`](Error::LimitExceeded).
     pub fn to_concrete_within(&self, bytes_max: u64) -> Result<Concrete> {
         let env = &*self.env;
         let mut room = Room { left: bytes_max, bytes_max };
         let mut way: Vec<Directory> = Vec::new();
         let mut next = open(env, Spot::Own(self.root()), &mut room)?;
+
         loop {
-            // Up to the next entry of a directory on the way.
+            // Descend to the next entry of an open directory.
             let mut whole = match next {
                 Opened::Value(bytes) => Concrete::Value(bytes),
                 Opened::Directory(directory) => {
@@ -64,6 +66,8 @@ impl Tree {
                     }
                 }
             };
+
+            // Ascend while directories end, up to one with another child.
             next = loop {
                 let Some(above) = way.last_mut() else { return Ok(whole) };
                 above.put(whole);
@@ -75,11 +79,12 @@ impl Tree {
         }
     }
 
-    /// The tree of plain data, of the same store as this one. Directories without content are left out.
+    /// Returns the tree of plain data, of the same store. Leaves out directories without content.
     ///
     /// # Errors
-    /// As [`add`](Self::add).
+    /// Errors of [`add`](Self::add).
     pub fn of_concrete(&self, concrete: &Concrete) -> Result<Self> {
+        // A list on the heap: plain data of the caller may nest deeper than a thread has stack for.
         let mut way = match concrete {
             Concrete::Value(bytes) => return Ok(self.of_value(bytes.as_slice())),
             Concrete::Directory(children) => vec![(self.empty(), [].as_slice(), children.iter())],
@@ -108,21 +113,24 @@ impl Tree {
         }
     }
 
-    /// A copy that is in memory only and belongs to no store. Parts that are shared stay shared.
+    /// Returns a copy in memory that belongs to no store. Shared parts stay shared.
     ///
-    /// Cost: one read for each directory, inode and value that is not in memory. The tree is hashed.
+    /// Cost: one read for each directory, inode and value that is not in memory. The tree is
+    /// hashed.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem).
+    /// Errors of [`mem`](Self::mem).
     pub fn to_memory(&self) -> Result<Self> {
         self.hash();
+
+        // Hashed first, so that equal parts are copied once and stay shared.
         let env = Env { rules: self.env.rules, source: None, proof: false };
         let root = copy(&self.env, Spot::Own(self.root()), Blinded::Refuse)?;
         Ok(Self::at(Arc::new(env), root, Pins::default()))
     }
 }
 
-/// What is left of the memory that plain data may take.
+/// Rest of the memory limit of plain data.
 struct Room {
     left: u64,
     bytes_max: u64,
@@ -141,7 +149,7 @@ impl Room {
 /// A directory that is being turned into plain data.
 struct Directory {
     rest: vec::IntoIter<Entry>,
-    /// The step that is gone on with.
+    /// Step of the child that is being converted.
     step: Box<[u8]>,
     children: BTreeMap<Box<[u8]>, Concrete>,
 }
@@ -167,7 +175,7 @@ enum Opened {
     Directory(Directory),
 }
 
-/// Takes the room of a value, or of the bindings of a directory.
+/// Converts a value, or opens a directory; takes the memory of the value or of the bindings.
 fn open(env: &Env, spot: Spot<'_>, room: &mut Room) -> Result<Opened> {
     let Some(node) = dir(env, spot)? else {
         let bytes = spot.value(env)?.unwrap_or_default();
@@ -175,8 +183,11 @@ fn open(env: &Env, spot: Spot<'_>, room: &mut Room) -> Result<Opened> {
         return Ok(Opened::Value(bytes));
     };
     room.take(usize::try_from(node.count()).unwrap_or(usize::MAX).saturating_mul(BINDING_BYTES))?;
+
+    // The bindings are charged before they are loaded: the count may be forged or huge.
     let entries = sorted(env, &node)?;
     room.take(entries.iter().map(|entry| entry.step().len()).sum())?;
-    let (rest, step) = (entries.into_iter(), Box::default());
+    let rest = entries.into_iter();
+    let step = Box::default();
     Ok(Opened::Directory(Directory { rest, step, children: BTreeMap::new() }))
 }

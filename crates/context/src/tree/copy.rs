@@ -1,5 +1,7 @@
-//! Copies of trees that are in memory only, and whose nodes no other tree has: what a commit writes is noted in the
-//! nodes, so a store never gets those that another store, or a tree without one, may have.
+//! Copies of trees in memory, whose nodes no other tree has.
+//!
+//! A commit stores extents in the nodes of its tree. So a store never gets nodes that another
+//! store, or a tree without a store, may have.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -13,15 +15,15 @@ use crate::tree::node::{
 };
 use crate::tree::walk::dir;
 
-/// What a copy does with parts of which only the hash is known. They are kept in trees without a store only, all of
-/// whose nodes are in memory.
+/// Treatment of blinded parts, of which only the hash is known. Blinded parts are kept only in
+/// trees without a store, all of whose nodes are in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blinded {
     Keep,
     Refuse,
 }
 
-/// A copy of what is at a spot of a tree that was hashed. Parts that are shared stay shared.
+/// Copies the child at a spot of a hashed tree. Shared parts stay shared.
 ///
 /// Cost: one read for each directory, inode and value that is not in memory.
 pub(crate) fn copy(env: &Env, spot: Spot<'_>, blinded: Blinded) -> Result<Child> {
@@ -30,13 +32,13 @@ pub(crate) fn copy(env: &Env, spot: Spot<'_>, blinded: Blinded) -> Result<Child>
 
 struct Copier<'a> {
     env: &'a Env,
-    /// The copies of the nodes that were met; of partial trees also by what they are a copy of, since nodes of one hash may
-    /// differ in what is blinded.
+    /// Copies of the visited nodes, by hash. In partial trees also by address, since nodes of one
+    /// hash may differ in their blinded parts.
     nodes: HashMap<(Hash, *const Node), Arc<Node>>,
     blinded: Blinded,
 }
 
-/// A node that is being copied, after what is below it.
+/// Node that is being copied, after the nodes below it.
 struct Copying {
     node: Arc<Node>,
     /// The next item, or bucket.
@@ -50,8 +52,9 @@ impl Copying {
         Self { node, next: 0, bindings: Vec::new(), slots: Vec::new() }
     }
 
-    /// Takes the copy of what the last call of [`Copier::go_on`] gave.
+    /// Takes the copy of the node that the last call of [`Copier::go_on`] returned.
     fn put(&mut self, copy: Arc<Node>) {
+        debug_assert!(self.next > 0, "a child was asked for");
         let last = self.next - 1;
         match self.node.shape() {
             Shape::Entries(entries) => {
@@ -62,17 +65,20 @@ impl Copying {
     }
 }
 
-// The pointers are compared, never followed.
+// Pointers are compared, never dereferenced.
 impl Copier<'_> {
-    /// Copies with a list of the nodes on the way: a path may have more of them than a thread has
-    /// stack for.
+    /// Copies with a list of the open nodes: a path may have more nodes than a thread has stack
+    /// for.
     fn copy(&mut self, spot: Spot<'_>) -> Result<Child> {
         let root = match self.spot(spot)? {
             Copied::Whole(child) => return Ok(child),
             Copied::Below(node) => node,
         };
+
+        // Post-order: a copy of a node needs the copies below it.
         let mut way = vec![Copying::new(root)];
         let mut done = None;
+
         while let Some(copying) = way.last_mut() {
             if let Some(copy) = done.take() {
                 copying.put(copy);
@@ -85,10 +91,12 @@ impl Copier<'_> {
                 None => done = way.pop().map(|copied| self.end(copied)),
             }
         }
+
         Ok(Child::Dir(done.expect("the root was copied last")))
     }
 
     fn key(&self, node: &Arc<Node>) -> (Hash, *const Node) {
+        // Of partial trees, nodes of one hash may differ in their blinded parts.
         let met = match self.blinded {
             Blinded::Keep => Arc::as_ptr(node),
             Blinded::Refuse => std::ptr::null(),
@@ -108,7 +116,7 @@ impl Copier<'_> {
         Ok(Copied::Whole(Child::Value(Arc::new(Value { hash, ..Value::new(bytes.into()) }))))
     }
 
-    /// Copies on up to the next node below; none if there is no other.
+    /// Copies children up to the next node below; `None` if there is no other.
     fn go_on(&self, copying: &mut Copying) -> Result<Option<Arc<Node>>> {
         let Copying { node, next, bindings, slots } = copying;
         match node.shape() {
@@ -136,6 +144,7 @@ impl Copier<'_> {
                 }
             }
         }
+
         Ok(None)
     }
 
@@ -147,16 +156,19 @@ impl Copier<'_> {
                 Body::Inner(InnerNode::new(inner.depth(), inner.count(), slots.into_iter()))
             }
         };
+
+        // The copy keeps the hash, so that it is not hashed again.
         let key = self.key(&node);
         let mut copy = Node::new(body, node.height);
         copy.hash = OnceLock::from(key.0);
         let copy = Arc::new(copy);
         self.nodes.insert(key, Arc::clone(&copy));
+
         copy
     }
 }
 
-/// What is at a spot.
+/// Child at a spot: copied, or a node to be copied first.
 enum Copied {
     Whole(Child),
     Below(Arc<Node>),

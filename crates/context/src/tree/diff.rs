@@ -1,5 +1,5 @@
-//! What differs between two trees of the same rules. Parts of equal hash are skipped without being loaded: whole
-//! directories, and within large ones whole inodes.
+//! Differences of two trees of the same rules. Parts of equal hash are skipped without being
+//! loaded: whole directories, and whole inodes of large directories.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use std::vec;
 
 use crate::base::error::{Error, Result};
 use crate::base::hashing::BRANCHING_MAX;
-use crate::tree::fold::{Met, PARTS_MAX};
+use crate::tree::fold::{PARTS_MAX, PartCounter};
 use crate::tree::node::{Env, Node, Shape, Spot};
 use crate::tree::tree::Tree;
 use crate::tree::walk::{Entry, dir, same, sorted};
 
-/// How the value at a path differs.
+/// Difference of the values at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// Only the second tree has one.
+    /// Only the second tree has a value.
     Added,
-    /// Only the first tree has one.
+    /// Only the first tree has a value.
     Removed,
-    /// Both have one, and not the same.
+    /// Both trees have a value, and the values differ.
     Changed,
 }
 
-/// A step that is not bound to the same on both sides. One of them is there.
+/// Step whose children differ. At least one side has a child.
 pub(crate) struct Pair {
     pub(crate) left: Option<Entry>,
     pub(crate) right: Option<Entry>,
@@ -35,7 +35,7 @@ impl Pair {
     }
 }
 
-/// What two directories are compared in.
+/// Environments of the two sides.
 #[derive(Clone, Copy)]
 pub(crate) struct Envs<'a> {
     pub(crate) left: &'a Env,
@@ -43,16 +43,17 @@ pub(crate) struct Envs<'a> {
 }
 
 impl Tree {
-    /// Calls `visit` for each path at which this tree and `other` do not have the same value, ascending by path. A value
-    /// that became a directory is removed, and what is in the directory added.
+    /// Calls `visit` for each path at which the values of the two trees differ, ascending by path.
     ///
-    /// Cost: one read for each directory and inode that differs and is not in memory; values are not read. Both trees
-    /// are hashed.
+    /// A value that became a directory is removed, and the values of the directory are added.
+    ///
+    /// Cost: one read for each directory and inode that differs and is not in memory; values are
+    /// not read. Both trees are hashed.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem), and [`ForeignTree`](Error::ForeignTree) for a tree of other rules;
-    /// the first error of `visit` ends the walk. [`LimitExceeded`](Error::LimitExceeded) if more
-    /// than [`PARTS_MAX`] parts differ, each counted wherever it stands.
+    /// Errors of [`mem`](Self::mem), and [`ForeignTree`](Error::ForeignTree) for a tree of other
+    /// rules; the first error of `visit` ends the walk. [`LimitExceeded`](Error::LimitExceeded) if
+    /// more than [`PARTS_MAX`] parts differ, each counted wherever it stands.
     pub fn diff<E: From<Error>>(
         &self,
         other: &Self,
@@ -63,26 +64,31 @@ impl Tree {
         }
         self.hash();
         other.hash();
+
+        // The walk compares hashes and loads only what differs.
         let envs = Envs { left: &self.env, right: &other.env };
         let roots = (Some(Spot::Own(self.root())), Some(Spot::Own(other.root())));
         let mut path = Vec::new();
-        let mut met = Met::new(PARTS_MAX);
+        let mut parts = PartCounter::new(PARTS_MAX);
         let mut way: Vec<vec::IntoIter<Pair>> =
             diff_spots(envs, &path, roots, &mut visit)?.into_iter().collect();
+
         while let Some(rest) = way.last_mut() {
             let Some(pair) = rest.next() else {
                 way.pop();
                 path.pop();
                 continue;
             };
-            met.count()?;
+            parts.count()?;
             path.push(pair.step().into());
             let spots = (pair.left.as_ref().map(Entry::spot), pair.right.as_ref().map(Entry::spot));
             match diff_spots(envs, &path, spots, &mut visit)? {
                 Some(below) => way.push(below),
                 None => drop(path.pop()),
             }
+            debug_assert_eq!(path.len() + 1, way.len(), "a step for each directory below the root");
         }
+
         Ok(())
     }
 }
@@ -90,7 +96,7 @@ impl Tree {
 type Spots<'a> = (Option<Spot<'a>>, Option<Spot<'a>>);
 type Visit<'a, E> = dyn FnMut(&[Box<[u8]>], Change) -> std::result::Result<(), E> + 'a;
 
-/// Visits a path if its values differ; gives what differs in the directories that are there.
+/// Visits a path if its values differ; returns the differing children of its directories.
 fn diff_spots<E: From<Error>>(
     envs: Envs<'_>,
     path: &[Box<[u8]>],
@@ -102,12 +108,15 @@ fn diff_spots<E: From<Error>>(
     {
         return Ok(None);
     }
+
     match (left.is_some_and(Spot::is_value), right.is_some_and(Spot::is_value)) {
         (true, true) => visit(path, Change::Changed)?,
         (true, false) => visit(path, Change::Removed)?,
         (false, true) => visit(path, Change::Added)?,
         (false, false) => {}
     }
+
+    // A value against a directory also visits the values of the directory.
     let left = left.map_or(Ok(None), |spot| dir(envs.left, spot))?;
     let right = right.map_or(Ok(None), |spot| dir(envs.right, spot))?;
     if left.is_none() && right.is_none() {
@@ -116,7 +125,7 @@ fn diff_spots<E: From<Error>>(
     Ok(Some(differing(envs, left.as_ref(), right.as_ref())?.into_iter()))
 }
 
-/// The steps of two directories that differ, ascending. A directory that is not there has no steps.
+/// Returns the differing steps of two directories, ascending. A missing directory has no steps.
 pub(crate) fn differing(
     envs: Envs<'_>,
     left: Option<&Arc<Node>>,
@@ -146,14 +155,17 @@ fn differing_inodes(
         }
         return Ok(());
     }
+
+    // One side is a leaf, or missing: compare the steps themselves.
     let entries = |env, node: Option<&Arc<Node>>| node.map_or(Ok(Vec::new()), |n| sorted(env, n));
     join(envs, entries(envs.left, left)?, entries(envs.right, right)?, out);
     Ok(())
 }
 
-/// The pairs of two ascending lists, without those that are the same.
+/// Merges two ascending lists into pairs, without equal ones.
 fn join(envs: Envs<'_>, left: Vec<Entry>, right: Vec<Entry>, out: &mut Vec<Pair>) {
-    let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
+    let mut left = left.into_iter().peekable();
+    let mut right = right.into_iter().peekable();
     loop {
         let order = match (left.peek(), right.peek()) {
             (None, None) => return,
@@ -163,6 +175,7 @@ fn join(envs: Envs<'_>, left: Vec<Entry>, right: Vec<Entry>, out: &mut Vec<Pair>
         };
         let left = if order.is_le() { left.next() } else { None };
         let right = if order.is_ge() { right.next() } else { None };
+
         let equal = match (&left, &right) {
             (Some(l), Some(r)) => same((envs.left, l.spot()), (envs.right, r.spot())),
             _ => false,

@@ -1,19 +1,21 @@
-//! Hashing of what changed: every node and value below a root that has no hash yet, each once, from the leaves up,
-//! several at once by the processor's lanes and large levels on several threads.
+//! Hashing: computes the hash of every node and value below a root that has none, each once, level
+//! by level from the leaves up. Nodes of a level are hashed in the lanes of the processor, and
+//! large levels on several threads.
 
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::{BRANCHING_MAX, Preimages};
 use crate::base::stats::PreimageSizes;
 use crate::object::record::{Hashable, Stored};
 use crate::tree::node::{Body, Child, Env, Node, Shape, Slot, Spot, Value};
 
-/// From so many bytes of preimages on, a level is divided among threads: below it a thread costs more than it saves.
+/// Bytes of preimages from which on a level is divided among threads: below, a thread costs more
+/// than it saves.
 const THREAD_BYTES: usize = 64 << 10;
-/// Preimages that are collected before they are hashed.
+/// Bytes of preimages of one batch.
 const BATCH_BYTES: usize = 64 << 10;
 
 enum Job<'a> {
@@ -21,15 +23,15 @@ enum Job<'a> {
     Node(&'a Node),
 }
 
-/// What hashing has cost.
+/// Work of hashing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hashed {
     /// Nodes and values.
     pub(crate) count: u64,
-    /// Bytes of their preimages.
+    /// Bytes of the preimages.
     pub(crate) bytes: u64,
     pub(crate) sizes: PreimageSizes,
-    /// Values that are stored in these nodes, and have no hash there.
+    /// Values stored in these nodes, hashed for the hash of the node.
     pub(crate) again: u64,
 }
 
@@ -48,14 +50,18 @@ impl Hashed {
     }
 }
 
-/// The hash of `root`, and of everything below it, on up to `threads` threads.
+/// Hashes `root` and all below it on up to `threads` threads.
 pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
-    let mut levels = Levels::default();
+    let mut levels = HashLevels::default();
     levels.add(root);
     let mut hashed = Hashed::default();
+
+    // A level needs the hashes of the levels below, so levels are hashed one after the other.
     for jobs in &levels.jobs {
         let bytes: usize = jobs.iter().map(preimage_bytes).sum();
         let threads = threads.min(bytes / THREAD_BYTES + 1);
+
+        // The caller hashes a share itself, so a small level starts no thread.
         let share = jobs.len().div_ceil(threads);
         thread::scope(|scope| {
             let mut shares = jobs.chunks(share.max(1));
@@ -64,26 +70,27 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
                 shares.map(|share| scope.spawn(|| hash_jobs(env, share))).collect();
             hashed.merge(&hash_jobs(env, own.unwrap_or_default()));
             for other in others {
-                // A panic there is passed on when the scope ends.
+                // The end of the scope passes on a panic of the thread.
                 other.join().iter().for_each(|other| hashed.merge(other));
             }
         });
     }
+
     (*root.hash.get().expect("the root is in the last level"), hashed)
 }
 
-/// What is to be hashed, by its distance from the leaves.
+/// Nodes and values to be hashed, by their distance from the leaves.
 #[derive(Default)]
-struct Levels<'a> {
+struct HashLevels<'a> {
     jobs: Vec<Vec<Job<'a>>>,
-    /// The distances of nodes that may be met again: a tree may stand in several places.
-    shared: QuickMap<*const Node, usize>,
+    /// Distances of nodes that may be met again: a tree may be bound at several paths.
+    shared: FastMap<*const Node, usize>,
 }
 
-// The pointers are compared, never followed.
-impl<'a> Levels<'a> {
-    /// Adds all from `root` down that has no hash, with a list of the nodes on the way: a path may
-    /// have more of them than a thread has stack for.
+// Pointers are compared, never dereferenced.
+impl<'a> HashLevels<'a> {
+    /// Adds all below `root` that have no hash, with a list of the open nodes: a path may have more
+    /// nodes than a thread has stack for.
     fn add(&mut self, root: &'a Node) {
         if root.hash.get().is_some() {
             return;
@@ -127,14 +134,14 @@ impl<'a> Levels<'a> {
     }
 }
 
-/// A node that is being added, after what is below it.
+/// Node that is being added, after the nodes below it.
 struct Adding<'a> {
     node: &'a Node,
-    /// Whether it may be met again.
+    /// Whether the node may be met again.
     is_shared: bool,
-    /// Number of the next child, of those that are not as in the record.
+    /// Number of the next child, among the children that differ from the record.
     next: usize,
-    /// Distance from the leaves, as far as it is known.
+    /// Lower bound of the distance from the leaves.
     level: usize,
 }
 
@@ -166,7 +173,7 @@ impl<'a> Adding<'a> {
     }
 }
 
-/// How many bytes will be hashed, about.
+/// Approximate bytes of a preimage.
 fn preimage_bytes(job: &Job<'_>) -> usize {
     match job {
         Job::Value(value) => value.bytes.len() + 8,
@@ -179,7 +186,10 @@ fn preimage_bytes(job: &Job<'_>) -> usize {
 
 fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
     let mut hashed = Hashed::default();
-    let (mut preimages, mut inline) = (Preimages::new(env.rules), Preimages::new(env.rules));
+    let mut preimages = Preimages::new(env.rules);
+    let mut inline = Preimages::new(env.rules);
+
+    // Batches bound the memory of preimages, and still fill the lanes of the processor.
     let mut rest = jobs;
     while !rest.is_empty() {
         let mut bytes = 0;
@@ -192,10 +202,12 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
         hash_batch(env, batch, (&mut preimages, &mut inline), &mut hashed);
         rest = after;
     }
+
     hashed
 }
 
-/// Hashes a batch: first the values that are stored in its nodes, whose hashes are put into the nodes' preimages.
+/// Hashes a batch: first the values stored in its nodes, whose hashes go into the preimages of the
+/// nodes.
 fn hash_batch(
     env: &Env,
     batch: &[Job<'_>],
@@ -208,9 +220,13 @@ fn hash_batch(
             Job::Node(node) => preimage(env, node, inline, preimages),
         }
     }
+
+    // Inline values have no hash of their own: their hashes go into the preimages only.
     hashed.again += inline.lengths().count() as u64;
     preimages.fill_in(&inline.finish());
     preimages.lengths().for_each(|length| hashed.add(length));
+
+    // `get_or_init`: another thread may have hashed a shared node meanwhile, to the same hash.
     for (job, hash) in batch.iter().zip(preimages.finish()) {
         match job {
             Job::Value(value) => value.hash.get_or_init(|| hash),
@@ -219,18 +235,20 @@ fn hash_batch(
     }
 }
 
-/// The hash of a node as its content has it, whatever it is known by.
+/// Hashes the content of a node, and ignores the hash that the node has.
 pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
+    // A check must not trust the stored hash.
     let mut unknown = node.clone();
     unknown.hash = OnceLock::new();
-    let (mut preimages, mut inline) = (Preimages::new(env.rules), Preimages::new(env.rules));
+    let mut preimages = Preimages::new(env.rules);
+    let mut inline = Preimages::new(env.rules);
     let mut hashed = Hashed::default();
     hash_batch(env, &[Job::Node(&unknown)], (&mut preimages, &mut inline), &mut hashed);
     *unknown.hash.get().expect("it was hashed")
 }
 
-/// The preimage of a node whose children have hashes, but for those of the values that are stored in it: these are
-/// appended to `inline`, and their hashes are to be filled in.
+/// Appends the preimage of a node whose children have hashes. Values stored in the node are
+/// appended to `inline`, and their hashes are filled in later.
 fn preimage(env: &Env, node: &Node, inline: &mut Preimages, out: &mut Preimages) {
     match node.shape() {
         Shape::Inner(inner) => {
@@ -268,13 +286,13 @@ fn preimage(env: &Env, node: &Node, inline: &mut Preimages, out: &mut Preimages)
 
 const HASHED: &str = "the levels below are hashed first";
 
-/// The hash of what is bound; of a directory or value in memory, the one that it was given before.
+/// Hash of a child; a directory or value in memory must have its hash already.
 pub(crate) fn spot_hash(env: &Env, spot: Spot<'_>) -> Hash {
     match spot.stored() {
         Ok(Stored::Inline(bytes)) => env.rules.value_hash(bytes),
         Ok(Stored::Value(link) | Stored::Dir(link)) => link.hash,
         Err(Child::Value(value)) => {
-            // A value that was stored in place is taken out without its hash.
+            // A value taken out of a record has no hash yet.
             *value.hash.get_or_init(|| env.rules.value_hash(&value.bytes))
         }
         Err(Child::Dir(node)) => *node.hash.get().expect(HASHED),

@@ -1,21 +1,23 @@
-//! Changes of a tree: binding and unbinding of a path, in place where a node is not shared, with the shape kept canonical:
-//! a leaf is split when it outgrows the branching, inodes are gathered when they fall to it, and a directory is flat up
-//! to the flat limit.
+//! Changes of a tree: binding and unbinding a path. Nodes that no other tree holds are changed in
+//! place.
 //!
-//! A change that fails has changed nothing: what it needs is loaded before.
+//! Invariant: the shape stays canonical. A leaf is split when it outgrows the branching, inodes
+//! are merged into a leaf when they fall to it, and a directory is flat up to the flat limit.
 //!
-//! A change goes down a path and up again with a list of the nodes on the way: chosen names make a
-//! path of a hundred directories lead through thousands of inodes, for which no thread has stack. A
-//! node on the list lacks the child that the change has gone to, so a node that one tree alone
-//! holds is changed in place.
+//! Invariant: a change that fails has changed nothing, because it loads all nodes first.
+//!
+//! A change goes down a path and up again with a list of the open nodes: chosen names make a path
+//! of a hundred directories lead through thousands of inodes, more than a thread has stack for. A
+//! node on the list lacks the child that the change went to, so a node that one tree alone holds is
+//! changed in place.
 
 use std::sync::{Arc, LazyLock};
 
 use crate::base::error::{Error, Result};
 use crate::tree::node::{Binding, Body, Child, Env, InnerNode, Node, Shape, Slot, Spot};
 
-/// Binds `child` at `path` below `root`; values on the way become directories. No I/O if all that is on the way was looked
-/// at.
+/// Binds `child` at `path` below `root`; values on the way become directories. No I/O if all nodes
+/// on the way are loaded.
 ///
 /// Cost: one read for each directory and inode on the way that is not in memory.
 pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) -> Result<()> {
@@ -26,56 +28,57 @@ pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) ->
     edit(env, root, path, Some(child))
 }
 
-/// Unbinds `path`, which is bound and has a step, below `root`. The directory that has it must have others, or be the root.
+/// Unbinds `path`, which is bound and has a step, below `root`. The directory must have other
+/// steps, or be the root.
 ///
-/// Cost: that of [`bind`]; all inodes of the directory that has it where that falls to the flat limit, and those of one
-/// bucket where that falls to the branching.
+/// Cost: that of [`bind`]; all inodes of the directory that has it where that falls to the flat
+/// limit, and those of one bucket where that falls to the branching.
 pub(crate) fn unbind(env: &Env, root: &mut Child, path: &[&[u8]]) -> Result<()> {
     edit(env, root, path, None)
 }
 
-/// Stands where a child was taken out.
+/// Placeholder of a child that was taken out.
 static TAKEN: LazyLock<Arc<Node>> = LazyLock::new(|| Arc::new(Node::empty(false)));
 
-/// A node on the way of a change. Nobody else holds the node, and the node lacks the child that the
-/// change has gone to.
+/// Open node of a change. No other tree holds the node, and the node lacks the child that the
+/// change went to.
 struct Open<'p> {
     node: Arc<Node>,
     /// Invariant: no child was taken out of a node that was stored.
     was_stored: bool,
-    /// Whether the directory was flat, in the first node of a directory.
+    /// Whether the directory was flat; set in the first node of a directory.
     was_flat: Option<bool>,
     depth: u8,
     way: Way<'p>,
 }
 
-/// To which child a change has gone.
+/// Child that a change went to.
 enum Way<'p> {
-    /// To none: here the path ends.
+    /// None: the path ends here.
     End,
     Bucket {
         bucket: usize,
-        /// Entries below at that time.
+        /// Entries of the bucket before the change.
         before: u64,
         is_taken: bool,
     },
     Item {
         step: &'p [u8],
-        /// Where the step is, or is to be inserted.
+        /// Position of the step, or its insertion point.
         item: std::result::Result<usize, usize>,
         is_taken: bool,
     },
 }
 
-/// Where a change goes on.
+/// Continuation of a change.
 enum Next {
     Below(Arc<Node>),
-    /// Nowhere: the change is made. The height that the change asks of the node.
+    /// The change is made; the height that it requires of the node.
     Made(u16),
 }
 
-/// Puts `new` at `path`, which has a step, or takes away what is there if `new` is none. Only what
-/// is bound is taken away.
+/// Puts `new` at `path`, which has a step, or removes the child there if `new` is `None`. Only
+/// bound paths are removed.
 fn edit(env: &Env, root: &mut Child, path: &[&[u8]], new: Option<Child>) -> Result<()> {
     let (dir, is_taken) = take_dir(env, root)?;
     let mut opened = Vec::with_capacity(2 * path.len());
@@ -95,8 +98,8 @@ fn edit(env: &Env, root: &mut Child, path: &[&[u8]], new: Option<Child>) -> Resu
     }
 }
 
-/// The directory of a child, loaded if needed; an empty one for a value. Says whether the directory
-/// was taken out of the child.
+/// Returns the directory of a child, loaded if needed; an empty one for a value. Also returns
+/// whether the directory was taken out of the child.
 fn take_dir(env: &Env, child: &mut Child) -> Result<(Arc<Node>, bool)> {
     if let Child::Dir(dir) = child {
         return Ok((std::mem::replace(dir, Arc::clone(&TAKEN)), true));
@@ -105,8 +108,8 @@ fn take_dir(env: &Env, child: &mut Child) -> Result<(Arc<Node>, bool)> {
     Ok((dir.map_or_else(|| Arc::new(Node::empty(false)), Arc::clone), false))
 }
 
-/// Opens the nodes on the way from `dir` to the end of `path`, and makes the change in the last
-/// one. Gives the height that the change asks of the last node.
+/// Opens the nodes from `dir` to the end of `path`, and makes the change in the last one. Returns
+/// the height that the change requires of the last node.
 ///
 /// # Errors
 /// With the node that could not be passed, as the node was.
@@ -149,7 +152,7 @@ fn descend<'p>(
     }
 }
 
-/// Whether the loss of one step gives the node, or the directory that it begins, another shape.
+/// Returns whether the loss of one step changes the shape of the node, or of its directory.
 fn may_be_gathered(env: &Env, node: &Node, depth: u8) -> bool {
     let fewer = node.count().saturating_sub(1);
     let falls_flat = depth == 0 && !node.is_flat() && env.rules.is_flat(fewer);
@@ -157,7 +160,7 @@ fn may_be_gathered(env: &Env, node: &Node, depth: u8) -> bool {
     falls_flat || is_inner && env.rules.is_leaf(depth, fewer)
 }
 
-/// Makes the nodes of the list whole again, from the last one up; gives the first one.
+/// Puts the children back into the open nodes, from the last one up; returns the first node.
 ///
 /// # Errors
 /// If what is gathered was not loaded before, which `descend` sees to. The tree is whole then,
@@ -176,8 +179,7 @@ fn ascend(env: &Env, mut opened: Vec<Open<'_>>, height: u16) -> (Arc<Node>, Resu
     (below, outcome)
 }
 
-/// Makes the nodes of the list as they were, where the change could not go below the last one;
-/// gives the first one.
+/// Restores the open nodes after a failure below the last one; returns the first node.
 fn restore(mut opened: Vec<Open<'_>>, node: Arc<Node>) -> Arc<Node> {
     let mut below = node;
     while let Some(mut open) = opened.pop() {
@@ -196,7 +198,7 @@ impl<'p> Open<'p> {
         Self { node, was_stored, was_flat, depth, way: Way::End }
     }
 
-    /// Goes to the child that `step` leads to, or makes the change if the step is the last one.
+    /// Goes to the child of `step`, or makes the change if the step is the last one.
     fn go_down(
         &mut self,
         env: &Env,
@@ -250,8 +252,7 @@ impl<'p> Open<'p> {
         Ok(Next::Below(below))
     }
 
-    /// Puts the changed child where the change has gone to. `height` is what a change in this node
-    /// asks.
+    /// Puts the changed child back. `height` is the height that a change in this node requires.
     fn put_changed(&mut self, below: Arc<Node>, height: u16) {
         let owned = Arc::make_mut(&mut self.node);
         let height = match (&mut owned.body, &self.way) {
@@ -272,11 +273,11 @@ impl<'p> Open<'p> {
             _ => height,
         };
         owned.hash.take();
-        owned.place.take();
+        owned.extent.take();
         owned.height = owned.height.max(height);
     }
 
-    /// Gives the changed node the shape that its number of steps asks for.
+    /// Gives the changed node the shape of its number of steps.
     fn shape(&mut self, env: &Env) -> Result<()> {
         let node = &mut self.node;
         let is_inner = matches!(node.shape(), Shape::Inner(_));
@@ -290,7 +291,7 @@ impl<'p> Open<'p> {
         }
     }
 
-    /// Puts a child back that did not change.
+    /// Puts an unchanged child back.
     fn put_back(&mut self, below: Arc<Node>) {
         match (&mut Arc::make_mut(&mut self.node).body, &self.way) {
             (Body::Inner(inner), Way::Bucket { bucket, is_taken: true, .. }) => {
@@ -303,7 +304,7 @@ impl<'p> Open<'p> {
         }
     }
 
-    /// The node as it was before it was opened; nothing is missing in it.
+    /// Returns the node as it was before it was opened; no child is missing.
     fn closed(self) -> Arc<Node> {
         match self.node.base() {
             Some(base) if self.was_stored => Arc::clone(base),
@@ -312,8 +313,8 @@ impl<'p> Open<'p> {
     }
 }
 
-/// The inode of a bucket, loaded if needed; an empty one for an empty bucket. Says whether the
-/// inode was taken out.
+/// Returns the inode of a bucket, loaded if needed; an empty one for an empty bucket. Also returns
+/// whether the inode was taken out.
 fn take_bucket(env: &Env, inner: &mut InnerNode, bucket: usize) -> Result<(Arc<Node>, bool)> {
     if let Some(Slot::Node(node)) = inner.slot_mut(bucket) {
         return Ok((std::mem::replace(node, Arc::clone(&TAKEN)), true));
@@ -322,7 +323,7 @@ fn take_bucket(env: &Env, inner: &mut InnerNode, bucket: usize) -> Result<(Arc<N
     Ok((node.map_or_else(|| Arc::new(Node::empty(true)), Arc::clone), false))
 }
 
-/// Makes a directory flat, or an inode, as its number of steps asks for.
+/// Makes a directory flat or an inode, by its number of steps.
 fn reshape(env: &Env, dir: &mut Arc<Node>, flat: bool) -> Result<()> {
     let wants_flat = env.rules.is_flat(dir.count());
     if wants_flat == flat {
@@ -337,13 +338,13 @@ fn reshape(env: &Env, dir: &mut Arc<Node>, flat: bool) -> Result<()> {
     Ok(())
 }
 
-/// All that is bound below an inode, ascending, free of any record.
+/// Returns all bindings below an inode, ascending, independent of any record.
 fn gather(env: &Env, node: &Node) -> Result<Vec<Binding>> {
     let binding = |(step, spot): (&[u8], Spot<'_>)| (step.into(), spot.to_child());
     Ok(node.sorted(env)?.into_iter().map(binding).collect())
 }
 
-/// The inode of bindings, which ascend. Recursion: at most 64 inodes of one directory.
+/// Builds the inode of ascending bindings. Recursion: at most 64 inodes of one directory.
 pub(crate) fn inode(env: &Env, depth: u8, bindings: Vec<Binding>, height: u16) -> Node {
     let count = bindings.len() as u64;
     if env.rules.is_leaf(depth, count) {

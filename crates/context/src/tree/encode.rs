@@ -1,11 +1,12 @@
-//! Writing of what changed: every directory, inode and large value below a root that has no place yet, children before
-//! parents, a subtree next to its siblings; so that what one block writes lies together.
+//! Encoding: writes every directory, inode and large value below a root that has no extent yet,
+//! children before parents, a subtree next to its siblings. So the records of one block lie
+//! together.
 
 use std::sync::Arc;
 
-use crate::base::address::{Address, Link, Place};
+use crate::base::address::{Address, Extent, Link};
 use crate::base::error::{Error, Result};
-use crate::base::fast_map::QuickMap;
+use crate::base::fast_map::FastMap;
 use crate::base::hash::Hash;
 use crate::base::hashing::BRANCHING_MAX;
 use crate::base::path::{HEIGHT_MAX, PathText};
@@ -15,70 +16,74 @@ use crate::object::record::{
 };
 use crate::tree::node::{Body, Child, EntriesNode, Env, InnerNode, Node, Slot, Spot, Value};
 
-/// Where records are put.
+/// Target of records.
 pub(crate) trait Sink {
-    /// Where the next record will lie.
+    /// Address of the next record.
     fn next(&self) -> Address;
 
-    /// Appends a record, whose body `write` makes.
-    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place>;
+    /// Appends a record, whose body `write` writes.
+    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Extent>;
 
-    /// An object of this hash that is stored already, if the sink knows one.
-    fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Place>>;
+    /// Returns an object of this hash that is already stored, if the sink knows one.
+    fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Extent>>;
 }
 
-/// What was written, to be [kept](Written::keep) once it is in the pack.
+/// Written nodes and values, to be [kept](Written::keep) once their frame is in the pack.
 #[derive(Debug, Default)]
 pub(crate) struct Written<'a> {
-    nodes: Vec<(&'a Node, Place, Option<Arc<Record>>)>,
-    values: Vec<(&'a Value, Place)>,
-    /// Nodes of a tree that stand in it several times.
-    shared: QuickMap<*const Node, (Link, u16)>,
-    /// Values of which the same holds.
-    shared_values: QuickMap<*const Value, Place>,
+    nodes: Vec<(&'a Node, Extent, Option<Arc<Record>>)>,
+    values: Vec<(&'a Value, Extent)>,
+    /// Written nodes that may occur again in the tree.
+    shared: FastMap<*const Node, (Link, u16)>,
+    /// Written values that may occur again in the tree.
+    shared_values: FastMap<*const Value, Extent>,
     buffers: EntriesBuffers,
 }
 
-// The pointers are compared, never followed.
+// Pointers are compared, never dereferenced.
 impl<'a> Written<'a> {
-    /// Tells the nodes where they are; calls `cache` with each new record, and where the one lies that it comes from. A node
-    /// above a part of which it only knows the hash may be less high than its record, and gets no place, so that what is made
-    /// of it is looked at again.
-    pub(crate) fn keep(self, mut cache: impl FnMut(Option<Place>, Place, Arc<Record>)) {
-        for (node, place, record) in self.nodes {
+    /// Stores the extents in the nodes; calls `cache` with each new record, its extent, and the
+    /// extent of its predecessor.
+    ///
+    /// A node above a blinded part may be lower than its record. Such a node gets no extent, so
+    /// that a later commit looks at it again.
+    pub(crate) fn keep(self, mut cache: impl FnMut(Option<Extent>, Extent, Arc<Record>)) {
+        for (node, extent, record) in self.nodes {
+            // The extent would make later commits trust a height that is too low.
             if record.as_ref().is_none_or(|record| record.height <= node.height) {
-                node.place.get_or_init(|| place);
+                node.extent.get_or_init(|| extent);
             }
             if let Some(record) = record {
-                cache(node.base().and_then(|base| base.place.get().copied()), place, record);
+                cache(node.base().and_then(|base| base.extent.get().copied()), extent, record);
             }
         }
-        for (value, place) in self.values {
-            value.place.get_or_init(|| place);
+        for (value, extent) in self.values {
+            value.extent.get_or_init(|| extent);
         }
     }
 
-    /// Objects of each kind: directories and inodes, values. Those under which a dedup index may file them.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = (bool, Hash, Place)> + '_ {
+    /// Returns the written objects: whether each is a value, its hash and its extent, for an index
+    /// of all objects.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (bool, Hash, Extent)> + '_ {
         let nodes = self
             .nodes
             .iter()
-            .filter_map(|(node, place, _)| Some((false, *node.hash.get()?, *place)));
+            .filter_map(|(node, extent, _)| Some((false, *node.hash.get()?, *extent)));
         let values = self
             .values
             .iter()
-            .filter_map(|(value, place)| Some((true, *value.hash.get()?, *place)));
+            .filter_map(|(value, extent)| Some((true, *value.hash.get()?, *extent)));
         nodes.chain(values)
     }
 
-    /// How many nodes and values were written.
+    /// Number of written nodes and values.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.nodes.len() as u64, self.values.len() as u64)
     }
 
-    /// Writes a node and what is below it, all of which have hashes; where it is, and its height.
-    /// Goes down with a list of the nodes on the way: a path may have more of them than a thread
-    /// has stack for.
+    /// Writes a node and all below it, which have hashes; returns its link and height.
+    ///
+    /// Keeps a list of the open nodes: a path may have more nodes than a thread has stack for.
     pub(crate) fn node(
         &mut self,
         env: &Env,
@@ -88,8 +93,11 @@ impl<'a> Written<'a> {
         if let Some(known) = self.known(env, node, sink)? {
             return Ok(known);
         }
+
+        // Post-order: a record refers to the records of its children.
         let mut way = Vec::new();
         let mut writing = Writing::new(node);
+
         loop {
             if let Some(below) = self.next_below(env, &mut writing, sink)? {
                 match self.known(env, below, sink)? {
@@ -98,16 +106,18 @@ impl<'a> Written<'a> {
                 }
                 continue;
             }
+
             let written = self.write(writing, sink)?;
             match way.pop() {
                 Some(above) => writing = above,
                 None => return Ok(written),
             }
+
             writing.put(written);
         }
     }
 
-    /// Where a node is and its height, if it is stored or was written before.
+    /// Returns the link and height of a node that is stored, or was written before.
     fn known(
         &mut self,
         env: &Env,
@@ -117,24 +127,31 @@ impl<'a> Written<'a> {
         if let Some(link) = node.link() {
             return Ok(Some((link, node.height)));
         }
+
+        // A node with one owner is met once, so only shared ones are looked up.
         let shared = (Arc::strong_count(node) > 1).then_some(Arc::as_ptr(node));
         if let Some(written) = shared.and_then(|node| self.shared.get(&node)) {
             return Ok(Some(*written));
         }
+
+        // An index of all objects may have the node, from any commit.
         let hash = *node.hash.get().expect(HASHED);
-        let Some((place, stored)) = known_dir(env, &hash, sink)? else { return Ok(None) };
+        let Some((extent, stored)) = known_dir(env, &hash, sink)? else { return Ok(None) };
+
+        // A lower node would hide levels below a blinded part from the height limit.
         if stored.height <= node.height {
-            self.nodes.push((node, place, None));
+            self.nodes.push((node, extent, None));
         }
-        let written = (Link { place, hash }, stored.height);
+        let written = (Link { extent, hash }, stored.height);
         if let Some(node) = shared {
             self.shared.insert(node, written);
         }
+
         Ok(Some(written))
     }
 
-    /// The next node below that may have to be written first. What else the node binds is written
-    /// on the way there.
+    /// Returns the next node below that may have to be written first. Writes other children on the
+    /// way.
     fn next_below(
         &mut self,
         env: &Env,
@@ -173,53 +190,64 @@ impl<'a> Written<'a> {
                 }
             }
         }
+
         Ok(None)
     }
 
-    /// Writes a node all of whose children are written.
+    /// Writes a node whose children are written.
     fn write(&mut self, writing: Writing<'a>, sink: &mut dyn Sink) -> Result<(Link, u16)> {
         let Writing { node, links, height, .. } = writing;
+        debug_assert!(writing.height >= writing.node.height, "children only add to the height");
         let hash = *node.hash.get().expect(HASHED);
-        let (place, record) = match &node.body {
+        let (extent, record) = match &node.body {
             Body::Stored(_) => unreachable!("what is stored has a place"),
             Body::Entries(entries) => self.entries(entries, links, height, sink)?,
             Body::Inner(inner) => inner_written(inner, links, height, sink)?,
         };
-        self.nodes.push((node, place, Some(Arc::new(record))));
-        let written = (Link { place, hash }, height);
+        self.nodes.push((node, extent, Some(Arc::new(record))));
+        let written = (Link { extent, hash }, height);
         if Arc::strong_count(node) > 1 {
             self.shared.insert(Arc::as_ptr(node), written);
         }
+
         Ok(written)
     }
 
-    /// `links` are those of the children that are neither in the record nor stored in the node.
+    /// `links` are the links of the children that are neither in the record nor stored in the node.
     fn entries(
         &mut self,
         entries: &'a EntriesNode,
         links: Vec<Link>,
         height: u16,
         sink: &mut dyn Sink,
-    ) -> Result<(Place, Record)> {
+    ) -> Result<(Extent, Record)> {
         let count = entries.len();
         if height > HEIGHT_MAX {
             return Err(Error::TooDeep { levels: height.into() });
         }
         let mut links = links.into_iter();
+
+        // A delta refers to the full record, through the record that the node comes from.
         let based_on = entries.record();
+
         let in_full = |item: usize| match &based_on?.body {
             RecordBody::Entries(base) => base.ordinal_in_full(entries.kept(item)?),
             RecordBody::Inner(_) => None,
         };
+
         let kept = (0..count).filter(|&item| in_full(item).is_some()).count();
         let base = delta_base(based_on, kept, count);
+
+        // Buffers are reused: a commit encodes thousands of nodes.
         let buffers = std::mem::take(&mut self.buffers);
         let mut out = EntriesWriter::new(entries.leaf, sink.next(), base, buffers);
+
         for item in 0..count {
             if let Some(ordinal) = in_full(item).filter(|_| base.is_some()) {
                 out.keep(ordinal);
                 continue;
             }
+
             let stored = match entries.spot(item).stored() {
                 Ok(stored) => stored,
                 Err(Child::Value(value)) if value.bytes.len() <= INLINE_BYTES_MAX => {
@@ -232,14 +260,19 @@ impl<'a> Written<'a> {
             };
             out.put(entries.step(item), stored);
         }
+
+        debug_assert!(links.next().is_none(), "each link belongs to a child");
+
         out.end();
-        let place = sink.put(&mut |body| out.body(height, body))?;
-        let (record, buffers) = out.record(height, place);
+        let extent = sink.put(&mut |body| out.body(height, body))?;
+        let (record, buffers) = out.record(height, extent);
         self.buffers = buffers;
-        Ok((place, record))
+
+        Ok((extent, record))
     }
 
-    /// The link of a child that is not stored in its directory, and its height, or 0 where the directory's accounts for it.
+    /// Returns the link of a child that is not stored in its directory, and its height; 0 if the
+    /// height of the directory accounts for it.
     pub(crate) fn child(
         &mut self,
         env: &Env,
@@ -254,15 +287,15 @@ impl<'a> Written<'a> {
             Child::DirAt(far) => (far.0, 0),
             Child::Blinded { hash, is_value } => {
                 let known = if *is_value {
-                    sink.known(true, hash)?.map(|place| (place, 0))
+                    sink.known(true, hash)?.map(|extent| (extent, 0))
                 } else {
                     let known = known_dir(env, hash, sink)?;
                     let whole = known.filter(|known| known.1.check_shape(&env.rules, 0).is_ok());
-                    whole.map(|(place, node)| (place, node.height))
+                    whole.map(|(extent, node)| (extent, node.height))
                 };
                 let dangling = || Error::DanglingHash { hash: **hash, path: PathText::default() };
-                let (place, height) = known.ok_or_else(dangling)?;
-                (Link { place, hash: **hash }, height)
+                let (extent, height) = known.ok_or_else(dangling)?;
+                (Link { extent, hash: **hash }, height)
             }
         }))
     }
@@ -271,32 +304,35 @@ impl<'a> Written<'a> {
         let hash = *value.hash.get().expect("hashed before it is written");
         let shared = (Arc::strong_count(value) > 1).then_some(Arc::as_ptr(value));
         let written = || self.shared_values.get(&shared?);
-        if let Some(&place) = value.place.get().or_else(written) {
-            return Ok(Link { place, hash });
+        if let Some(&extent) = value.extent.get().or_else(written) {
+            return Ok(Link { extent, hash });
         }
-        let place = match sink.known(true, &hash)? {
-            Some(place) => place,
+
+        // An index of all objects may have the value.
+        let extent = match sink.known(true, &hash)? {
+            Some(extent) => extent,
             None => sink.put(&mut |body| {
                 body.push(VALUE);
                 body.extend_from_slice(&value.bytes);
             })?,
         };
-        self.values.push((value, place));
+        self.values.push((value, extent));
         if let Some(value) = shared {
-            self.shared_values.insert(value, place);
+            self.shared_values.insert(value, extent);
         }
-        Ok(Link { place, hash })
+
+        Ok(Link { extent, hash })
     }
 }
 
 const HASHED: &str = "hashed before it is written";
 
-/// A node that is being written, after what is below it.
+/// Node that is being written, after the nodes below it.
 struct Writing<'a> {
     node: &'a Arc<Node>,
     /// The next item, or bucket.
     next: usize,
-    /// Those of an inode are of all its buckets that are not empty.
+    /// Links of written children; of an inode, of all its buckets that are not empty.
     links: Vec<Link>,
     height: u16,
 }
@@ -306,7 +342,7 @@ impl<'a> Writing<'a> {
         Self { node, next: 0, links: Vec::new(), height: node.height }
     }
 
-    /// Takes where a child was written, and its height.
+    /// Takes the link and the height of a written child.
     fn put(&mut self, (link, below): (Link, u16)) {
         let below = match &self.node.body {
             Body::Inner(_) => below,
@@ -317,17 +353,18 @@ impl<'a> Writing<'a> {
     }
 }
 
-/// Writes an inode with buckets, whose links these are.
+/// Writes an inode with buckets, given the links of its buckets.
 fn inner_written(
     inner: &InnerNode,
     links: Vec<Link>,
     height: u16,
     sink: &mut dyn Sink,
-) -> Result<(Place, Record)> {
+) -> Result<(Extent, Record)> {
     let mask = inner.mask();
     assert_eq!(links.len(), mask.count_ones() as usize, "each bucket that is not empty has a link");
     let buckets = (0..BRANCHING_MAX as usize).filter(|bucket| mask >> bucket & 1 == 1);
     let mut changed = 0;
+
     for (bucket, link) in buckets.zip(&links) {
         if inner.record().is_none_or(|base| base.link(bucket) != Some(link)) {
             changed |= 1 << bucket;
@@ -340,26 +377,30 @@ fn inner_written(
         count: inner.count,
         mask,
         links: links.into(),
-        full: Place { at, bytes: 0 },
+        full: Extent { at, bytes: 0 },
         changed: 0,
     };
+
+    // The base may itself be a delta: changes count against its full record.
     if let Some(base) = inner.record() {
         let changed = (changed | base.changed) & mask;
         if is_delta_worth(changed.count_ones() as usize, mask.count_ones() as usize) {
             (written.full, written.changed) = (base.full, changed);
         }
     }
-    let place = sink.put(&mut |body| inner_body(at, height, &written, body))?;
+
+    let extent = sink.put(&mut |body| inner_body(at, height, &written, body))?;
     if written.changed == 0 {
-        written.full = place;
+        written.full = extent;
     }
-    Ok((place, Record { height, body: RecordBody::Inner(written) }))
+    Ok((extent, Record { height, body: RecordBody::Inner(written) }))
 }
 
-/// Where a directory, or an inode, is stored that the sink knows, and what is there. One that cannot be read counts as unknown.
+/// Returns the extent and the node of a directory or inode that the sink knows. An unreadable one
+/// counts as unknown.
 ///
 /// Cost: one read, if it is known and not in memory.
-fn known_dir(env: &Env, hash: &Hash, sink: &mut dyn Sink) -> Result<Option<(Place, Arc<Node>)>> {
-    let Some(place) = sink.known(false, hash)? else { return Ok(None) };
-    Ok(env.load(&Link { place, hash: *hash }).ok().map(|node| (place, node)))
+fn known_dir(env: &Env, hash: &Hash, sink: &mut dyn Sink) -> Result<Option<(Extent, Arc<Node>)>> {
+    let Some(extent) = sink.known(false, hash)? else { return Ok(None) };
+    Ok(env.load(&Link { extent, hash: *hash }).ok().map(|node| (extent, node)))
 }

@@ -1,5 +1,5 @@
-//! Folding: a visit of every value and directory of a tree whose depth satisfies a test, a directory before its
-//! content, without loading what the test excludes; and the sequences and sums that are made with it.
+//! Folds: visits of every value and directory whose depth satisfies a test, a directory before its
+//! content, without loading excluded nodes; and sequences and sums made with folds.
 
 use std::vec;
 
@@ -9,18 +9,18 @@ use crate::tree::node::{Child, Env, Spot};
 use crate::tree::tree::{Kind, Tree, at_path};
 use crate::tree::walk::{Entry, Walk, dir, sorted};
 
-/// Which depths are visited; the root of the fold has depth 0.
+/// Depths that a fold visits; the root of the fold has depth 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// That depth only.
+    /// This depth only.
     Eq(usize),
     /// Smaller depths.
     Lt(usize),
-    /// That depth and smaller ones.
+    /// This depth and smaller depths.
     Le(usize),
     /// Larger depths.
     Gt(usize),
-    /// That depth and larger ones.
+    /// This depth and larger depths.
     Ge(usize),
 }
 
@@ -35,7 +35,7 @@ impl Depth {
         }
     }
 
-    /// Whether anything below `depth` may be accepted.
+    /// Returns whether the test accepts any depth below `depth`.
     fn descends(self, depth: usize) -> bool {
         match self {
             Self::Eq(bound) | Self::Le(bound) => depth < bound,
@@ -45,31 +45,33 @@ impl Depth {
     }
 }
 
-/// In which order the children of a directory are visited.
+/// Order of the children of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// Ascending by the bytes of their steps. A directory is held in memory, without its values, while it is visited.
+    /// Ascending by the bytes of the steps. A directory is held in memory, without its values,
+    /// while it is visited.
     #[default]
     Sorted,
-    /// As they are stored, which needs the memory of one path only.
+    /// Order of storage, which needs the memory of one path only.
     Undefined,
 }
 
-/// What a fold visits, and in which order: everything, sorted, by default.
+/// Selection and order of a fold: all, sorted, by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fold {
-    /// Which depths; all if none is given.
+    /// Depths; `None` for all.
     pub depth: Option<Depth>,
-    /// The order of children.
+    /// Order of children.
     pub order: Order,
-    /// Values and directories that the fold meets at most, [`PARTS_MAX`] by default. A part that
-    /// stands in several places counts in each: a tree of a few kilobytes can have more of them
-    /// than any computer can visit.
+    /// Upper bound of visited values and directories, [`PARTS_MAX`] by default.
+    ///
+    /// A shared part counts at each of its paths: a tree of a few kilobytes can have more of
+    /// them than any computer can visit.
     pub parts_max: u64,
 }
 
-/// Values and directories that a walk over a whole tree meets at most, unless the caller says
-/// otherwise: three times those of the largest public ledger.
+/// Default upper bound of the values and directories of a walk over a whole tree: three times those
+/// of the largest public ledger.
 pub const PARTS_MAX: u64 = 1 << 28;
 
 impl Default for Fold {
@@ -78,13 +80,13 @@ impl Default for Fold {
     }
 }
 
-/// Counts what a walk meets, up to a limit.
-pub(crate) struct Met {
+/// Counter of the parts of a walk, with a limit.
+pub(crate) struct PartCounter {
     left: u64,
     limit: u64,
 }
 
-impl Met {
+impl PartCounter {
     pub(crate) fn new(limit: u64) -> Self {
         Self { left: limit, limit }
     }
@@ -98,20 +100,20 @@ impl Met {
     }
 }
 
-/// What a tree consists of.
+/// Size of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TreeStats {
-    /// Directories, the root included; one that stands in several places counts in each.
+    /// Directories with the root; a shared one counts at each of its paths.
     pub nodes: u64,
     /// Values.
     pub leaves: u64,
-    /// The length of the longest path.
+    /// Length of the longest path.
     pub depth: usize,
-    /// The most children of a directory.
+    /// Largest number of children of a directory.
     pub width: u64,
 }
 
-/// The rest of the children of a directory on the way.
+/// Remaining children of an open directory.
 enum Rest {
     Stored(Walk),
     Sorted(vec::IntoIter<Entry>),
@@ -126,7 +128,7 @@ impl Rest {
     }
 }
 
-/// The children of a directory, loaded as they are asked for.
+/// Iterator over the children of a directory, loaded on demand.
 pub struct Children {
     tree: Tree,
     walk: Option<Walk>,
@@ -150,16 +152,18 @@ impl Iterator for Children {
 }
 
 impl Tree {
-    /// Visits the values and directories at and below `path` that `fold` asks for, each directory before its content.
-    /// `visit` gets the path from `path` on, the tree there, and what it gave before, `init` at first; what it gave last
-    /// is returned. A value at `path`, and an absent one, visit nothing.
+    /// Visits the values and directories at and below `path` that `fold` selects, each directory
+    /// before its content.
     ///
-    /// Cost: one read for each directory and inode that holds what may be visited and is not in memory; values are not
-    /// read. The tree keeps nothing of it.
+    /// `visit` gets the path from `path` on, the tree there, and its former result, `init` at
+    /// first; the last result is returned. A value or nothing at `path` visits nothing.
+    ///
+    /// Cost: one read for each directory and inode that holds what may be visited and is not in
+    /// memory; values are not read. The tree keeps nothing of it.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem), and [`LimitExceeded`](Error::LimitExceeded); the first error of
-    /// `visit` ends the fold.
+    /// Errors of [`mem`](Self::mem), and [`LimitExceeded`](Error::LimitExceeded); the first error
+    /// of `visit` ends the fold.
     pub fn fold<S: AsRef<[u8]>, A, E: From<Error>>(
         &self,
         path: &[S],
@@ -172,19 +176,24 @@ impl Tree {
         let root = self.find_tree(path)?.filter(|root| root.kind() == Kind::Directory);
         let Some(root) = root else { return Ok(init) };
         let mut sum = init;
+
+        // The root has no entry, so it is visited here.
         if depth.accepts(0) {
             sum = visit(&[], root.clone(), sum)?;
         }
         if !depth.descends(0) {
             return Ok(sum);
         }
+
+        // Below the root: a list of open directories, each with its remaining children.
         let env = &*self.env;
-        let mut met = Met::new(fold.parts_max);
+        let mut parts = PartCounter::new(fold.parts_max);
         let open = |spot: Spot<'_>, below: &[Box<[u8]>]| {
             open(env, spot, fold.order).map_err(|error| under(error, steps.as_slice(), below))
         };
         let mut below: Vec<Box<[u8]>> = Vec::new();
         let mut stack: Vec<Rest> = open(Spot::Own(root.root()), &below)?.1.into_iter().collect();
+
         while let Some(rest) = stack.last_mut() {
             let next = rest.next(env).map_err(|error| under(error, steps.as_slice(), &below))?;
             let Some(entry) = next else {
@@ -192,8 +201,10 @@ impl Tree {
                 below.pop();
                 continue;
             };
-            met.count()?;
+            parts.count()?;
             below.push(entry.step().into());
+
+            // A directory below which no depth is accepted is not loaded.
             let (child, rest) = if depth.descends(below.len()) {
                 open(entry.spot(), &below)?
             } else {
@@ -202,20 +213,28 @@ impl Tree {
             if depth.accepts(below.len()) {
                 sum = visit(&below, self.with_root(child), sum)?;
             }
+
             match rest {
                 Some(rest) => stack.push(rest),
                 None => drop(below.pop()),
             }
+            debug_assert_eq!(
+                below.len() + 1,
+                stack.len(),
+                "a step for each directory below the root"
+            );
         }
+
         Ok(sum)
     }
 
-    /// The children of the directory at `path` in the order of [`list`](Self::list); none for a value and where nothing is.
+    /// Returns the children of the directory at `path` in the order of [`list`](Self::list); none
+    /// for a value and where nothing is bound.
     ///
     /// Cost: that of [`mem_tree`](Self::mem_tree); then one read for each inode when it is reached.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem), here and from the sequence, which ends with an error.
+    /// Errors of [`mem`](Self::mem), here and from the sequence, which ends with an error.
     pub fn seq<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Children> {
         let walk = match self.find_tree(path)? {
             Some(tree) => dir(&self.env, Spot::Own(tree.root()))
@@ -225,17 +244,19 @@ impl Tree {
         Ok(Children { tree: self.clone(), walk: walk.map(Walk::new) })
     }
 
-    /// Counts what the tree consists of, [`PARTS_MAX`] parts at most.
+    /// Counts the parts of the tree, [`PARTS_MAX`] at most.
     ///
     /// Cost: one read for each directory and inode that is not in memory; values are not read.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem), and [`LimitExceeded`](Error::LimitExceeded).
+    /// Errors of [`mem`](Self::mem), and [`LimitExceeded`](Error::LimitExceeded).
     pub fn stats(&self) -> Result<TreeStats> {
         let root: [&str; 0] = [];
         if self.kind() == Kind::Value {
             return Ok(TreeStats { leaves: 1, ..TreeStats::default() });
         }
+
+        // The order does not matter, so no directory is held in memory.
         let fold = Fold { order: Order::Undefined, ..Fold::default() };
         self.fold(&root, fold, TreeStats::default(), |path, tree, mut stats| {
             stats.depth = stats.depth.max(path.len());
@@ -250,7 +271,7 @@ impl Tree {
     }
 }
 
-/// What is at a spot, loaded if it is a directory, and then with its children.
+/// Child at a spot; a directory is loaded, and returned with its children.
 fn open(env: &Env, spot: Spot<'_>, order: Order) -> Result<(Child, Option<Rest>)> {
     let Some(node) = dir(env, spot)? else { return Ok((spot.to_child(), None)) };
     let rest = match order {
@@ -260,7 +281,7 @@ fn open(env: &Env, spot: Spot<'_>, order: Order) -> Result<(Child, Option<Rest>)
     Ok((Child::Dir(node), Some(rest)))
 }
 
-/// The error with the path that led to it.
+/// Adds the path to an error.
 fn under(error: Error, path: &[&[u8]], below: &[Box<[u8]>]) -> Error {
     let whole: Vec<&[u8]> = path.iter().copied().chain(below.iter().map(|step| &**step)).collect();
     at_path(error, &whole)

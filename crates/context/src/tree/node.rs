@@ -1,20 +1,23 @@
-//! Nodes of a tree in memory: directories whose children are loaded when they are looked at, and changed in place
-//! where nobody else holds them.
+//! Nodes of a tree in memory: directories whose children are loaded on demand. A node that no other
+//! tree holds is changed in place.
 //!
-//! A directory is one [`Node`] with entries, flat or the only leaf of its inode, or a tree of inodes: inner nodes over leaves. A node
-//! that was read is a [`Record`], shared with the cache, and the children that were looked at ([`StoredNode`]); it never
-//! changes. A changed node ([`EntriesNode`], [`InnerNode`]) has the stored one that it comes from and what differs from it; so
-//! neither reading nor changing a node copies its steps or its links.
+//! A directory is one [`Node`] with entries (flat, or the only leaf of its inode), or a tree of
+//! inodes: inner nodes over leaves. A loaded node ([`StoredNode`]) is its [`Record`], shared with
+//! the cache, and the loaded children; it never changes. A changed node ([`EntriesNode`],
+//! [`InnerNode`]) is a stored node and the differences. So neither reading nor changing a node
+//! copies its steps or its links.
 //!
-//! Invariants: the shape is a function of the set of steps alone (see [`rules`](crate::base::hashing)); a node with a place
-//! has the hash and the children that are stored there; a child that is a directory is never empty; what a changed node is
-//! based on is stored, and of its kind.
+//! Invariants:
+//! - The shape is a function of the set of steps alone (see [`hashing`](crate::base::hashing)).
+//! - A node with an extent has the hash and the children that are stored there.
+//! - A child that is a directory is never empty.
+//! - The base of a changed node is stored, and of its kind.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use crate::base::address::{Address, Link, Place};
+use crate::base::address::{Address, Extent, Link};
 use crate::base::corrupt::Corrupt;
 use crate::base::error::{Error, Result};
 use crate::base::hash::Hash;
@@ -22,33 +25,33 @@ use crate::base::hashing::{BRANCHING_MAX, Rules};
 use crate::base::path::PathText;
 use crate::object::record::{Entries, Inner, Record, RecordBody, Stored};
 
-/// Where records come from.
+/// Source of records.
 pub(crate) trait Source: Send + Sync + Debug {
-    /// The directory node that is stored at a link.
+    /// Reads the directory node at a link.
     fn record(&self, link: &Link) -> Result<Arc<Record>>;
 
-    /// The value that is stored at a link.
+    /// Reads the value at a link.
     fn value(&self, link: &Link) -> Result<Arc<[u8]>>;
 
-    /// The error of a record whose content breaks a rule.
+    /// Returns the error of a record whose content breaks a rule.
     fn damaged(&self, at: Address, what: Corrupt) -> Error {
         Error::Corrupt { path: PathBuf::new(), address: Some(at), what }
     }
 
-    /// Reads those of these directory nodes and values that are not in memory, together, for calls that come later. Gives the
-    /// nodes, none where it has failed; by default nothing is read.
-    fn fetch(&self, nodes: &[Place], _values: &[Place]) -> Vec<Option<Arc<Record>>> {
+    /// Reads the uncached ones of these directory nodes and values together, for later calls.
+    /// Returns the nodes, `None` for failed reads; by default reads nothing.
+    fn fetch(&self, nodes: &[Extent], _values: &[Extent]) -> Vec<Option<Arc<Record>>> {
         vec![None; nodes.len()]
     }
 }
 
-/// What a tree needs beside its nodes.
+/// Environment of a tree: the rules and the source of its nodes.
 #[derive(Debug)]
 pub(crate) struct Env {
     pub(crate) rules: Rules,
     /// `None` for trees that are in memory only.
     pub(crate) source: Option<Arc<dyn Source>>,
-    /// What a missing part means: a proof that does not hold it, not a store that lost it.
+    /// Whether a missing part is one that a proof lacks, and not one that a store lost.
     pub(crate) proof: bool,
 }
 
@@ -57,15 +60,15 @@ impl Env {
         self.source.as_deref().expect("a node with a place has a store")
     }
 
-    /// The node that is stored at a link, a directory or an inode of whatever level.
+    /// Loads the node at a link, a directory or an inode of any level.
     pub(crate) fn load(&self, link: &Link) -> Result<Arc<Node>> {
         Ok(Arc::new(Node::of_record(self.source().record(link)?, link)))
     }
 
-    /// The inode of a level; of level 0, the directory.
+    /// Loads the inode of a level, or the directory for level 0, and checks its shape.
     pub(crate) fn load_at(&self, link: &Link, level: u8) -> Result<Arc<Node>> {
         let node = self.load(link)?;
-        let fail = |what| self.source().damaged(link.place.at, what);
+        let fail = |what| self.source().damaged(link.extent.at, what);
         node.check_shape(&self.rules, level).map_err(fail)?;
         Ok(node)
     }
@@ -74,7 +77,7 @@ impl Env {
         self.source().value(link)
     }
 
-    /// The error of looking at what only has a hash.
+    /// Returns the error of reading a blinded part.
     pub(crate) fn missing(&self, hash: Hash) -> Error {
         if self.proof {
             Error::NotProvided { path: PathText::default() }
@@ -83,7 +86,7 @@ impl Env {
         }
     }
 
-    /// The node behind `near`, loaded from `link` the first time.
+    /// Returns the node in `near`, loaded from `link` the first time.
     fn near<'a>(&self, near: &'a OnceLock<Arc<Node>>, link: &Link) -> Result<&'a Arc<Node>> {
         if let Some(node) = near.get() {
             return Ok(node);
@@ -93,15 +96,15 @@ impl Env {
     }
 }
 
-/// A directory, or an inode of one.
+/// Directory, or inode of a directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) body: Body,
-    /// At least the number of levels of directories from here down, this one included. What is below a part of which only the
-    /// hash is known counts once it is written.
+    /// Lower bound of the levels of directories from here down, this one included. Levels below a
+    /// blinded part count once the part is written.
     pub(crate) height: u16,
     pub(crate) hash: OnceLock<Hash>,
-    pub(crate) place: OnceLock<Place>,
+    pub(crate) extent: OnceLock<Extent>,
 }
 
 #[derive(Debug, Clone)]
@@ -111,8 +114,8 @@ pub(crate) enum Body {
     Inner(InnerNode),
 }
 
-/// A node as it is stored, and those of its children that were looked at, by their ordinals: of an entry, or of a link. Most
-/// nodes are passed on the way to one child, which takes no list.
+/// Stored node and its loaded children, by their ordinals: of an entry, or of a link. Most nodes
+/// are passed on the way to one child, which needs no list.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredNode {
     record: Arc<Record>,
@@ -121,7 +124,7 @@ pub(crate) struct StoredNode {
 }
 
 impl StoredNode {
-    /// The child of an ordinal, loaded from `link` the first time.
+    /// Returns the child of an ordinal, loaded from `link` the first time.
     fn child(&self, env: &Env, ordinal: usize, link: &Link) -> Result<&Arc<Node>> {
         if let Some(node) = self.get(ordinal) {
             return Ok(node);
@@ -143,7 +146,7 @@ impl StoredNode {
         Ok(rest[ordinal].get_or_init(|| loaded))
     }
 
-    /// The child of an ordinal, if it was looked at.
+    /// Returns the child of an ordinal, if it is loaded.
     fn get(&self, ordinal: usize) -> Option<&Arc<Node>> {
         match self.first.get()? {
             (first, node) if *first == ordinal as u32 => Some(node),
@@ -152,28 +155,28 @@ impl StoredNode {
     }
 }
 
-/// A flat directory, or a leaf of an inode, that is not as it is stored.
+/// Changed flat directory, or changed leaf of an inode.
 #[derive(Debug, Clone)]
 pub(crate) struct EntriesNode {
     pub(crate) leaf: bool,
     base: Option<Arc<Node>>,
     /// Ascending by step.
     items: Vec<Item>,
-    /// What the base does not have, or has otherwise.
+    /// Items that the base lacks, or has otherwise.
     own: Vec<OwnItem>,
 }
 
-/// The number of an entry of the base, or of an own item and [`OWN`].
+/// Number of an entry of the base, or number of an own item with [`OWN`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Item(u32);
 
 const OWN: u32 = 1 << 31;
 
-/// So many own items are looked through one after the other.
+/// Largest number of own items that are searched linearly.
 const OWN_FEW: usize = 16;
 
 impl Item {
-    /// The number of the own item, if it is one.
+    /// Returns the number of the own item, if the item is one.
     fn own(self) -> Option<usize> {
         (self.0 & OWN != 0).then_some((self.0 & !OWN) as usize)
     }
@@ -185,17 +188,17 @@ struct OwnItem {
     child: Child,
 }
 
-/// The step of an item: that of an entry of the base, or its own.
+/// Step of an item: the step of an entry of the base, or its own.
 #[derive(Debug, Clone)]
 enum Step {
     Base(u32),
     Own(Box<[u8]>),
 }
 
-/// A step, and what is bound to it.
+/// Step and its child.
 pub(crate) type Binding = (Box<[u8]>, Child);
 
-/// What is bound to a step.
+/// Child of a step.
 #[derive(Debug, Clone)]
 pub(crate) enum Child {
     Value(Arc<Value>),
@@ -209,29 +212,29 @@ pub(crate) enum Child {
     },
 }
 
-/// A value that is in memory.
+/// Value in memory.
 #[derive(Debug)]
 pub(crate) struct Value {
     pub(crate) bytes: Box<[u8]>,
     pub(crate) hash: OnceLock<Hash>,
-    pub(crate) place: OnceLock<Place>,
+    pub(crate) extent: OnceLock<Extent>,
 }
 
-/// An inode with buckets that is not as it is stored.
+/// Changed inode with buckets.
 #[derive(Debug, Clone)]
 pub(crate) struct InnerNode {
     pub(crate) depth: u8,
     /// Entries below.
     pub(crate) count: u64,
     base: Option<Arc<Node>>,
-    /// One bit for each bucket that is not empty.
+    /// Mask of the buckets that are not empty.
     mask: u32,
-    /// Those of them that are not as in the base, and what is in them, ascending.
+    /// Mask of the buckets that differ from the base, and their content, ascending.
     changed: u32,
     own: Vec<Slot>,
 }
 
-/// What is in a bucket.
+/// Content of a bucket.
 #[derive(Debug, Clone)]
 pub(crate) enum Slot {
     Node(Arc<Node>),
@@ -241,7 +244,7 @@ pub(crate) enum Slot {
 
 impl Value {
     pub(crate) fn new(bytes: Box<[u8]>) -> Self {
-        Self { bytes, hash: OnceLock::new(), place: OnceLock::new() }
+        Self { bytes, hash: OnceLock::new(), extent: OnceLock::new() }
     }
 }
 
@@ -254,7 +257,7 @@ impl Child {
         }
     }
 
-    /// How many levels of directories it has at least; of what is not in memory none are known.
+    /// Lower bound of the levels of directories; 0 for a child that is not in memory.
     pub(crate) fn height(&self) -> u16 {
         match self {
             Self::Dir(node) => node.height,
@@ -262,7 +265,7 @@ impl Child {
         }
     }
 
-    /// Whether it is the empty directory.
+    /// Returns whether the child is the empty directory.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Self::Dir(node) if node.count() == 0)
     }
@@ -278,7 +281,7 @@ impl Child {
     }
 }
 
-/// An item as it is looked at.
+/// Reference to the child of an item, in a record or in a changed node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Spot<'a> {
     Stored { node: &'a StoredNode, entries: &'a Entries, ordinal: u32 },
@@ -286,7 +289,7 @@ pub(crate) enum Spot<'a> {
 }
 
 impl<'a> Spot<'a> {
-    /// What the record has, if the item is as it is there.
+    /// Returns the stored entry, or the own child if the item differs from the record.
     pub(crate) fn stored(self) -> std::result::Result<Stored<'a>, &'a Child> {
         match self {
             Self::Stored { entries, ordinal, .. } => Ok(entries.stored(ordinal as usize)),
@@ -333,7 +336,7 @@ impl<'a> Spot<'a> {
         }
     }
 
-    /// The directory, if it was looked at before.
+    /// Returns the directory, if it is loaded.
     pub(crate) fn looked_at(self) -> Option<&'a Arc<Node>> {
         match self {
             Self::Stored { node, ordinal, .. } => node.get(ordinal as usize),
@@ -341,7 +344,7 @@ impl<'a> Spot<'a> {
         }
     }
 
-    /// What is there, for another node.
+    /// Returns the child, independent of its node.
     pub(crate) fn to_child(self) -> Child {
         match self.stored() {
             Err(child) => child.clone(),
@@ -355,7 +358,7 @@ impl<'a> Spot<'a> {
     }
 }
 
-/// The entries of a node, stored or changed.
+/// Entries of a node, stored or changed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum EntriesRef<'a> {
     Stored(&'a StoredNode, &'a Entries),
@@ -370,7 +373,7 @@ impl<'a> EntriesRef<'a> {
         }
     }
 
-    /// Whether they are those of an inode.
+    /// Returns whether the entries are those of an inode.
     pub(crate) fn is_leaf(self) -> bool {
         match self {
             Self::Stored(_, entries) => entries.leaf,
@@ -401,7 +404,7 @@ impl<'a> EntriesRef<'a> {
     }
 }
 
-/// An inode with buckets, stored or changed.
+/// Inode with buckets, stored or changed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum InnerRef<'a> {
     Stored(&'a StoredNode, &'a Inner),
@@ -435,7 +438,7 @@ impl<'a> InnerRef<'a> {
         }
     }
 
-    /// What is known of a bucket without loading it.
+    /// Returns what is known of a bucket without loading it.
     pub(crate) fn known(self, bucket: usize) -> Known<'a> {
         let stored = match self {
             Self::Stored(node, inner) => Some((node, inner)),
@@ -455,7 +458,7 @@ impl<'a> InnerRef<'a> {
         }
     }
 
-    /// The inode of a bucket; the node does not keep it if it is loaded.
+    /// Returns the inode of a bucket; the node does not keep a loaded one.
     pub(crate) fn fetch(self, env: &Env, bucket: usize) -> Result<Option<Arc<Node>>> {
         match self.known(bucket) {
             Known::Empty => Ok(None),
@@ -465,7 +468,7 @@ impl<'a> InnerRef<'a> {
         }
     }
 
-    /// Where the inode of a bucket is stored, if the node is as it was stored.
+    /// Returns the link of a bucket of a stored node.
     pub(crate) fn stored_link(self, bucket: usize) -> Option<&'a Link> {
         match self {
             Self::Stored(_, inner) => inner.link(bucket),
@@ -473,7 +476,7 @@ impl<'a> InnerRef<'a> {
         }
     }
 
-    /// The hash of the inode of a bucket, which has one.
+    /// Returns the hash of the inode of a bucket, which has one.
     pub(crate) fn bucket_hash(self, bucket: usize) -> Option<&'a Hash> {
         match self {
             Self::Stored(_, inner) => inner.link(bucket).map(|link| &link.hash),
@@ -486,17 +489,17 @@ impl<'a> InnerRef<'a> {
     }
 }
 
-/// What is known of a bucket.
+/// Knowledge of a bucket without loading.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Known<'a> {
     Empty,
     Node(&'a Arc<Node>),
-    /// It was not looked at.
+    /// The inode is not loaded.
     At(&'a Link),
     Blinded(&'a Hash),
 }
 
-/// What a node is, stored or changed.
+/// Form of a node, stored or changed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shape<'a> {
     Entries(EntriesRef<'a>),
@@ -504,7 +507,7 @@ pub(crate) enum Shape<'a> {
 }
 
 impl EntriesNode {
-    /// Entries without a base.
+    /// Creates entries without a base.
     pub(crate) fn new(leaf: bool, bindings: Vec<Binding>) -> Self {
         let own = |(step, child)| OwnItem { step: Step::Own(step), child };
         let items = (0..bindings.len() as u32).map(|number| Item(number | OWN)).collect();
@@ -515,7 +518,7 @@ impl EntriesNode {
         self.items.len()
     }
 
-    /// What it is based on.
+    /// Returns the base.
     fn stored(&self) -> Option<(&StoredNode, &Entries)> {
         match &self.base.as_deref()?.body {
             Body::Stored(node) => match &node.record.body {
@@ -535,13 +538,13 @@ impl EntriesNode {
         self.stored().map(|(node, _)| &node.record)
     }
 
-    /// Which entry of that record an item is.
+    /// Returns the number of the entry of the record that an item is.
     pub(crate) fn kept(&self, item: usize) -> Option<usize> {
         let item = self.items[item];
         item.own().is_none().then_some(item.0 as usize)
     }
 
-    /// What is bound to an item that is not as in the record, by its number, in no order.
+    /// Returns the child of an own item by its number, in no order.
     pub(crate) fn own_child(&self, number: usize) -> Option<&Child> {
         self.own.get(number).map(|own| &own.child)
     }
@@ -554,7 +557,7 @@ impl EntriesNode {
         }
     }
 
-    /// The item of `step`, if it is there and few items are own.
+    /// Returns the item of `step`, if few items are own.
     fn find_near(&self, step: &[u8]) -> Option<usize> {
         let (_, entries) = self.stored().filter(|_| self.own.len() <= OWN_FEW)?;
         let ordinal = entries.find(step);
@@ -570,7 +573,7 @@ impl EntriesNode {
         self.items.iter().position(|there| *there == item)
     }
 
-    /// The item of `step`, or where it would stand.
+    /// Returns the item of `step`, or its insertion point.
     pub(crate) fn position(&self, step: &[u8]) -> std::result::Result<usize, usize> {
         if let Some(item) = self.find_near(step) {
             return Ok(item);
@@ -597,13 +600,13 @@ impl EntriesNode {
         }
     }
 
-    /// What is bound to an item, to be changed.
+    /// Returns the own child of an item, for changes.
     pub(crate) fn child_mut(&mut self, item: usize) -> Option<&mut Child> {
         let own = self.items[item].own()?;
         Some(&mut self.own[own].child)
     }
 
-    /// Binds something else to an item.
+    /// Replaces the child of an item.
     pub(crate) fn set(&mut self, item: usize, child: Child) {
         match self.items[item].own() {
             Some(own) => self.own[own].child = child,
@@ -615,7 +618,7 @@ impl EntriesNode {
         }
     }
 
-    /// Adds an item where [`position`](Self::position) says.
+    /// Inserts an item at a [`position`](Self::position).
     pub(crate) fn insert(&mut self, position: usize, step: &[u8], child: Child) {
         self.items.insert(position, Item(self.own.len() as u32 | OWN));
         self.own.push(OwnItem { step: Step::Own(step.into()), child });
@@ -632,7 +635,7 @@ impl EntriesNode {
 }
 
 impl InnerNode {
-    /// Buckets without a base, ascending.
+    /// Creates an inode of ascending buckets without a base.
     pub(crate) fn new(depth: u8, count: u64, slots: impl Iterator<Item = (usize, Slot)>) -> Self {
         let mut inner = Self { depth, count, base: None, mask: 0, changed: 0, own: Vec::new() };
         slots.for_each(|(bucket, slot)| inner.set(bucket, slot));
@@ -654,18 +657,18 @@ impl InnerNode {
         self.stored().map(|(_, inner)| inner)
     }
 
-    /// Which buckets are not empty, one bit for each.
+    /// Mask of the buckets that are not empty.
     pub(crate) fn mask(&self) -> u32 {
         self.mask
     }
 
-    /// Where the own slot of a bucket is, or would be.
+    /// Returns whether a bucket is own, and its position in the own slots.
     fn rank(&self, bucket: usize) -> (bool, usize) {
         let bit = 1u32 << bucket;
         (self.changed & bit != 0, (self.changed & (bit - 1)).count_ones() as usize)
     }
 
-    /// What is in a bucket that is not as in the record.
+    /// Returns the own slot of a bucket.
     pub(crate) fn slot(&self, bucket: usize) -> Option<&Slot> {
         let (is_own, rank) = self.rank(bucket);
         is_own.then(|| &self.own[rank])
@@ -681,13 +684,13 @@ impl InnerNode {
         &self.own
     }
 
-    /// The node that has a bucket which is as there.
+    /// Returns the base, if a bucket is as in the base.
     fn kept(&self, bucket: usize) -> Option<(&StoredNode, &Inner)> {
         let is_kept = self.mask & !self.changed & 1 << bucket != 0;
         self.stored().filter(|_| is_kept)
     }
 
-    /// What the record says about a bucket that is as there.
+    /// Returns the link of a bucket that is as in the record.
     pub(crate) fn kept_link(&self, bucket: usize) -> Option<&Link> {
         self.kept(bucket)?.1.link(bucket)
     }
@@ -704,7 +707,7 @@ impl InnerNode {
         }
     }
 
-    /// Puts something else into a bucket.
+    /// Replaces the content of a bucket.
     pub(crate) fn set(&mut self, bucket: usize, slot: Slot) {
         let (is_own, rank) = self.rank(bucket);
         if is_own {
@@ -716,7 +719,7 @@ impl InnerNode {
         self.mask |= 1 << bucket;
     }
 
-    /// Counts the entries of a bucket anew, and empties one without entries.
+    /// Updates the count of entries, and removes a bucket without entries.
     pub(crate) fn counted(&mut self, bucket: usize, before: u64, after: u64) {
         self.count = self.count.saturating_add(after).saturating_sub(before);
         if after == 0 {
@@ -734,7 +737,7 @@ impl InnerNode {
     }
 }
 
-/// Frees what is below with a list: a path may have more nodes than a thread has stack for.
+/// Frees the nodes below with a list: a path may have more nodes than a thread has stack for.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut below = Vec::new();
@@ -748,7 +751,7 @@ impl Drop for Node {
 }
 
 impl Body {
-    /// Takes all nodes out, for `out`.
+    /// Moves all nodes below into `out`.
     fn take_nodes(&mut self, out: &mut Vec<Arc<Node>>) {
         match self {
             Self::Stored(StoredNode { first, rest, .. }) => {
@@ -776,30 +779,30 @@ impl Body {
 }
 
 impl Node {
-    /// An empty directory, or an empty leaf.
+    /// Creates an empty directory, or an empty leaf.
     pub(crate) fn empty(leaf: bool) -> Self {
         Self::of_bindings(leaf, Vec::new(), 1)
     }
 
-    /// A directory or a leaf of steps that ascend.
+    /// Creates a directory or a leaf of ascending steps.
     pub(crate) fn of_bindings(leaf: bool, bindings: Vec<Binding>, height: u16) -> Self {
         Self::new(Body::Entries(EntriesNode::new(leaf, bindings)), height)
     }
 
     pub(crate) fn new(body: Body, height: u16) -> Self {
-        Self { body, height, hash: OnceLock::new(), place: OnceLock::new() }
+        Self { body, height, hash: OnceLock::new(), extent: OnceLock::new() }
     }
 
-    /// The node of a record that is stored at `link`.
+    /// Creates the node of a record at `link`.
     pub(crate) fn of_record(record: Arc<Record>, link: &Link) -> Self {
         let height = record.height;
         let body =
             Body::Stored(StoredNode { record, first: OnceLock::new(), rest: OnceLock::new() });
-        Self { body, height, hash: link.hash.into(), place: link.place.into() }
+        Self { body, height, hash: link.hash.into(), extent: link.extent.into() }
     }
 
-    /// Refuses a node that cannot stand at a level of inodes, 0 being that of directories: changes rely on the shape, and
-    /// so does the place of each step.
+    /// Refuses a node of a shape that cannot stand at a level of inodes, 0 for directories: changes
+    /// rely on the shape, and so does the position of each step.
     pub(crate) fn check_shape(&self, rules: &Rules, level: u8) -> std::result::Result<(), Corrupt> {
         let count = self.count();
         let is_dir = level == 0;
@@ -819,7 +822,8 @@ impl Node {
         if is_right { Ok(()) } else { Err(Corrupt::rule(rule, u64::from(level), count)) }
     }
 
-    /// A node that is as this one, which is stored, and can be changed.
+    /// Returns a changeable node with the content of this stored one; `None` if the node is not
+    /// stored.
     pub(crate) fn opened(self: &Arc<Self>) -> Option<Self> {
         let Body::Stored(StoredNode { record, .. }) = &self.body else { return None };
         let base = Some(Arc::clone(self));
@@ -836,7 +840,7 @@ impl Node {
         Some(Self::new(body, self.height))
     }
 
-    /// The stored node that it is based on.
+    /// Returns the stored node that a changed node is based on.
     pub(crate) fn base(&self) -> Option<&Arc<Self>> {
         match &self.body {
             Body::Stored(_) => None,
@@ -856,7 +860,7 @@ impl Node {
         }
     }
 
-    /// How many steps there are, from here down to the next directories.
+    /// Number of steps of the directory from here down.
     pub(crate) fn count(&self) -> u64 {
         match self.shape() {
             Shape::Entries(entries) => entries.len() as u64,
@@ -864,17 +868,17 @@ impl Node {
         }
     }
 
-    /// Whether it is a whole directory in flat form.
+    /// Returns whether the node is a flat directory.
     pub(crate) fn is_flat(&self) -> bool {
         matches!(self.shape(), Shape::Entries(entries) if !entries.is_leaf())
     }
 
-    /// Its place and hash, if it is stored.
+    /// Returns the link of a stored node.
     pub(crate) fn link(&self) -> Option<Link> {
-        Some(Link { place: *self.place.get()?, hash: *self.hash.get()? })
+        Some(Link { extent: *self.extent.get()?, hash: *self.hash.get()? })
     }
 
-    /// Where `step` is bound in the directory.
+    /// Returns the child of `step` in the directory.
     ///
     /// Cost: one read for each level of inodes that is not in memory.
     pub(crate) fn locate<'a>(&'a self, env: &Env, step: &[u8]) -> Result<Option<Spot<'a>>> {
@@ -892,7 +896,8 @@ impl Node {
         }
     }
 
-    /// Whether the directory, or an inode on the way to `step`, has another shape with a step less.
+    /// Returns whether the directory, or an inode on the way to `step`, changes its shape with a
+    /// step less.
     ///
     /// Cost: that of [`locate`](Self::locate).
     pub(crate) fn is_at_limit(&self, env: &Env, step: &[u8]) -> Result<bool> {
@@ -908,8 +913,8 @@ impl Node {
         Ok(is_at_limit)
     }
 
-    /// Calls `visit` for each step of the directory in the order of storage, until it says no.
-    /// Recursion: at most 64 inodes.
+    /// Calls `visit` for each step of the directory in the order of storage, until `visit` returns
+    /// false. Recursion: at most 64 inodes.
     pub(crate) fn each<'a>(
         &'a self,
         env: &Env,
@@ -936,7 +941,7 @@ impl Node {
         Ok(true)
     }
 
-    /// All steps of the directory with what is bound to them, ascending.
+    /// Returns all steps of the directory with their children, ascending.
     pub(crate) fn sorted<'a>(&'a self, env: &Env) -> Result<Vec<(&'a [u8], Spot<'a>)>> {
         let mut all = Vec::new(); // the count of a partial tree is not to be trusted
         self.each(env, &mut |step, spot| {
@@ -970,10 +975,10 @@ mod tests {
     #[test]
     fn a_record_that_cannot_stand_there_is_damaged() {
         let at = Address { chunk: 1, unit: 9 };
-        let link = Link { place: Place { at, bytes: 50 }, hash: Hash([1; 32]) };
+        let link = Link { extent: Extent { at, bytes: 50 }, hash: Hash([1; 32]) };
         let inner = |depth, count| {
             let (mask, links) = (u32::MAX, [link; 32].into());
-            let inner = Inner { depth, count, mask, links, full: link.place, changed: 0 };
+            let inner = Inner { depth, count, mask, links, full: link.extent, changed: 0 };
             Record { height: 1, body: RecordBody::Inner(inner) }
         };
         // Too few steps for buckets, another level, and as many steps as cannot be counted on.

@@ -1,8 +1,8 @@
-//! Trees: immutable values or directories, read lazily, changed in memory, written by a commit.
+//! Trees: values or directories, loaded lazily, changed in memory, written by a commit.
 //!
-//! A [`Tree`] is cheap to clone; a clone and the original do not see each other's changes. Changing a tree that nobody
-//! else holds happens in place, and values that are bound at once [wait](crate::tree::write_buffer) until the tree is looked at as a
-//! whole.
+//! A [`Tree`] is cheap to clone, and clones do not see each other's changes (copy-on-write). A
+//! change of a tree that no clone shares happens in place. Bound values
+//! [wait](crate::tree::write_buffer) in a buffer until a call needs the tree as a whole.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -17,9 +17,9 @@ use crate::tree::copy::{Blinded, copy};
 use crate::tree::digest;
 use crate::tree::edit::{bind, unbind};
 use crate::tree::node::{Child, Env, Node, Shape, Spot, Value};
-use crate::tree::write_buffer::{PENDING_MAX, Pending};
+use crate::tree::write_buffer::{WRITE_BUFFER_MAX, WriteBuffer};
 
-/// What a tree is.
+/// Kind of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A byte string.
@@ -28,19 +28,20 @@ pub enum Kind {
     Directory,
 }
 
-/// A value or a directory.
+/// Value or directory: a version of a map from paths to values.
+#[doc(alias = "view")]
 pub struct Tree {
     pub(crate) env: Arc<Env>,
     /// The tree without what waits to be put into it.
     base: Child,
-    pending: Pending,
-    /// The tree with that, once it was asked for.
-    settled: OnceLock<Child>,
-    /// What keeps the objects that it may still read from being collected.
+    buffer: WriteBuffer,
+    /// The tree with the buffered values, once a call needed it.
+    applied: OnceLock<Child>,
+    /// Pins of the objects that the tree may still read.
     pub(crate) pins: Pins,
 }
 
-/// Cost: what waits to be put into the tree is put there.
+/// Cost: applies the buffered values.
 impl Clone for Tree {
     fn clone(&self) -> Self {
         self.with_root(self.root().clone())
@@ -81,7 +82,7 @@ pub(crate) fn check_steps(path: &[&[u8]]) -> Result<()> {
     }
 }
 
-/// What leads to the error, for errors that tell.
+/// Adds the path to an error that has one.
 pub(crate) fn at_path(error: Error, path: &[&[u8]]) -> Error {
     let text = || PathText::new(path);
     match error {
@@ -93,31 +94,33 @@ pub(crate) fn at_path(error: Error, path: &[&[u8]]) -> Error {
     }
 }
 
-/// How a path stands in a tree.
+/// State of a path in a tree.
 enum Standing<'a> {
-    /// A value is bound there, in a directory with so many steps.
+    /// A value is bound, in a directory with this number of steps.
     Value(Spot<'a>, u64),
-    /// Nothing is bound there in a directory that is there.
+    /// Nothing is bound, in a directory that exists.
     Free,
-    /// Nothing is bound at the first so many steps, in a directory that is there.
+    /// Nothing is bound at this many first steps, in a directory that exists.
     Missing(usize),
-    /// A directory is bound there, or a value on the way.
+    /// A directory is bound, or a value on the way.
     Taken,
 }
 
 impl Tree {
     pub(crate) fn at(env: Arc<Env>, root: Child, pins: Pins) -> Self {
-        Self { env, base: root, pending: Pending::default(), settled: OnceLock::new(), pins }
+        Self { env, base: root, buffer: WriteBuffer::default(), applied: OnceLock::new(), pins }
     }
 
-    /// The tree, with all that was bound.
+    /// Returns the root with the buffered values.
     pub(crate) fn root(&self) -> &Child {
-        if self.pending.is_empty() {
+        if self.buffer.is_empty() {
             return &self.base;
         }
-        self.settled.get_or_init(|| {
+
+        // Several threads may share the tree: the first one applies the buffer.
+        self.applied.get_or_init(|| {
             let mut root = self.base.clone();
-            put_all(&self.env, &mut root, &self.pending).expect("all on the way was looked at");
+            apply_all(&self.env, &mut root, &self.buffer).expect("all on the way was looked at");
             root
         })
     }
@@ -127,25 +130,26 @@ impl Tree {
         &self.base
     }
 
-    /// Goes on with the tree that was asked for since the last change.
+    /// Adopts the root that a call needed since the last change.
     fn adopt(&mut self) {
-        if let Some(root) = self.settled.take() {
+        if let Some(root) = self.applied.take() {
             self.base = root;
-            self.pending.clear();
+            self.buffer.clear();
         }
     }
 
-    /// Puts what waits into the tree.
-    fn settle(&mut self) -> Result<()> {
+    /// Applies the buffered values to the nodes.
+    fn apply_buffer(&mut self) -> Result<()> {
         self.adopt();
-        if !self.pending.is_empty() {
-            put_all(&self.env, &mut self.base, &self.pending)?;
-            self.pending.clear();
+
+        if !self.buffer.is_empty() {
+            apply_all(&self.env, &mut self.base, &self.buffer)?;
+            self.buffer.clear();
         }
         Ok(())
     }
 
-    /// An empty directory that belongs to no store.
+    /// Returns an empty directory without a store.
     ///
     /// # Errors
     /// [`InvalidConfig`](Error::InvalidConfig) for rules that no store has.
@@ -159,21 +163,23 @@ impl Tree {
         Self::at(Arc::clone(&self.env), root, self.pins.clone())
     }
 
-    /// An empty directory, of the same store.
+    /// Returns an empty directory of the same store.
     #[must_use]
     pub fn empty(&self) -> Self {
         self.with_root(empty_dir())
     }
 
-    /// A value, of the same store.
+    /// Returns a value of the same store.
     #[must_use]
     pub fn of_value(&self, value: impl Into<Box<[u8]>>) -> Self {
         self.with_root(Child::Value(Arc::new(Value::new(value.into()))))
     }
 
-    /// A tree of which only the hash is known. It can be bound and compared; looking into it is an error;
-    /// [`Store::find_object`](crate::Store::find_object) gives one that can be looked into. The hash of the
-    /// empty directory gives that directory.
+    /// Returns a shallow tree, of which only the hash is known.
+    ///
+    /// A shallow tree can be bound and compared; reading it is an error.
+    /// [`Store::find_object`](crate::Store::find_object) returns a tree that can be read. The hash
+    /// of the empty directory gives that directory.
     #[must_use]
     pub fn shallow(&self, kind: Kind, hash: Hash) -> Self {
         if kind == Kind::Directory && hash == self.env.rules.empty_hash() {
@@ -182,35 +188,35 @@ impl Tree {
         self.with_root(Child::Blinded { is_value: kind == Kind::Value, hash: Box::new(hash) })
     }
 
-    /// Whether only its hash is known.
+    /// Returns whether only the hash is known.
     pub fn is_shallow(&self) -> bool {
         matches!(self.base, Child::Blinded { .. })
     }
 
-    /// The hashing rules.
+    /// Hashing rules of the tree.
     pub fn rules(&self) -> &Rules {
         &self.env.rules
     }
 
-    /// Whether it is a value or a directory.
+    /// Returns the kind.
     pub fn kind(&self) -> Kind {
         if self.base.is_value() { Kind::Value } else { Kind::Directory }
     }
 
-    /// Whether it is the empty directory. No I/O.
+    /// Returns whether the tree is the empty directory. No I/O.
     pub fn is_empty(&self) -> bool {
-        self.pending.is_empty() && self.base.is_empty()
+        self.buffer.is_empty() && self.base.is_empty()
     }
 
-    /// The value, if it is one.
+    /// Returns the value; `None` for a directory.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Errors of [`find`](Self::find).
     pub fn to_value(&self) -> Result<Option<Vec<u8>>> {
         Spot::Own(self.root()).value(&self.env)
     }
 
-    /// The hash: of everything that has changed since it was last asked for, on one thread.
+    /// Returns the hash. Hashes all changes since the last call, on one thread.
     pub fn hash(&self) -> Hash {
         self.hash_on(1)
     }
@@ -225,14 +231,15 @@ impl Tree {
         }
     }
 
-    /// What is bound at a path, with all that was bound.
+    /// Returns the child at a path, with the buffered values.
     fn locate(&self, path: &[&[u8]]) -> Result<Option<Spot<'_>>> {
         locate(&self.env, self.root(), path)
     }
 
-    /// How a path stands in the tree without what waits.
+    /// Returns the state of a path in the nodes, without the buffered values.
     fn standing(&self, path: &[&[u8]]) -> Result<Standing<'_>> {
         let mut spot = Spot::Own(&self.base);
+
         let mut count = 0;
         for (depth, step) in path.iter().enumerate() {
             let here = |error| at_path(error, &path[..depth]);
@@ -246,43 +253,48 @@ impl Tree {
                 None => return Ok(Standing::Missing(depth + 1)),
             }
         }
+
         Ok(if spot.is_value() { Standing::Value(spot, count) } else { Standing::Taken })
     }
 
-    /// Whether a value is bound at `path`.
+    /// Returns whether a value is bound at `path`.
     ///
     /// Cost: one read for each directory and inode on the way that is not in memory.
     ///
     /// # Errors
     /// [`Disk`](Error::Disk), [`Corrupt`](Error::Corrupt), [`Collected`](Error::Collected),
-    /// [`VolumeMissing`](Error::VolumeMissing), [`DanglingHash`](Error::DanglingHash) behind a shallow tree, and in a proof [`NotProvided`](Error::NotProvided).
+    /// [`VolumeMissing`](Error::VolumeMissing), [`DanglingHash`](Error::DanglingHash) behind a
+    /// shallow tree, and in a proof [`NotProvided`](Error::NotProvided).
     pub fn mem<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
         let steps = Steps::new(path);
         let path = steps.as_slice();
-        Ok(self.pending.get(path).is_some()
+        Ok(self.buffer.get(path).is_some()
             || locate(&self.env, &self.base, path)?.is_some_and(Spot::is_value))
     }
 
-    /// Whether a value or a directory is bound at `path`.
+    /// Returns whether a value or a directory is bound at `path`.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem).
+    /// Errors of [`mem`](Self::mem).
     pub fn mem_tree<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
         let steps = Steps::new(path);
         let path = steps.as_slice();
-        Ok(self.pending.get(path).is_some() || locate(&self.env, &self.base, path)?.is_some())
+        Ok(self.buffer.get(path).is_some() || locate(&self.env, &self.base, path)?.is_some())
     }
 
-    /// The value at `path`; none for a directory, an absent path, and a path that runs through a value.
+    /// Returns the value at `path`; `None` for a directory, an absent path, and a path through a
+    /// value.
     ///
     /// Cost: that of [`mem`](Self::mem), and one read for a value of more than 48 bytes.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem).
+    /// Errors of [`mem`](Self::mem).
     pub fn find<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Vec<u8>>> {
         let steps = Steps::new(path);
         let path = steps.as_slice();
-        if let Some(value) = self.pending.get(path) {
+
+        // The buffer is newer than the nodes.
+        if let Some(value) = self.buffer.get(path) {
             return Ok(Some(value.bytes.to_vec()));
         }
         match locate(&self.env, &self.base, path)? {
@@ -291,21 +303,21 @@ impl Tree {
         }
     }
 
-    /// The tree at `path`, if there is one.
+    /// Returns the tree at `path`, if one is bound.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem).
+    /// Errors of [`mem`](Self::mem).
     pub fn find_tree<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Self>> {
         let found = self.locate(Steps::new(path).as_slice())?;
         Ok(found.map(|spot| self.with_root(spot.to_child())))
     }
 
-    /// How many children the directory at `path` has; 0 for a value and where nothing is.
+    /// Number of children of the directory at `path`; 0 for a value and where nothing is bound.
     ///
     /// Cost: that of [`mem_tree`](Self::mem_tree), and one read at most, whatever the number.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem).
+    /// Errors of [`mem`](Self::mem).
     pub fn length<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<u64> {
         let steps = Steps::new(path);
         let Some(spot) = self.locate(steps.as_slice())? else { return Ok(0) };
@@ -313,13 +325,16 @@ impl Tree {
         Ok(dir.map_or(0, |dir| dir.count()))
     }
 
-    /// Children of the directory at `path`, from the `offset`-th on, at most `length`: none for a value and where
-    /// nothing is. Their order is that of storage; the same tree has the same order always, so that pages concatenate.
+    /// Returns at most `length` children of the directory at `path`, from `offset` on; none for a
+    /// value and where nothing is bound.
     ///
-    /// Cost: one read for each inode that is looked at, and for the heads of those that are skipped.
+    /// The order is the order of storage, which is a function of the tree, so pages concatenate.
+    ///
+    /// Cost: one read for each inode that is looked at, and for the heads of those that are
+    /// skipped.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem).
+    /// Errors of [`mem`](Self::mem).
     pub fn list<S: AsRef<[u8]>>(
         &self,
         path: &[S],
@@ -339,29 +354,35 @@ impl Tree {
         Ok(page)
     }
 
-    /// Binds a value at `path`. A directory there is replaced, and so is a value on the way. Says whether anything
-    /// changed: an equal binding changes nothing. With the empty path the tree becomes the value.
+    /// Binds a value at `path`, and replaces a directory there or a value on the way. Returns
+    /// whether anything changed: an equal binding changes nothing. With the empty path the tree
+    /// becomes the value.
     ///
     /// Cost: that of [`mem`](Self::mem).
     ///
     /// # Errors
-    /// As [`mem`](Self::mem), and [`StepSize`](Error::StepSize), [`TooDeep`](Error::TooDeep), [`ValueSize`](Error::ValueSize).
+    /// Errors of [`mem`](Self::mem), and [`StepSize`](Error::StepSize),
+    /// [`TooDeep`](Error::TooDeep), [`ValueSize`](Error::ValueSize).
     pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl Into<Box<[u8]>>) -> Result<bool> {
         let bytes: Box<[u8]> = value.into();
         check_value(&bytes)?;
         let steps = Steps::new(path);
         let path = steps.as_slice();
         check_steps(path)?;
+
+        // The common case first: the path is in the buffer already.
         self.adopt();
-        let bytes = match self.pending.replace(path, bytes) {
+        let bytes = match self.buffer.replace(path, bytes) {
             Ok(changed) => return Ok(changed),
             Err(bytes) => bytes,
         };
+
+        // The state of the path in the nodes decides whether the value may wait in the buffer.
         check_height(path, 0)?;
         let mut changes = true;
         let waits = match self.standing(path)? {
             Standing::Value(spot, _) if is_value(&self.env, spot, &bytes) => {
-                // What only had a hash is there from now on.
+                // The value was known by its hash only, and is now known.
                 if !matches!(spot, Spot::Own(Child::Blinded { .. })) {
                     return Ok(false);
                 }
@@ -371,34 +392,38 @@ impl Tree {
             Standing::Value(_, count) => count > 0,
             Standing::Free => true,
             Standing::Missing(depth) => {
-                // No other is on the way, so these may wait on.
-                if self.pending.get(&path[..depth]).is_some() {
-                    self.settle()?;
+                // No buffered value is on the way, so the others may wait on.
+                if self.buffer.get(&path[..depth]).is_some() {
+                    self.apply_buffer()?;
                 }
                 false
             }
             Standing::Taken => {
-                self.settle()?;
+                self.apply_buffer()?;
                 false
             }
         };
+
         if waits {
-            if self.pending.len() == PENDING_MAX {
-                self.settle()?;
+            // The bound keeps clones and hashes, which apply the buffer, short.
+            if self.buffer.len() == WRITE_BUFFER_MAX {
+                self.apply_buffer()?;
             }
-            self.pending.insert(path, bytes);
+            self.buffer.insert(path, bytes);
         } else {
             let child = Child::Value(Arc::new(Value::new(bytes)));
             bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
         }
+
         Ok(changes)
     }
 
-    /// Binds a tree at `path`, sharing its objects; an empty directory unbinds what is there. A tree that belongs to no
-    /// store is copied. Says whether anything changed.
+    /// Binds a tree at `path`, and shares its objects; an empty directory unbinds `path`. A tree
+    /// without a store is copied. Returns whether anything changed.
     ///
     /// # Errors
-    /// As [`add`](Self::add), and [`ForeignTree`](Error::ForeignTree) for a tree of another store, or of other rules.
+    /// Errors of [`add`](Self::add), and [`ForeignTree`](Error::ForeignTree) for a tree of another
+    /// store, or of other rules.
     pub fn add_tree<S: AsRef<[u8]>>(&mut self, path: &[S], tree: &Self) -> Result<bool> {
         if tree.is_empty() {
             return self.remove(path);
@@ -406,6 +431,8 @@ impl Tree {
         if let Child::Value(value) = tree.root() {
             check_value(&value.bytes)?;
         }
+
+        // Nodes of another store have extents that mean nothing here.
         let child = if Arc::ptr_eq(&self.env, &tree.env) {
             tree.root().clone()
         } else if tree.env.source.is_some() || tree.env.rules != self.env.rules {
@@ -415,50 +442,59 @@ impl Tree {
             copy(&tree.env, Spot::Own(tree.root()), Blinded::Keep)?
         };
         let changed = self.bind(Steps::new(path).as_slice(), child)?;
+
+        // From here on either tree may read what commits write for the other.
         self.pins.join(&tree.pins);
+
         Ok(changed)
     }
 
     fn bind(&mut self, path: &[&[u8]], child: Child) -> Result<bool> {
         check_steps(path)?;
-        // Loaded, so that its height is known, here and above.
+        // The child is loaded, so that its height is known here and above.
         let child = match child.dir(&self.env) {
             Ok(Some(node)) => Child::Dir(Arc::clone(node)),
             Ok(None) | Err(_) if !matches!(child, Child::DirAt(_)) => child,
             other => return other.map(|_| false),
         };
         check_height(path, child.height())?;
-        self.settle()?;
+        self.apply_buffer()?;
+
+        // An equal binding must not make the tree differ from its record.
         if let Some(old) = self.locate(path)?
             && is_same(&self.env, old, &child)
         {
             return Ok(false);
         }
+
         bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
         Ok(true)
     }
 
-    /// Unbinds the value or directory at `path`, and directories that are left empty. Says whether anything was
-    /// there. With the empty path the tree becomes the empty directory.
+    /// Unbinds the value or directory at `path`, and directories left empty. Returns whether `path`
+    /// was bound. With the empty path the tree becomes the empty directory.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem).
+    /// Errors of [`mem`](Self::mem).
     pub fn remove<S: AsRef<[u8]>>(&mut self, path: &[S]) -> Result<bool> {
         let steps = Steps::new(path);
         let path = steps.as_slice();
         self.adopt();
+
         if path.is_empty() {
             let changed = !self.is_empty();
             self.base = empty_dir();
-            self.pending.clear();
+            self.buffer.clear();
             return Ok(changed);
         }
+
+        // Directories that would be left empty go too: the path is cut at the highest one.
         let gone = match self.standing(path)? {
-            Standing::Free | Standing::Missing(_) => return Ok(self.pending.remove(path)),
-            // The directory stays, and those that wait may wait on.
+            Standing::Free | Standing::Missing(_) => return Ok(self.buffer.remove(path)),
+            // The directory stays, so buffered values may wait on.
             Standing::Value(_, count) if count > 1 && !self.is_at_limit(path)? => path.len(),
             Standing::Value(..) | Standing::Taken => {
-                self.settle()?;
+                self.apply_buffer()?;
                 self.kept_above(path)?
             }
         };
@@ -466,12 +502,13 @@ impl Tree {
             return Ok(false);
         }
         unbind(&self.env, &mut self.base, &path[..gone]).map_err(|error| at_path(error, path))?;
-        self.pending.remove(path);
+        self.buffer.remove(path);
+
         Ok(true)
     }
 
-    /// How many steps of `path`, which has some, lead to what is unbound with it: to itself, or to the highest directory that
-    /// has nothing else. None if nothing is bound there.
+    /// Number of steps of `path`, which has some, that lead to the highest directory left without
+    /// steps, or to the child itself; 0 if nothing is bound.
     fn kept_above(&self, path: &[&[u8]]) -> Result<usize> {
         let mut spot = Spot::Own(&self.base);
         let mut gone = 1;
@@ -486,13 +523,15 @@ impl Tree {
                 None => return Ok(0),
             }
         }
+
         Ok(gone)
     }
 
-    /// Whether values wait and a step less makes another shape of the directory of `path`, which is bound, or of an inode of
-    /// it: then those that wait in it count.
+    /// Returns whether values are buffered and the loss of one step changes the shape of the
+    /// directory of `path`, which is bound, or of an inode of it. Buffered values of the directory
+    /// then count.
     fn is_at_limit(&self, path: &[&[u8]]) -> Result<bool> {
-        let Some((last, above)) = path.split_last().filter(|_| !self.pending.is_empty()) else {
+        let Some((last, above)) = path.split_last().filter(|_| !self.buffer.is_empty()) else {
             return Ok(false);
         };
         let dir = match locate(&self.env, &self.base, above)? {
@@ -502,10 +541,11 @@ impl Tree {
         dir.map_or(Ok(false), |dir| dir.is_at_limit(&self.env, last))
     }
 
-    /// Changes one binding: `change` gets the value at `path` and gives the new one, or none to unbind it.
+    /// Changes one binding: `change` gets the value at `path` and returns the new one, or `None` to
+    /// unbind it.
     ///
     /// # Errors
-    /// As [`add`](Self::add).
+    /// Errors of [`add`](Self::add).
     pub fn update<S: AsRef<[u8]>>(
         &mut self,
         path: &[S],
@@ -518,27 +558,27 @@ impl Tree {
         }
     }
 
-    /// Changes one binding: `change` gets the tree at `path` and gives the new one; none, or an empty directory, unbinds
-    /// it.
+    /// Changes one binding: `change` gets the tree at `path` and returns the new one; `None` or an
+    /// empty directory unbinds it.
     ///
     /// # Errors
-    /// As [`add_tree`](Self::add_tree).
+    /// Errors of [`add_tree`](Self::add_tree).
     pub fn update_tree<S: AsRef<[u8]>>(
         &mut self,
         path: &[S],
         change: impl FnOnce(Option<Self>) -> Option<Self>,
     ) -> Result<bool> {
-        self.settle()?;
+        self.apply_buffer()?;
         match change(self.find_tree(path)?) {
             Some(tree) => self.add_tree(path, &tree),
             None => self.remove(path),
         }
     }
 
-    /// A tree of the same store that binds `value` at `path` and nothing else.
+    /// Returns a tree of the same store that binds only `value` at `path`.
     ///
     /// # Errors
-    /// As [`add`](Self::add).
+    /// Errors of [`add`](Self::add).
     pub fn singleton<S: AsRef<[u8]>>(
         &self,
         path: &[S],
@@ -549,23 +589,26 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Keeps nothing from being collected but what the root reaches, if it is as it was stored. What was loaded is
-    /// forgotten: it may know of older records than those that were written in their place.
+    /// If the root is as it was stored, drops all pins but that of the root. Forgets loaded nodes:
+    /// they may refer to records that were since replaced.
     pub(crate) fn unpin_older(&mut self) {
         self.clear();
+
+        // Only a stored root has a pin that covers all that the tree may read.
         if let Child::DirAt(far) = &self.base
-            && let Some(pins) = self.pins.only(far.0.place)
+            && let Some(pins) = self.pins.only(far.0.extent)
         {
             self.pins = pins;
         }
     }
 
-    /// Forgets what was loaded and can be loaded again. Changes that are not stored stay.
+    /// Forgets all loaded nodes that can be loaded again. Unstored changes stay.
     ///
     /// Cost: none; later reads load again.
     pub fn clear(&mut self) {
         self.adopt();
-        if self.pending.is_empty()
+
+        if self.buffer.is_empty()
             && let Child::Dir(node) = &self.base
             && let Some(link) = node.link()
         {
@@ -574,7 +617,7 @@ impl Tree {
     }
 }
 
-/// What is bound at a path below a root.
+/// Returns the child at a path below a root.
 fn locate<'a>(env: &Env, root: &'a Child, path: &[&[u8]]) -> Result<Option<Spot<'a>>> {
     let mut spot = Spot::Own(root);
     for (depth, step) in path.iter().enumerate() {
@@ -588,9 +631,9 @@ fn locate<'a>(env: &Env, root: &'a Child, path: &[&[u8]]) -> Result<Option<Spot<
     Ok(Some(spot))
 }
 
-/// Puts what waits into a tree.
-fn put_all(env: &Env, root: &mut Child, pending: &Pending) -> Result<()> {
-    for (path, value) in pending.iter() {
+/// Applies buffered values to a tree.
+fn apply_all(env: &Env, root: &mut Child, buffer: &WriteBuffer) -> Result<()> {
+    for (path, value) in buffer.iter() {
         bind(env, root, &path, Child::Value(Arc::clone(value)))?;
     }
     Ok(())
@@ -601,8 +644,8 @@ fn check_height(path: &[&[u8]], below: u16) -> Result<()> {
     if levels > usize::from(HEIGHT_MAX) { Err(Error::TooDeep { levels }) } else { Ok(()) }
 }
 
-/// Visits up to `length` children after skipping `offset`; whole buckets are skipped by their counts. `visit` gives how
-/// many it has had.
+/// Visits up to `length` children behind `offset`; skips whole buckets by their counts. `visit`
+/// returns the number of its calls.
 fn list_page<'a>(
     env: &Env,
     node: &'a Node,
@@ -617,6 +660,7 @@ fn list_page<'a>(
         *offset -= node.count();
         return Ok(true);
     }
+
     match node.shape() {
         Shape::Entries(entries) => {
             for item in *offset as usize..entries.len() {
@@ -636,11 +680,12 @@ fn list_page<'a>(
             }
         }
     }
+
     Ok(true)
 }
 
-/// Whether a binding is the one that is to be made. Where both hashes are known they decide; otherwise values are compared
-/// by their bytes, and directories by being the very same, so that no directory is hashed.
+/// Returns whether a path already has the child to be bound. Known hashes decide; otherwise values
+/// are compared by bytes, and directories by identity, so that no directory is hashed.
 fn is_same(env: &Env, old: Spot<'_>, new: &Child) -> bool {
     if old.is_value() != new.is_value() {
         return false;
@@ -650,6 +695,8 @@ fn is_same(env: &Env, old: Spot<'_>, new: &Child) -> bool {
         Ok(Stored::Value(link) | Stored::Dir(link)) => Some(link.hash),
         Err(child) => known_hash(child),
     };
+
+    // Hashing a large new directory only to compare it would cost more than binding it.
     if let (Some(old), Some(new)) = (old_hash, known_hash(new)) {
         return old == new;
     }
@@ -660,7 +707,8 @@ fn is_same(env: &Env, old: Spot<'_>, new: &Child) -> bool {
     }
 }
 
-/// Whether a value of these bytes is bound: one that is stored on its own is known by its hash.
+/// Returns whether a value of these bytes is bound. A value stored on its own is compared by its
+/// hash.
 fn is_value(env: &Env, old: Spot<'_>, bytes: &[u8]) -> bool {
     match old.stored() {
         Ok(Stored::Inline(old)) => old == bytes,
@@ -672,7 +720,7 @@ fn is_value(env: &Env, old: Spot<'_>, bytes: &[u8]) -> bool {
     }
 }
 
-/// The hash, if it takes no hashing.
+/// Returns the hash of a child, if it needs no hashing.
 fn known_hash(child: &Child) -> Option<Hash> {
     match child {
         Child::Value(value) => value.hash.get().copied(),

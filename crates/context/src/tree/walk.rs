@@ -1,7 +1,7 @@
-//! Walking through directories without keeping in the tree what is loaded on the way, so that a walk over a large
-//! tree takes the memory of one path.
+//! Walks through directories that keep no loaded node in the tree, so a walk over a large tree
+//! takes the memory of one path.
 //!
-//! What is in memory already is used from there.
+//! Nodes that are in memory are used.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::object::record::Stored;
 use crate::tree::digest::spot_hash;
 use crate::tree::node::{Child, EntriesRef, Env, Node, Shape, Spot};
 
-/// The directory at a spot, if it is one.
+/// Returns the directory at a spot; `None` for a value.
 ///
 /// Cost: one read if it is not in memory.
 pub(crate) fn dir(env: &Env, spot: Spot<'_>) -> Result<Option<Arc<Node>>> {
@@ -26,7 +26,7 @@ pub(crate) fn dir(env: &Env, spot: Spot<'_>) -> Result<Option<Arc<Node>>> {
     }
 }
 
-/// A step of a directory with what is bound to it.
+/// Step of a directory with its child.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     /// Invariant: it is of entries, and has the item.
@@ -51,16 +51,16 @@ impl Entry {
     }
 }
 
-/// Whether two spots of trees that were hashed are of one kind and hash.
+/// Returns whether two children of hashed trees have the same kind and hash.
 pub(crate) fn same(left: (&Env, Spot<'_>), right: (&Env, Spot<'_>)) -> bool {
     left.1.is_value() == right.1.is_value()
         && spot_hash(left.0, left.1) == spot_hash(right.0, right.1)
 }
 
-/// The steps of one directory in the order of storage.
+/// Iteration over the steps of one directory, in the order of storage.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    /// The inodes on the way, each with what is next in it.
+    /// Open inodes, each with its next item or bucket.
     stack: Vec<(Arc<Node>, usize)>,
 }
 
@@ -86,11 +86,12 @@ impl Walk {
                 Shape::Entries(_) | Shape::Inner(_) => drop(self.stack.pop()),
             }
         }
+
         Ok(None)
     }
 }
 
-/// All steps of a directory, ascending.
+/// Returns all steps of a directory, ascending.
 pub(crate) fn sorted(env: &Env, dir: &Arc<Node>) -> Result<Vec<Entry>> {
     let mut walk = Walk::new(Arc::clone(dir));
     let mut all = Vec::new();

@@ -1,9 +1,9 @@
-//! Values that were bound in a tree and are not in its nodes yet: what a block writes again and again, such as a counter, is
-//! put into the tree once.
+//! Write buffer: values bound in a tree that are not in its nodes yet. A value that a block writes
+//! again and again, such as a counter, goes into the nodes once.
 //!
-//! Only bindings wait here that change nothing but themselves: of a path at which a value is bound, or nothing in a
-//! directory that is there. So none lies on the way of another, the nodes answer all other questions as if these were in
-//! them, and putting them in needs no I/O: all that is on their ways was looked at.
+//! Invariant: a buffered binding changes nothing but itself: its path has a value, or nothing in a
+//! directory that exists. So no buffered path lies on the way of another, the nodes answer all
+//! other questions, and applying the buffer needs no I/O.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, OnceLock};
@@ -12,25 +12,25 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::tree::node::Value;
 
-/// As many wait at most.
-pub(crate) const PENDING_MAX: usize = 1 << 14;
+/// Capacity of the buffer, in values.
+pub(crate) const WRITE_BUFFER_MAX: usize = 1 << 14;
 
-/// See the [module](self).
+/// Table of buffered values by their paths. See the [module](self).
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
-    table: HashTable<Bound>,
+pub(crate) struct WriteBuffer {
+    table: HashTable<BufferedValue>,
     hasher: DefaultHashBuilder,
 }
 
 #[derive(Debug)]
-struct Bound {
+struct BufferedValue {
     hash: u64,
     /// Each step behind its length.
     path: Box<[u8]>,
     value: Arc<Value>,
 }
 
-impl Bound {
+impl BufferedValue {
     fn is_at(&self, path: &[&[u8]]) -> bool {
         let mut rest = &*self.path;
         path.iter().all(|step| match rest.split_first() {
@@ -43,9 +43,10 @@ impl Bound {
         }) && rest.is_empty()
     }
 
-    /// The steps of the path.
+    /// Steps of the path.
     fn steps(&self) -> Vec<&[u8]> {
-        let (mut rest, mut steps) = (&*self.path, Vec::new());
+        let mut rest = &*self.path;
+        let mut steps = Vec::new();
         while let Some((&len, after)) = rest.split_first() {
             let (step, after) = after.split_at(usize::from(len));
             steps.push(step);
@@ -55,7 +56,7 @@ impl Bound {
     }
 }
 
-impl Pending {
+impl WriteBuffer {
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
@@ -66,6 +67,8 @@ impl Pending {
 
     fn hash(&self, path: &[&[u8]]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
+
+        // The lengths keep `a/bc` and `ab/c` apart.
         for step in path {
             hasher.write(step);
             hasher.write_u8(step.len() as u8);
@@ -73,7 +76,7 @@ impl Pending {
         hasher.finish()
     }
 
-    /// The value at `path`, if it waits here.
+    /// Returns the buffered value at `path`.
     pub(crate) fn get(&self, path: &[&[u8]]) -> Option<&Arc<Value>> {
         if self.table.is_empty() {
             return None;
@@ -82,7 +85,8 @@ impl Pending {
         Some(&bound.value)
     }
 
-    /// Binds another value at `path` if one waits there; gives it back if none does, and otherwise whether it is another.
+    /// Replaces the value at `path` if one is buffered, and returns whether it differs; otherwise
+    /// returns the value.
     pub(crate) fn replace(
         &mut self,
         path: &[&[u8]],
@@ -98,30 +102,36 @@ impl Pending {
         if bound.value.bytes == bytes {
             return Ok(false);
         }
+
+        // In place if no clone shares the value: a counter then allocates once.
         match Arc::get_mut(&mut bound.value) {
             Some(value) => {
                 value.bytes = bytes;
                 value.hash = OnceLock::new();
-                value.place = OnceLock::new();
+                value.extent = OnceLock::new();
             }
             None => bound.value = Arc::new(Value::new(bytes)),
         }
+
         Ok(true)
     }
 
-    /// Adds a binding at `path`, where none waits.
+    /// Adds a value at `path`, where none is buffered.
     pub(crate) fn insert(&mut self, path: &[&[u8]], bytes: Box<[u8]>) {
+        debug_assert!(self.get(path).is_none(), "the path is not buffered");
+        debug_assert!(self.len() < WRITE_BUFFER_MAX, "the buffer has a bound");
         let hash = self.hash(path);
         let mut encoded = Vec::with_capacity(path.iter().map(|step| step.len() + 1).sum());
         for step in path {
             encoded.push(step.len() as u8);
             encoded.extend_from_slice(step);
         }
-        let bound = Bound { hash, path: encoded.into(), value: Arc::new(Value::new(bytes)) };
+        let bound =
+            BufferedValue { hash, path: encoded.into(), value: Arc::new(Value::new(bytes)) };
         self.table.insert_unique(hash, bound, |bound| bound.hash);
     }
 
-    /// Forgets the binding at `path`; says whether there was one.
+    /// Removes the value at `path`; returns whether one was buffered.
     pub(crate) fn remove(&mut self, path: &[&[u8]]) -> bool {
         let hash = self.hash(path);
         let found = self.table.find_entry(hash, |bound| bound.is_at(path));
@@ -132,7 +142,7 @@ impl Pending {
         self.table.clear();
     }
 
-    /// All paths with their values, in no order.
+    /// Returns all paths with their values, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Vec<&[u8]>, &Arc<Value>)> {
         self.table.iter().map(|bound| (bound.steps(), &bound.value))
     }

@@ -1,4 +1,5 @@
-//! Contexts that go on with the commits they made while older ones are collected: what is written never refers to what is gone.
+//! Contexts that advance over their commits while older commits are collected: new records never
+//! refer to collected ones.
 
 use std::collections::BTreeMap;
 use std::path::Path;

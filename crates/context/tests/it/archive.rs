@@ -1,5 +1,5 @@
-//! Archives (A17): collections of a store with volumes move what is not in use, and every commit stays readable, by writers,
-//! readers, exports and checks, after whatever was collected, moved or lost in between.
+//! Archives: collections of a store with volumes move garbage to a volume, and every commit stays
+//! readable, by writers, readers, exports and checks, after any collections, moves and losses.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -75,7 +75,8 @@ impl Bench {
         self.bytes("/store/chunk-")
     }
 
-    /// Every commit is there with its content, for writer and reader, in the order in which they were made.
+    /// Every commit is there with its content, for writer and reader, in the order in which they
+    /// were made.
     fn check(&self) {
         let reader = StoreReader::open(self.shared(), Path::new(DIR), 1 << 20).unwrap();
         for (number, (hash, content)) in self.commits.iter().enumerate() {
@@ -104,7 +105,7 @@ fn checked(disk: &Arc<dyn Disk>) -> CheckReport {
 }
 
 #[test]
-fn a17_after_two_collections_into_two_volumes_all_old_commits_are_readable() {
+fn after_two_collections_into_two_volumes_all_old_commits_are_readable() {
     for indexing in [Indexing::Minimal, Indexing::Always] {
         let mut bench = Bench::new(Options { indexing, ..options() });
         bench.chain(60);
@@ -149,7 +150,7 @@ fn a17_after_two_collections_into_two_volumes_all_old_commits_are_readable() {
 }
 
 #[test]
-fn a17_a_volume_is_added_only_behind_one_that_is_in_use() {
+fn a_volume_is_added_only_behind_one_that_is_in_use() {
     let mut bench = Bench::new(options());
     bench.chain(20);
     let first = bench.store.add_volume().unwrap();
@@ -174,7 +175,7 @@ fn a17_a_volume_is_added_only_behind_one_that_is_in_use() {
     assert!(matches!(bench.store.add_volume(), Err(Error::Closed)));
 }
 
-/// What a collection without an archive has half taken away is no base for an archive.
+/// A half removed commit of a collection without an archive is no base for an archive.
 #[test]
 fn a_volume_waits_for_the_end_of_a_collection_that_was_interrupted() {
     let mut bench = Bench::new(options());
@@ -222,7 +223,8 @@ fn an_archiving_collection_can_be_cancelled_anywhere_and_is_gone_on_with() {
     assert_eq!(bench.report().problems, []);
 }
 
-/// A reader that was there before finds what has moved meanwhile, without looking at the control record again.
+/// A reader that was there before finds what has moved meanwhile, without looking at the control
+/// record again.
 #[test]
 fn a_context_of_a_reader_goes_on_while_its_objects_move() {
     let mut bench = Bench::new(options());
@@ -303,7 +305,8 @@ fn a_check_names_what_is_damaged_or_missing_in_an_archive() {
     assert!(missing(&checked(&lost)));
 }
 
-/// A volume that is lost, or whose disk is not mounted, is named by who needs it; the rest can be used.
+/// A volume that is lost, or whose disk is not mounted, is named by who needs it; the rest can be
+/// used.
 #[test]
 fn a_read_of_what_was_archived_names_the_volume_that_is_missing() {
     let mut bench = Bench::new(options());
@@ -358,8 +361,8 @@ fn index_and_control_record_of_an_archive_are_made_again() {
     }
 }
 
-/// Each collection once went over all commits that were ever made, and failed at the first that could not be read. The
-/// oldest ones are out of reach here.
+/// Each collection once went over all commits that were ever made, and failed at the first that
+/// could not be read. The oldest ones are out of reach here.
 #[test]
 fn a_collection_looks_at_no_archived_commit_but_those_that_are_kept() {
     let mut bench = Bench::new(options());
@@ -401,7 +404,8 @@ fn a_collection_looks_at_no_archived_commit_but_those_that_are_kept() {
     }
 }
 
-/// The disk of a volume is away: what is under its mount point is no volume. It is back, and another one is.
+/// The disk of a volume is away: what is under its mount point is no volume. It is back, and
+/// another one is.
 #[test]
 fn nothing_is_archived_under_the_mount_point_of_a_disk_that_is_away() {
     let mut bench = Bench::new(options());

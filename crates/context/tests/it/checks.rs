@@ -1,4 +1,4 @@
-//! Checking and repairing: what is damaged is found and named, and what can be made again is.
+//! Checks and repairs: damage is found and named, and derived files are rebuilt.
 
 use std::path::Path;
 use std::sync::Arc;

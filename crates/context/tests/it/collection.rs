@@ -1,4 +1,4 @@
-//! Collection: what is kept is readable, the rest is gone, and so are its bytes.
+//! Collections: kept commits stay readable, others are gone, and so are their bytes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -95,7 +95,7 @@ fn objects_are_found_by_their_hashes_until_they_are_collected() {
     assert!(minimal.store.find_object(Kind::Directory, &root).unwrap().is_none());
 }
 
-/// What a commit must hold.
+/// Expected content of a commit.
 type Content = BTreeMap<Vec<String>, Vec<u8>>;
 
 struct Bench {
@@ -192,7 +192,8 @@ impl Bench {
         chunks.map(|entry| len(&entry.name)).sum()
     }
 
-    /// The kept commits have their content, byte for byte and hash for hash; the others are unknown.
+    /// The kept commits have their content, byte for byte and hash for hash; the others are
+    /// unknown.
     fn check(&self, kept: impl Fn(usize) -> bool) {
         let reader = StoreReader::open(Arc::clone(&self.disk), Path::new(DIR), 0).unwrap();
         for (number, (hash, content)) in self.commits.iter().enumerate() {
@@ -301,9 +302,9 @@ fn a_commit_and_all_after_it_and_single_ones_and_heads_of_branches() {
     assert!(matches!(bench.store.collect(&unknown, &mut go), Err(Error::UnknownCommit { .. })));
 }
 
-/// A collection that keeps the newest 6 of 7 commits once took the sixth, the head of a branch far below the others, for the
-/// first of all that are kept; what had been collected in between was there again for readers, and the next collection
-/// looked for tables that were gone.
+/// A collection that keeps the newest 6 of 7 commits once took the sixth, the head of a branch far
+/// below the others, for the first of all that are kept; what had been collected in between was
+/// there again for readers, and the next collection looked for tables that were gone.
 #[test]
 fn a_collection_that_keeps_a_head_far_below_brings_nothing_back() {
     let mut bench = Bench::new(options());
@@ -461,7 +462,7 @@ fn a_context_that_is_advanced_holds_its_last_commit_only() {
     assert_eq!(seen.find(&["large"]).unwrap().unwrap(), 199u32.to_le_bytes().repeat(500));
 }
 
-/// What is committed while a collection begins stays, whatever is kept.
+/// Commits made while a collection begins stay, whatever it keeps.
 #[test]
 fn commits_made_during_a_collection_of_everything_stay() {
     let mut bench = Bench::new(options());
@@ -515,8 +516,8 @@ fn closing_a_store_cancels_its_collection() {
     bench.check(|number| !has_switched || number == 59);
 }
 
-/// A branch that was set to a commit that was to be collected made the collection fail; now the collection keeps the commit, like
-/// one that is kept anyway, or is made meanwhile.
+/// A branch that was set to a commit that was to be collected made the collection fail; now the
+/// collection keeps the commit, like one that is kept anyway, or is made meanwhile.
 #[test]
 fn a_branch_that_is_set_during_a_collection_keeps_its_head() {
     let mut bench = Bench::new(options());
@@ -550,7 +551,8 @@ fn a_branch_that_is_set_during_a_collection_keeps_its_head() {
     assert!(bench.store.exists(&made.unwrap()).unwrap());
 }
 
-/// Removals from the index come in pieces, so that a collection of many objects takes no memory for them.
+/// Removals from the index come in pieces, so that a collection of many objects takes no memory for
+/// them.
 #[test]
 fn an_index_of_all_objects_loses_what_is_collected() {
     let mut bench = Bench::new(Options { indexing: Indexing::Always, ..options() });
@@ -580,7 +582,7 @@ fn an_index_of_all_objects_loses_what_is_collected() {
 }
 
 #[test]
-fn a16_chunks_before_the_target_go_and_the_one_that_it_is_in_stays() {
+fn chunks_before_the_target_go_and_the_one_that_it_is_in_stays() {
     let mut bench = Bench::new(Options { chunk_bytes: 1 << 20, ..options() });
     // Three commits a chunk, each of a value of its own.
     for number in 0..12u8 {
@@ -627,8 +629,8 @@ fn a16_chunks_before_the_target_go_and_the_one_that_it_is_in_stays() {
     }
 }
 
-/// A commit that was made again while a collection ran was found to be there already, was reported as made, and was collected. A
-/// ledger does so when it goes back and applies a block once more.
+/// A commit that was made again while a collection ran was found to be there already, was reported
+/// as made, and was collected. A ledger does so when it goes back and applies a block once more.
 #[test]
 fn a_commit_that_is_made_again_during_a_collection_stays() {
     for phase in [GcPhase::Mark, GcPhase::Reclaim] {
@@ -662,7 +664,8 @@ fn a_commit_that_is_made_again_during_a_collection_stays() {
     }
 }
 
-/// A store that is nothing but garbage and two commits, on a disk without a free byte: what it has, and the disk.
+/// A store that is nothing but garbage and two commits, on a disk without a free byte: what it has,
+/// and the disk.
 fn full_of_garbage() -> (Bench, Arc<SimDisk>, u64) {
     let disk = SimDisk::new(5);
     let options = Options { chunk_bytes: 64 << 10, ..options() };
@@ -690,7 +693,8 @@ fn garbage_is_collected_where_no_byte_is_free() {
     bench.store.close().unwrap();
 }
 
-/// The sync of the reserve is one of the control record, and its failure was told to the collection alone.
+/// The sync of the reserve is one of the control record, and its failure was told to the collection
+/// alone.
 #[test]
 fn a_reserve_that_cannot_be_given_up_durably_poisons_the_store() {
     let (mut bench, disk, capacity) = full_of_garbage();
@@ -738,8 +742,9 @@ fn after_a_crash_in_a_collection_on_a_full_disk_nothing_kept_is_lost_and_it_goes
     }
 }
 
-/// A chunk that the disk had no room to rewrite kept all older objects from being referred to by their hashes, until everything
-/// was collected. Its garbage is in no index, so nothing refers to that.
+/// A chunk that the disk had no room to rewrite kept all older objects from being referred to by
+/// their hashes, until everything was collected. Its garbage is in no index, so nothing refers to
+/// that.
 #[test]
 fn objects_are_found_by_their_hashes_also_after_a_chunk_was_put_off() {
     let small = Options { indexing: Indexing::Always, chunk_bytes: 128 << 10, ..options() };

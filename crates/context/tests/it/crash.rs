@@ -1,13 +1,14 @@
 //! Power loss and sudden death at every call on the disk.
 //!
-//! Goal: after a crash a store opens with the state after some step of its history: not before the last step that was
-//! durable, and not in the middle of one, whichever of the unsynced writes survived. So no commit is there without those
-//! before it, a branch names only commits that are there, a collection has happened or has not, and what was lost gives
-//! the same hashes when it is done again.
+//! Goal: after a crash a store opens with the state after some step of its history: not before the
+//! last step that was durable, and not in the middle of one, whichever of the unsynced writes
+//! survived. So no commit is there without those before it, a branch names only commits that are
+//! there, a collection has happened or has not, and what was lost gives the same hashes when it is
+//! done again.
 //!
-//! Method: a script is run with a crash at call n, for every n; for each of several choices of what survives, the store is
-//! opened, compared, and the rest of the script is run. The opening is itself crashed at one of its calls, every call in
-//! turn.
+//! Method: a script is run with a crash at call n, for every n; for each of several choices of what
+//! survives, the store is opened, compared, and the rest of the script is run. The opening is
+//! itself crashed at one of its calls, every call in turn.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -75,7 +76,8 @@ fn strays(disk: &SimDisk) -> Vec<std::path::PathBuf> {
     disk.files().into_iter().filter(|path| path.to_string_lossy().ends_with(".new")).collect()
 }
 
-/// Opens what is left, finds the state that it is in, compares it, and does up to `rest` of what follows.
+/// Opens what is left, finds the state that it is in, compares it, and does up to `rest` of what
+/// follows.
 fn check_image(disk: &Arc<SimDisk>, script: &Script, progress: Progress, rest: usize) {
     let shared: Arc<dyn Disk> = disk.clone();
     let mut store = match open(&shared, &script.options) {
@@ -125,8 +127,9 @@ fn survivals(call: u64) -> [Survival; 5] {
     ]
 }
 
-/// Crashes a script at every call, or from the first collection or volume on, and looks at so many of the six ways in which it
-/// goes on from there: five survivals, and the death of the process alone. How many images were looked at.
+/// Crashes a script at every call, or from the first collection or volume on, and looks at so many
+/// of the six ways in which it goes on from there: five survivals, and the death of the process
+/// alone. How many images were looked at.
 fn sweep(script: &Script, seed: u64, kinds: usize, collection_only: bool) -> usize {
     let whole = SimDisk::new(seed);
     let all = run(&whole, script);
@@ -157,9 +160,9 @@ fn sweep(script: &Script, seed: u64, kinds: usize, collection_only: bool) -> usi
 }
 
 #[test]
-fn a14_a_crash_at_any_call_leaves_a_state_between_two_steps() {
+fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
     let mut images = 0;
-    let name = "a14_a_crash_at_any_call_leaves_a_state_between_two_steps";
+    let name = "a_crash_at_any_call_leaves_a_state_between_two_steps";
     for_each_seed(name, 1, |rng, seed| {
         let mut options = draw_options(rng);
         options.durability = match seed % 2 {
@@ -174,9 +177,9 @@ fn a14_a_crash_at_any_call_leaves_a_state_between_two_steps() {
 }
 
 #[test]
-fn a14_small_histories_survive_in_every_way() {
+fn small_histories_survive_in_every_way() {
     let mut images = 0;
-    for_each_seed("a14_small_histories_survive_in_every_way", 3, |rng, seed| {
+    for_each_seed("small_histories_survive_in_every_way", 3, |rng, seed| {
         let kind = Kind { commits: 10, wide: 30, collects: true, reopens: true };
         let options = draw_options(rng);
         let script = Script::draw(rng, options, kind);
@@ -208,9 +211,9 @@ fn a_crash_at_any_call_of_a_collection_leaves_all_or_what_is_kept() {
 
 /// A17: two collections into two volumes, with a crash at every call from the first volume on.
 #[test]
-fn a17_a_crash_at_any_call_of_archiving_loses_no_commit() {
+fn a_crash_at_any_call_of_archiving_loses_no_commit() {
     let mut images = 0;
-    let name = "a17_a_crash_at_any_call_of_archiving_loses_no_commit";
+    let name = "a_crash_at_any_call_of_archiving_loses_no_commit";
     for_each_seed(name, 2, |rng, seed| {
         let options = draw_options(rng);
         let kind = Kind { commits: 20, wide: 60, collects: false, reopens: false };
@@ -230,9 +233,9 @@ fn a17_a_crash_at_any_call_of_archiving_loses_no_commit() {
 }
 
 #[test]
-fn a14_a_crash_while_opening_after_a_crash_loses_nothing_more() {
+fn a_crash_while_opening_after_a_crash_loses_nothing_more() {
     let mut images = 0;
-    let name = "a14_a_crash_while_opening_after_a_crash_loses_nothing_more";
+    let name = "a_crash_while_opening_after_a_crash_loses_nothing_more";
     for_each_seed(name, 2, |rng, seed| {
         let options = draw_options(rng);
         let kind = Kind { commits: 16, wide: 30, collects: true, reopens: true };

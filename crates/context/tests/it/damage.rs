@@ -1,11 +1,13 @@
 //! Damaged files.
 //!
-//! Goal: whatever byte of a store is changed, what comes out is what was written, or an error that names the file and the
-//! record; never wrong data, never a panic; and damage of one object keeps nobody from reading others.
+//! Goal: whatever byte of a store is changed, what comes out is what was written, or an error that
+//! names the file and the record; never wrong data, never a panic; and damage of one object keeps
+//! nobody from reading others.
 //!
-//! Method: a small store that has all there is (values, flat directories, inodes, deltas, commits, branches, a compacted
-//! chunk, frames behind the control record) is written; each byte of its files is changed in turn, and everything is read: by a
-//! reader, and at every fourth byte by a writer too.
+//! Method: a small store that has all there is (values, flat directories, inodes, deltas, commits,
+//! branches, a compacted chunk, frames behind the control record) is written; each byte of its
+//! files is changed in turn, and everything is read: by a reader, and at every fourth byte by a
+//! writer too.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +26,7 @@ use terrane_testkit::seeds::for_each_seed;
 
 use crate::script::{Content, DIR, content_of, create, go, open, options, steps_of};
 
-/// What a store must hold.
+/// Expected content of a store.
 struct Expected {
     commits: Vec<(Hash, Content)>,
     branches: Vec<(Vec<u8>, Hash)>,
@@ -144,8 +146,8 @@ fn a_changed_byte_is_found_out_or_changes_nothing() {
             let len = disk.read_raw(&file).unwrap().len() as u64;
             for at in places(0..len, 9, seed) {
                 let at = at as usize;
-                // What is behind the checksum of a control record, and what is zero between records, is covered as well: by
-                // the record, or by the frame.
+                // What is behind the checksum of a control record, and what is zero between
+                // records, is covered as well: by the record, or by the frame.
                 let altered = disk.clone_disk();
                 altered.flip_bit(&file, at as u64 * 8 + at as u64 % 8);
                 let shared: Arc<dyn Disk> = altered.clone();
@@ -184,7 +186,8 @@ fn a_changed_byte_is_found_out_or_changes_nothing() {
     assert!(opened > all && in_part > part && refused > none, "{opened} {in_part} {refused}");
 }
 
-/// Bytes that one read gives wrongly are found out, or read once more; nothing durable is given up for them.
+/// Bytes that one read gives wrongly are found out, or read once more; nothing durable is given up
+/// for them.
 #[test]
 fn wrong_bytes_of_a_read_are_found_out() {
     let mut repaired = 0;
@@ -222,7 +225,8 @@ fn wrong_bytes_of_a_read_are_found_out() {
                 altered.set_plan(FaultPlan::default());
                 let store = match open(&shared, &small()) {
                     Ok(store) => store,
-                    // The index has cut its log where it was read wrongly; the error says what to do.
+                    // The index has cut its log where it was read wrongly; the error says what to
+                    // do.
                     Err(error @ Error::Index { .. }) => {
                         assert!(error.to_string().contains("verify --repair"), "{error}");
                         let engine: Arc<dyn IndexEngine> = Arc::new(BtreeIndexes::new(1 << 20));
@@ -242,8 +246,8 @@ fn wrong_bytes_of_a_read_are_found_out() {
     assert!(repaired > 0, "some wrong read makes the index refuse to open");
 }
 
-/// When a collection takes away the first thing, both pages of the control record say what is kept: the loss of either
-/// brings nothing back.
+/// When a collection takes away the first thing, both pages of the control record say what is kept:
+/// the loss of either brings nothing back.
 #[test]
 fn either_page_of_the_control_record_knows_what_a_collection_keeps() {
     for_each_seed(
@@ -286,8 +290,8 @@ fn either_page_of_the_control_record_knows_what_a_collection_keeps() {
     );
 }
 
-/// A collection of a store with damage stops before it takes anything away if the damage is in what is kept; heads of
-/// frames are needed by nobody, and what follows them is kept.
+/// A collection of a store with damage stops before it takes anything away if the damage is in what
+/// is kept; heads of frames are needed by nobody, and what follows them is kept.
 #[test]
 fn a_collection_loses_nothing_because_of_damage() {
     let (mut stopped, mut done) = (0, 0);
@@ -331,7 +335,8 @@ fn a_collection_loses_nothing_because_of_damage() {
     assert!(done > 100 && stopped > 50, "{done} {stopped}");
 }
 
-/// Behind a directory that was damaged in the last chunk, the rest of its commit was once not known to be there.
+/// Behind a directory that was damaged in the last chunk, the rest of its commit was once not known
+/// to be there.
 #[test]
 fn objects_beside_a_damaged_one_are_found_after_a_crash() {
     let disk = SimDisk::new(1);

@@ -1,9 +1,9 @@
 //! Trees as deep as chosen names can make them, and trees that are far larger than what is stored
 //! of them.
 //!
-//! Whoever chooses names chooses the shape of inodes: names that collide under every seed nest 64
+//! Users choose names, and so the shape of inodes: names that collide under every seed nest 64
 //! inodes in each directory. Method: such names in 512 directories, one in the other, a path of
-//! some 33,000 nodes; and every call on the tree, on a thread with little stack.
+//! about 33,000 nodes; and every call on the tree, on a thread with a small stack.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -264,7 +264,7 @@ fn an_import_takes_no_more_elements_than_it_may() {
     import(elements).unwrap();
 }
 
-/// What is so many directories below.
+/// Returns the tree `levels` directories below.
 fn doubled_part(tree: &Tree, levels: usize) -> Tree {
     tree.find_tree(&vec!["left"; levels]).unwrap().unwrap()
 }

@@ -1,8 +1,8 @@
 //! Stores with their archive and their index in directories elsewhere.
 //!
-//! Goal: later opens find the directories without being told, whoever opens; a directory that is away,
-//! or another store's, is refused; no link in it is followed; a crash at any call of making or moving
-//! leaves a store that opens, or none that hinders the next attempt.
+//! Goal: later opens find the directories without being told, whoever opens; a directory that is
+//! away, or another store's, is refused; no link in it is followed; a crash at any call of making
+//! or moving leaves a store that opens, or none that hinders the next attempt.
 //!
 //! Method: the simulated disk, with a crash at every call; links on a real disk.
 
@@ -263,8 +263,8 @@ fn parts_move_where_an_open_says() {
     assert!(matches!(refused, Err(Error::InvalidConfig { option: "index_dir", .. })));
 }
 
-/// Runs `act` with a crash at each of its calls, in several ways, on a copy of `before`, and has `look`
-/// look at what is left.
+/// Runs `act` with a crash at each of its calls, in several ways, on a copy of `before`, and has
+/// `look` look at what is left.
 fn at_each_call(
     before: &Arc<SimDisk>,
     act: &dyn Fn(&Arc<dyn Disk>) -> Result<()>,

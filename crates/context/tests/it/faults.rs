@@ -1,11 +1,11 @@
 //! Calls on the disk that fail.
 //!
-//! Goal: a step whose call fails says so with a typed error and has not happened; what was there is still read; once the
-//! fault is gone the step works. After a sync that failed nothing is written any more, and after a loss of power every
-//! durable commit is there. Nothing panics.
+//! Goal: a step whose call fails says so with a typed error and has not happened; what was there is
+//! still read; once the fault is gone the step works. After a sync that failed nothing is written
+//! any more, and after a loss of power every durable commit is there. Nothing panics.
 //!
-//! Method: a script is run with a call that fails, every call in turn, and with the other kinds of faults at many calls; once or
-//! from then on.
+//! Method: a script is run with a call that fails, every call in turn, and with the other kinds of
+//! faults at many calls; once or from then on.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn calls_of(script: &Script, seed: u64) -> u64 {
     disk.calls()
 }
 
-/// What may come of a step that has failed.
+/// Checks that an error of a failed step is one that the fault may cause.
 fn check_error(error: &Error, kind: FaultKind) {
     let is_expected = match error {
         Error::Disk(_) | Error::Index { .. } | Error::Poisoned { .. } => true,
@@ -57,7 +57,8 @@ fn check_error(error: &Error, kind: FaultKind) {
     assert!(is_expected, "{error:?}");
 }
 
-/// Opens the store after a loss of power; it has a state between two steps, none before the last durable one.
+/// Opens the store after a loss of power; it has a state between two steps, none before the last
+/// durable one.
 fn check_after_crash(disk: &SimDisk, script: &Script, durable: usize, begun: usize) {
     for survival in [Survival::Nothing, Survival::Random(begun as u64)] {
         let crashed = disk.after_crash(survival);
@@ -78,7 +79,8 @@ fn leaves_reads(kind: FaultKind) -> bool {
     )
 }
 
-/// The store after a step that has failed: as before it, or, where only its durability failed, as after it.
+/// The store after a step that has failed: as before it, or, where only its durability failed, as
+/// after it.
 fn check_readable(script: &Script, store: &Store, number: usize) -> State {
     let found = script.state_of(store).unwrap();
     let legal = &script.states[number..number + 2];
@@ -235,8 +237,8 @@ fn a_full_disk_is_left_as_it_was_and_goes_on_when_there_is_room() {
     assert!(was_full > by_effort(6, 20), "{was_full}");
 }
 
-/// A commit that fails leaves its context as it was: the same context is committed when the fault is gone, with the hash that
-/// it would have had.
+/// A commit that fails leaves its context as it was: the same context is committed when the fault
+/// is gone, with the hash that it would have had.
 #[test]
 fn a_commit_that_failed_is_made_of_the_same_context_again() {
     let mut failed = 0;
@@ -298,8 +300,8 @@ fn a_commit_that_failed_is_made_of_the_same_context_again() {
     assert!(failed > 40, "{failed}");
 }
 
-/// After a sync that failed every call that writes is refused, reads go on, and closing gives the store up; opened anew it
-/// works.
+/// After a sync that failed every call that writes is refused, reads go on, and closing gives the
+/// store up; opened anew it works.
 #[test]
 fn a_store_is_poisoned_by_a_sync_that_failed_until_it_is_opened_anew() {
     let disk = SimDisk::new(1);

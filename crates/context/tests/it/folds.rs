@@ -1,4 +1,5 @@
-//! Walks over whole trees: fold, diff, merge, sums and copies, each against plain maps of paths to values.
+//! Walks over whole trees: fold, diff, merge, sums and copies, each against plain maps of paths to
+//! values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +33,8 @@ fn tree_of(rules: Rules, model: &Model) -> Tree {
     tree
 }
 
-/// Values at paths none of which leads through another: two or three steps, of which the first tells how many.
+/// Values at paths none of which leads through another: two or three steps, of which the first
+/// tells how many.
 fn random_model(rng: &mut ChaCha8Rng) -> Model {
     let mut model = Model::new();
     for _ in 0..rng.below(120) {
@@ -66,7 +68,7 @@ fn visited(tree: &Tree, at: &str, depth: Option<Depth>, order: Order) -> Vec<Str
 }
 
 #[test]
-fn a6_fold_visits_exactly_the_depths_that_are_asked_for() {
+fn fold_visits_exactly_the_depths_that_are_asked_for() {
     let mut tree = Tree::new(Rules::TEZOS).unwrap();
     tree.add(&["foo", "toto"], *b"1").unwrap();
     tree.add(&["foo", "bar", "toto"], *b"2").unwrap();
@@ -266,7 +268,7 @@ fn diff_does_not_load_what_is_equal() {
     assert_eq!(found, [("added".to_owned(), Change::Added)]);
 }
 
-/// What a merge of paths and values gives: the base, and the two sides that changed it.
+/// Merges paths and values: the base, and the two sides that changed it.
 fn merge_models(base: &Model, ours: &Model, theirs: &Model) -> Option<Model> {
     let mut merged = Model::new();
     let all = [base, ours, theirs].into_iter().flat_map(BTreeMap::keys);

@@ -46,7 +46,7 @@ fn the_hash_of_a_root_alone_does_not_prove_that_paths_are_absent() {
 /// A tree, and what a forger knows of it.
 struct Known {
     tree: Tree,
-    /// Of values, directories and inodes, and one of nothing.
+    /// Hashes of values, directories and inodes, and one of nothing.
     hashes: Vec<Hash>,
 }
 

@@ -1,8 +1,9 @@
 //! The bytes on disk: golden files of a context store, and what is refused.
 //!
-//! Goal: a change of any byte of a format does not pass unnoticed, and files of a released version are read for ever.
-//! Method: a small store that has records of each kind, and a compacted chunk, is written to a simulated disk, whose clock
-//! follows from the calls; its files are the golden files. They are then planted on an empty disk and read.
+//! Goal: a change of any byte of a format does not pass unnoticed, and files of a released version
+//! are read for ever. Method: a small store that has records of each kind, and a compacted chunk,
+//! is written to a simulated disk, whose clock follows from the calls; its files are the golden
+//! files. They are then planted on an empty disk and read.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -106,7 +107,8 @@ fn golden_files_of_a_context_store_are_what_is_written_and_are_read() {
     assert!(reader.exists(&next.0).unwrap());
 }
 
-/// The file with another version, at an offset, and the checksum of so many bytes made good behind them.
+/// The file with another version, at an offset, and the checksum of so many bytes made good behind
+/// them.
 fn with_version(bytes: &mut [u8], at: usize, checked: usize) {
     bytes[at + 8..at + 12].copy_from_slice(&7_u32.to_le_bytes());
     let crc = crc32c(&bytes[at..at + checked]);

@@ -159,7 +159,7 @@ fn a_branch_is_moved_forward_only() {
 }
 
 #[test]
-fn a22_branches_are_merged_over_their_common_ancestor() {
+fn branches_are_merged_over_their_common_ancestor() {
     let (_, store) = new_store();
     let write = Write::new(Meta::tezos(5, "merge"));
     let base = commit(&store, &[], &[("a", "1"), ("b", "1"), ("both", "1")]);
@@ -188,7 +188,7 @@ fn a22_branches_are_merged_over_their_common_ancestor() {
 }
 
 #[test]
-fn a22_several_common_ancestors_are_merged_first() {
+fn several_common_ancestors_are_merged_first() {
     let (_, store) = new_store();
     let root = commit(&store, &[], &[("x", "0"), ("y", "0")]);
     let a = commit(&store, &[root], &[("x", "a")]);
@@ -275,7 +275,7 @@ fn taken(changes: &Arc<Mutex<Vec<HeadChange>>>) -> Vec<HeadChange> {
 }
 
 #[test]
-fn a22_a_watch_is_called_once_for_each_change() {
+fn a_watch_is_called_once_for_each_change() {
     let (disk, store) = new_store();
     let reader = StoreReader::open(disk, Path::new("store"), 1 << 20).unwrap();
     let [main, all, key, read] = [(); 4].map(|()| Arc::new(Mutex::new(Vec::new())));
@@ -356,8 +356,8 @@ fn watches_are_called_in_order_and_may_change_branches() {
     assert_eq!(taken(&copies).len(), changes.len());
 }
 
-/// A commit and the branch that it becomes the head of were two writes with a sync each, between which a collection could take the
-/// commit.
+/// A commit and the branch that it becomes the head of were two writes with a sync each, between
+/// which a collection could take the commit.
 #[test]
 fn a_commit_to_a_branch_is_one_write_and_one_sync() {
     let (disk, store) = new_store();
@@ -390,8 +390,8 @@ fn a_commit_to_a_branch_is_one_write_and_one_sync() {
     assert_eq!((store.branches(), store.newest().count()), (branches.to_vec(), 2));
 }
 
-/// Beside collections that kept the newest commit only, one write in a thousand failed: its commit was collected before its
-/// branch was set.
+/// Beside collections that kept the newest commit only, one write in a thousand failed: its commit
+/// was collected before its branch was set.
 #[test]
 fn writes_to_branches_never_fail_beside_collections() {
     let (_, store) = new_store();

@@ -1,8 +1,9 @@
 //! Stores with hostile files.
 //!
-//! Goal: whatever stands in the place of a file of a store (nothing, a piece, a file of another store, a link, a FIFO, a directory, a
-//! file that cannot be read), readers, checks, writers and repairs give what was written or an error; no commit is lost without a word,
-//! and nothing outside the store is touched.
+//! Goal: whatever stands in the place of a file of a store (nothing, a piece, a file of another
+//! store, a link, a FIFO, a directory, a file that cannot be read), readers, checks, writers and
+//! repairs give what was written or an error; no commit is lost without a word, and nothing outside
+//! the store is touched.
 //!
 //! Method: a table of files times a table of acts on the simulated disk, and links on a real one.
 
@@ -68,7 +69,7 @@ fn victim(seed: u64) -> Victim {
     Victim { disk: disk.process_kill(), commits }
 }
 
-/// What is done to a file.
+/// Change of a file.
 #[derive(Debug, Clone, Copy)]
 enum Act {
     Missing,
@@ -237,7 +238,8 @@ fn hostile_files_give_right_data_or_an_error() {
     assert!(refused > 20 && in_part > 10 && repaired > 20, "{refused} {in_part} {repaired}");
 }
 
-/// Where a writer makes its next files, something stands already: it is not written through, and not waited for.
+/// Where a writer makes its next files, something stands already: it is not written through, and
+/// not waited for.
 #[test]
 fn nothing_is_written_through_what_stands_in_the_place_of_a_new_file() {
     let victim = victim(1);
@@ -305,8 +307,8 @@ fn real_store(dir: &Path) -> Hash {
     hash
 }
 
-/// A repair, and an import, emptied the directory that a linked index led to; a lock, and the next chunk, were written through
-/// links.
+/// A repair, and an import, emptied the directory that a linked index led to; a lock, and the next
+/// chunk, were written through links.
 #[test]
 fn no_link_is_followed_out_of_a_store() {
     let place = tempfile::tempdir().unwrap();

@@ -1,11 +1,12 @@
-//! What is lost of a store is told, never passed over.
+//! Losses of a store are reported, never passed over.
 //!
-//! Goal: a chunk that ends before where the pack was durable, that is shifted, missing, or of another store, and an index that is
-//! lost or of another time, are reported by whoever opens the store; no opener cuts anything below that end; and a repair lets
-//! go of commits only when it is told to, and names them.
+//! Goal: a chunk that ends before where the pack was durable, that is shifted, missing, or of
+//! another store, and an index that is lost or of another time, are reported by whoever opens the
+//! store; no opener cuts anything below that end; and a repair lets go of commits only when it is
+//! told to, and names them.
 //!
-//! Method: a closed store, and one whose process was killed, on the simulated disk; one file is changed; then a reader, a check, a
-//! writer and a repair look at it.
+//! Method: a closed store, and one whose process was killed, on the simulated disk; one file is
+//! changed; then a reader, a check, a writer and a repair look at it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,8 @@ fn commit(store: &Store, number: u8) -> Hash {
     store.commit_to(b"main", &context, &meta).unwrap()
 }
 
-/// A store of some commits on the branch `main`, all of them durable; closed, or left as a killed process leaves it.
+/// A store of some commits on the branch `main`, all of them durable; closed, or left as a killed
+/// process leaves it.
 fn written(options: &Options, commits: u8, closes: bool) -> (Arc<SimDisk>, Vec<Hash>) {
     let disk = SimDisk::new(7);
     let shared: Arc<dyn Disk> = disk.clone();
@@ -75,7 +77,8 @@ fn content(disk: &SimDisk) -> BTreeMap<PathBuf, Vec<u8>> {
     files.map(|path| (path.clone(), disk.read_raw(&path).unwrap())).collect()
 }
 
-/// Every opener says that the store is damaged, and nothing on the disk changes; a repair that may lose nothing is refused.
+/// Every opener says that the store is damaged, and nothing on the disk changes; a repair that may
+/// lose nothing is refused.
 fn assert_refused(disk: &Arc<SimDisk>, options: &Options, what: &str) {
     let shared: Arc<dyn Disk> = disk.clone();
     let before = content(disk);
@@ -108,8 +111,9 @@ fn assert_refused(disk: &Arc<SimDisk>, options: &Options, what: &str) {
 /// A way to check a commit out.
 type Checkout<'a> = &'a dyn Fn(&Hash) -> Result<Option<Context>>;
 
-/// The last chunk of a closed store was cut by 600 bytes. A reader showed an older commit as the newest, a writer cut the chunk to
-/// that, and from then on nothing told of the commits that were durable once.
+/// The last chunk of a closed store was cut by 600 bytes. A reader showed an older commit as the
+/// newest, a writer cut the chunk to that, and from then on nothing told of the commits that were
+/// durable once.
 #[test]
 fn a_chunk_that_is_shorter_than_it_was_durable_is_damage() {
     let options = options();
@@ -157,8 +161,8 @@ fn a_chunk_that_is_shifted_is_damage() {
     assert_refused(&damaged, &options, "8 bytes go");
 }
 
-/// A missing last chunk was taken for one that a collection has removed. With a chunk that was just begun nothing told of it at
-/// all, since the control record still named the one before.
+/// A missing last chunk was taken for one that a collection has removed. With a chunk that was just
+/// begun nothing told of it at all, since the control record still named the one before.
 #[test]
 fn a_missing_chunk_is_damage() {
     let options = Options { chunk_bytes: 4 << 10, ..options() };
@@ -246,8 +250,8 @@ fn a_torn_write_behind_the_mark_is_cut() {
     assert_eq!(store.branch(b"main"), Some(commits[2]));
 }
 
-/// Either page of the control record, and the mark, can be lost: the others are enough, the opener says so, and a writer makes
-/// them whole.
+/// Either page of the control record, and the mark, can be lost: the others are enough, the opener
+/// says so, and a writer makes them whole.
 #[test]
 fn a_damaged_copy_of_the_control_record_is_mended() {
     let options = options();
@@ -272,8 +276,8 @@ fn a_damaged_copy_of_the_control_record_is_mended() {
     }
 }
 
-/// A store that had lost its control record was taken for a free directory, and its first chunk for the rest of an interrupted
-/// creation.
+/// A store that had lost its control record was taken for a free directory, and its first chunk for
+/// the rest of an interrupted creation.
 #[test]
 fn no_store_is_made_over_chunks() {
     let options = options();
@@ -294,8 +298,8 @@ fn no_store_is_made_over_chunks() {
     assert!(commits.iter().all(|hash| store.exists(hash).unwrap()));
 }
 
-/// Two stores of one history, with other values. A chunk, or a part in a volume, of one of them in the other was read as its own:
-/// hundreds of commits had wrong content, and no error told of it.
+/// Two stores of one history, with other values. A chunk, or a part in a volume, of one of them in
+/// the other was read as its own: hundreds of commits had wrong content, and no error told of it.
 #[test]
 fn a_chunk_of_another_store_is_refused() {
     let options = Options { chunk_bytes: 4 << 10, ..options() };
@@ -343,7 +347,8 @@ fn a_chunk_of_another_store_is_refused() {
     }
 }
 
-/// Without its index a store opened with none of its commits, and said nothing. So did one whose index was of an earlier time.
+/// Without its index a store opened with none of its commits, and said nothing. So did one whose
+/// index was of an earlier time.
 #[test]
 fn a_lost_index_is_made_again_at_once() {
     for indexing in [Indexing::Minimal, Indexing::Always] {

@@ -4,57 +4,30 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod script;
-
 mod advance;
-
 mod archive;
-
 mod checks;
-
 mod collection;
-
 mod crash;
-
 mod damage;
-
 mod deep;
-
 mod elsewhere;
-
 mod faults;
-
 mod folds;
-
 mod golden;
-
 mod heads;
-
 mod hostile;
-
 mod losses;
-
 mod memory;
-
 mod model;
-
 mod prefetch;
-
 mod processes;
-
 mod proof;
-
 mod forger;
-
 mod radix_forger;
-
 mod shallow;
-
 mod snapshot;
-
 mod stores;
-
 mod tezos;
-
 mod trees;
-
 mod vectors;

@@ -1,8 +1,10 @@
-//! The database in memory: what it frees, what it refuses, and histories with snapshots of all ages.
+//! The database in memory: what it frees, what it refuses, and histories with snapshots of all
+//! ages.
 //!
-//! Goal: what the conformance suite of `terrane-backends` cannot ask, because it is of this back-end only: versions that
-//! nobody sees are freed, whatever the order in which readers go, and none that somebody sees. Method: random histories
-//! beside maps that are copied for each snapshot; the bytes are counted from the maps.
+//! Goal: what the conformance suite of `terrane-backends` cannot ask, because it is of this
+//! back-end only: versions that nobody sees are freed, whatever the order in which readers go, and
+//! none that somebody sees. Method: random histories beside maps that are copied for each snapshot;
+//! the bytes are counted from the maps.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -30,7 +32,8 @@ fn put(database: &Memory, entries: &[(&[u8], &[u8])]) {
 /// Which commits changed a key of a table, and the bytes of what they bound it to.
 type History = BTreeMap<(usize, Vec<u8>), Vec<(u64, Option<usize>)>>;
 
-/// The bytes of all versions that one of `seen`, numbers of commits, sees; a removal counts if such a value is before it.
+/// The bytes of all versions that one of `seen`, numbers of commits, sees; a removal counts if such
+/// a value is before it.
 fn bytes_of(history: &History, seen: &[u64]) -> u64 {
     let mut bytes = 0;
     for ((_, key), versions) in history {

@@ -1,8 +1,9 @@
 //! Random histories against a sorted map.
 //!
-//! Goal: whatever is done in whatever order, trees, commits and branches are what a map of paths would be, through
-//! reopening, collections and readers, and each hash is that of the same tree built afresh. Method: random operations on
-//! several contexts, with small parameters, where every shape is met often, and with those of Tezos.
+//! Goal: whatever is done in whatever order, trees, commits and branches are what a map of paths
+//! would be, through reopening, collections and readers, and each hash is that of the same tree
+//! built afresh. Method: random operations on several contexts, with small parameters, where every
+//! shape is met often, and with those of Tezos.
 
 use std::collections::BTreeMap;
 use std::path::Path;

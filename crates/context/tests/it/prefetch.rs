@@ -1,7 +1,7 @@
 //! Reading ahead: what leads to many paths is read in a few batches, and no answer changes for it.
 //!
-//! Method: a store is written, and opened anew with nothing in memory, on a disk that counts, or fails, or whose files are
-//! being collected.
+//! Method: a store is written, and opened anew with nothing in memory, on a disk that counts, or
+//! fails, or whose files are being collected.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -90,7 +90,8 @@ fn a_prefetch_takes_batches_by_levels_and_then_nothing_is_read() {
     let (ahead, stats, after) = run(true);
     assert!(paths.len() > 3_000 && without.reads > 4_000, "{} {without:?}", paths.len());
     assert_eq!(without.queued, 0);
-    // Levels of `deep/N/a/b/X`: deep, N, a, b, three of inodes, the value; in each perhaps one of what deltas are based on.
+    // Levels of `deep/N/a/b/X`: deep, N, a, b, three of inodes, the value; in each perhaps one of
+    // what deltas are based on.
     assert!((5..=16).contains(&stats.batches), "{stats:?}");
     assert_eq!((after.reads, after.opens), (0, 0), "everything is in memory");
     assert!(ahead.queued > 100 && ahead.queued < stats.reads, "neighbours share reads: {ahead:?}");
@@ -226,7 +227,8 @@ fn threads_read_ahead_at_once() {
     }
 }
 
-/// A call that fails, or reads wrong bytes, in the midst of a prefetch leaves all answers as they are.
+/// A call that fails, or reads wrong bytes, in the midst of a prefetch leaves all answers as they
+/// are.
 #[test]
 fn a_prefetch_whose_reads_fail_changes_nothing() {
     let mut struck = 0;
@@ -280,7 +282,8 @@ fn errors_are_left_to_who_needs_what_was_not_read() {
     check(&context, &content);
 }
 
-/// A collection at work: contexts of the writer keep what they need, and those of a reader say what was collected.
+/// A collection at work: contexts of the writer keep what they need, and those of a reader say what
+/// was collected.
 #[test]
 fn a_collection_runs_meanwhile() {
     let disk: Arc<dyn Disk> = MemoryDisk::new();

@@ -1,11 +1,11 @@
 //! Real processes: one commits and collects, three read, and all of them are killed now and then.
 //!
-//! Goal: each reader sees whole commits, never an older newest one than before, and in each exactly what it must hold, or
-//! the word that it was collected; a writer that was killed goes on from a state that has every commit it had reported;
-//! nobody waits for the dead. Readers write nothing.
+//! Goal: each reader sees whole commits, never an older newest one than before, and in each exactly
+//! what it must hold, or the word that it was collected; a writer that was killed goes on from a
+//! state that has every commit it had reported; nobody waits for the dead. Readers write nothing.
 //!
-//! Method: the test starts itself as writer and as readers. What commit n holds follows from n alone, and so does its hash.
-//! `cargo xtask readers` and `kill` do it for long.
+//! Method: the test starts itself as writer and as readers. What commit n holds follows from n
+//! alone, and so does its hash. `cargo xtask readers` and `kill` do it for long.
 
 use std::env;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -25,7 +25,7 @@ use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
 use crate::script::{content_of, go, options};
 
-/// What the process is to be: `writer` or `reader`.
+/// Role of the process: `writer` or `reader`.
 const ROLE: &str = "TERRANE_CONTEXT_ROLE";
 /// Names the store in such a process.
 const CHILD_DIR: &str = "TERRANE_CONTEXT_DIR";
@@ -56,14 +56,14 @@ fn path(width: u64, name: u64) -> [String; 2] {
     [format!("width-{width}"), name.to_string()]
 }
 
-/// What commit `number` binds, unless it removes it.
+/// Value that commit `number` binds, `None` if it removes a name.
 fn value(number: u64) -> Option<Vec<u8>> {
     let len = [8, 60, 300][(number % 3) as usize];
     let bytes = number.to_le_bytes().into_iter().cycle().take(len).collect();
     (!number.is_multiple_of(REMOVE_EVERY)).then_some(bytes)
 }
 
-/// What commit `number` holds at a name.
+/// Value of commit `number` at a name.
 fn expected(number: u64, width: u64, name: u64) -> Option<Vec<u8>> {
     let last = (number + width - name) / width * width + name;
     let last = if last > number { last.checked_sub(width)? } else { last };
@@ -127,7 +127,7 @@ fn write(dir: &Path) {
     }
 }
 
-/// What a commit holds, or nothing if it was collected meanwhile; counts what was compared.
+/// Reads the content of a commit, `None` if it was collected meanwhile; counts comparisons.
 fn check(context: &Context, rng: &mut ChaCha8Rng, checks: &mut u64) -> Result<u64> {
     let number = number_of(context)?;
     for _ in 0..60 {
@@ -203,7 +203,7 @@ fn read(dir: &Path) {
 struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
-    /// What a reader says it has compared.
+    /// Comparisons that a reader reports.
     checks: u64,
 }
 
@@ -217,7 +217,8 @@ impl Process {
         Self { child, lines, checks: 0 }
     }
 
-    /// The next line that begins with one of the words: the word, and the first number after it. `None` at the end.
+    /// The next line that begins with one of the words: the word, and the first number after it.
+    /// `None` at the end.
     fn line(&mut self, words: &[&str]) -> Option<(String, u64)> {
         for line in self.lines.by_ref() {
             let line = line.unwrap();
@@ -244,7 +245,7 @@ impl Process {
     }
 }
 
-/// What the writer has said so far.
+/// Output of the writer so far.
 #[derive(Debug, Default)]
 struct Said {
     committed: u64,

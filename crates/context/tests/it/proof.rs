@@ -1,7 +1,8 @@
-//! Proofs: what is proven is what the tree does, what was tampered with is refused by name, and no bytes are too bad.
+//! Proofs: what is proven is what the tree does, what was tampered with is refused by name, and no
+//! bytes are too bad.
 //!
-//! Method: every proof is made, encoded, decoded and verified, and compared with the same calls on the tree itself;
-//! forgeries are made by changing one part of a proof that holds.
+//! Method: every proof is made, encoded, decoded and verified, and compared with the same calls on
+//! the tree itself; forgeries are made by changing one part of a proof that holds.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -73,7 +74,7 @@ pub(crate) fn run(mut tree: Tree, ops: &[Op]) -> Result<(Tree, Vec<String>)> {
     Ok((tree, said))
 }
 
-/// What a proof consists of, which a forger may change.
+/// Parts of a proof, which a forger may change.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Parts {
     pub(crate) before: KindedHash,
@@ -114,7 +115,7 @@ pub(crate) fn prove(tree: &Tree, ops: &[Op]) -> Parts {
 }
 
 #[test]
-fn a20_every_operation_on_directories_of_every_size() {
+fn every_operation_on_directories_of_every_size() {
     for (count, bytes_max) in [(32, 3_000), (257, 6_000), (100_000, 7_000)] {
         for rules in [Rules::TEZOS, Rules::BLAKE3] {
             let tree = tree_of(rules, count);
@@ -144,7 +145,8 @@ fn sequences_of_calls_that_cross_every_limit() {
     }
 }
 
-/// Three names that share the first buckets of an inode of two, the third of which leaves the others at depth 3.
+/// Three names that share the first buckets of an inode of two, the third of which leaves the
+/// others at depth 3.
 fn names_of_a_chain() -> [String; 3] {
     let bucket = |depth, name: &str| ocaml_hash(depth, name.as_bytes()) % 2;
     let bits = |name: &str| [0, 1, 2, 3].map(|depth| bucket(depth, name));
@@ -166,7 +168,7 @@ fn names_of_a_chain() -> [String; 3] {
 }
 
 #[test]
-fn a20_a_chain_of_inodes_is_an_extender() {
+fn a_chain_of_inodes_is_an_extender() {
     let rules = Rules { branching: 2, flat_limit: 1, ..Rules::TEZOS };
     let [x, y, z] = names_of_a_chain();
     let mut tree = Tree::new(rules).unwrap();
@@ -247,7 +249,7 @@ fn verify(
 }
 
 #[test]
-fn a20_what_was_tampered_with_is_refused_by_name() {
+fn what_was_tampered_with_is_refused_by_name() {
     let tree = tree_of(Rules::TEZOS, 20);
     let rules = tree.rules();
     let ops = [Op::Find(path("d/1")), Op::Add(path("d/2"), 2)];
@@ -291,7 +293,7 @@ fn a20_what_was_tampered_with_is_refused_by_name() {
     assert!(matches!(error, ProofError::BeforeMismatch { .. }), "other rules: {error:?}");
 }
 
-/// The same of the bytes of a proof.
+/// Verifies the bytes of a proof.
 fn verify_bytes(
     rules: &Rules,
     bytes: &[u8],
@@ -560,8 +562,8 @@ fn damaged_bytes_are_refused_or_fail_or_are_the_same() {
     assert!(changes > 1_000, "most bits are of hashes");
 }
 
-/// States that an adversary has made up are checked by rules alone: here each has the hash that it claims, so that the
-/// computation runs on it.
+/// States that an adversary has made up are checked by rules alone: here each has the hash that it
+/// claims, so that the computation runs on it.
 #[test]
 fn states_that_are_made_up_never_panic() {
     let (rules, proof, ops) = inode_proof();
@@ -712,8 +714,8 @@ fn trees_of_a_store_are_proven_walked_and_merged_like_those_in_memory() {
     );
 }
 
-/// What a commit writes is noted in the nodes; those of a tree without a store were once taken for nodes of every
-/// store that it was grafted into.
+/// A commit stores extents in nodes. Nodes of a tree without a store were once taken for nodes of
+/// every store that the tree was grafted into.
 #[test]
 fn a_tree_in_memory_is_grafted_into_several_stores() {
     let mut tree = tree_of(Rules::TEZOS, 300);
@@ -731,8 +733,8 @@ fn a_tree_in_memory_is_grafted_into_several_stores() {
     assert!(!other.add_tree(&["x"], &one.to_memory().unwrap()).unwrap(), "it is bound already");
 }
 
-/// A value that is stored in its directory is taken out of it to be compared with an equal one; the directory then had
-/// a hash and the value none, which hashing had not foreseen.
+/// A value that is stored in its directory is taken out of it to be compared with an equal one; the
+/// directory then had a hash and the value none, which hashing had not foreseen.
 #[test]
 fn an_equal_binding_of_a_small_value_leaves_a_tree_that_can_be_compared_and_proven() {
     let mut tree = Tree::new(SMALL).unwrap();
@@ -973,8 +975,8 @@ fn no_proof_exhausts_the_stack() {
     assert!(matches!(Proof::decode(&bomb), Err(ProofError::TooDeep)));
 }
 
-/// A value that was added counts in what a removal looks at, whether it waits or not: else proofs that others make of the
-/// same calls would be refused.
+/// A value that was added counts in what a removal looks at, whether it waits or not: else proofs
+/// that others make of the same calls would be refused.
 #[test]
 fn a_removal_looks_at_what_it_needs_with_all_that_was_added() {
     let tree = tree_of(Rules::TEZOS, 257);

@@ -1,7 +1,8 @@
 //! Scripts: what is done to a store, as data, with the state that each step leads to.
 //!
-//! The tests of crashes and of faults run a script until something goes wrong, and then ask which of the states there is.
-//! A script is drawn from a seed; each commit in it has a date of its own, so no two have one hash.
+//! The tests of crashes and of faults run a script until something goes wrong, and then ask which
+//! of the states there is. A script is drawn from a seed; each commit in it has a date of its own,
+//! so no two have one hash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +20,7 @@ use terrane_testkit::draw::Draw;
 /// Where the store is.
 pub(crate) const DIR: &str = "/store";
 
-/// What a commit must hold: paths joined by `/`.
+/// Expected content of a commit: paths joined by `/`.
 pub(crate) type Content = BTreeMap<String, Vec<u8>>;
 
 pub(crate) fn options() -> Options {
@@ -152,7 +153,7 @@ pub(crate) enum Step {
     Reopen,
 }
 
-/// What a store holds.
+/// Content of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
     /// Numbers of the commits, in the order in which they were made.
@@ -184,7 +185,7 @@ impl State {
     }
 }
 
-/// What is done, and what comes of it.
+/// Step of a script, and its result.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) options: Options,
@@ -195,11 +196,11 @@ pub(crate) struct Script {
     pub(crate) commits: Vec<Made>,
 }
 
-/// What a commit holds, and its hashes.
+/// Content of a commit, and its hashes.
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) content: Content,
-    /// Of a tree that was never stored.
+    /// Hashes of a tree that was never stored.
     root: Hash,
     pub(crate) hash: Hash,
 }
@@ -344,7 +345,8 @@ impl Script {
             },
             Step::Collect(newest) => store.collect(&Retain::newest(*newest), &mut go).map(drop),
             Step::AddVolume => match store.add_volume() {
-                // The collection before it was interrupted, which nobody can tell from one that has ended.
+                // The collection before it was interrupted, which nobody can tell from one that has
+                // ended.
                 Err(Error::EmptyVolume { .. }) => {
                     store.collect(&Retain::newest(1), &mut go)?;
                     store.add_volume().map(drop)
@@ -359,7 +361,7 @@ impl Script {
         }
     }
 
-    /// What a store holds, by the order of its commits and its branches.
+    /// Reads the content of a store, by the order of its commits and its branches.
     pub(crate) fn state_of(&self, store: &Store) -> Result<State> {
         let number = |hash: &Hash| {
             let found = self.commits.iter().position(|made| made.hash == *hash);
@@ -376,7 +378,8 @@ impl Script {
         Ok(state)
     }
 
-    /// Compares commits with what they must hold: `whole` of them byte for byte, of the others that they are there.
+    /// Compares commits with what they must hold: `whole` of them byte for byte, of the others that
+    /// they are there.
     pub(crate) fn check_commits(&self, store: &Store, state: &State, whole: usize) {
         for (at, &number) in state.commits.iter().rev().enumerate() {
             let Made { content, root, hash } = &self.commits[number];
@@ -399,9 +402,8 @@ impl Script {
     }
 }
 
-/// Options of a seed: half of the stores are relaxed, half are read past the page cache, a third index
-/// every object, and in most a directory of 20 names is
-/// divided.
+/// Options of a seed: half of the stores are relaxed, half are read past the page cache, a third
+/// index every object, and in most a directory of 20 names is divided.
 pub(crate) fn draw_options(rng: &mut ChaCha8Rng) -> Options {
     Options {
         durability: if rng.chance(1, 2) { Durability::Relaxed } else { Durability::Durable },

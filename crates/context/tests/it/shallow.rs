@@ -1,7 +1,8 @@
-//! Shallow trees: directories of which only the hash is known, bound and committed in stores that index all objects.
+//! Shallow trees: directories of which only the hash is known, bound and committed in stores that
+//! index all objects.
 //!
-//! Goal: however such parts are put into one another, no stored tree is higher than 512 levels, and none that is lower is
-//! refused. Method: chains of directories, whose heights are counted by hand.
+//! Goal: however such parts are put into one another, no stored tree is higher than 512 levels, and
+//! none that is lower is refused. Method: chains of directories, whose heights are counted by hand.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ fn create(indexing: Indexing) -> Store {
     Store::create(MemoryDisk::new(), Path::new("store"), &options).unwrap()
 }
 
-/// So many steps.
+/// Path of `levels` steps.
 fn down(levels: usize) -> Vec<&'static str> {
     vec!["d"; levels]
 }

@@ -1,7 +1,8 @@
-//! Snapshots: what is exported is imported with the same hash, whole or as an increment, and nothing else is.
+//! Snapshots: what is exported is imported with the same hash, whole or as an increment, and
+//! nothing else is.
 //!
-//! Method: histories of random changes over wide and deep directories under several rules; streams are also taken apart here,
-//! cut at every byte, and changed in every bit.
+//! Method: histories of random changes over wide and deep directories under several rules; streams
+//! are also taken apart here, cut at every byte, and changed in every bit.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -140,7 +141,7 @@ fn stream_of(head: &[u8], elements: &[(Hash, Vec<u8>)]) -> Vec<u8> {
 }
 
 #[test]
-fn a18_a_commit_is_exported_and_imported_with_the_same_hash() {
+fn a_commit_is_exported_and_imported_with_the_same_hash() {
     for (seed, rules) in [(1, Rules::TEZOS), (2, Rules::BLAKE3), (3, SMALL), (4, LEAFY)] {
         let bench = Bench::new(rules);
         let commits = history(&bench.store, seed, 4);
@@ -170,7 +171,7 @@ fn a18_a_commit_is_exported_and_imported_with_the_same_hash() {
 }
 
 #[test]
-fn a18_a_reader_exports_the_same_bytes_and_a_store_of_one_commit() {
+fn a_reader_exports_the_same_bytes_and_a_store_of_one_commit() {
     let bench = Bench::new(Rules::TEZOS);
     let commits = history(&bench.store, 5, 3);
     let stream = export(&bench.store, &commits[1]);
@@ -199,7 +200,7 @@ fn a18_a_reader_exports_the_same_bytes_and_a_store_of_one_commit() {
 }
 
 #[test]
-fn a18_commits_that_are_not_there_cannot_be_exported() {
+fn commits_that_are_not_there_cannot_be_exported() {
     let bench = Bench::new(Rules::TEZOS);
     let commits = history(&bench.store, 6, 4);
     let before = export(&bench.store, &commits[3]);
@@ -214,7 +215,7 @@ fn a18_commits_that_are_not_there_cannot_be_exported() {
 }
 
 #[test]
-fn a18_streams_are_in_post_order_and_have_each_object_once() {
+fn streams_are_in_post_order_and_have_each_object_once() {
     let bench = Bench::new(Rules::TEZOS);
     let mut context = bench.store.empty();
     let value = vec![7; 100];
@@ -405,7 +406,8 @@ fn blake2b(preimage: &[u8]) -> Hash {
     Hash(digest.as_bytes().try_into().unwrap())
 }
 
-/// A leaf that binds the steps to `x`, and an inode of two leaves that are so far back, with their hashes.
+/// A leaf that binds the steps to `x`, and an inode of two leaves that are so far back, with their
+/// hashes.
 fn leaf(steps: [&str; 2]) -> (Hash, Vec<u8>) {
     let value = SMALL.value_hash(b"x");
     let (mut preimage, mut body) = (vec![0, 2], vec![3, 0, 2]);
@@ -428,8 +430,8 @@ fn inode(depth: u8, count: u8, below: [(Hash, u8); 2]) -> (Hash, Vec<u8>) {
     (blake2b(&preimage), body)
 }
 
-/// An attacker who knows the rules makes a tree whose hashes are right, with steps in buckets where no lookup would find them; or
-/// inodes at the wrong depth, or with a wrong count.
+/// An attacker who knows the rules makes a tree whose hashes are right, with steps in buckets where
+/// no lookup would find them; or inodes at the wrong depth, or with a wrong count.
 #[test]
 fn inodes_that_no_set_of_steps_has_are_refused() {
     let bucket = |step: &str| ocaml_hash(0, step.as_bytes()) % 2;
@@ -536,7 +538,8 @@ fn a_store_that_indexes_everything_imports_no_object_twice() {
     assert!(export(&target, &commits[1]) == stream);
 }
 
-/// A loss of power at every call of an import into a new directory: the store is whole, or it is refused and an import begins anew.
+/// A loss of power at every call of an import into a new directory: the store is whole, or it is
+/// refused and an import begins anew.
 #[test]
 fn an_import_that_loses_power_is_whole_or_begins_anew() {
     let (bench, base, whole, _) = small_streams();

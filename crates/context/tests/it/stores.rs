@@ -87,7 +87,7 @@ fn check_octez_chain(store: &Store, [genesis, block2, block3a, block3b]: [Hash; 
 }
 
 #[test]
-fn a4_forks_of_a_chain_stay_readable() {
+fn forks_of_a_chain_stay_readable() {
     let disk = memory();
     let store = create(&disk);
     let chain = octez_chain(&store);
@@ -105,7 +105,7 @@ fn a4_forks_of_a_chain_stay_readable() {
 }
 
 #[test]
-fn a5_commits_of_one_context_are_siblings() {
+fn commits_of_one_context_are_siblings() {
     let disk = memory();
     let store = create(&disk);
     let mut context = store.empty();
@@ -169,7 +169,7 @@ fn a_store_that_was_not_closed_has_every_commit() {
 }
 
 #[test]
-fn a12_a_copy_shares_what_it_copies() {
+fn a_copy_shares_what_it_copies() {
     let disk = memory();
     let store = create(&disk);
     let mut context = store.empty();
@@ -203,7 +203,7 @@ fn a12_a_copy_shares_what_it_copies() {
 }
 
 #[test]
-fn a11_the_length_of_a_wide_directory_reads_one_node() {
+fn the_length_of_a_wide_directory_reads_one_node() {
     let disk = memory();
     let store = create(&disk);
     let mut context = store.empty();
@@ -236,7 +236,7 @@ fn a11_the_length_of_a_wide_directory_reads_one_node() {
 }
 
 #[test]
-fn a22_branches_and_compare_and_set() {
+fn branches_and_compare_and_set() {
     let disk = memory();
     let store = create(&disk);
     let mut context = store.empty();
@@ -275,7 +275,7 @@ fn a22_branches_and_compare_and_set() {
 }
 
 #[test]
-fn a23_a_second_writer_is_refused() {
+fn a_second_writer_is_refused() {
     let disk = memory();
     let store = create(&disk);
     let again = || Store::open(Arc::clone(&disk), Path::new(DIR), &options());
@@ -332,8 +332,8 @@ fn a_reader_follows_the_writer() {
     }
 }
 
-/// A commit of a tree that was checked out of another store once wrote that store's places, and panicked on those that
-/// lay behind its own end.
+/// A commit of a tree that was checked out of another store once wrote that store's places, and
+/// panicked on those that lay behind its own end.
 #[test]
 fn trees_of_another_store_are_refused_and_those_of_none_copied() {
     let (one, two) = (create(&memory()), create(&memory()));
@@ -358,7 +358,8 @@ fn trees_of_another_store_are_refused_and_those_of_none_copied() {
     assert_eq!(two.commit(&empty, &meta).unwrap(), one.commit(&empty, &meta).unwrap());
 }
 
-/// A subtree that was checked out and not looked at hid how deep it was, and so did every tree that it was bound in.
+/// A subtree that was checked out and not looked at hid how deep it was, and so did every tree that
+/// it was bound in.
 #[test]
 fn a_stored_tree_that_was_not_loaded_is_as_deep_as_it_is() {
     let disk = memory();
@@ -393,7 +394,8 @@ fn a_closed_store_finds_nothing_and_contexts_go_on() {
     assert_eq!(text(&context, &["data", "a", "c"]).as_deref(), Some("Juin"));
 }
 
-/// A store that was opened again took what was written before for nothing, and refused to end its chunk.
+/// A store that was opened again took what was written before for nothing, and refused to end its
+/// chunk.
 #[test]
 fn a_chunk_with_a_commit_is_ended_also_by_who_opens_the_store_next() {
     let disk = memory();
@@ -417,7 +419,8 @@ fn a_chunk_with_a_commit_is_ended_also_by_who_opens_the_store_next() {
         assert_eq!(store.stats().chunks, u32::from(chunks) + 1);
     }
 }
-/// What a killed process had written behind its last control record was stored again by the next one.
+/// Objects that a killed process wrote behind its last control record were once stored again by the
+/// next process.
 #[test]
 fn an_index_of_all_objects_has_what_was_written_before_and_after_a_crash() {
     let disk = memory();
@@ -516,7 +519,7 @@ fn a_shallow_empty_directory_is_the_empty_directory() {
 }
 
 #[test]
-fn a7_a_commit_of_what_did_not_change_writes_no_object_of_a_tree() {
+fn a_commit_of_what_did_not_change_writes_no_object_of_a_tree() {
     let store = create(&memory());
     let [_, block2, ..] = octez_chain(&store);
     let mut context = checkout(&store, &block2);
@@ -531,7 +534,7 @@ fn a7_a_commit_of_what_did_not_change_writes_no_object_of_a_tree() {
 }
 
 #[test]
-fn a23_a_reader_writes_nothing() {
+fn a_reader_writes_nothing() {
     let disk = memory();
     let store = create(&disk);
     let chain = octez_chain(&store);
@@ -566,9 +569,9 @@ fn a23_a_reader_writes_nothing() {
     assert_eq!(changes, [0; 12], "{counts:?}");
 }
 
-/// Whoever runs the tests as an administrator may write there all the same.
+/// An administrator who runs the tests may write there all the same.
 #[test]
-fn a23_a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
+fn a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
     use std::fs;
     let place = tempfile::tempdir().unwrap();
     let dir = place.path().join("store");
@@ -592,7 +595,8 @@ fn a23_a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
     protect(false);
 }
 
-/// A tree that is flushed and cleared now and then is the same, was written before its commit, and is not in memory.
+/// A tree that is flushed and cleared now and then is the same, was written before its commit, and
+/// is not in memory.
 #[test]
 fn a_large_tree_is_built_with_flushes_and_commits_as_if_there_were_none() {
     let options = Options { cache_bytes: 0, ..options() };

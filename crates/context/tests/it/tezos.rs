@@ -26,7 +26,7 @@ fn genesis(store: &Store) -> Hash {
 }
 
 #[test]
-fn a4_the_chain_of_octez_has_its_hashes() {
+fn the_chain_of_octez_has_its_hashes() {
     let store = new_store();
     let first = genesis(&store);
     let commit = |context| store.commit_tezos(&context, 0, "").unwrap();
@@ -64,7 +64,7 @@ fn a4_the_chain_of_octez_has_its_hashes() {
 }
 
 #[test]
-fn a21_the_genesis_of_mainnet_has_its_hash() {
+fn the_genesis_of_mainnet_has_its_hash() {
     let store = new_store();
     let protocol = bytes("38ecdef0cd08640f318a9b055f6b0d0c9ae030913a871d9b9d86fb846317da21");
     let patch = |context: &mut terrane_context::TezosContext| {

@@ -4,7 +4,7 @@ use terrane_context::{Error, Hash, Kind, Rules, Tree, ocaml_hash};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
-/// What the published vectors bind to their names.
+/// Value of all bindings of the published vectors.
 const VALUE: [u8; 6] = [1, 2, 3, 4, 5, 6];
 
 fn new() -> Tree {
@@ -24,7 +24,7 @@ fn of_names(names: &[String]) -> Tree {
 }
 
 #[test]
-fn a3_the_order_of_changes_does_not_matter() {
+fn the_order_of_changes_does_not_matter() {
     let all = names(1_010);
     let expected = of_names(&all).hash();
     for seed in 0..3 {
@@ -49,7 +49,7 @@ fn a3_the_order_of_changes_does_not_matter() {
 }
 
 #[test]
-fn a3_the_flat_limit_is_crossed_both_ways() {
+fn the_flat_limit_is_crossed_both_ways() {
     let all = names(257);
     let flat: Hash = "CoUvU6bEZfdNV4EwCSC5poNpC5UoytFAahvoExrLbgn3cSikeri3".parse().unwrap();
     let mut tree = of_names(&all[..256]);
@@ -87,7 +87,7 @@ fn ten_thousand_other_names_leave_no_trace() {
 }
 
 #[test]
-fn a7_parents_that_are_left_empty_go() {
+fn parents_that_are_left_empty_go() {
     let mut tree = new();
     tree.add(&["a", "b"], *b"1").unwrap();
     tree.add(&["a", "c"], *b"2").unwrap();
@@ -109,7 +109,7 @@ fn a7_parents_that_are_left_empty_go() {
 }
 
 #[test]
-fn a8_values_and_directories_replace_each_other() {
+fn values_and_directories_replace_each_other() {
     let mut tree = new();
     tree.add(&["x"], *b"value").unwrap();
     assert!(tree.add(&["x", "y"], *b"below").unwrap());
@@ -124,7 +124,7 @@ fn a8_values_and_directories_replace_each_other() {
 }
 
 #[test]
-fn a9_an_empty_directory_is_never_bound_and_an_empty_value_is() {
+fn an_empty_directory_is_never_bound_and_an_empty_value_is() {
     let mut tree = new();
     tree.add(&["v"], *b"").unwrap();
     assert_eq!(tree.find(&["v"]).unwrap(), Some(Vec::new()));
@@ -142,7 +142,7 @@ fn a9_an_empty_directory_is_never_bound_and_an_empty_value_is() {
 }
 
 #[test]
-fn a10_steps_of_any_bytes_and_lengths() {
+fn steps_of_any_bytes_and_lengths() {
     let steps: Vec<Vec<u8>> = [1, 127, 128, 255].iter().map(|&len| vec![0xFE; len]).collect();
     let mut tree = new();
     for step in &steps {
@@ -159,8 +159,8 @@ fn a10_steps_of_any_bytes_and_lengths() {
     assert!(matches!(error, Error::StepSize { bytes: 0 }), "{error}");
 }
 
-/// Names of one length that share their bucket at every depth: `MurmurHash3` has differences of two words that cancel
-/// whatever the seed is, so that n pairs of words give 2^n names of equal hash.
+/// Names of one length that share their bucket at every depth: `MurmurHash3` has differences of two
+/// words that cancel whatever the seed is, so that n pairs of words give 2^n names of equal hash.
 fn names_of_equal_hash(pairs: u32) -> Vec<Vec<u8>> {
     let inverse =
         |odd: u32| (0..5).fold(odd, |x, _| x.wrapping_mul(2u32.wrapping_sub(odd.wrapping_mul(x))));

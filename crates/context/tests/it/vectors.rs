@@ -51,7 +51,7 @@ fn entries(vector: &Value) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a1_every_vector_has_its_hash() {
+fn every_vector_has_its_hash() {
     let vectors = vectors();
     assert!(vectors.len() >= 20, "{}", vectors.len());
     for vector in &vectors {
@@ -94,11 +94,12 @@ fn a1_every_vector_has_its_hash() {
 }
 
 #[test]
-fn a1_a_text_that_was_mistyped_says_how() {
+fn a_text_that_was_mistyped_says_how() {
     let good = "CoVdWnWTqvYLikKj8koW6zpxCvK6FzZiD31YWEpD1UNAjWn7vhch";
     let parse = |text: &str| text.parse::<Hash>();
     assert_eq!(parse(good).unwrap().to_string(), good);
-    // Every character flipped in turn: most break the checksum, the first ones the prefix or the length.
+    // Every character flipped in turn: most break the checksum, the first ones the prefix or the
+    // length.
     let mut checksums = 0;
     for position in 0..good.len() {
         let mut text = good.as_bytes().to_vec();

@@ -1,15 +1,15 @@
 //! Anchored directories of the real disk, and the way to a name below one of them.
 //!
 //! An anchor is an open handle of a directory. Every path below the directory is resolved from the
-//! handle, one component at a time, and no component may be a symbolic link. So a link that somebody
-//! put into a store leads no call out of the store, and a directory that is renamed while a store in
-//! it is open stays the store's.
+//! handle, one component at a time, and no component may be a symbolic link. So a link that
+//! somebody put into a store leads no call out of the store, and a directory that is renamed while
+//! a store in it is open stays the store's.
 //!
 //! Paths below no anchor are the user's, and are resolved by the system, links included.
 //!
-//! Rejected: `openat2` with `RESOLVE_NO_SYMLINKS`, which old kernels and some sandboxes lack, so that
-//! the walk by components would be needed beside it; a second disk type per store, which every engine
-//! would have to pass to each of its parts.
+//! Rejected: `openat2` with `RESOLVE_NO_SYMLINKS`, which old kernels and some sandboxes lack, so
+//! that the walk by components would be needed beside it; a second disk type per store, which every
+//! engine would have to pass to each of its parts.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -53,7 +53,7 @@ impl Drop for DirAnchor {
 }
 
 /// A name, and the directory that it is looked up in.
-pub(crate) struct Place<'path> {
+pub(crate) struct AnchoredPath<'path> {
     /// The path as the caller gave it, for messages.
     pub(crate) path: &'path Path,
     /// The directory of an anchored name; `None` leaves the whole path to the system.
@@ -62,7 +62,7 @@ pub(crate) struct Place<'path> {
     pub(crate) name: &'path Path,
 }
 
-impl Place<'_> {
+impl AnchoredPath<'_> {
     /// The directory that `name` is relative to.
     pub(crate) fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_ref().map_or(CWD, |dir| dir.as_fd())
@@ -88,7 +88,8 @@ impl Place<'_> {
     pub(crate) fn error(&self, call: &'static str, errno: Errno) -> Error {
         match errno {
             Errno::LOOP if self.is_anchored() => Error::wrong_kind(self.path, EntryKind::Link),
-            // A link in the place of a directory is no directory either, and the system says only that.
+            // A link in the place of a directory is no directory either, and the system says only
+            // that.
             Errno::NOTDIR if self.is_anchored() => match self.stat() {
                 Ok(found @ (EntryKind::Link | EntryKind::Other)) => {
                     Error::wrong_kind(self.path, found)
@@ -99,20 +100,20 @@ impl Place<'_> {
         }
     }
 
-    /// What the name stands for; a link is told as a link.
+    /// Kind of the entry; a link is a link.
     fn stat(&self) -> rustix::io::Result<EntryKind> {
         let stat = retry_on_intr(|| statat(self.dir(), self.name, AtFlags::SYMLINK_NOFOLLOW))?;
         Ok(kind_of(FileType::from_raw_mode(stat.st_mode)))
     }
 
-    /// Refuses a link, and whatever else is neither a file nor a directory, in the place of a file of
-    /// a store. Looks before the file is opened, since opening a FIFO waits for its other end.
+    /// Refuses a link, and whatever else is neither a file nor a directory, in the place of a file
+    /// of a store. Looks before the file is opened, since opening a FIFO waits for its other end.
     pub(crate) fn check_kind(&self, call: &'static str) -> Result<()> {
         if !self.is_anchored() {
             return Ok(());
         }
         match self.stat() {
-            // Of a name that is not there the call that follows says so, or makes the file.
+            // If the name does not exist, the next call says so, or creates the file.
             Err(Errno::NOENT) | Ok(EntryKind::File | EntryKind::Directory) => Ok(()),
             Err(errno) => Err(self.error(call, errno)),
             Ok(found) => Err(Error::wrong_kind(self.path, found)),
@@ -120,7 +121,7 @@ impl Place<'_> {
     }
 }
 
-/// What the system calls a file, in our words.
+/// The kind of a file type of the system.
 pub(crate) fn kind_of(file_type: FileType) -> EntryKind {
     match file_type {
         FileType::RegularFile => EntryKind::File,
@@ -156,27 +157,27 @@ impl Anchors {
         Ok(Box::new(DirAnchor { anchors: Arc::clone(self), path: path.to_owned(), dir }))
     }
 
-    /// Place of what `path` names: of an anchored directory itself, the directory.
+    /// The place that `path` names; for an anchored directory, the directory itself.
     pub(crate) fn place<'path>(
         &self,
         call: &'static str,
         path: &'path Path,
-    ) -> Result<Place<'path>> {
+    ) -> Result<AnchoredPath<'path>> {
         let Some(dir) = self.newest(path) else { return self.name_of(call, path) };
-        Ok(Place { path, dir: Some(dir), name: Path::new(".") })
+        Ok(AnchoredPath { path, dir: Some(dir), name: Path::new(".") })
     }
 
-    /// Place of the *name* `path`, for calls that make, move or remove names: an anchored directory
-    /// counts as a name in its parent.
+    /// The place of the *name* `path`, for calls that make, move or remove names: an anchored
+    /// directory counts as a name in its parent.
     pub(crate) fn name_of<'path>(
         &self,
         call: &'static str,
         path: &'path Path,
-    ) -> Result<Place<'path>> {
+    ) -> Result<AnchoredPath<'path>> {
         let anchored =
             path.ancestors().skip(1).find_map(|ancestor| Some((ancestor, self.newest(ancestor)?)));
         let Some((anchor, mut dir)) = anchored else {
-            return Ok(Place { path, dir: None, name: path });
+            return Ok(AnchoredPath { path, dir: None, name: path });
         };
 
         let below = path.strip_prefix(anchor).expect("an ancestor is a prefix");
@@ -186,11 +187,11 @@ impl Anchors {
             let Component::Normal(name) = component else { break };
             let name = Path::new(name);
             if names.peek().is_none() {
-                return Ok(Place { path, dir: Some(dir), name });
+                return Ok(AnchoredPath { path, dir: Some(dir), name });
             }
             walked.push(name);
             dir = Arc::new(step(dir.as_fd(), name).map_err(|errno| {
-                // A link is no directory either, and the system says only that.
+                // A link is not a directory either, and the system says no more.
                 let is_link = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)
                     .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_symlink());
                 if is_link {
@@ -200,6 +201,7 @@ impl Anchors {
                 }
             })?);
         }
+
         // `..` would lead out of the anchored directory.
         Err(Error::io(call, path, Errno::INVAL.into()))
     }

@@ -1,17 +1,17 @@
-//! The traits that every engine does its I/O through, and what each call promises.
+//! The traits of all I/O, and the promises of each call.
 //!
-//! **Durability.** Bytes written are durable after [`DiskFile::sync`] returned without error, the
-//! *name* of a file or directory only after [`Disk::sync_dir`] of the directory that holds it. Without
-//! them, any subset of the 512-byte sectors written and any subset of the names may survive a loss of
-//! power. After a failed sync the state of what was not yet durable is unknown, for good.
+//! **Durability.** Written bytes are durable once [`DiskFile::sync`] has returned without error;
+//! the *name* of a file or directory only after [`Disk::sync_dir`] of its directory. Without these,
+//! any subset of the written 512-byte sectors and any subset of the names may survive a loss of
+//! power. After a failed sync it is unknown for good which bytes are durable.
 //!
 //! **Direct I/O.** Files opened with [`Access::Direct`] bypass the page cache where the file system
-//! allows it ([`DiskFile::access`] tells). Whole [`AlignedBuf`]s at offsets that are
-//! multiples of [`ALIGN`](crate::ALIGN) go straight to the device; other reads and writes are
-//! accepted as well and take a detour through an aligned copy.
+//! allows it ([`DiskFile::access`] tells). Whole [`AlignedBuf`]s at offsets that are multiples of
+//! [`ALIGN`](crate::ALIGN) go straight to the device; other reads and writes take a detour through
+//! an aligned copy.
 //!
-//! **Queues.** [`IoQueue`] is how many requests are in flight at once. Requests own their buffers and
-//! hold their file open, so they stay valid even when the thread that made them dies.
+//! **Queues.** An [`IoQueue`] keeps many requests in flight at once. Requests own their buffers and
+//! hold their file open, so they stay valid even if the thread that made them dies.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -23,7 +23,7 @@ use crate::clock::Clock;
 pub use crate::entry_kind::EntryKind;
 use crate::error::Result;
 
-/// How a file is to be opened.
+/// Mode of opening a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
     /// For reading; the file must exist.
@@ -32,23 +32,23 @@ pub enum OpenMode {
     ReadWrite,
     /// For reading and writing; the file must not exist yet.
     CreateNew,
-    /// As [`CreateNew`](Self::CreateNew), for a file that others must not read: its permissions are
-    /// [`FileModes::private`](crate::FileModes::private).
+    /// Like [`CreateNew`](Self::CreateNew), for a file that others must not read: its permissions
+    /// are [`FileModes::private`](crate::FileModes::private).
     CreatePrivate,
-    /// For reading and writing; an existing file is emptied, under all of its names. Files of a store
-    /// are removed and made with [`CreateNew`](Self::CreateNew) instead.
+    /// For reading and writing; an existing file is emptied, under all of its names. Files of a
+    /// store are removed and made with [`CreateNew`](Self::CreateNew) instead.
     Truncate,
 }
 
 impl OpenMode {
-    /// Whether the mode can bring a file into being.
+    /// Whether the mode can create a file.
     #[must_use]
     pub fn creates(self) -> bool {
         matches!(self, Self::CreateNew | Self::CreatePrivate | Self::Truncate)
     }
 }
 
-/// Whether reads and writes go through the page cache.
+/// Way of reads and writes: through the page cache or past it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Through the page cache.
@@ -60,13 +60,14 @@ pub enum Access {
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The name, without the directory. Names that are not UTF-8 are given lossily; none of ours is.
+    /// The name, without the directory. Names that are not UTF-8 are given lossily; no engine makes
+    /// such a name.
     pub name: String,
-    /// What it stands for.
+    /// The kind of the entry.
     pub kind: EntryKind,
 }
 
-/// Keeps a directory anchored; see [`Disk::anchor`].
+/// Guard that keeps a directory anchored; see [`Disk::anchor`].
 pub trait Anchor: Send + Sync + Debug {}
 
 /// An anchor of a disk that has no links to follow.
@@ -75,24 +76,24 @@ struct NoLinks;
 
 impl Anchor for NoLinks {}
 
-/// A lock on a file; released on drop, and by the system when the process ends.
+/// A lock on a file. Dropping the guard releases the lock, and so does the end of the process.
 pub trait LockGuard: Send + Sync + Debug {}
 
-/// How a disk carries out queued requests.
+/// Implementation of the queues of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueKind {
     /// Linux `io_uring`.
     IoUring,
     /// A pool of threads with positioned reads and writes.
     Threads,
-    /// In memory, on the spot.
+    /// In memory, at once.
     Memory,
     /// In memory, in an order drawn from the seed.
     Simulated,
 }
 
 impl QueueKind {
-    /// The name used in reports.
+    /// The name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -104,12 +105,14 @@ impl QueueKind {
     }
 }
 
-/// A file system as engines see it. All paths are taken as they are; none is searched for.
+/// A file system as engines see it. Paths are taken as they are; nothing is searched for.
 pub trait Disk: Send + Sync + Debug {
-    /// Anchors a directory: as long as the guard lives, every path below `dir` is resolved from the
-    /// directory that `dir` names now, and neither a symbolic link nor a FIFO, socket or device below
-    /// it is followed or opened: [`WrongKind`](crate::Error::WrongKind). Of nested anchors the
-    /// innermost counts. Engines anchor the directory of a store before they look into it.
+    /// Anchors a directory: while the guard lives, every path below `dir` is resolved from the
+    /// directory that `dir` names now.
+    ///
+    /// Symbolic links, FIFOs, sockets and devices below it are neither followed nor opened:
+    /// [`WrongKind`](crate::Error::WrongKind). Of nested anchors the innermost counts. Engines
+    /// anchor the directory of a store before they look into it.
     ///
     /// Cost: one open directory.
     ///
@@ -118,13 +121,13 @@ pub trait Disk: Send + Sync + Debug {
     fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
         match self.kind(dir)? {
             Some(EntryKind::Directory) => Ok(Box::new(NoLinks)),
-            // Fails as a directory does that is not there.
+            // Fails as the listing of a missing directory does.
             _ => self.list(dir).map(|_| Box::new(NoLinks) as Box<dyn Anchor>),
         }
     }
 
-    /// The same path from the root on, so that it means the same after a change of the working
-    /// directory. Links stay as they are.
+    /// Returns the same path from the root on, which a change of the working directory does not
+    /// affect. Links stay as they are.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io) if the working directory is gone.
@@ -132,13 +135,13 @@ pub trait Disk: Send + Sync + Debug {
         Ok(path.to_owned())
     }
 
-    /// Opens a file. A file system that refuses direct I/O gives a buffered file instead.
+    /// Opens a file. If the file system refuses direct I/O, the file is buffered.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io), among others of kind `NotFound` and `AlreadyExists`.
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>>;
 
-    /// Makes a directory in an existing one. Its name is durable after a sync of the parent.
+    /// Creates a directory in an existing one. Its name is durable after a sync of the parent.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io).
@@ -168,13 +171,13 @@ pub trait Disk: Send + Sync + Debug {
     /// [`Io`](crate::Error::Io).
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()>;
 
-    /// The names in a directory, sorted.
+    /// The entries of a directory, sorted by name.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io).
     fn list(&self, dir: &Path) -> Result<Vec<Entry>>;
 
-    /// What `path` stands for; `None` if there is nothing.
+    /// The kind of the entry at `path`; `None` if there is nothing.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io).
@@ -189,19 +192,19 @@ pub trait Disk: Send + Sync + Debug {
     /// Takes an exclusive lock on a file, creating it if need be, without waiting.
     ///
     /// # Errors
-    /// [`Locked`](crate::Error::Locked) if any other handle holds it, [`Io`](crate::Error::Io).
+    /// [`Locked`](crate::Error::Locked) if another handle holds the lock, [`Io`](crate::Error::Io).
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>>;
 
-    /// Takes a shared lock on a file that is there, without waiting: as long as it is held nobody gets
-    /// the exclusive one. Needs no right but to read the file, and changes nothing.
+    /// Takes a shared lock on an existing file, without waiting. While it is held, nobody gets the
+    /// exclusive lock. Needs only the right to read the file, and changes nothing.
     ///
     /// # Errors
     /// [`Locked`](crate::Error::Locked) if another handle holds the [`lock`](Self::lock),
     /// [`Io`](crate::Error::Io), of kind `NotFound` if there is no such file.
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>>;
 
-    /// Whether somebody holds the exclusive [`lock`](Self::lock) of a file; no, if there is no such file. Changes nothing,
-    /// and needs no right but to read the file.
+    /// Whether somebody holds the exclusive [`lock`](Self::lock) of a file; false if there is no
+    /// such file. Needs only the right to read the file, and changes nothing.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io).
@@ -213,7 +216,7 @@ pub trait Disk: Send + Sync + Debug {
     /// [`Io`](crate::Error::Io).
     fn free_bytes(&self, dir: &Path) -> Result<u64>;
 
-    /// Bytes that a file takes: its blocks where the file system tells, else its length.
+    /// Bytes that a file takes: its blocks if the file system tells, otherwise its length.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io).
@@ -221,28 +224,28 @@ pub trait Disk: Send + Sync + Debug {
         self.open(path, OpenMode::Read, Access::Buffered)?.len()
     }
 
-    /// The clock that goes with this disk.
+    /// The clock of this disk.
     fn clock(&self) -> &dyn Clock;
 
-    /// A queue that keeps up to `depth` requests in flight.
+    /// Returns a queue that keeps up to `depth` requests in flight.
     ///
-    /// Cost: no I/O; a queue given back by an earlier caller is used again.
+    /// Cost: no I/O; a queue that an earlier caller gave back is reused.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io) if the system refuses the resources and there is no fallback.
     fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>>;
 
-    /// How queued requests are carried out.
+    /// The implementation of the queues.
     fn queue_kind(&self) -> QueueKind;
 }
 
-/// An open file. All methods take `&self` and may run at once on several threads; reads and writes
-/// that overlap are a race for the caller to avoid.
+/// An open file. All methods take `&self` and may run at once on several threads; the caller must
+/// avoid overlapping reads and writes.
 pub trait DiskFile: Send + Sync + Debug {
-    /// The path that the file was opened by.
+    /// The path of the open call.
     fn path(&self) -> &Path;
 
-    /// Whether the page cache is bypassed.
+    /// Whether reads and writes bypass the page cache.
     fn access(&self) -> Access;
 
     /// Length in bytes.
@@ -265,16 +268,16 @@ pub trait DiskFile: Send + Sync + Debug {
     /// [`ShortRead`](crate::Error::ShortRead) if the file ends before, [`Io`](crate::Error::Io).
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
 
-    /// Writes all of `bytes` at `offset`, growing the file if need be.
+    /// Writes all of `bytes` at `offset`; the file grows if need be.
     ///
     /// # Errors
-    /// [`Io`](crate::Error::Io); some of the bytes may have been written then.
+    /// [`Io`](crate::Error::Io); some of the bytes may have been written.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
 
-    /// Writes all of `bytes` at the end of the file; returns where they begin. One appender at a time.
+    /// Writes all of `bytes` at the end of the file. Returns their offset. One appender at a time.
     ///
     /// # Errors
-    /// [`Io`](crate::Error::Io); some of the bytes may have been written then.
+    /// [`Io`](crate::Error::Io); some of the bytes may have been written.
     fn append(&self, bytes: &[u8]) -> Result<u64> {
         let offset = self.len()?;
         self.write_at(bytes, offset)?;
@@ -290,25 +293,25 @@ pub trait DiskFile: Send + Sync + Debug {
     /// Reserves space for the first `len` bytes without changing the length.
     ///
     /// # Errors
-    /// [`Io`](crate::Error::Io), among others when the disk is full. A file system that cannot reserve
-    /// answers `Ok`.
+    /// [`Io`](crate::Error::Io), among others when the disk is full. A file system that cannot
+    /// reserve answers `Ok`.
     fn allocate(&self, len: u64) -> Result<()>;
 
     /// Makes the bytes and the length durable (`fdatasync`).
     ///
     /// # Errors
-    /// [`Io`](crate::Error::Io); what was not yet durable is then in an unknown state.
+    /// [`Io`](crate::Error::Io); from then on it is unknown which bytes are durable.
     fn sync(&self) -> Result<()>;
 
-    /// Tells the system that the first `len` bytes from `offset` on will not be read again soon, so
-    /// that the page cache drops what is clean. Advice only: cannot fail.
+    /// Advises the system to drop clean pages of `len` bytes from `offset` on from the page cache.
+    /// Cannot fail.
     fn forget(&self, offset: u64, len: u64);
 
-    /// The file itself, for the disk that made it.
+    /// This file, for downcasts of the disk that made it.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// Which way the bytes of a request go.
+/// Direction of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the file into the buffer; short files are an error.
@@ -320,21 +323,20 @@ pub enum Direction {
 /// A read or write of a whole buffer.
 #[derive(Debug)]
 pub struct Request {
-    /// Given back with the completion; the queue does not look at it.
+    /// Comes back with the completion; the queue does not look at it.
     pub tag: u64,
     /// The file, opened by the disk that made the queue.
     pub file: Arc<dyn DiskFile>,
-    /// Where in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Its whole length is read or written.
+    /// The buffer, whose whole length is read or written.
     pub buffer: AlignedBuf,
-    /// Which way.
+    /// Direction of the bytes.
     pub direction: Direction,
 }
 
 impl Request {
-    /// Carries the request out with positioned calls, waiting for them: what a queue does when it
-    /// has nothing better.
+    /// Carries the request out with positioned calls, and waits for them.
     #[must_use]
     pub fn carry_out(mut self) -> Completion {
         let result = self.transfer();
@@ -349,37 +351,37 @@ impl Request {
     }
 }
 
-/// A request that has been carried out, or has failed.
+/// A request that has succeeded or failed.
 #[derive(Debug)]
 pub struct Completion {
-    /// The request's tag.
+    /// The tag of the request.
     pub tag: u64,
-    /// The request's buffer: of a read that failed its content is unspecified, of a write what was to be written.
+    /// The buffer of the request. After a failed read its content is unspecified.
     pub buffer: AlignedBuf,
-    /// Whether it was carried out in full.
+    /// Whether the whole buffer was transferred.
     pub result: Result<()>,
 }
 
 /// Requests in flight. Completions come in any order.
 ///
-/// Owned by one caller at a time. Dropping a queue waits for what is in flight.
+/// One caller at a time owns a queue. Dropping a queue waits for the requests in flight.
 pub trait IoQueue: Send {
-    /// Hands a request over. It may wait in the queue until [`pop`](Self::pop), [`poll`](Self::poll)
-    /// or [`submit`](Self::submit); requests beyond the depth wait for their turn.
+    /// Hands a request over. The queue may start it in [`pop`](Self::pop), [`poll`](Self::poll) or
+    /// [`submit`](Self::submit); requests beyond the depth wait for their turn.
     fn push(&mut self, request: Request);
 
-    /// Starts as many of the requests handed over as the depth allows; does not wait for them.
+    /// Starts as many requests as the depth allows, and does not wait for them.
     fn submit(&mut self);
 
-    /// The next completion, waiting for it; `None` when no request is outstanding.
+    /// Returns the next completion, waiting if need be; `None` if no request is outstanding.
     fn pop(&mut self) -> Option<Completion>;
 
-    /// A completion that is already there; `None` if there is none at the moment.
+    /// Returns a completion that is there already; `None` if there is none at the moment.
     fn poll(&mut self) -> Option<Completion>;
 
-    /// Requests handed over whose completion has not been taken.
+    /// Number of requests whose completion has not been taken.
     fn outstanding(&self) -> usize;
 
-    /// The most requests that are in flight at once.
+    /// Most requests in flight at once.
     fn depth(&self) -> usize;
 }

@@ -1,4 +1,5 @@
-//! Whole small files and directories on any [`Disk`]: read, replaced atomically, created durably, measured.
+//! Whole small files and directories on any [`Disk`]: reading, atomic replacement, durable
+//! creation, sizes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use crate::disk::disk::{Access, Disk, DiskFile, EntryKind, OpenMode};
 use crate::error::{Error, Result};
 
-/// Reads a whole file into memory; for small metadata files.
+/// Reads a whole file into memory; for small files.
 ///
 /// # Errors
 /// As [`Disk::open`] and [`DiskFile::read_at`]; a file above `limit` bytes is a
@@ -23,8 +24,8 @@ pub fn read_file(disk: &dyn Disk, path: &Path, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a new, empty file in the place of an old one, if there is one. The old one is removed, not
-/// emptied: whatever other name or link it has keeps its bytes.
+/// Opens a new, empty file in the place of an old one, if there is one. Removes the old file
+/// instead of emptying it: its other names keep their bytes.
 ///
 /// # Errors
 /// As [`Disk::open`] and [`Disk::remove`].
@@ -53,7 +54,7 @@ pub fn replace_file(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()> {
     replace_file_as(disk, path, bytes, OpenMode::CreateNew)
 }
 
-/// As [`replace_file`]; `mode` is [`CreateNew`](OpenMode::CreateNew) or
+/// Like [`replace_file`]; `mode` is [`CreateNew`](OpenMode::CreateNew) or
 /// [`CreatePrivate`](OpenMode::CreatePrivate).
 ///
 /// # Errors
@@ -74,10 +75,10 @@ pub fn replace_file_as(disk: &dyn Disk, path: &Path, bytes: &[u8], mode: OpenMod
     }
 }
 
-/// Makes a directory and those above it that are missing, each of them durably.
+/// Creates a directory and its missing parents, each durably.
 ///
 /// # Errors
-/// [`Io`](crate::Error::Io). Directories made before stay.
+/// [`Io`](crate::Error::Io). Directories created before stay.
 pub fn create_dirs(disk: &dyn Disk, dir: &Path) -> Result<()> {
     let mut missing = Vec::new();
     for dir in dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()) {
@@ -86,16 +87,18 @@ pub fn create_dirs(disk: &dyn Disk, dir: &Path) -> Result<()> {
         }
         missing.push(dir);
     }
+
     for dir in missing.into_iter().rev() {
         disk.create_dir(dir)?;
         if let Some(parent) = dir.parent() {
             disk.sync_dir(parent)?;
         }
     }
+
     Ok(())
 }
 
-/// Bytes that all files below a directory take. A file that goes meanwhile does not count.
+/// Bytes that all files below a directory take. A file removed meanwhile does not count.
 ///
 /// Cost: lists each directory, and asks for each file.
 ///
@@ -116,5 +119,6 @@ pub fn allocated_below(disk: &dyn Disk, dir: &Path) -> Result<u64> {
             taken => taken?,
         };
     }
+
     Ok(bytes)
 }

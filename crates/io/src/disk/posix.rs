@@ -1,11 +1,12 @@
-//! Files by positioned system calls: the ground that every queue stands on and falls back to.
+//! Files by positioned system calls: the base of every queue, and its fallback.
 //!
-//! Interrupted calls are made again, and short ones continued, here and nowhere else. Syncs are not
-//! made again: whatever interrupted one may have taken the report of a failed write with it. Direct files
-//! take whole blocks of [`ALIGN`] bytes; whatever is not such a block is read through an aligned copy,
-//! and written through a second, buffered descriptor of the same file. The kernel keeps the two in
-//! step: it writes cached pages back before a direct read and drops them after a direct write. That
-//! descriptor is opened through `/proc`, so without `/proc` such a write is an error.
+//! Interrupted calls are repeated, and short ones continued, here and nowhere else. Syncs are never
+//! repeated: the interrupted sync may have taken the report of a failed write with it.
+//!
+//! Direct files take whole blocks of [`ALIGN`] bytes. Other reads go through an aligned copy. Other
+//! writes go through a second, buffered descriptor of the same file. The kernel keeps the two in
+//! step: it writes cached pages back before a direct read and drops them after a direct write. The
+//! second descriptor is opened through `/proc`; without `/proc` such a write is an error.
 
 use std::any::Any;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -22,7 +23,7 @@ use rustix::fs::{
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::aligned::{ALIGN, AlignedBuf};
-use crate::disk::anchor::{Place, kind_of};
+use crate::disk::anchor::{AnchoredPath, kind_of};
 use crate::disk::disk::{Access, DiskFile, Entry, EntryKind, LockGuard, OpenMode};
 use crate::error::{Error, Result};
 
@@ -34,40 +35,40 @@ pub(crate) struct PosixFile {
     access: Access,
     is_writable: bool,
     /// A buffered descriptor of the same file, for writes that direct I/O cannot carry. Opened when
-    /// first needed; always empty when `access` is buffered.
+    /// first needed; never opened if `access` is buffered.
     buffered: OnceLock<File>,
 }
 
-/// Permissions of new files and directories; the process's umask is taken off.
+/// Permissions of new files and directories, before the umask of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileModes {
-    /// Of files.
+    /// Permissions of files.
     pub file: u32,
-    /// Of files with secrets of a store, such as the salt of its hashes.
+    /// Permissions of files with secrets of a store, such as the salt of its hashes.
     pub private: u32,
-    /// Of directories.
+    /// Permissions of directories.
     pub dir: u32,
 }
 
 impl Default for FileModes {
-    /// As the umask has it; files with secrets are for their owner alone (0600).
+    /// All that the umask allows; files with secrets are for their owner alone (0600).
     fn default() -> Self {
         Self { file: 0o666, private: 0o600, dir: 0o777 }
     }
 }
 
 impl FileModes {
-    /// Permissions of files as given; directories can be entered by who can read the files in them; what files with secrets
-    /// would allow to others is taken off.
+    /// Permissions `mode` for files. Whoever can read files can enter directories; files with
+    /// secrets allow nothing to others.
     #[must_use]
     pub fn of_files(mode: u32) -> Self {
         Self { file: mode, private: mode & 0o700, dir: mode | (mode & 0o444) >> 2 }
     }
 }
 
-/// Opens a file; a file system that refuses direct I/O gives a buffered one.
+/// Opens a file. If the file system refuses direct I/O, the file is buffered.
 pub(crate) fn open(
-    place: &Place<'_>,
+    place: &AnchoredPath<'_>,
     mode: OpenMode,
     access: Access,
     modes: FileModes,
@@ -80,8 +81,11 @@ pub(crate) fn open(
         }
         OpenMode::Truncate => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
     };
+
     let permissions = if mode == OpenMode::CreatePrivate { modes.private } else { modes.file };
     let open = |flags: OFlags| open_at(place, flags, permissions);
+
+    // A file to be created cannot be a FIFO or a device.
     if !flags.contains(OFlags::EXCL) {
         place.check_kind("open")?;
     }
@@ -90,6 +94,7 @@ pub(crate) fn open(
         Access::Buffered => (open(flags), Access::Buffered),
         Access::Direct => open_direct(open, flags),
     };
+
     let file = file.map_err(|errno| place.error("open", errno))?;
     Ok(PosixFile {
         path: place.path.to_owned(),
@@ -100,7 +105,8 @@ pub(crate) fn open(
     })
 }
 
-fn open_at(place: &Place<'_>, flags: OFlags, permissions: u32) -> rustix::io::Result<File> {
+/// Opens a name below its anchor.
+fn open_at(place: &AnchoredPath<'_>, flags: OFlags, permissions: u32) -> rustix::io::Result<File> {
     let flags = flags | place.open_flags();
     let permissions = Mode::from_raw_mode(permissions as RawMode);
     retry_on_intr(|| openat(place.dir(), place.name, flags, permissions)).map(File::from)
@@ -115,7 +121,7 @@ fn open_direct(
         Err(Errno::INVAL) => {}
         opened => return (opened, Access::Direct),
     }
-    // A kernel that refuses the flag may have created the file before; had it been there
+    // A kernel that refuses the flag may have created the file before. If the file had been there
     // already, the refusal would have been another one.
     (open(flags - OFlags::EXCL), Access::Buffered)
 }
@@ -138,10 +144,10 @@ fn is_aligned(bytes: &[u8], offset: u64) -> bool {
     (bytes.as_ptr() as u64 | bytes.len() as u64 | offset) & (align - 1) == 0
 }
 
-/// Calls `transfer(done)` until `wanted` bytes are done or nothing more happens; `transfer` is told
-/// how many of the bytes to skip, and answers how many it moved after those.
+/// Calls `transfer(skipped)` until `wanted` bytes are done or nothing more happens. `transfer`
+/// skips that many bytes, and returns how many it moved behind them.
 ///
-/// On direct files a transfer that ended within a block is repeated from the start of that block.
+/// On direct files, a transfer that ended within a block is repeated from the start of that block.
 fn transfer_all(
     wanted: usize,
     access: Access,
@@ -160,6 +166,8 @@ fn transfer_all(
             Err(error) => return Err(error),
         }
     }
+
+    debug_assert!(done <= wanted, "no more bytes are moved than there are");
     Ok(done)
 }
 
@@ -180,7 +188,7 @@ fn write_all(file: &File, access: Access, bytes: &[u8], offset: u64) -> io::Resu
 }
 
 impl PosixFile {
-    /// The descriptor, open for as long as `self` lives.
+    /// The descriptor, which is open as long as `self` lives.
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
@@ -194,22 +202,24 @@ impl PosixFile {
         if let Some(file) = self.buffered.get() {
             return Ok(file);
         }
-        // By number and not by path: the path may stand for another file by now.
+        // By number and not by path: the path may name another file by now.
         let link = format!("/proc/self/fd/{}", self.raw_fd());
         let file = OpenOptions::new().read(true).write(self.is_writable).open(link)?;
         Ok(self.buffered.get_or_init(|| file))
     }
 
-    /// Reads until `buffer` is full or the file ends; returns the bytes read.
+    /// Reads until `buffer` is full or the file ends. Returns the number of bytes read.
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         if self.access == Access::Buffered {
             return read_all(&self.file, Access::Buffered, buffer, offset);
         }
+
         if !is_aligned(buffer, offset) {
             return self.read_unaligned(buffer, offset);
         }
+
         match read_all(&self.file, Access::Direct, buffer, offset) {
-            // A device with blocks larger than ours.
+            // The blocks of this device are larger than `ALIGN`.
             Err(error) if is_invalid(&error) => {
                 read_all(self.buffered()?, Access::Buffered, buffer, offset)
             }
@@ -230,11 +240,13 @@ impl PosixFile {
         if self.access == Access::Buffered {
             return write_all(&self.file, Access::Buffered, bytes, offset);
         }
+
         if !is_aligned(bytes, offset) {
             return write_all(self.buffered()?, Access::Buffered, bytes, offset);
         }
+
         match write_all(&self.file, Access::Direct, bytes, offset) {
-            // A device with blocks larger than ours.
+            // The blocks of this device are larger than `ALIGN`.
             Err(error) if is_invalid(&error) => {
                 write_all(self.buffered()?, Access::Buffered, bytes, offset)
             }
@@ -285,7 +297,7 @@ impl DiskFile for PosixFile {
     fn forget(&self, offset: u64, len: u64) {
         #[cfg(target_os = "linux")]
         if let Some(len) = std::num::NonZeroU64::new(len) {
-            // Advice that is not taken costs nothing but memory.
+            // Advice that is not taken costs memory and nothing else.
             let _ =
                 rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::DontNeed);
         }
@@ -316,8 +328,8 @@ fn allocate(_file: &File, _len: u64) -> io::Result<()> {
     Ok(())
 }
 
-// The standard library repeats a sync that was interrupted, and the second one may find nothing
-// left to report.
+// The standard library repeats an interrupted sync, and the second sync may find nothing left to
+// report.
 
 #[cfg(target_os = "linux")]
 fn sync_data(file: &File) -> io::Result<()> {
@@ -339,38 +351,38 @@ fn sync_all(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-pub(crate) fn create_dir(place: &Place<'_>, modes: FileModes) -> Result<()> {
+pub(crate) fn create_dir(place: &AnchoredPath<'_>, modes: FileModes) -> Result<()> {
     let permissions = Mode::from_raw_mode(modes.dir as RawMode);
     mkdirat(place.dir(), place.name, permissions).map_err(|errno| place.error("mkdir", errno))
 }
 
-pub(crate) fn remove_dir(place: &Place<'_>) -> Result<()> {
+pub(crate) fn remove_dir(place: &AnchoredPath<'_>) -> Result<()> {
     unlinkat(place.dir(), place.name, AtFlags::REMOVEDIR)
         .map_err(|errno| place.error("rmdir", errno))
 }
 
-pub(crate) fn remove(place: &Place<'_>) -> Result<()> {
+pub(crate) fn remove(place: &AnchoredPath<'_>) -> Result<()> {
     unlinkat(place.dir(), place.name, AtFlags::empty())
         .map_err(|errno| place.error("unlink", errno))
 }
 
-pub(crate) fn rename(from: &Place<'_>, to: &Place<'_>) -> Result<()> {
+pub(crate) fn rename(from: &AnchoredPath<'_>, to: &AnchoredPath<'_>) -> Result<()> {
     renameat(from.dir(), from.name, to.dir(), to.name).map_err(|errno| from.error("rename", errno))
 }
 
-pub(crate) fn hard_link(from: &Place<'_>, to: &Place<'_>) -> Result<()> {
+pub(crate) fn hard_link(from: &AnchoredPath<'_>, to: &AnchoredPath<'_>) -> Result<()> {
     from.check_kind("link")?;
     linkat(from.dir(), from.name, to.dir(), to.name, AtFlags::empty())
         .map_err(|errno| to.error("link", errno))
 }
 
-/// Opens a directory for reading its names or syncing it.
-fn open_dir(place: &Place<'_>) -> rustix::io::Result<OwnedFd> {
+/// Opens a directory, to list or to sync it.
+fn open_dir(place: &AnchoredPath<'_>) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | place.open_flags();
     retry_on_intr(|| openat(place.dir(), place.name, flags, Mode::empty()))
 }
 
-pub(crate) fn list(place: &Place<'_>) -> Result<Vec<Entry>> {
+pub(crate) fn list(place: &AnchoredPath<'_>) -> Result<Vec<Entry>> {
     let read = || {
         let dir = open_dir(place)?;
         let mut entries = Vec::new();
@@ -381,7 +393,7 @@ pub(crate) fn list(place: &Place<'_>) -> Result<Vec<Entry>> {
                 continue;
             }
             let kind = match entry.file_type() {
-                // Not every file system tells.
+                // Some file systems do not tell the kind.
                 FileType::Unknown => {
                     let stat = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
                     kind_of(FileType::from_raw_mode(stat.st_mode))
@@ -392,13 +404,14 @@ pub(crate) fn list(place: &Place<'_>) -> Result<Vec<Entry>> {
         }
         Ok(entries)
     };
+
     let mut entries = read().map_err(|errno| place.error("readdir", errno))?;
     entries.sort_unstable_by(|left, right| left.name.cmp(&right.name));
     Ok(entries)
 }
 
-/// What a path stands for. Links below an anchor are told as links, others are followed.
-pub(crate) fn kind(place: &Place<'_>) -> Result<Option<EntryKind>> {
+/// The kind of the entry at a path. Links below an anchor are links; other links are followed.
+pub(crate) fn kind(place: &AnchoredPath<'_>) -> Result<Option<EntryKind>> {
     match retry_on_intr(|| statat(place.dir(), place.name, place.at_flags())) {
         Ok(stat) => Ok(Some(kind_of(FileType::from_raw_mode(stat.st_mode)))),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
@@ -406,7 +419,7 @@ pub(crate) fn kind(place: &Place<'_>) -> Result<Option<EntryKind>> {
     }
 }
 
-pub(crate) fn sync_dir(place: &Place<'_>) -> Result<()> {
+pub(crate) fn sync_dir(place: &AnchoredPath<'_>) -> Result<()> {
     let sync = || sync_all(&File::from(open_dir(place)?));
     sync().map_err(|error: io::Error| match Errno::from_io_error(&error) {
         Some(errno) => place.error("fsync", errno),
@@ -414,22 +427,22 @@ pub(crate) fn sync_dir(place: &Place<'_>) -> Result<()> {
     })
 }
 
-pub(crate) fn free_bytes(place: &Place<'_>) -> Result<u64> {
+pub(crate) fn free_bytes(place: &AnchoredPath<'_>) -> Result<u64> {
     let system =
         open_dir(place).and_then(fstatvfs).map_err(|errno| place.error("statvfs", errno))?;
     Ok(system.f_bavail.saturating_mul(system.f_frsize))
 }
 
-/// Bytes of the blocks that a file has; those of a part never written do not count.
-pub(crate) fn allocated_bytes(place: &Place<'_>) -> Result<u64> {
+/// Bytes of the blocks of a file, without parts that were never written.
+pub(crate) fn allocated_bytes(place: &AnchoredPath<'_>) -> Result<u64> {
     let stat = retry_on_intr(|| statat(place.dir(), place.name, place.at_flags()))
         .map_err(|errno| place.error("stat", errno))?;
-    // The unit is fixed, whatever blocks the file system has.
+    // The unit is fixed, whatever the block size of the file system.
     Ok((stat.st_blocks as u64) * 512)
 }
 
-/// A lock by `flock`, which belongs to the open file: a second open in the same process is refused
-/// as well, and the kernel releases it when the process ends, however it ends.
+/// A lock by `flock`, which belongs to the open file. A second open in the same process is refused
+/// as well, and the kernel releases the lock when the process ends, however it ends.
 #[derive(Debug)]
 struct FileLock {
     /// Invariant: the lock is held while this value lives.
@@ -439,47 +452,50 @@ struct FileLock {
 impl LockGuard for FileLock {}
 
 impl Drop for FileLock {
-    /// Releases the lock. Closing the file is not enough: a child process that another thread has just forked holds a second
-    /// descriptor of the same open file until it runs its own program.
+    /// Releases the lock. Closing the file is not enough: a child process that another thread has
+    /// just forked holds the same open file until it runs its own program.
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }
 }
 
-/// Bytes of the process number in a lock file, line end included.
+/// Bytes of the process number in a lock file, with the end of the line.
 const LOCK_FILE_BYTES: usize = 11;
 
-/// Takes the lock, and leaves our process number in the file for whoever is refused.
+/// Takes the lock, and leaves our process number in the file for those who are refused.
 ///
-/// A holder may remove the file before it lets go: who had opened it by then locks nothing that others see, and tries again.
+/// A holder may remove the file before it releases the lock. Whoever had opened the file by then
+/// has locked nothing that others see, and tries again.
 ///
-/// The number only tells; a file left behind by a dead process stops nobody. It has a fixed width,
-/// so writing it again needs no space and works on a full disk; failing to write it is no error. A file with several names is
-/// refused before that: under another name it may be anybody's.
-pub(crate) fn lock(place: &Place<'_>, modes: FileModes) -> Result<Box<dyn LockGuard>> {
+/// The number only informs; a file left by a dead process stops nobody. Its width is fixed, so
+/// writing it again needs no space and works on a full disk. A failure to write it is no error. A
+/// file with several names is refused before: under another name it may be anybody's.
+pub(crate) fn lock(place: &AnchoredPath<'_>, modes: FileModes) -> Result<Box<dyn LockGuard>> {
     let file = loop {
         place.check_kind("open")?;
         let file = open_at(place, OFlags::RDWR | OFlags::CREATE, modes.file)
             .map_err(|errno| place.error("open", errno))?;
         match file.try_lock() {
             Ok(()) if is_at(&file, place)? => break file,
-            // Each further round is another holder's removal.
+            // Each further round is the removal by another holder.
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(locked(place, &file)),
             Err(TryLockError::Error(error)) => return Err(Error::io("flock", place.path, error)),
         }
     };
+
     let metadata = file.metadata().map_err(|error| Error::io("fstat", place.path, error))?;
     if metadata.nlink() > 1 {
         return Err(Error::SeveralNames { path: place.path.to_owned() });
     }
+
     let pid = format!("{:>width$}\n", std::process::id(), width = LOCK_FILE_BYTES - 1);
     let _ = write_all(&file, Access::Buffered, pid.as_bytes(), 0);
     Ok(Box::new(FileLock { file }))
 }
 
-/// Takes the lock for reading, of a file that is there. Needs no right to write, and writes nothing.
-pub(crate) fn lock_shared(place: &Place<'_>) -> Result<Box<dyn LockGuard>> {
+/// Takes the shared lock of an existing file. Needs no right to write, and writes nothing.
+pub(crate) fn lock_shared(place: &AnchoredPath<'_>) -> Result<Box<dyn LockGuard>> {
     let file = open_for_lock(place)?;
     match file.try_lock_shared() {
         Ok(()) => Ok(Box::new(FileLock { file })),
@@ -488,18 +504,19 @@ pub(crate) fn lock_shared(place: &Place<'_>) -> Result<Box<dyn LockGuard>> {
     }
 }
 
-fn locked(place: &Place<'_>, file: &File) -> Error {
+/// The error of a lock that another handle holds.
+fn locked(place: &AnchoredPath<'_>, file: &File) -> Error {
     Error::Locked { path: place.path.to_owned(), pid: locking_pid(file) }
 }
 
-/// Opens a lock file that is there, for reading.
-fn open_for_lock(place: &Place<'_>) -> Result<File> {
+/// Opens an existing lock file for reading.
+fn open_for_lock(place: &AnchoredPath<'_>) -> Result<File> {
     place.check_kind("open")?;
     open_at(place, OFlags::RDONLY, 0).map_err(|errno| place.error("open", errno))
 }
 
-/// Whether an open file is the one of a name.
-fn is_at(file: &File, place: &Place<'_>) -> Result<bool> {
+/// Whether an open file is still the file of a name.
+fn is_at(file: &File, place: &AnchoredPath<'_>) -> Result<bool> {
     let ours = file.metadata().map_err(|error| Error::io("fstat", place.path, error))?;
     match retry_on_intr(|| statat(place.dir(), place.name, place.at_flags())) {
         Err(Errno::NOENT) => Ok(false),
@@ -508,13 +525,14 @@ fn is_at(file: &File, place: &Place<'_>) -> Result<bool> {
     }
 }
 
-/// Whether somebody holds the lock of a file for writing.
-pub(crate) fn is_locked(place: &Place<'_>) -> Result<bool> {
+/// Whether somebody holds the exclusive lock of a file.
+pub(crate) fn is_locked(place: &AnchoredPath<'_>) -> Result<bool> {
     let file = match open_for_lock(place) {
         Err(error) if error.is_not_found() => return Ok(false),
         opened => opened?,
     };
-    // Shared, which a file that is open for reading is enough for everywhere.
+
+    // A shared lock: a file open for reading is enough for that everywhere.
     match file.try_lock_shared() {
         Ok(()) => {
             drop(FileLock { file });
@@ -525,6 +543,7 @@ pub(crate) fn is_locked(place: &Place<'_>) -> Result<bool> {
     }
 }
 
+/// The process number in a lock file, if there is one.
 fn locking_pid(file: &File) -> Option<u32> {
     let mut bytes = [0; LOCK_FILE_BYTES];
     let read = read_all(file, Access::Buffered, &mut bytes, 0).ok()?;

@@ -16,32 +16,32 @@ use crate::disk::threads::Pool;
 use crate::disk::uring::{RingPool, UringQueue};
 use crate::error::{Error, Result};
 
-/// By which means a disk carries out queued requests.
+/// Choice of the queues of a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum QueueChoice {
     /// `io_uring` where the system has and allows it, threads elsewhere.
     #[default]
     Auto,
-    /// `io_uring` or nothing.
+    /// `io_uring`, or an error.
     IoUring,
     /// Threads.
     Threads,
 }
 
-/// How a [`RealDisk`] works.
+/// Options of a [`RealDisk`].
 #[derive(Debug, Clone, Copy)]
 pub struct RealOptions {
-    /// The means for queued requests.
+    /// The queues.
     pub queue: QueueChoice,
-    /// Threads of the pool, at least one. The pool starts when it is first needed; all queues of the
-    /// disk share it.
+    /// Number of threads of the pool, at least one. The pool starts when it is first needed; all
+    /// queues of the disk share it.
     pub threads: usize,
-    /// Permissions of what is created.
+    /// Permissions of new files and directories.
     pub modes: FileModes,
 }
 
 impl Default for RealOptions {
-    /// The system's best queue; 32 threads, should it come to threads.
+    /// The best queue of the system; 32 threads, if it comes to threads.
     fn default() -> Self {
         Self { queue: QueueChoice::Auto, threads: 32, modes: FileModes::default() }
     }
@@ -49,7 +49,7 @@ impl Default for RealOptions {
 
 /// The file system of the machine.
 pub struct RealDisk {
-    /// `None` if queues are made of threads.
+    /// `None` if queues use threads.
     rings: Option<Arc<RingPool>>,
     /// Whether a ring was refused, so that there are queues of threads all the same.
     has_fallen_back: AtomicBool,
@@ -62,11 +62,11 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// The file system of the machine. With [`QueueChoice::Auto`] it is found out here, once, whether
-    /// `io_uring` can be used; [`queue_kind`](Disk::queue_kind) tells the outcome.
+    /// Opens the file system of the machine. With [`QueueChoice::Auto`], this call finds out
+    /// whether `io_uring` can be used; [`queue_kind`](Disk::queue_kind) tells the outcome.
     ///
     /// # Errors
-    /// [`Io`](Error::Io) if `io_uring` is demanded and not to be had.
+    /// [`Io`](Error::Io) if the options demand `io_uring` and the system does not offer it.
     pub fn new(options: RealOptions) -> Result<Arc<Self>> {
         let rings = match options.queue {
             QueueChoice::Auto => RingPool::probe().ok(),
@@ -76,7 +76,7 @@ impl RealDisk {
         Ok(Self::with_rings(rings, options))
     }
 
-    /// The file system of the machine with the best queue that the system allows.
+    /// Opens the file system of the machine with the best queue that the system allows.
     #[must_use]
     pub fn auto() -> Arc<Self> {
         Self::with_rings(RingPool::probe().ok(), RealOptions::default())
@@ -94,7 +94,7 @@ impl RealDisk {
         })
     }
 
-    /// A queue over `ring`, or over threads if there is none or it was refused.
+    /// Makes a queue over `ring`, or over threads if there is no ring or the system refuses it.
     fn queue_or_fall_back(
         &self,
         ring: Option<io::Result<UringQueue>>,
@@ -213,13 +213,13 @@ impl Disk for RealDisk {
         &self.clock
     }
 
-    /// A system that has no resources left for another ring gives a queue of threads.
+    /// A queue of threads if the system has no resources left for another ring.
     fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
         self.queue_or_fall_back(self.rings.as_ref().map(|rings| rings.queue(depth)), depth)
     }
 
-    /// Threads as soon as one queue has been given threads in the place of a ring, so that a report
-    /// claims no more than was so all the time.
+    /// Threads as soon as one queue was given threads in the place of a ring, so that a report
+    /// never claims too much.
     fn queue_kind(&self) -> QueueKind {
         match self.rings {
             Some(_) if !self.has_fallen_back.load(Ordering::Relaxed) => QueueKind::IoUring,

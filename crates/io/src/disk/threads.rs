@@ -1,8 +1,8 @@
-//! Queued requests by a pool of threads with positioned reads and writes.
+//! Queues by a pool of threads with positioned reads and writes.
 //!
-//! The pool belongs to a disk and serves all of its queues; it starts with the first queue and ends
-//! with the disk and the last of them. Jobs own their request, so nothing is borrowed from the thread
-//! that made it.
+//! The pool belongs to a disk and serves all of its queues. It starts with the first queue, and
+//! ends with the disk and the last queue. Jobs own their request, so they borrow nothing from the
+//! thread that made it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use crate::disk::disk::{Completion, IoQueue, Request};
 use crate::error::Error;
 
-/// Threads that carry out requests.
+/// A pool of threads that carry out requests.
 #[derive(Debug)]
 pub(crate) struct Pool {
     jobs: Arc<Jobs>,
@@ -29,7 +29,7 @@ struct Jobs {
 #[derive(Debug, Default)]
 struct JobList {
     waiting: VecDeque<Job>,
-    /// Set when the pool ends; no job is added after.
+    /// Set when the pool ends; no job is added after that.
     closed: bool,
 }
 
@@ -39,20 +39,20 @@ struct Job {
     done: Arc<Done>,
 }
 
-/// Where the completions of one queue arrive.
+/// The completions of one queue.
 #[derive(Debug, Default)]
 struct Done {
     completions: Mutex<VecDeque<Completion>>,
     added: Condvar,
 }
 
-/// No code of ours panics while it holds one of these locks, so the content is whole.
+/// Locks a mutex. No code of this module panics while it holds one, so the content is whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pool {
-    /// A pool of `threads` threads, at least one.
+    /// Starts a pool of `threads` threads, at least one.
     pub(crate) fn new(threads: usize) -> io::Result<Arc<Self>> {
         let jobs: Arc<Jobs> = Arc::default();
         let mut pool = Self { jobs: Arc::clone(&jobs), workers: Vec::new() };
@@ -61,16 +61,17 @@ impl Pool {
             let builder = thread::Builder::new().name("terrane-io".to_owned());
             match builder.spawn(move || jobs.work()) {
                 Ok(worker) => pool.workers.push(worker),
-                // Fewer threads than wanted are slower, none is no pool.
+                // Too few threads are slow; no thread is an error.
                 Err(error) if pool.workers.is_empty() => return Err(error),
                 Err(_) => break,
             }
         }
+
         Ok(Arc::new(pool))
     }
 
-    /// A queue that keeps up to `depth` requests in the pool, of which as many run at once as the
-    /// pool has threads.
+    /// Returns a queue that keeps up to `depth` requests in the pool, of which as many run at once
+    /// as the pool has threads.
     pub(crate) fn queue(self: &Arc<Self>, depth: usize) -> ThreadQueue {
         ThreadQueue {
             pool: Arc::clone(self),
@@ -88,13 +89,14 @@ impl Drop for Pool {
         lock(&self.jobs.list).closed = true;
         self.jobs.added.notify_all();
         for worker in self.workers.drain(..) {
-            // A worker that panicked has nothing left to say.
+            // A worker that panicked has nothing left to report.
             let _ = worker.join();
         }
     }
 }
 
 impl Jobs {
+    /// Carries out jobs until the pool ends.
     fn work(&self) {
         while let Some(Job { request, done }) = self.take() {
             let completion = carry_out(request);
@@ -103,7 +105,7 @@ impl Jobs {
         }
     }
 
-    /// The next job, waiting for it; `None` when the pool ends.
+    /// Returns the next job, waiting for it; `None` when the pool ends.
     fn take(&self) -> Option<Job> {
         let mut list = lock(&self.list);
         loop {
@@ -118,10 +120,11 @@ impl Jobs {
     }
 }
 
-/// Carries out a request whose file may be of any kind, ours or not. If that panics the request has
-/// failed: without its completion the owner of the queue would wait for ever.
+/// Carries out a request whose file may be of any kind. A panic counts as a failed request: without
+/// its completion the owner of the queue would wait for ever.
 fn carry_out(mut request: Request) -> Completion {
-    // What the file may have left half done is its own, and the bytes to be read are unspecified then.
+    // The file answers for its own state, and the content of the buffer is unspecified after a
+    // failure.
     let result = catch_unwind(AssertUnwindSafe(|| request.transfer())).unwrap_or_else(|_| {
         let error = io::Error::other("the file panicked");
         Err(Error::io("queued request", request.file.path(), error))
@@ -134,21 +137,23 @@ pub(crate) struct ThreadQueue {
     pool: Arc<Pool>,
     done: Arc<Done>,
     depth: usize,
-    /// Handed over, not yet given to the pool.
+    /// Requests that were handed over and not given to the pool yet.
     waiting: VecDeque<Request>,
-    /// Given to the pool, not yet in `taken`. Invariant: at most `depth`.
+    /// Requests given to the pool and not in `taken` yet. Invariant: at most `depth`.
     in_flight: usize,
-    /// Taken out of `done` together, so that its lock is taken once for all of them.
+    /// Completions taken out of `done` together, so that its lock is taken once for all of them.
     taken: VecDeque<Completion>,
 }
 
 impl ThreadQueue {
-    /// Takes the completions that are there, after waiting for one if `wait` says so.
+    /// Takes the completions that are there; with `wait`, waits for the first one.
     fn collect(&mut self, wait: bool) {
         let mut completions = lock(&self.done.completions);
         while wait && completions.is_empty() {
             completions = self.done.added.wait(completions).unwrap_or_else(PoisonError::into_inner);
         }
+
+        debug_assert!(completions.len() <= self.in_flight, "each request completes once");
         self.in_flight -= completions.len();
         self.taken.append(&mut completions);
     }
@@ -164,11 +169,13 @@ impl IoQueue for ThreadQueue {
         if count == 0 {
             return;
         }
+
         let done = &self.done;
         let jobs =
             self.waiting.drain(..count).map(|request| Job { request, done: Arc::clone(done) });
         lock(&self.pool.jobs.list).waiting.extend(jobs);
         self.in_flight += count;
+        debug_assert!(self.in_flight <= self.depth, "the depth bounds the requests in flight");
         for _ in 0..count.min(self.pool.workers.len()) {
             self.pool.jobs.added.notify_one();
         }
@@ -270,10 +277,12 @@ mod tests {
         let pool = Pool::new(1).unwrap();
         let mut queue = pool.queue(4);
         for tag in 0..3 {
-            let (file, mut buffer) = (Arc::new(Bomb), AlignedBuf::zeroed(1));
+            let file = Arc::new(Bomb);
+            let mut buffer = AlignedBuf::zeroed(1);
             buffer.fill(7);
             queue.push(Request { tag, file, offset: 0, buffer, direction: Direction::Write });
         }
+
         for tag in 0..2 {
             let completion = queue.pop().unwrap();
             assert_eq!(completion.tag, tag);

@@ -1,23 +1,24 @@
-//! Queued requests by `io_uring`.
+//! Queues by `io_uring`.
 //!
 //! **Ownership.** A queue holds one ring, taken from the pool of its disk and given back when the
 //! queue is dropped, so a ring outlives the threads that use it. Requests own their buffer and hold
-//! their file open; they lie in the queue from before the kernel sees them until their completion has
-//! been read. Dropping the queue waits for all of them, during unwinding too; forgetting it leaks
-//! them. So the kernel never writes to memory that is used otherwise.
+//! their file open. They lie in the queue from before the kernel sees them until their completion
+//! has been read. Dropping the queue waits for all of them, during unwinding too; forgetting the
+//! queue leaks them. So the kernel never writes to memory that is used otherwise.
 //!
-//! **Out of the ordinary.** The ring carries the common case. A request that completes short or with
-//! an error of any kind (`EAGAIN`, `EINTR`, the end of the file, `EFAULT` and `ECANCELED` after the
-//! thread that submitted it has died) is carried out again by a positioned call, which has the one
-//! loop for short and interrupted transfers, and whose answer counts. If the kernel stops taking
-//! requests from a ring, they are all carried out that way, and the ring is not used again.
+//! **Exceptions.** The ring carries the common case. A request may complete short or with an error
+//! (`EAGAIN`, `EINTR`, the end of the file, `EFAULT` and `ECANCELED` after the thread that
+//! submitted it has died). Then a positioned call carries it out again, with the one loop for short
+//! and interrupted transfers, and the answer of that call counts. If the kernel stops taking
+//! requests from a ring, all of them are carried out that way, and the ring is not used again.
 //!
-//! **Left out.** Measured with one thread and 128 random direct reads of 4 KiB in flight, on a virtual
-//! machine: registered files and buffers, `COOP_TASKRUN`, and waiting for more than one completion at
-//! a time change the 2 to 2.5 us of CPU time per read by less than the runs differ among themselves
-//! (0.3 us), so none of them is worth its rules. `SINGLE_ISSUER` would bind a ring to one thread, but
-//! rings move between threads with their queues. The time spent waiting is kept out of the system's
-//! iowait figure where the kernel allows.
+//! **Rejected.** Registered files and buffers, `COOP_TASKRUN`, and waiting for more than one
+//! completion at a time. Measured with one thread and 128 random direct reads of 4 KiB in flight,
+//! on a virtual machine: they change the 2 to 2.5 us of CPU time per read by less than the runs
+//! differ among themselves (0.3 us). `SINGLE_ISSUER` would bind a ring to one thread, but rings
+//! move between threads with their queues.
+//!
+//! The time spent waiting is kept out of the system's iowait figure where the kernel allows.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,32 +33,32 @@ use rustix::io::Errno;
 use crate::disk::disk::{Completion, Direction, IoQueue, Request};
 use crate::disk::posix::PosixFile;
 
-/// The most requests in flight of one queue; a larger depth is cut to this.
+/// Most requests in flight of one queue; a larger depth is cut to this.
 const DEPTH_MAX: usize = 4096;
 
-/// The size of small rings. One size for all of them lets queues share.
+/// Size of small rings, in requests. With one size for all of them queues can share rings.
 const ENTRIES_MIN: usize = 256;
 
-/// Rings kept for later queues.
+/// Most idle rings that are kept for later queues.
 const IDLE_MAX: usize = 16;
 
-/// Requests that are collected before the kernel is called for them. Below 16 the calls show in CPU
-/// time; above 64 the device idles while requests are collected.
+/// Requests that are collected before one call of the kernel. Below 16 the calls show in CPU time;
+/// above 64 the device idles meanwhile.
 const BATCH: usize = 32;
 
-/// The most bytes handed to the kernel in one request, which itself stops just below 2 GiB; what is
-/// left makes the request a short one.
+/// Most bytes of one request; the kernel stops just below 2 GiB. The rest makes the request a short
+/// one.
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
-/// Rings that no queue holds at the moment.
+/// The rings that no queue holds at the moment.
 #[derive(Default)]
 pub(crate) struct RingPool {
-    /// Invariant: nothing is in flight in these, and their queues are empty.
+    /// Invariant: nothing is in flight in these rings, and their queues are empty.
     idle: Mutex<Vec<Ring>>,
 }
 
 impl RingPool {
-    /// A pool, if the system lets this process use `io_uring` and knows what we need of it.
+    /// A pool, if the system lets this process use `io_uring` and supports the needed operations.
     pub(crate) fn probe() -> io::Result<Arc<Self>> {
         let mut ring = Ring::new(ENTRIES_MIN)?;
         let mut probe = Probe::new();
@@ -65,7 +66,8 @@ impl RingPool {
         if ![opcode::Read::CODE, opcode::Write::CODE].iter().all(|&code| probe.is_supported(code)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        // Set-up may be allowed and its use forbidden, so one request makes the round.
+
+        // Set-up may be allowed and use forbidden, so one request makes the round.
         // SAFETY: a no-op refers to no memory.
         unsafe { ring.uring.submission().push(&opcode::Nop::new().build()) }
             .map_err(io::Error::other)?;
@@ -75,16 +77,18 @@ impl RingPool {
                 Err(error) => return Err(error.into()),
             }
         }
+
         Ok(Arc::new(Self { idle: Mutex::new(vec![ring]) }))
     }
 
-    /// A queue that keeps up to `depth` requests in flight.
+    /// Returns a queue that keeps up to `depth` requests in flight.
     pub(crate) fn queue(self: &Arc<Self>, depth: usize) -> io::Result<UringQueue> {
         let depth = depth.clamp(1, DEPTH_MAX);
         let ring = match self.take(depth) {
             Some(ring) => ring,
             None => Ring::new(depth.next_power_of_two().max(ENTRIES_MIN))?,
         };
+
         Ok(UringQueue {
             ring: ManuallyDrop::new(ring),
             pool: Arc::clone(self),
@@ -113,7 +117,7 @@ impl RingPool {
     }
 }
 
-/// A ring and the flags to wait with.
+/// A ring, and the flags to wait with.
 struct Ring {
     uring: IoUring,
     wait_flags: EnterFlags,
@@ -134,14 +138,13 @@ impl Ring {
         self.uring.params().sq_entries() as usize
     }
 
-    /// Hands the kernel what is in the submission queue and waits until `wanted` completions are
-    /// there.
+    /// Hands the submission queue to the kernel, and waits for `wanted` completions.
     fn enter(&mut self, wanted: u32) -> Result<(), Errno> {
         let count = self.uring.submission().len();
         self.call(u32::try_from(count).expect("at most the ring's entries"), wanted)
     }
 
-    /// Waits for one completion without handing over anything.
+    /// Waits for one completion, and hands nothing over.
     fn wait(&mut self) -> Result<(), Errno> {
         self.call(0, 1)
     }
@@ -165,28 +168,28 @@ pub(crate) struct UringQueue {
     ring: ManuallyDrop<Ring>,
     pool: Arc<RingPool>,
     depth: usize,
-    /// Handed over, not yet in the ring.
+    /// Requests that were handed over and are not in the ring yet.
     waiting: VecDeque<Request>,
     /// The requests in the ring, by `user_data`.
     ///
-    /// Invariant: a request stays in its slot, untouched, from before it enters the submission queue
-    /// until its completion has been read, or until the kernel can no longer see it.
+    /// Invariant: a request stays in its slot, untouched, from before it enters the submission
+    /// queue until its completion has been read, or until the kernel can no longer see it.
     slots: Vec<Option<Request>>,
-    /// Slots that hold nothing.
+    /// Slots without a request.
     free: Vec<usize>,
-    /// Slots whose requests are in the submission queue, in its order: the kernel has not seen them.
+    /// Slots of the requests in the submission queue, in its order; the kernel has not seen these.
     unseen: VecDeque<usize>,
-    /// Slots in use. Invariant: at most `depth`, which is at most the entries of the ring, so neither
-    /// of its two queues overflows.
+    /// Number of slots in use. Invariant: at most `depth`, which is at most the entries of the
+    /// ring, so neither of its two queues overflows.
     in_flight: usize,
     /// Whether the kernel has stopped taking requests from this ring.
     is_broken: bool,
-    /// Completions that nobody has taken yet.
+    /// Completions to be taken.
     done: VecDeque<Completion>,
 }
 
 impl UringQueue {
-    /// Puts as many of the waiting requests into the submission queue as the depth allows.
+    /// Puts waiting requests into the submission queue, as many as the depth allows.
     fn hand_over(&mut self) {
         while self.in_flight < self.depth {
             let Some(request) = self.waiting.pop_front() else { return };
@@ -194,32 +197,37 @@ impl UringQueue {
                 self.done.push_back(request.carry_out());
                 continue;
             }
+
             let slot = self.free.pop().unwrap_or_else(|| {
                 self.slots.push(None);
                 self.slots.len() - 1
             });
+
             let entry = describe(self.slots[slot].insert(request)).user_data(slot as u64);
             // SAFETY: the descriptor and the buffer belong to the request in `slot`, and by the
             // invariant of `slots` it stays there for as long as the kernel may use them.
             let pushed = unsafe { self.ring.uring.submission().push(&entry) };
             assert!(pushed.is_ok(), "fewer requests in flight than the ring has entries");
+
             self.unseen.push_back(slot);
             self.in_flight += 1;
         }
     }
 
-    /// Calls the kernel for what is in the submission queue, and waits for a completion if `wait`
-    /// says so. May return early; the caller looks whether it has what it wants.
+    /// Calls the kernel for the submission queue; with `wait`, waits for a completion. May return
+    /// early: the caller checks whether it has what it needs.
     fn enter(&mut self, wait: bool) {
         if self.is_broken {
-            // Requests that the kernel took before still complete, but it cannot be waited for.
+            // The kernel still completes requests that it took before, but waiting for them through
+            // the ring fails.
             if wait {
                 thread::sleep(Duration::from_micros(100));
             }
             return;
         }
+
         let entered = match self.ring.enter(u32::from(wait)) {
-            // The kernel is short of memory for more: first let something complete.
+            // The kernel is short of memory for more: something must complete first.
             Err(Errno::AGAIN | Errno::BUSY) if self.unseen.len() < self.in_flight => {
                 if wait {
                     self.ring.wait()
@@ -229,20 +237,23 @@ impl UringQueue {
             }
             entered => entered,
         };
+
         let unseen = self.ring.uring.submission().len();
         self.unseen.drain(..self.unseen.len() - unseen);
+
         let is_hopeless = match entered {
             Ok(()) | Err(Errno::INTR) => false,
-            // Short of memory, and nothing is under way that will free some.
+            // Short of memory, and nothing in flight will free some.
             Err(Errno::AGAIN | Errno::BUSY) => self.unseen.len() == self.in_flight,
             Err(_) => true,
         };
+
         if is_hopeless {
             self.give_up();
         }
     }
 
-    /// Carries out what the kernel has not seen, and leaves the ring alone from now on.
+    /// Carries out the requests that the kernel has not seen, and gives the ring up.
     fn give_up(&mut self) {
         self.is_broken = true;
         for slot in self.unseen.drain(..) {
@@ -252,7 +263,7 @@ impl UringQueue {
         }
     }
 
-    /// Takes the completions that the kernel has left in the ring.
+    /// Takes the completions out of the ring.
     fn reap(&mut self) {
         for entry in self.ring.uring.completion() {
             let slot = usize::try_from(entry.user_data()).expect("an index of ours");
@@ -268,7 +279,7 @@ impl UringQueue {
         }
     }
 
-    /// Starts waiting requests once enough of them fit to be worth a call.
+    /// Submits waiting requests once enough of them fit to be worth a call.
     fn refill(&mut self) {
         let count = self.waiting.len().min(self.depth - self.in_flight);
         if count >= BATCH.min(self.depth.div_ceil(2)) {
@@ -277,6 +288,7 @@ impl UringQueue {
     }
 }
 
+/// Describes a request to the kernel.
 fn describe(request: &mut Request) -> squeue::Entry {
     let file = request.file.as_any().downcast_ref::<PosixFile>();
     let file = types::Fd(file.expect("checked by the caller").raw_fd());
@@ -316,6 +328,7 @@ impl IoQueue for UringQueue {
                 return None;
             }
         }
+
         self.done.pop_front()
     }
 

@@ -1,8 +1,8 @@
 //! CRC-32C (Castagnoli) with the processor's instructions.
 //!
-//! Long inputs, as pages are, go through the carry-less multiplications of the `crc-fast` crate, which take a
-//! third of the time of the CRC instruction; short ones, for which setting that up does not pay, through the
-//! `crc32c` crate.
+//! Long inputs, as pages are, go through the carry-less multiplications of the `crc-fast` crate,
+//! which take a third of the time of the CRC instruction; short ones, for which setting that up
+//! does not pay, through the `crc32c` crate.
 
 use crc_fast::{CrcAlgorithm, Digest};
 

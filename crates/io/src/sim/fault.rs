@@ -1,39 +1,39 @@
-//! What is to go wrong on a simulated disk, and when.
+//! Faults of a simulated disk: their kinds, and the calls that they hit.
 //!
 //! Calls are numbered from 0 in the order in which the disk sees them: every call on a disk or file
-//! that can fail, and every queued request. [`SimDisk::calls`](crate::sim::sim::SimDisk::calls) tells the
-//! next number.
+//! that can fail, and every queued request. [`SimDisk::calls`](crate::sim::sim::SimDisk::calls)
+//! tells the next number.
 
 use rustix::io::Errno;
 
 /// A plan of faults; the default is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// A call that fails, or all from some call on.
+    /// A call that fails, or all calls from some call on.
     pub fail: Option<Fault>,
-    /// The call at which the power goes. It may still happen in whole, in part or not at all; it and
-    /// all later calls fail.
+    /// The call at which the power goes. This call may happen in whole, in part or not at all; it
+    /// and all later calls fail.
     pub crash_at_call: Option<u64>,
-    /// Bytes that files may occupy together, in blocks of 4 KiB; beyond it the disk is full.
+    /// Bytes that all files may occupy together, in blocks of 4 KiB; above that the disk is full.
     pub capacity_bytes: Option<u64>,
-    /// Files that may be open at once; beyond it `open` and `lock` fail.
+    /// Number of files that may be open at once; above that `open` and `lock` fail.
     pub open_files_max: Option<usize>,
 }
 
 impl FaultPlan {
-    /// A plan of one fault and nothing else.
+    /// A plan of one fault.
     #[must_use]
     pub fn fail(at_call: u64, kind: FaultKind, repeat: Repeat) -> Self {
         Self { fail: Some(Fault { at_call, kind, repeat }), ..Self::default() }
     }
 
-    /// A plan of a loss of power at a call and nothing else.
+    /// A plan of a loss of power at a call.
     #[must_use]
     pub fn crash_at(call: u64) -> Self {
         Self { crash_at_call: Some(call), ..Self::default() }
     }
 
-    /// A plan of a disk of this size and nothing else.
+    /// A plan of a disk of this size.
     #[must_use]
     pub fn capacity(bytes: u64) -> Self {
         Self { capacity_bytes: Some(bytes), ..Self::default() }
@@ -43,25 +43,25 @@ impl FaultPlan {
 /// A fault and its moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// The number of the first call that may fail. The fault strikes the first call from here on
-    /// that its kind applies to.
+    /// Number of the first call that may fail. The fault hits the first call from there on to which
+    /// its kind applies.
     pub at_call: u64,
-    /// What happens.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// How often.
+    /// Repetition of the fault.
     pub repeat: Repeat,
 }
 
-/// How often a fault strikes.
+/// Repetition of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
     /// One call.
     Once,
-    /// Every call from then on that the kind applies to.
+    /// Every call from then on to which the kind applies.
     Forever,
 }
 
-/// What a fault does to a call.
+/// Effect of a fault on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// Any call fails with EIO and has no effect.
@@ -78,9 +78,9 @@ pub enum FaultKind {
     ShortWrite,
     /// A write writes some of its sectors, drawn from the seed, and fails with EIO.
     TornWrite,
-    /// A sync of a file or directory fails with EIO. Each sector, length and name that it was to make
-    /// durable is so or is lost for good, drawn from the seed: reads still see it, and no later sync
-    /// makes it durable.
+    /// A sync of a file or directory fails with EIO. Each sector, length and name of it is durable
+    /// or lost for good, drawn from the seed: reads still see it, and no later sync makes it
+    /// durable.
     FailedSync,
     /// A read gives one flipped bit, and succeeds.
     BitRot,
@@ -131,7 +131,7 @@ impl FaultKind {
     }
 }
 
-/// Calls that the same faults apply to.
+/// Class of calls to which the same faults apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Reads of a file.

@@ -1,4 +1,5 @@
-//! A disk whose clock stands still, for files whose bytes must not depend on when or after how many calls they were written.
+//! A disk whose clock stands still, for files whose bytes must not depend on when or after how many
+//! calls they were written.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,28 +11,29 @@ use crate::disk::disk::{
 };
 use crate::error::Result;
 
-/// The moment at which it stands: the beginning of the year 2026, and a fraction of a second that shows in every digit.
+/// The moment at which it stands: the beginning of the year 2026, and a fraction of a second that
+/// shows in every digit.
 const MOMENT: Duration = Duration::new(1_767_225_600, 123_456_789);
 
-/// A disk whose clock stands still; all else is done by another.
+/// A disk whose clock stands still; another disk does everything else.
 #[derive(Debug)]
 pub struct FixedClockDisk {
     disk: Arc<dyn Disk>,
-    clock: StillClock,
+    clock: FixedClock,
 }
 
 #[derive(Debug)]
-struct StillClock;
+struct FixedClock;
 
 impl FixedClockDisk {
-    /// What `disk` is, without its clock.
+    /// Wraps `disk`, with a clock that stands still.
     #[must_use]
     pub fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
-        Arc::new(Self { disk, clock: StillClock })
+        Arc::new(Self { disk, clock: FixedClock })
     }
 }
 
-impl Clock for StillClock {
+impl Clock for FixedClock {
     fn wall(&self) -> Duration {
         MOMENT
     }

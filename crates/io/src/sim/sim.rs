@@ -1,13 +1,13 @@
-//! A disk in memory that loses what was not synced, and fails when told to.
+//! A disk in memory that loses unsynced writes, and fails on demand.
 //!
-//! It makes the promises of [`disk`](crate::disk::disk) precise: what is seen and what is durable are kept
-//! apart, for the bytes of each file by 512-byte sectors, for lengths and for names. At any moment
-//! [`SimDisk::after_crash`] gives the disk as it may be after a loss of power, and
-//! [`SimDisk::process_kill`] as it is after the death of the process.
+//! It makes the promises of [`disk`](crate::disk::disk) precise. It keeps the seen state and the
+//! durable state apart: for the bytes of each file by 512-byte sectors, for lengths and for names.
+//! At any moment, [`SimDisk::after_crash`] gives a disk as a loss of power may leave it, and
+//! [`SimDisk::process_kill`] one as the death of the process leaves it.
 //!
-//! **Determinism.** The same seed and the same calls in the same order give the same bytes, the same
-//! faults, the same order of completions and the same [`SimDisk::trace_hash`]. Time is simulated: it
-//! advances with each call.
+//! **Determinism.** The same seed and the same calls in the same order give the same bytes, the
+//! same faults, the same order of completions and the same [`SimDisk::trace_hash`]. Time is
+//! simulated: it advances with each call.
 //!
 //! The root directory `/` exists from the start; relative paths start there as well.
 
@@ -48,7 +48,7 @@ use crate::memory_disk::LockState;
 use crate::sim::fault::{Class, FaultKind, FaultPlan, Repeat};
 use crate::wrap::counted::{Counters, Counts};
 
-/// Space on a disk whose plan does not bound it, in bytes.
+/// Space on a disk whose plan sets no limit, in bytes.
 const CAPACITY_BYTES: u64 = 1 << 40;
 
 /// Wall clock time at which every simulated disk starts: the first second of 2026.
@@ -59,7 +59,7 @@ pub struct SimDisk {
     shared: Arc<Shared>,
 }
 
-/// What a disk, its files, locks and queues share.
+/// State that a disk shares with its files, locks and queues.
 struct Shared {
     state: Mutex<State>,
     clock: SimClock,
@@ -83,7 +83,7 @@ struct State {
     has_crashed: bool,
 }
 
-/// What hits a call.
+/// A fault or a crash that hits a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Strike {
     Nothing,
@@ -97,7 +97,7 @@ struct Call<'a> {
     name: &'static str,
     class: Class,
     path: &'a Path,
-    /// Whatever else tells this call from another: offset, length, checksum of the bytes.
+    /// Other marks of this call: offset, length, checksum of the bytes.
     details: [u64; 3],
 }
 
@@ -118,7 +118,7 @@ impl<'a> Call<'a> {
         Error::io(self.name, self.path, io::Error::other("simulated crash"))
     }
 
-    /// What the call takes on the simulated disk.
+    /// Duration of the call on the simulated disk.
     fn duration(&self) -> Duration {
         match self.class {
             Class::Read => Duration::from_micros(80),
@@ -174,18 +174,19 @@ impl SimDisk {
             plan: FaultPlan::default(),
             has_crashed: false,
         };
+
         let clock = SimClock { nanos: AtomicU64::new(nanos) };
         let shared = Shared { state: Mutex::new(state), clock, counters: Counters::default() };
         Arc::new(Self { shared: Arc::new(shared) })
     }
 
-    /// Calls so far that could have failed, which is the number of the next one.
+    /// Number of calls so far that could have failed, which is the number of the next call.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.shared.lock().calls
     }
 
-    /// Calls so far that a planned fault has struck; the crash is not among them.
+    /// Number of calls that a planned fault has hit, without the crash.
     #[must_use]
     pub fn faults(&self) -> u64 {
         self.shared.lock().faults
@@ -197,13 +198,13 @@ impl SimDisk {
         self.shared.lock().has_crashed
     }
 
-    /// Calls so far by kind.
+    /// Number of calls so far, by kind.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.shared.counters.snapshot()
     }
 
-    /// Files and locks that are open.
+    /// Number of open files and locks.
     #[must_use]
     pub fn open_files(&self) -> usize {
         self.shared.lock().open.values().sum()
@@ -215,26 +216,26 @@ impl SimDisk {
         self.shared.lock().trace
     }
 
-    /// Sets what is to go wrong from now on; replaces an earlier plan.
+    /// Sets the faults from now on, in place of an earlier plan.
     pub fn set_plan(&self, plan: FaultPlan) {
         self.shared.lock().plan = plan;
     }
 
-    /// Lets simulated time pass.
+    /// Advances the simulated time.
     pub fn advance(&self, by: Duration) {
         self.shared.clock.advance(by);
     }
 
-    /// Operations that no sync has made durable: the bound of [`Survival::Prefix`].
+    /// Number of operations that no sync has made durable: the bound of [`Survival::Prefix`].
     #[must_use]
     pub fn pending(&self) -> u64 {
         self.shared.lock().tree.pending_count()
     }
 
-    /// A disk as this one is after a loss of power now, or at the planned crash. Nothing is open and
-    /// nothing locked there, it has no plan, and its calls count from 0.
+    /// Returns a disk as this one is after a loss of power now, or at the planned crash. On the new
+    /// disk nothing is open or locked, there is no plan, and calls count from 0.
     ///
-    /// Cost: the changed files are copied by reference, page by page; the rest is shared.
+    /// Cost: copies the changed files by reference, page by page; shares the rest.
     #[must_use]
     pub fn after_crash(&self, survival: Survival) -> Arc<Self> {
         let state = self.shared.lock();
@@ -248,9 +249,9 @@ impl SimDisk {
         self.restart(&state, state.tree.after_crash(survival), salt)
     }
 
-    /// A disk as this one is after the death of the process: all is seen as before, and what was not
-    /// durable still is not. Nothing is open and nothing locked there, it has no plan, and its calls
-    /// count from 0.
+    /// Returns a disk as this one is after the death of the process: the seen state is the same,
+    /// and unsynced operations are still not durable. On the new disk nothing is open or locked,
+    /// there is no plan, and calls count from 0.
     #[must_use]
     pub fn process_kill(&self) -> Arc<Self> {
         let state = self.shared.lock();
@@ -272,8 +273,8 @@ impl SimDisk {
         Self::restarted(seed, tree, state.media.clone(), nanos)
     }
 
-    /// A disk with the same files, plan, numbers and random numbers to come, on which nothing is open
-    /// and nothing locked. From here on the two go their own ways.
+    /// Returns a disk with the same files, plan, numbers and future random numbers, on which
+    /// nothing is open or locked. From then on the two disks are independent.
     #[must_use]
     pub fn clone_disk(&self) -> Arc<Self> {
         let state = self.shared.lock();
@@ -285,23 +286,25 @@ impl SimDisk {
             random: state.random.clone(),
             ..*state
         };
+
         let nanos = AtomicU64::new(self.shared.clock.nanos.load(Ordering::Relaxed));
         let shared = Shared {
             state: Mutex::new(state),
             clock: SimClock { nanos },
             counters: self.counts().into(),
         };
+
         Arc::new(Self { shared: Arc::new(shared) })
     }
 
-    /// The paths of all files, sorted. No call in the sense of [`calls`](Self::calls), like all
-    /// that follow.
+    /// The paths of all files, sorted. Like the methods below, this is not a call in the sense of
+    /// [`calls`](Self::calls).
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         self.shared.lock().tree.files()
     }
 
-    /// The bytes of a file, as they are seen; `None` if there is no such file.
+    /// The seen bytes of a file; `None` if there is no such file.
     #[must_use]
     pub fn read_raw(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         let state = self.shared.lock();
@@ -309,7 +312,7 @@ impl SimDisk {
         Some(state.tree.image(node).ok()?.to_bytes())
     }
 
-    /// Gives a file these bytes, durably; makes it and its directories if need be.
+    /// Gives a file these bytes, durably; creates the file and its directories if need be.
     ///
     /// # Panics
     /// If the path cannot be a file's: a test that asks for that is wrong.
@@ -319,8 +322,8 @@ impl SimDisk {
         assert_eq!(planted, Ok(()), "cannot write {}", path.display());
     }
 
-    /// Makes a part of a file unusable for good, as bad sectors are: reads or writes that touch it
-    /// fail with EIO, on this disk and on all that come of it, until the file is gone.
+    /// Makes a part of a file unusable for good, like bad sectors: reads and writes of it fail with
+    /// EIO, on this disk and all disks made from it, until the file is gone.
     ///
     /// # Panics
     /// If there is no such file.
@@ -330,7 +333,7 @@ impl SimDisk {
         state.media.add_bad(node, range, what);
     }
 
-    /// Lets a file or directory be opened by nobody any more: EACCES.
+    /// Lets nobody open a file or directory any more: EACCES.
     ///
     /// # Panics
     /// If there is nothing of this name.
@@ -340,18 +343,18 @@ impl SimDisk {
         state.media.deny(node);
     }
 
-    /// Whether the file system is mounted read-only: all that would change it fails with EROFS.
+    /// Sets whether the file system is mounted read-only: then every change of it fails with EROFS.
     pub fn set_read_only(&self, is_read_only: bool) {
         self.shared.lock().media.is_read_only = is_read_only;
     }
 
-    /// Takes back all that [`add_bad_range`](Self::add_bad_range), [`deny`](Self::deny) and
-    /// [`set_read_only`](Self::set_read_only) have set.
+    /// Undoes [`add_bad_range`](Self::add_bad_range), [`deny`](Self::deny) and
+    /// [`set_read_only`](Self::set_read_only).
     pub fn heal(&self) {
         self.shared.lock().media = Media::default();
     }
 
-    /// Puts a link or special file in the place of whatever has that name, durably.
+    /// Puts a link or special file into the place of a name, durably.
     ///
     /// # Panics
     /// If the path cannot be a file's, or the kind is a file's or directory's.
@@ -362,8 +365,8 @@ impl SimDisk {
         assert_eq!(planted, Ok(()), "cannot plant {}", path.display());
     }
 
-    /// Flips a bit of a file, counted from the lowest one of its first byte, as it is seen and as it
-    /// is durable. A bit beyond the end does not exist.
+    /// Flips a bit of a file, counted from the lowest bit of its first byte, in the seen and in the
+    /// durable state. A bit behind the end does not exist.
     ///
     /// # Panics
     /// If there is no such file.
@@ -388,12 +391,12 @@ impl fmt::Debug for SimDisk {
 }
 
 impl State {
-    /// What a test names must be there.
+    /// The path that a test names must exist.
     fn find_planted(&self, path: &Path) -> NodeNo {
         self.tree.find(path).unwrap_or_else(|errno| panic!("{}: {errno}", path.display()))
     }
 
-    /// Takes the lock of a file; `None` if somebody is in the way.
+    /// Takes the lock of a file; `None` if somebody holds a lock against it.
     fn take_lock(
         &mut self,
         node: NodeNo,
@@ -420,13 +423,16 @@ impl State {
         for word in words.into_iter().chain(call.details) {
             self.trace = mix(self.trace ^ word).wrapping_add(word);
         }
+
         if self.has_crashed {
             return Err(call.crash_error());
         }
+
         if self.plan.crash_at_call.is_some_and(|at| number >= at) {
             self.has_crashed = true;
             return Ok(Strike::Crash);
         }
+
         match self.plan.fail {
             Some(fault) if number >= fault.at_call && fault.kind.applies_to(call.class) => {
                 if fault.repeat == Repeat::Once {
@@ -444,15 +450,17 @@ impl State {
         self.plan.capacity_bytes.unwrap_or(CAPACITY_BYTES).saturating_sub(usage)
     }
 
-    /// Writes what there is room for.
+    /// Writes the bytes for which there is room.
     fn write(&mut self, node: NodeNo, offset: u64, bytes: &[u8]) -> std::result::Result<(), Errno> {
         if self.plan.capacity_bytes.is_none() {
             return self.tree.write(node, offset, bytes);
         }
+
         let room = self.room_bytes();
         if self.tree.new_bytes(node, offset, bytes.len())? <= room {
             return self.tree.write(node, offset, bytes);
         }
+
         let mut fitting = 0;
         for page in split(offset, bytes.len(), PAGE_BYTES) {
             if self.tree.new_bytes(node, offset, page.end)? > room {
@@ -460,9 +468,11 @@ impl State {
             }
             fitting = page.end;
         }
+
         if fitting > 0 {
             self.tree.write(node, offset, &bytes[..fitting])?;
         }
+
         Err(Errno::NOSPC)
     }
 
@@ -471,7 +481,7 @@ impl State {
         let sectors: Vec<_> = split(offset, bytes.len(), SECTOR_BYTES).collect();
         let count = self.random.index(sectors.len() + 1);
         if let Some(last) = sectors[..count].last() {
-            // What does not fit is not written, which is one more way to write a part.
+            // Bytes that do not fit are not written, which is one more way to write a part.
             let _ = self.write(node, offset, &bytes[..last.end]);
         }
     }
@@ -480,7 +490,7 @@ impl State {
     fn write_torn(&mut self, node: NodeNo, offset: u64, bytes: &[u8]) {
         for sector in split(offset, bytes.len(), SECTOR_BYTES) {
             if self.random.chance(1, 2) {
-                // As above.
+                // The rest is not written, as above.
                 let _ = self.write(node, offset + sector.start as u64, &bytes[sector]);
             }
         }
@@ -493,6 +503,7 @@ impl State {
             Strike::Crash => self.random.below(4),
             _ => return,
         };
+
         match draw {
             0 => self.write_first_part(node, offset, bytes),
             1 => self.write_torn(node, offset, bytes),
@@ -503,11 +514,12 @@ impl State {
         }
     }
 
-    /// Spoils what a read has found.
+    /// Spoils the bytes that a read has found.
     fn spoil(&mut self, node: NodeNo, kind: FaultKind, buffer: &mut [u8], offset: u64) {
         if buffer.is_empty() {
             return;
         }
+
         match kind {
             FaultKind::BitRot => {
                 let index = self.random.index(buffer.len());
@@ -555,6 +567,7 @@ impl State {
         if self.has_open_limit() {
             return Err(Errno::MFILE);
         }
+
         let is_new = matches!(mode, OpenMode::CreateNew | OpenMode::CreatePrivate);
         let node = match self.tree.find(path) {
             Ok(_) if is_new => return Err(Errno::EXIST),
@@ -565,19 +578,22 @@ impl State {
             }
             Err(errno) => return Err(errno),
         };
+
         self.tree.image(node)?;
         self.media.check_open(node)?;
         if mode != OpenMode::Read {
             self.media.check_change()?;
         }
+
         if self.tree.image(node)?.len() > 0 && mode == OpenMode::Truncate {
             self.tree.set_len(node, 0)?;
         }
+
         self.opened(node);
         Ok(node)
     }
 
-    /// Drops nodes that nothing leads to any more.
+    /// Drops the nodes that nothing leads to any more.
     fn sweep(&mut self) {
         if std::mem::take(&mut self.is_sweep_due) {
             let open = &self.open;
@@ -604,7 +620,7 @@ impl Shared {
             Strike::Fault(kind) => Err(call.error(kind.errno())),
             Strike::Crash => {
                 if state.random.chance(1, 2) {
-                    // Whether it succeeded is not known to anybody any more.
+                    // Nobody knows any more whether it succeeded.
                     let _ = act(&mut state);
                 }
                 Err(call.crash_error())
@@ -624,7 +640,7 @@ impl Shared {
         })
     }
 
-    /// Carries out a sync; `in_part` makes some of what is pending durable.
+    /// Carries out a sync; with `in_part`, makes only some of the pending operations durable.
     fn sync(
         &self,
         call: &Call<'_>,
@@ -642,8 +658,8 @@ impl Shared {
                 Err(call.error(kind.errno()))
             }
             Strike::Crash => {
-                // All or nothing: what survives in part is for `after_crash` to draw, while after the
-                // death of the process alone what was not made durable can still be so by a later sync.
+                // All or nothing: `after_crash` draws what survives in part, while after the death
+                // of the process alone a later sync can still make the pending operations durable.
                 if state.random.chance(1, 3) {
                     let _ = act(&mut state);
                 }
@@ -660,6 +676,7 @@ impl Disk for SimDisk {
             OpenMode::Read | OpenMode::ReadWrite => Class::Other,
             OpenMode::CreateNew | OpenMode::CreatePrivate | OpenMode::Truncate => Class::Grow,
         };
+
         let call = Call::new("open", class, path);
         let node = self.shared.call(&call, |state| state.open_node(path, mode))?;
         Ok(Arc::new(SimFile {
@@ -760,6 +777,7 @@ impl Disk for SimDisk {
             }
             state.take_lock(node, false).map(Some)
         })?;
+
         match taken {
             Some(taken) => self.lock_guard(taken, path),
             None => Err(Error::SeveralNames { path: path.to_owned() }),
@@ -904,6 +922,7 @@ impl DiskFile for SimFile {
             }
             _ => {}
         }
+
         let expected = buffer.len();
         let readable = state.media.check_read(self.node, offset, expected);
         readable.map_err(|errno| call.error(errno))?;
@@ -914,9 +933,11 @@ impl DiskFile for SimFile {
             Strike::Fault(kind) => state.spoil(self.node, kind, &mut buffer[..found], offset),
             _ => {}
         }
+
         if found < expected {
             return Err(Error::ShortRead { path: self.path.clone(), offset, expected, found });
         }
+
         Ok(())
     }
 
@@ -932,6 +953,7 @@ impl DiskFile for SimFile {
             let writable = state.media.check_write(self.node, offset, bytes.len());
             writable.map_err(|errno| call.error(errno))?;
         }
+
         match strike {
             Strike::Nothing => {
                 state.write(self.node, offset, bytes).map_err(|errno| call.error(errno))
@@ -983,8 +1005,8 @@ impl DiskFile for SimFile {
     }
 }
 
-/// A queue whose requests are carried out when their completion is taken, in an order drawn from the
-/// disk's random numbers.
+/// A queue whose requests are carried out when their completion is taken, in an order drawn from
+/// the disk's random numbers.
 struct SimQueue {
     shared: Arc<Shared>,
     depth: usize,

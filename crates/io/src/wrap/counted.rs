@@ -1,7 +1,7 @@
-//! A disk that counts what is asked of it: the source of every test of an I/O budget.
+//! A disk that counts calls and bytes: the source of every test of an I/O budget.
 //!
-//! Calls are counted when they are made, whether or not they succeed. A queued request counts as the
-//! read or write that it is, and under `queued` besides.
+//! It counts calls when they are made, whether or not they succeed. A queued request counts as a
+//! read or write, and under `queued` besides.
 
 use std::any::Any;
 use std::ops::Sub;
@@ -15,12 +15,12 @@ use crate::disk::disk::{
     QueueKind, Request,
 };
 use crate::error::Result;
-use crate::wrap::forward_queue::{Below, QueueAbove};
+use crate::wrap::forward_queue::{Below, ForwardQueue};
 
-/// The unit of `read_pages` and `write_pages`, in bytes.
+/// Unit of `read_pages` and `write_pages`, in bytes.
 const PAGE_BYTES: usize = 4096;
 
-/// Declares the plain struct and the one of atomics from one list of fields.
+/// Declares the plain struct and the struct of atomics from one list of fields.
 macro_rules! counts {
     ($($(#[$doc:meta])* $field:ident,)*) => {
         /// Numbers of calls by kind, and bytes. The difference of two gives what happened between.
@@ -181,7 +181,7 @@ impl Counters {
     }
 }
 
-/// Counts the calls made on another disk.
+/// A disk that counts the calls on another disk.
 #[derive(Debug)]
 pub struct CountedDisk {
     inner: Arc<dyn Disk>,
@@ -189,7 +189,7 @@ pub struct CountedDisk {
 }
 
 impl CountedDisk {
-    /// Counts the calls on `inner` that go through the disk returned.
+    /// Wraps `inner`, and counts the calls through the returned disk.
     #[must_use]
     pub fn new(inner: Arc<dyn Disk>) -> Arc<Self> {
         Arc::new(Self { inner, counters: Arc::default() })
@@ -294,7 +294,7 @@ impl Disk for CountedDisk {
                 Direction::Write => counters.write(request.buffer.len()),
             }
         };
-        Ok(Box::new(QueueAbove { inner: self.inner.queue(depth)?, below, pass }))
+        Ok(Box::new(ForwardQueue { inner: self.inner.queue(depth)?, below, pass }))
     }
 
     fn queue_kind(&self) -> QueueKind {

@@ -8,15 +8,16 @@ use crate::disk::disk::{Completion, DiskFile, IoQueue, Request};
 /// The file below one of the disk above; `None` for a file of another disk.
 pub(crate) type Below = fn(&dyn Any) -> Option<Arc<dyn DiskFile>>;
 
-/// A queue that hands requests on to that of the disk below, which knows only the files of its own disk.
-pub(crate) struct QueueAbove<P> {
+/// A queue that hands requests on to that of the disk below, which knows only the files of its own
+/// disk.
+pub(crate) struct ForwardQueue<P> {
     pub(crate) inner: Box<dyn IoQueue>,
     pub(crate) below: Below,
     /// Told of each request.
     pub(crate) pass: P,
 }
 
-impl<P: FnMut(&Request) + Send> IoQueue for QueueAbove<P> {
+impl<P: FnMut(&Request) + Send> IoQueue for ForwardQueue<P> {
     fn push(&mut self, mut request: Request) {
         (self.pass)(&request);
         if let Some(file) = (self.below)(request.file.as_any()) {

@@ -1,7 +1,7 @@
-//! A disk that asks for no sync: what is written stays with the system, which writes it back when it likes.
+//! A disk without syncs: written bytes stay with the system, which writes them back when it likes.
 //!
-//! What runs on it survives the end of its process and promises nothing beyond: after a loss of power any of the unsynced
-//! writes may be there and any may not, in any order.
+//! A store on this disk survives the end of its process and nothing else: after a loss of power any
+//! of the unsynced writes may be there and any may not, in any order.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use crate::disk::disk::{
     Request,
 };
 use crate::error::Result;
-use crate::wrap::forward_queue::{Below, QueueAbove};
+use crate::wrap::forward_queue::{Below, ForwardQueue};
 
-/// A disk that asks for no sync; all else is done by another.
+/// A disk without syncs; another disk does everything else.
 #[derive(Debug)]
 pub struct NoSyncDisk {
     inner: Arc<dyn Disk>,
 }
 
 impl NoSyncDisk {
-    /// What `inner` is, without syncs.
+    /// Wraps `inner`, and leaves its syncs out.
     #[must_use]
     pub fn new(inner: Arc<dyn Disk>) -> Arc<Self> {
         Arc::new(Self { inner })
@@ -39,7 +39,7 @@ impl Disk for NoSyncDisk {
     }
 
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(UnsyncedFile { inner: self.inner.open(path, mode, access)? }))
+        Ok(Arc::new(NoSyncFile { inner: self.inner.open(path, mode, access)? }))
     }
 
     fn create_dir(&self, path: &Path) -> Result<()> {
@@ -103,9 +103,9 @@ impl Disk for NoSyncDisk {
     }
 
     fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
-        let below: Below = |file| Some(file.downcast_ref::<UnsyncedFile>()?.inner.clone());
+        let below: Below = |file| Some(file.downcast_ref::<NoSyncFile>()?.inner.clone());
         let inner = self.inner.queue(depth)?;
-        Ok(Box::new(QueueAbove { inner, below, pass: |_: &Request| {} }))
+        Ok(Box::new(ForwardQueue { inner, below, pass: |_: &Request| {} }))
     }
 
     fn queue_kind(&self) -> QueueKind {
@@ -114,11 +114,11 @@ impl Disk for NoSyncDisk {
 }
 
 #[derive(Debug)]
-struct UnsyncedFile {
+struct NoSyncFile {
     inner: Arc<dyn DiskFile>,
 }
 
-impl DiskFile for UnsyncedFile {
+impl DiskFile for NoSyncFile {
     fn path(&self) -> &Path {
         self.inner.path()
     }

@@ -39,7 +39,7 @@ impl Place {
     }
 }
 
-/// What the error says is in the place of a file.
+/// The kind that the error names in the place of a file.
 fn found<T>(result: terrane_io::Result<T>) -> EntryKind {
     match result.map(drop).unwrap_err() {
         Error::WrongKind { found, .. } => found,
@@ -59,6 +59,7 @@ fn no_call_follows_a_link_to_a_file_out_of_an_anchored_directory() {
             assert_eq!(found(place.disk.open(&link, mode, access)), EntryKind::Link);
         }
     }
+
     assert_eq!(found(place.disk.lock(&link)), EntryKind::Link);
     assert_eq!(found(place.disk.lock_shared(&link)), EntryKind::Link);
     assert_eq!(found(place.disk.is_locked(&link)), EntryKind::Link);
@@ -68,7 +69,7 @@ fn no_call_follows_a_link_to_a_file_out_of_an_anchored_directory() {
     let taken = place.disk.open(&link, OpenMode::CreateNew, Access::Buffered);
     assert!(taken.unwrap_err().is_already_there());
 
-    // What replaces a file replaces the link.
+    // Replacing a file replaces the link.
     replace_file(&*place.disk, &link, b"ours").unwrap();
     assert_eq!(fs::read(&link).unwrap(), b"ours");
     symlink(place.path("victim/file"), place.path("store/next.tmp")).unwrap();
@@ -79,13 +80,15 @@ fn no_call_follows_a_link_to_a_file_out_of_an_anchored_directory() {
 #[test]
 fn no_call_follows_a_link_to_a_directory_out_of_an_anchored_one() {
     let place = Place::new();
-    let (link, file) = (place.path("store/dir"), place.path("store/dir/file"));
+    let link = place.path("store/dir");
+    let file = place.path("store/dir/file");
     symlink(place.path("victim"), &link).unwrap();
     let _anchor = place.disk.anchor(&place.path("store")).unwrap();
 
     for mode in MODES.into_iter().chain([OpenMode::CreateNew]) {
         assert_eq!(found(place.disk.open(&file, mode, Access::Buffered)), EntryKind::Link);
     }
+
     assert_eq!(found(place.disk.remove(&file)), EntryKind::Link);
     assert_eq!(found(place.disk.rename(&file, &place.path("store/x"))), EntryKind::Link);
     assert_eq!(found(place.disk.create_dir(&link.join("new"))), EntryKind::Link);
@@ -97,6 +100,7 @@ fn no_call_follows_a_link_to_a_directory_out_of_an_anchored_one() {
     assert_eq!(found(place.disk.free_bytes(&link)), EntryKind::Link);
     assert_eq!(found(place.disk.anchor(&link)), EntryKind::Link);
     assert!(place.disk.remove_dir(&link).is_err(), "a link is no directory");
+
     // The link itself can be removed; its target stays.
     place.disk.remove(&link).unwrap();
     place.check_victim();
@@ -170,7 +174,8 @@ fn files_with_secrets_are_for_their_owner_and_modes_can_be_chosen() {
     assert_eq!(FileModes::of_files(0o640), FileModes { file: 0o640, private: 0o600, dir: 0o750 });
     let modes = FileModes { file: 0o640, private: 0o400, dir: 0o700 };
     let disk = RealDisk::new(RealOptions { modes, ..RealOptions::default() }).unwrap();
-    let (file, dir) = (place.path("store/file"), place.path("store/dir"));
+    let file = place.path("store/file");
+    let dir = place.path("store/dir");
     disk.open(&file, OpenMode::CreateNew, Access::Direct).unwrap();
     disk.create_dir(&dir).unwrap();
     replace_file_as(&*disk, &secret, b"salt", OpenMode::CreatePrivate).unwrap();

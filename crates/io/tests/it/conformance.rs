@@ -1,8 +1,8 @@
 //! One suite for every disk.
 //!
-//! Goal: an engine cannot tell by anything but speed which disk it runs on. Method: each test states
-//! a property and checks it on the real disk with either queue, on a counting disk, on one in memory and
-//! on a simulated one.
+//! Goal: an engine cannot tell by anything but speed which disk it runs on. Method: each test
+//! states a property and checks it on the real disk with either queue, on a counting disk, on one
+//! in memory and on a simulated one.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,6 +64,7 @@ fn each(check: impl Fn(&Subject)) {
         Ok(disk) => subjects.push(Subject::real("real disk, io_uring", disk)),
         Err(error) => println!("io_uring is not tested: {error}"),
     }
+
     let threads = queue_of(QueueChoice::Threads).unwrap();
     subjects.push(Subject::real("real disk, threads", threads));
     subjects.push(Subject::real("counted disk", CountedDisk::new(RealDisk::auto())));
@@ -73,6 +74,7 @@ fn each(check: impl Fn(&Subject)) {
     for (name, disk) in in_memory {
         subjects.push(Subject { name, disk, dir: PathBuf::from("/"), _temporary: None });
     }
+
     for subject in &subjects {
         println!("on the {}", subject.name);
         check(subject);
@@ -89,7 +91,8 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 fn request(file: &Arc<dyn DiskFile>, tag: u64, offset: u64, len: usize) -> Request {
-    let (file, buffer) = (Arc::clone(file), AlignedBuf::zeroed(len));
+    let file = Arc::clone(file);
+    let buffer = AlignedBuf::zeroed(len);
     Request { tag, file, offset, buffer, direction: Direction::Read }
 }
 
@@ -205,7 +208,7 @@ fn direct_files_take_any_offset_length_and_address() {
         written(&block[..ALIGN], 8 * ALIGN);
         written(&block[1..=ALIGN], ALIGN);
         written(b"tail", 9 * ALIGN + 1);
-        // What was written around the cache reaches a reader of blocks as well.
+        // Bytes written around the cache reach a reader of blocks as well.
         let mut buffer = AlignedBuf::zeroed(9 * ALIGN);
         file.read_at(&mut buffer, 0).unwrap();
         assert_eq!(buffer[..], expected[..9 * ALIGN]);
@@ -547,8 +550,8 @@ fn a_queue_dropped_with_requests_in_flight_leaves_the_disk_usable() {
     });
 }
 
-/// Completions are tied to the thread that submitted. Buffered reads whose thread ended at once have
-/// crashed a node that ran on another implementation of such tables.
+/// Completions are tied to the thread that submitted. Buffered reads whose thread ended at once
+/// have crashed a node that ran on another implementation of such tables.
 #[test]
 fn requests_survive_the_thread_that_submitted_them() {
     each(|subject| {

@@ -1,8 +1,9 @@
-//! What survives a loss of power on the simulated disk.
+//! Survival of a loss of power on the simulated disk.
 //!
-//! Goal: nothing survives that was not synced, unless chance has it so, and everything does that was;
-//! each promise of `disk` has its test here, with the crash that shows the promise to be kept and the
-//! one that shows that no more is promised. Method: short scripts, then every kind of survival.
+//! Goal: nothing survives that was not synced, unless chance has it so, and everything does that
+//! was; each promise of `disk` has its test here, with the crash that shows the promise to be kept
+//! and the one that shows that no more is promised. Method: short scripts, then every kind of
+//! survival.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -125,6 +126,7 @@ fn a_rename_across_directories_is_pending_in_both() {
     for dir in ["/from", "/to"] {
         disk.create_dir(Path::new(dir)).unwrap();
     }
+
     disk.sync_dir(Path::new("/")).unwrap();
     create_durable(&disk, "/from/file", b"bytes");
     disk.rename(Path::new("/from/file"), Path::new("/to/file")).unwrap();
@@ -134,9 +136,11 @@ fn a_rename_across_directories_is_pending_in_both() {
         seen.map(|files| files.into_iter().map(|(path, _)| path).collect::<Vec<_>>())
             .collect::<BTreeSet<_>>()
     };
+
     let one_of = |sets: &[&[&str]]| {
         sets.iter().map(|set| set.iter().map(ToString::to_string).collect()).collect()
     };
+
     assert_eq!(names(&disk), one_of(&[&["/from/file"], &["/to/file"]]));
 
     let source_first = disk.clone_disk();
@@ -187,6 +191,7 @@ fn torn_writes_survive_by_sectors() {
         }
         torn += usize::from((1..5).contains(&survivors.len()));
     }
+
     assert!(torn >= 20, "only {torn} distinct torn images");
     assert_eq!(
         outcomes(&disk, Random, 64).len(),
@@ -226,6 +231,7 @@ fn an_unsynced_change_of_length_may_be_lost() {
     let lengths = |disk: &SimDisk| -> BTreeSet<usize> {
         outcomes(disk, Random, 64).iter().map(|outcome| outcome[0].1.len()).collect()
     };
+
     assert_eq!(lengths(&disk), BTreeSet::from([10, 1000]));
     file.sync().unwrap();
     file.set_len(5000).unwrap();
@@ -263,6 +269,7 @@ fn prefixes_keep_the_order_of_issue_across_files_and_names() {
         let seen: Vec<(&str, &str)> = seen.iter().map(|(path, text)| (&**path, &**text)).collect();
         assert_eq!(seen, expected);
     }
+
     assert_eq!(files(&disk.after_crash(Prefix(u64::MAX))), files(&disk));
 }
 
@@ -278,6 +285,7 @@ fn the_death_of_the_process_loses_handles_and_locks_only() {
     let _again = killed.lock(Path::new("/lock")).unwrap();
     assert_eq!((killed.open_files(), disk.open_files()), (1, 3));
     assert_eq!(files(&killed.after_crash(Nothing)), [""; 0], "still not durable");
+
     // The two disks have gone their own ways.
     file.write_at(b"BYTES", 0).unwrap();
     assert_eq!(killed.read_raw("/file").unwrap(), b"bytes");
@@ -292,6 +300,7 @@ fn replacing_a_file_leaves_the_old_content_or_the_new_at_every_call() {
         let outcome = replace_file(disk, Path::new("/meta"), b"the new one");
         (calls, outcome)
     };
+
     let whole = SimDisk::new(0);
     let (first, outcome) = script(&whole);
     outcome.unwrap();
@@ -313,8 +322,8 @@ fn replacing_a_file_leaves_the_old_content_or_the_new_at_every_call() {
     }
 }
 
-/// A store asked for as `x1/x2/x3` had only the name of `x3` synced: after a loss of power the whole
-/// path was gone, and every block reported as durable with it.
+/// A store asked for as `x1/x2/x3` had only the name of `x3` synced: after a loss of power the
+/// whole path was gone, and every block reported as durable with it.
 #[test]
 fn directories_made_on_the_way_are_durable() {
     for path in ["/x1/x2/x3", "x1/x2/x3", "x1"] {
@@ -356,6 +365,7 @@ fn a_directory_takes_what_its_files_take() {
     create(&disk, "/a/one", &[1; 100]);
     create(&disk, "/a/b/two", &[2; 11]);
     assert_eq!(allocated_below(&*disk, Path::new("/a")).unwrap(), 111);
+
     // Blocks, not the length: a hole takes none.
     let place = tempfile::tempdir().unwrap();
     let real = RealDisk::auto();

@@ -51,14 +51,17 @@ fn script(disk: &SimDisk) -> Result<Vec<u8>> {
             direction: if tag < 4 { Direction::Write } else { Direction::Read },
         });
     }
+
     let mut bytes = Vec::new();
     while let Some(completion) = queue.pop() {
         completion.result?;
         bytes.push(completion.tag.to_le_bytes()[0]);
     }
+
     for entry in disk.list(path("/dir"))? {
         bytes.extend(read_file(disk, &path("/dir").join(entry.name), 1 << 20)?);
     }
+
     disk.remove(path("/dir/a"))?;
     disk.remove(path("/dir/meta"))?;
     disk.remove_dir(path("/dir"))?;
@@ -78,6 +81,7 @@ fn the_same_seed_gives_the_same_run() {
         let images: Vec<_> = after.files().into_iter().map(image).collect();
         (outcome, disk.trace_hash(), disk.calls(), disk.counts(), images)
     };
+
     let mut hashes = std::collections::BTreeSet::new();
     for seed in 0..50 {
         let crash = FaultPlan::crash_at(seed);
@@ -88,6 +92,7 @@ fn the_same_seed_gives_the_same_run() {
             hashes.insert(first.1);
         }
     }
+
     assert!(hashes.len() > 100, "the hash tells runs apart: {}", hashes.len());
 }
 
@@ -175,11 +180,12 @@ fn a_failed_sync_loses_bytes_that_no_later_sync_brings_back() {
             let found = disk.after_crash(survival).read_raw("/file").unwrap();
             lost += usize::from(found != [1; 2048]);
         }
-        // What is written anew is durable after the next sync.
+        // Rewritten bytes are durable after the next sync.
         file.write_at(&[2; 2048], 0).unwrap();
         file.sync().unwrap();
         assert_eq!(disk.after_crash(Survival::Nothing).read_raw("/file").unwrap(), [2; 2048]);
     }
+
     assert!(lost > 30, "{lost}");
 }
 
@@ -314,7 +320,8 @@ fn clones_go_on_alike() {
     create(&disk, "/file", b"bytes");
     let clone = disk.clone_disk();
     assert_eq!(clone.trace_hash(), disk.trace_hash());
-    let (left, right) = (script(&disk).unwrap(), script(&clone).unwrap());
+    let left = script(&disk).unwrap();
+    let right = script(&clone).unwrap();
     assert_eq!(left, right);
     assert_eq!(clone.trace_hash(), disk.trace_hash());
     assert_eq!(clone.counts(), disk.counts());

@@ -42,6 +42,7 @@ fn a_lock_of_another_process_names_it_and_vanishes_when_that_is_killed() {
         Error::Locked { pid, .. } => assert_eq!(pid, Some(child.id())),
         error => panic!("{error}"),
     }
+
     child.kill().unwrap();
     child.wait().unwrap();
     disk.lock(&path).unwrap();
@@ -51,10 +52,12 @@ fn a_lock_of_another_process_names_it_and_vanishes_when_that_is_killed() {
 #[test]
 fn a_lock_file_with_several_names_is_refused_and_not_written_to() {
     let temporary = tempfile::tempdir().unwrap();
-    let (real, sim) = (RealDisk::auto(), SimDisk::new(1));
+    let real = RealDisk::auto();
+    let sim = SimDisk::new(1);
     let places: [(&dyn Disk, &Path); 2] = [(&*real, temporary.path()), (&*sim, Path::new("/"))];
     for (disk, dir) in places {
-        let (victim, lock) = (dir.join("victim"), dir.join("lock"));
+        let victim = dir.join("victim");
+        let lock = dir.join("lock");
         let file = disk.open(&victim, OpenMode::CreateNew, Access::Buffered).unwrap();
         file.write_at(b"twenty precious bytes", 0).unwrap();
         disk.hard_link(&victim, &lock).unwrap();

@@ -1,8 +1,8 @@
 //! The disks in memory, simulated or plain, against the real one.
 //!
 //! Goal: whatever is tested on a disk in memory holds on the real one. Method: the same random
-//! operations on both; after each the answers agree, down to the kind of an error, and at the end of
-//! each run all names and bytes. Seeds are printed on failure.
+//! operations on both; after each the answers agree, down to the kind of an error, and at the end
+//! of each run all names and bytes. Seeds are printed on failure.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,8 @@ enum Op {
 }
 
 fn draw(random: &mut Random) -> Op {
-    let (name, other) = (random.one_of(&NAMES), random.one_of(&NAMES));
+    let name = random.one_of(&NAMES);
+    let other = random.one_of(&NAMES);
     let file = usize::try_from(random.below(4)).unwrap();
     let offset = random.one_of(&[0, 1, 100, 4096, 8192, 10_000]);
     let len = random.one_of(&[0, 1, 511, 4096, 5000, 8192]);
@@ -87,7 +88,7 @@ fn draw(random: &mut Random) -> Op {
     }
 }
 
-/// What both sides must agree on in an answer.
+/// The part of an answer that both sides must agree on.
 fn gist<T: Debug>(answer: Result<T>) -> String {
     match answer {
         Ok(value) => format!("{value:?}"),
@@ -109,6 +110,7 @@ impl Side {
         let on = |index: usize, act: &dyn Fn(&dyn DiskFile) -> String| {
             self.open.get(index).map_or(String::new(), |file| act(&**file))
         };
+
         match op {
             Op::Open(name, mode, access) => {
                 let path = at(name);
@@ -172,6 +174,7 @@ impl Side {
                 }
             }
         }
+
         content
     }
 }
@@ -187,7 +190,8 @@ fn the_disk_in_memory_answers_as_the_real_one() {
 }
 
 fn answers_as_the_real_one(new_disk: &dyn Fn(u64) -> Arc<dyn Disk>) {
-    let (mut successes, mut failures) = (0, 0);
+    let mut successes = 0;
+    let mut failures = 0;
     for seed in 0..40 {
         let temporary = tempfile::tempdir().unwrap();
         let mut real = Side::new(RealDisk::auto(), temporary.path());
@@ -197,7 +201,8 @@ fn answers_as_the_real_one(new_disk: &dyn Fn(u64) -> Arc<dyn Disk>) {
         for step in 0..200 {
             let op = draw(&mut random);
             history.push(op);
-            let (expected, found) = (real.apply(op, step), other.apply(op, step));
+            let expected = real.apply(op, step);
+            let found = other.apply(op, step);
             assert_eq!(found, expected, "seed {seed}, step {step}, after {history:?}");
             if expected.contains(|first: char| first.is_ascii_uppercase()) {
                 failures += 1;
@@ -207,5 +212,6 @@ fn answers_as_the_real_one(new_disk: &dyn Fn(u64) -> Arc<dyn Disk>) {
         }
         assert_eq!(other.content(), real.content(), "seed {seed}");
     }
+
     assert!(successes > 1000 && failures > 1000, "{successes} and {failures}");
 }

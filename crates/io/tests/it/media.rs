@@ -1,7 +1,7 @@
 //! Faults of the medium on the simulated disk.
 //!
-//! Goal: they strike the place that a test names and no other, and stay through restarts. Method: one
-//! file, one fault, every call that may and may not meet it.
+//! Goal: they strike the place that a test names and no other, and stay through restarts. Method:
+//! one file, one fault, every call that may and may not meet it.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -82,7 +82,9 @@ fn a_read_only_disk_reads_and_locks_for_reading_and_does_nothing_else() {
     let disk = disk_with_a_file();
     disk.write_raw("/lock", b"");
     disk.set_read_only(true);
-    let (file, dir, new) = (Path::new(FILE), Path::new("/dir"), Path::new("/new"));
+    let file = Path::new(FILE);
+    let dir = Path::new("/dir");
+    let new = Path::new("/new");
     open(&disk, OpenMode::Read).unwrap().read_at(&mut [0; 10], 0).unwrap();
     disk.lock_shared(Path::new("/lock")).unwrap();
     assert_eq!(disk.list(dir).unwrap().len(), 1);
@@ -103,6 +105,7 @@ fn a_read_only_disk_reads_and_locks_for_reading_and_does_nothing_else() {
         assert!(error.is_read_only() && error.cannot_write(), "call {index}: {error}");
         assert_eq!(error.error_kind().name(), "read_only");
     }
+
     assert_eq!(disk.files(), [file, Path::new("/lock")]);
 }
 
@@ -126,11 +129,13 @@ fn links_and_special_files_are_refused_by_kind_and_can_be_removed() {
     }
 }
 
-/// Blocks behind the end of a file are freed by the length that the file has, on the real disk as on the simulated one.
+/// Blocks behind the end of a file are freed by the length that the file has, on the real disk as
+/// on the simulated one.
 #[test]
 fn a_reserve_takes_room_behind_a_file_and_gives_it_up_for_others() {
     let temporary = tempfile::tempdir().unwrap();
-    let (real, sim) = (terrane_io::RealDisk::auto(), SimDisk::new(1));
+    let real = terrane_io::RealDisk::auto();
+    let sim = SimDisk::new(1);
     let places: [(&dyn Disk, &Path); 2] = [(&*real, temporary.path()), (&*sim, Path::new("/"))];
     for (disk, dir) in places {
         let path = dir.join("file");
@@ -145,6 +150,7 @@ fn a_reserve_takes_room_behind_a_file_and_gives_it_up_for_others() {
         file.read_at(&mut found, 0).unwrap();
         assert_eq!((&found, file.len().unwrap()), (b"content", 7));
     }
+
     sim.set_plan(FaultPlan::capacity(1 << 16));
     let file = sim.open(Path::new("/other"), OpenMode::CreateNew, Access::Buffered).unwrap();
     let mut reserve = Reserve::open(file, 1 << 20);

@@ -1,4 +1,5 @@
-//! Rules of cursors: the order of keys, seeks, and turning round anywhere, over what is committed and what is not.
+//! Rules of cursors: the order of keys, seeks, and turning round anywhere, over what is committed
+//! and what is not.
 
 use crate::database::{KEY_BYTES_MAX, Reader, Table};
 
@@ -42,6 +43,7 @@ fn keys() -> Vec<Vec<u8>> {
             keys.push(vec![byte; length]);
         }
     }
+
     keys
 }
 
@@ -50,6 +52,7 @@ pub(super) fn order(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
     model.check_present("empty tables", &*database)?;
+
     for table in TABLES {
         // Not in the order of the keys, and some of them later.
         for keys in keys().rchunks(7) {
@@ -59,10 +62,12 @@ pub(super) fn order(trial: &mut Trial<'_>) -> Outcome {
         }
         model.check_present(format_args!("after a change of {table}"), &*database)?;
     }
+
     Ok(())
 }
 
-/// Seeks a cursor to each key of the map, to each key close to one, and beyond both ends, and goes both ways from there.
+/// Seeks a cursor to each key of the map, to each key close to one, and beyond both ends, and goes
+/// both ways from there.
 fn seek_all(step: &str, reader: &dyn Reader, table: Table<'_>, map: &Map) -> Outcome {
     let mut targets: Vec<Vec<u8>> = vec![vec![], vec![0], vec![255; KEY_BYTES_MAX]];
     for key in map.keys() {
@@ -73,6 +78,7 @@ fn seek_all(step: &str, reader: &dyn Reader, table: Table<'_>, map: &Map) -> Out
             targets.push([rest, &[last.wrapping_sub(1), 255]].concat());
         }
     }
+
     let mut cursor = ok(format_args!("{step}: make a cursor"), reader.cursor(table))?;
     for target in targets {
         let step = format!("{step}: seek {}", show(&target));
@@ -82,6 +88,7 @@ fn seek_all(step: &str, reader: &dyn Reader, table: Table<'_>, map: &Map) -> Out
         let first = after.first().copied();
         ok(&step, cursor.seek(&target))?;
         entry(format_args!("{step}: next"), cursor.next(), first)?;
+
         if first.is_some() {
             entry(format_args!("{step}: next, next"), cursor.next(), after.get(1).copied())?;
             if after.len() > 1 {
@@ -89,23 +96,29 @@ fn seek_all(step: &str, reader: &dyn Reader, table: Table<'_>, map: &Map) -> Out
             }
             entry(format_args!("{step}: turn back to it"), cursor.prev(), first)?;
         }
+
         entry(format_args!("{step}: the one before"), cursor.prev(), before)?;
         entry(format_args!("{step}: turn again"), cursor.next(), before.or(first))?;
         ok(&step, cursor.seek(&target))?;
         entry(format_args!("{step}: prev at once"), cursor.prev(), before)?;
     }
+
     let last = map.iter().next_back().map(|(key, value)| (key.as_slice(), value.as_slice()));
     let first = map.iter().next().map(|(key, value)| (key.as_slice(), value.as_slice()));
     ok(format_args!("{step}: seek_last"), cursor.seek_last())?;
+
     for _ in 0..2 {
         entry(format_args!("{step}: next after seek_last"), cursor.next(), None)?;
     }
+
     entry(format_args!("{step}: prev after seek_last"), cursor.prev(), last)?;
     entry(format_args!("{step}: next after that"), cursor.next(), last)?;
     ok(format_args!("{step}: seek_first"), cursor.seek_first())?;
+
     for _ in 0..2 {
         entry(format_args!("{step}: prev after seek_first"), cursor.prev(), None)?;
     }
+
     entry(format_args!("{step}: next after seek_first"), cursor.next(), first)?;
     entry(format_args!("{step}: prev after that"), cursor.prev(), first)
 }
@@ -116,6 +129,7 @@ pub(super) fn seeks(trial: &mut Trial<'_>) -> Outcome {
     let mut model = Model::default();
     let mut random = trial.random();
     let keys = keys();
+
     for count in [0, 1, 2, keys.len()] {
         let changes: Vec<Change<'_>> = keys
             .iter()
@@ -125,6 +139,7 @@ pub(super) fn seeks(trial: &mut Trial<'_>) -> Outcome {
             .collect();
         commit("write", &*database, &mut model, &changes)?;
         let reader = ok("make a reader", database.reader())?;
+
         for table in TABLES {
             let step = format!("{count} entries: {table}");
             let map = model.table(table);
@@ -132,16 +147,19 @@ pub(super) fn seeks(trial: &mut Trial<'_>) -> Outcome {
             let mut cursor = ok(&step, reader.cursor(table))?;
             walk(&step, &mut *cursor, map, &mut random, 200)?;
         }
+
         // Two cursors of one reader go their own ways.
         let mut one = ok("make a cursor", reader.cursor(Table::Main))?;
         let mut other = ok("make a cursor", reader.cursor(Table::Main))?;
         ok("seek_last", other.seek_last())?;
         let map = model.table(Table::Main);
+
         for (first, last) in map.iter().zip(map.iter().rev()) {
             entry("one cursor of two", one.next(), Some((first.0, first.1)))?;
             entry("the other cursor of two", other.prev(), Some((last.0, last.1)))?;
         }
     }
+
     Ok(())
 }
 
@@ -171,10 +189,12 @@ pub(super) fn of_a_writer(trial: &mut Trial<'_>) -> Outcome {
         let mut random = trial.random();
         let mut model = Model::default();
         let step = format!("case {number}");
+
         let mut changes: Vec<Change<'_>> = Vec::new();
         for table in TABLES {
             changes.extend(some(committed).map(|key| (table, key.as_bytes(), Some(&b"old"[..]))));
         }
+
         commit(&step, &*database, &mut model, &changes)?;
         let base = model.clone();
         let mut writer = ok(format_args!("{step}: make a writer"), database.writer())?;
@@ -185,6 +205,7 @@ pub(super) fn of_a_writer(trial: &mut Trial<'_>) -> Outcome {
             changes.extend(some(gone).map(|key| (table, key.as_bytes(), None)));
             apply(&step, &mut *writer, &mut model, &changes)?;
         }
+
         model.check(&step, &*writer)?;
         for table in TABLES {
             let step = format!("{step}: {table}");
@@ -192,6 +213,7 @@ pub(super) fn of_a_writer(trial: &mut Trial<'_>) -> Outcome {
             let mut cursor = ok(&step, writer.cursor(table))?;
             walk(&step, &mut *cursor, model.table(table), &mut random, 100)?;
         }
+
         let reader = ok(format_args!("{step}: make a reader"), database.reader())?;
         seek_all(
             &format!("{step}: a reader beside"),
@@ -206,5 +228,6 @@ pub(super) fn of_a_writer(trial: &mut Trial<'_>) -> Outcome {
         drop(reader);
         ok("close", database.close())?;
     }
+
     Ok(())
 }

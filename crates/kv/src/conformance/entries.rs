@@ -1,4 +1,4 @@
-//! Rules of single entries: what changes do, what reads answer, which sizes are taken.
+//! Rules of single entries: effects of changes, answers of reads, limits of sizes.
 
 use crate::database::{
     Database, Error, INDEXES_MAX, KEY_BYTES_MAX, Reader, Table, VALUE_BYTES_MAX, Writer,
@@ -9,7 +9,7 @@ use super::trial::{
     ok, refused, same, show, value,
 };
 
-/// What put, overwrite, delete and remove do to keys that are there and to keys that are not.
+/// Put, overwrite, delete and remove act on existing and on missing keys as they should.
 pub(super) fn changes(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
@@ -22,16 +22,19 @@ pub(super) fn changes(trial: &mut Trial<'_>) -> Outcome {
         ok(format_args!("{round}: commit"), writer.commit())?;
         model.check_present(format_args!("{round}: after the commit"), &*database)?;
     }
+
     Ok(())
 }
 
 /// From nothing, or from key "kept" only, to that key with "6".
 fn change_one(step: &str, writer: &mut dyn Writer, table: Table<'static>) -> Outcome {
     let is_new = ok(step, writer.get(table, b"kept"))?.is_none();
-    let (kept, key) = (b"kept".as_slice(), b"key".as_slice());
+    let kept = b"kept".as_slice();
+    let key = b"key".as_slice();
     if is_new {
         ok(format_args!("{step}: put kept"), writer.put(table, kept, b"0"))?;
     }
+
     let duplicate = is_duplicate(table, kept);
     let found = writer.put(table, kept, b"1");
     refused(format_args!("{step}: put kept again"), found, "DuplicateEntry", duplicate)?;
@@ -64,19 +67,22 @@ fn change_one(step: &str, writer: &mut dyn Writer, table: Table<'static>) -> Out
     ok(format_args!("{step}: put a removed key"), writer.put(table, kept, b"5"))?;
     ok(format_args!("{step}: delete kept"), writer.delete(table, kept))?;
     same(format_args!("{step}: count of nothing"), ok(step, writer.count(table))?, 0)?;
+
     ok(format_args!("{step}: put kept anew"), writer.put(table, kept, b"6"))
 }
 
-/// What get, `get_many` and count answer.
+/// Get, `get_many` and count answer the same of the same entries.
 pub(super) fn reads(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
     model.check_present("an empty database", &*database)?;
     let keys: [&[u8]; 5] = [b"a", b"b", b"c", b"cc", b"d"];
+
     for table in TABLES {
         let changes = keys.map(|key| (table, key, Some(key)));
         commit(format_args!("{table}: write"), &*database, &mut model, &changes)?;
     }
+
     let check = |step: &str, reader: &dyn Reader| {
         for table in TABLES {
             let step = format!("{step}: {table}");
@@ -91,27 +97,32 @@ pub(super) fn reads(trial: &mut Trial<'_>) -> Outcome {
             let none = ok(format_args!("{step}: get_many of none"), reader.get_many(table, &[]))?;
             same(format_args!("{step}: get_many of none"), none.len(), 0)?;
         }
+
         Ok(())
     };
+
     check("a reader", &*ok("make a reader", database.reader())?)?;
     check("a writer", &*ok("make a writer", database.writer())?)?;
     model.check_present("all of it", &*database)
 }
 
-/// The same key in each table is another entry.
+/// One key is a separate entry in each table.
 pub(super) fn tables(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
     let values: [&[u8]; 3] = [b"main", b"log", b"marks"];
+
     for (table, value) in TABLES.into_iter().zip(values) {
         let changes = [(table, b"key".as_slice(), Some(value)), (table, value, Some(b"own"))];
         commit(format_args!("write {table}"), &*database, &mut model, &changes)?;
         model.check_present(format_args!("after a change of {table}"), &*database)?;
     }
+
     for table in TABLES {
         commit("remove", &*database, &mut model, &[(table, b"key", None)])?;
         model.check_present(format_args!("after a removal from {table}"), &*database)?;
     }
+
     Ok(())
 }
 
@@ -130,6 +141,7 @@ pub(super) fn unknown_index(trial: &mut Trial<'_>) -> Outcome {
         refused("count", reader.count(table), expected, is_unknown)?;
         refused("cursor", reader.cursor(table).map(|_| ()), expected, is_unknown)
     };
+
     check(&*ok("make a reader", database.reader())?)?;
     let mut writer = ok("make a writer", database.writer())?;
     check(&*writer)?;
@@ -138,21 +150,24 @@ pub(super) fn unknown_index(trial: &mut Trial<'_>) -> Outcome {
     refused("delete", writer.delete(table, b"k"), "UnknownIndex", is_unknown)?;
     refused("remove", writer.remove(table, b"k"), "UnknownIndex", is_unknown)?;
     ok("commit", writer.commit())?;
+
     Model::default().check_present("after it", &*database)
 }
 
-/// As many indexes as there may be work; more, and names that are none, are refused.
+/// The greatest number of indexes works; more indexes and invalid names are refused.
 pub(super) fn names_of_indexes(trial: &mut Trial<'_>) -> Outcome {
     let longest = "x".repeat(32);
     let mut names: Vec<String> = (1..INDEXES_MAX).map(|number| format!("i_{number}")).collect();
     names.push(longest.clone());
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let database = ok("open with as many as there may be", trial.subject.fresh(&names))?;
+
     let mut writer = ok("make a writer", database.writer())?;
     for name in &names {
         let table = Table::Index(name);
         ok(format_args!("put into {table}"), writer.put(table, b"name", name.as_bytes()))?;
     }
+
     ok("commit", writer.commit())?;
     let reader = ok("make a reader", database.reader())?;
     for name in &names {
@@ -160,6 +175,7 @@ pub(super) fn names_of_indexes(trial: &mut Trial<'_>) -> Outcome {
         value(table, reader.get(table, b"name"), Some(name.as_bytes()))?;
         same(table, ok(table, reader.count(table))?, 1)?;
     }
+
     drop(reader);
     ok("close", database.close())?;
     drop(database);
@@ -168,12 +184,14 @@ pub(super) fn names_of_indexes(trial: &mut Trial<'_>) -> Outcome {
     let many: Vec<&str> = names.iter().copied().chain(["one_more"]).collect();
     let wrong: [&[&str]; 7] =
         [&many, &[""], &["Log"], &["1st"], &["a b"], &["a", "a"], &[too_long.as_str()]];
+
     for names in wrong {
         let found = trial.subject.fresh(names);
         refused(format_args!("open with {names:?}"), found, "Unsupported", |error| {
             matches!(error, Error::Unsupported { .. })
         })?;
     }
+
     Ok(())
 }
 
@@ -182,6 +200,7 @@ pub(super) fn sizes_of_keys(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
     let bytes: Vec<u8> = (0..KEY_BYTES_MAX).map(|byte| byte as u8).collect();
+
     for byte in [0, 1, 255] {
         let key = [byte; KEY_BYTES_MAX];
         for length in [1, 2, 127, 128, 254, 255, KEY_BYTES_MAX] {
@@ -192,6 +211,7 @@ pub(super) fn sizes_of_keys(trial: &mut Trial<'_>) -> Outcome {
             }
         }
     }
+
     model.check_present("keys of all lengths", &*database)?;
 
     let too_long = [7; KEY_BYTES_MAX + 1];
@@ -213,6 +233,7 @@ pub(super) fn sizes_of_keys(trial: &mut Trial<'_>) -> Outcome {
             refused(format_args!("{step}: delete"), found, "NotFound", is_missing)?;
         }
     }
+
     model.check("after refused keys", &*writer)?;
     ok("commit", writer.commit())?;
     model.check_present("after a commit without refused keys", &*database)
@@ -224,17 +245,20 @@ pub(super) fn sizes_of_values(trial: &mut Trial<'_>) -> Outcome {
     let mut random = trial.random();
     let max = trial.extent.value_bytes_max;
     let mut lengths: Vec<usize> = vec![0];
+
     // Above 1 MiB only every other power, or the suite would write more than it has to.
     let powers = (0..=20).chain((22..usize::BITS).step_by(2)).map(|power| 1_usize << power);
     for power in powers.take_while(|power| *power < max) {
         lengths.extend([power - 1, power, power + 1]);
     }
+
     lengths.push(max);
     for (number, length) in lengths.into_iter().enumerate() {
         let bytes = random.bytes(length);
         let table = TABLES.get(number % 3).copied().unwrap_or(Table::Main);
         value_of(&format!("{table}: a value of {length} bytes"), &*database, table, &bytes)?;
     }
+
     let model = Model::default();
     model.check_present("after all values are removed", &*database)?;
 
@@ -247,6 +271,7 @@ pub(super) fn sizes_of_values(trial: &mut Trial<'_>) -> Outcome {
     refused("put too long a value", writer.put(Table::Main, b"k", &too_long), "Size", is_size)?;
     let found = writer.overwrite(Table::Main, b"k", &too_long);
     refused("overwrite with too long a value", found, "Size", is_size)?;
+
     model.check("after too long a value", &*writer)
 }
 
@@ -264,6 +289,7 @@ fn value_of(step: &str, database: &dyn Database, table: Table<'static>, bytes: &
     small.check_present(format_args!("{step}: after it is replaced"), database)?;
     value(format_args!("{step}: a snapshot of it"), before.get(table, b"key"), Some(bytes))?;
     drop(before);
+
     // From small to large, the other way than before.
     commit(step, database, &mut small, &[(table, b"key", Some(bytes))])?;
     value(
@@ -305,5 +331,6 @@ pub(super) fn large_transactions(trial: &mut Trial<'_>) -> Outcome {
     before.check_present(format_args!("{step}, rolled back"), &*database)?;
     let mut model = before;
     commit(&step, &*database, &mut model, &changes)?;
+
     model.check_present(&step, &*database)
 }

@@ -9,7 +9,8 @@ use super::trial::{
     INDEXES, Model, Outcome, TABLES, Trial, commit, holds, ok, refused, same, value,
 };
 
-/// Receipts rise, each can be settled, and what was committed can be made to survive a loss of power.
+/// Receipts rise, each can be settled, and what was committed can be made to survive a loss of
+/// power.
 pub(super) fn receipts(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
@@ -23,19 +24,23 @@ pub(super) fn receipts(trial: &mut Trial<'_>) -> Outcome {
             let expected = format!("a number greater than {}", last.0);
             holds("the receipt of a later commit", *last < receipt, expected, receipt.0)?;
         }
+
         receipts.push(receipt);
         if number % 2 == 0 {
             ok("settle", database.settle(receipt))?;
         }
     }
+
     for receipt in receipts {
         ok(format_args!("settle commit {} once more", receipt.0), database.settle(receipt))?;
     }
+
     let is_durable = database.guarantee().power_loss == PowerLoss::EveryCommit;
     match database.sync() {
         Err(Error::Unsupported { .. }) if !is_durable => {}
         synced => ok("sync", synced)?,
     }
+
     model.check_present("after it", &*database)
 }
 
@@ -44,6 +49,7 @@ pub(super) fn counts(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
     let durability = database.guarantee().durability;
+
     for number in 0_u8..5 {
         let before = database.counts();
         let value = [number];
@@ -54,6 +60,7 @@ pub(super) fn counts(trial: &mut Trial<'_>) -> Outcome {
         same("transactions after a commit", after.transactions, before.transactions + 1)?;
         let written = after.bytes_written.cmp(&before.bytes_written);
         holds("bytes written by a commit", written.is_ge(), "no fewer than before", "fewer")?;
+
         match durability {
             Durability::None => same("syncs of a commit without sync", after.syncs, before.syncs)?,
             Durability::Async => {}
@@ -62,6 +69,7 @@ pub(super) fn counts(trial: &mut Trial<'_>) -> Outcome {
                 holds("syncs after a settled commit", is_more, "more than before", after.syncs)?;
             }
         }
+
         let mut writer = ok("make a writer", database.writer())?;
         ok("overwrite", writer.overwrite(Table::Main, b"other", b"value"))?;
         drop(writer);
@@ -69,14 +77,16 @@ pub(super) fn counts(trial: &mut Trial<'_>) -> Outcome {
         let found = database.counts().transactions;
         same("transactions after a rollback and reads", found, after.transactions)?;
     }
+
     Ok(())
 }
 
-/// What a database says of its durability fits together.
+/// The guarantee of a database is consistent in itself.
 pub(super) fn guarantee(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let guarantee = database.guarantee();
     let every_commit = guarantee.power_loss == PowerLoss::EveryCommit;
+
     match guarantee.durability {
         Durability::None | Durability::Async => {
             let step = format!("level {}", guarantee.durability.name());
@@ -88,15 +98,18 @@ pub(super) fn guarantee(trial: &mut Trial<'_>) -> Outcome {
             holds(step, every_commit, "every commit after a loss of power", found)?;
         }
     }
+
     if guarantee.power_loss != PowerLoss::NoPromise {
         let step = "what survives a loss of power";
         holds(step, guarantee.survives_kill, "to survive a kill", "that it does not")?;
     }
+
     if guarantee.survives_kill {
         let step = "what survives a kill";
         let is_persistent = trial.subject.is_persistent();
         holds(step, is_persistent, "a database that can be opened again", "that it cannot")?;
     }
+
     holds("the guarantee", !guarantee.text.is_empty(), "a sentence", "no text")?;
     let again = database.guarantee();
     let found = format!("{again:?}");
@@ -108,10 +121,12 @@ pub(super) fn guarantee(trial: &mut Trial<'_>) -> Outcome {
     let settings = database.settings();
     let names: BTreeSet<&str> = settings.iter().map(|(name, _)| *name).collect();
     same("names of settings that differ", names.len(), settings.len())?;
+
     for (name, value) in &settings {
         let is_whole = !name.is_empty() && !value.is_empty();
         holds("a setting", is_whole, "a name and a value", format_args!("{name:?} {value:?}"))?;
     }
+
     Ok(())
 }
 
@@ -121,26 +136,31 @@ pub(super) fn compaction(trial: &mut Trial<'_>) -> Outcome {
     let mut model = Model::default();
     let names: Vec<String> = (0..1000).map(|number| format!("{number:04}")).collect();
     let filler = [7; 500];
+
     for table in TABLES {
         let changes: Vec<_> =
             names.iter().map(|key| (table, key.as_bytes(), Some(filler.as_slice()))).collect();
         commit("write", &*database, &mut model, &changes)?;
     }
+
     let taken = ok("disk_bytes", database.disk_bytes())?;
     let entries = (TABLES.len() * names.len()) as u64;
     holds("disk_bytes", entries <= taken, "some bytes for each entry", taken)?;
     let before = model.clone();
     let reader = ok("make a reader", database.reader())?;
+
     for table in TABLES {
         let gone = names.iter().filter(|name| !name.ends_with('0'));
         let changes: Vec<_> = gone.map(|key| (table, key.as_bytes(), None)).collect();
         commit("remove", &*database, &mut model, &changes)?;
     }
+
     // A reader may stand in its way.
     match database.compact() {
         Err(Error::Unsupported { .. } | Error::Busy { .. }) => {}
         compacted => ok("compact beside a reader", compacted)?,
     }
+
     before.check("a snapshot from before the compaction", &*reader)?;
     drop(reader);
     model.check_present("the present after a compaction beside a reader", &*database)?;
@@ -148,6 +168,7 @@ pub(super) fn compaction(trial: &mut Trial<'_>) -> Outcome {
         Err(Error::Unsupported { .. }) => {}
         compacted => ok("compact", compacted)?,
     }
+
     model.check_present("after a compaction", &*database)?;
     commit("write", &*database, &mut model, &[(Table::Main, b"key", Some(b"value"))])?;
     model.check_present("a commit after a compaction", &*database)
@@ -171,6 +192,7 @@ pub(super) fn closing(trial: &mut Trial<'_>) -> Outcome {
     closed("sync", database.sync())?;
     closed("disk_bytes", database.disk_bytes())?;
     closed("compact", database.compact())?;
+
     // None of these can fail.
     let _ = (database.counts(), database.settings(), database.guarantee(), database.name());
     if let Ok(found) = reader.get(Table::Main, b"key") {
@@ -179,10 +201,11 @@ pub(super) fn closing(trial: &mut Trial<'_>) -> Outcome {
     if let Ok(found) = reader.count(Table::Main) {
         same("the count of a reader from before", found, 1)?;
     }
+
     Ok(())
 }
 
-/// What was committed is there when the database is opened again, and what was not is not.
+/// A database that is opened again has all commits and nothing else.
 pub(super) fn reopening(trial: &mut Trial<'_>) -> Outcome {
     let mut database = trial.fresh()?;
     let mut model = Model::default();
@@ -198,25 +221,30 @@ pub(super) fn reopening(trial: &mut Trial<'_>) -> Outcome {
             ];
             last = Some(commit("write", &*database, &mut model, &changes)?);
         }
+
         if let Some(last) = last {
             ok("settle", database.settle(last))?;
         }
+
         let mut writer = ok("make a writer", database.writer())?;
         ok("overwrite", writer.overwrite(Table::Main, b"dropped", b"value"))?;
         drop(writer);
         database = trial.reopen(database, &INDEXES)?;
         model.check_present(format_args!("reopened {} times", number + 1), &*database)?;
     }
+
     // Without closing it first.
     drop(database);
     let database = ok("reopen what was dropped", trial.subject.reopen(&INDEXES))?;
     model.check_present("reopened after it was dropped", &*database)?;
     let name = database.name();
     let database = trial.reopen(database, &INDEXES)?;
+
     same("the name of the back-end", database.name(), name)
 }
 
-/// Indexes keep their entries by name: when others are added, when their order is another, and when they were left out once.
+/// Indexes keep their entries by name: when others are added, when their order is another, and when
+/// they were left out once.
 pub(super) fn indexes_at_reopening(trial: &mut Trial<'_>) -> Outcome {
     let database = ok("open without indexes", trial.subject.fresh(&[]))?;
     put(&*database, Table::Main, b"main")?;
@@ -239,6 +267,7 @@ pub(super) fn indexes_at_reopening(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.reopen(database, &["two"])?;
     holds_names(&database, &["two"])?;
     let database = trial.reopen(database, &["an_index", "two", "one"])?;
+
     holds_names(&database, &["one", "two"])
 }
 

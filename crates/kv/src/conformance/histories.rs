@@ -9,7 +9,8 @@ use super::trial::{
     walk,
 };
 
-/// Random transactions, commits and rollbacks, with snapshots that are held over them, and the database opened anew.
+/// Random transactions, commits and rollbacks, with snapshots that are held over them, and the
+/// database opened anew.
 pub(super) fn histories(trial: &mut Trial<'_>) -> Outcome {
     for number in 0..trial.extent.histories {
         let seed = trial.extent.seed.wrapping_add(number as u64);
@@ -19,6 +20,7 @@ pub(super) fn histories(trial: &mut Trial<'_>) -> Outcome {
             snapshots: Vec::new(),
             random: Random(seed),
         };
+
         for step in 0..trial.extent.steps {
             let step = format!("seed {seed}, step {step}");
             if trial.subject.is_persistent() && history.random.below(16) == 0 {
@@ -27,11 +29,13 @@ pub(super) fn histories(trial: &mut Trial<'_>) -> Outcome {
                 history.step(&step)?;
             }
         }
+
         let History { database, model, snapshots, .. } = history;
         drop(snapshots);
         model.check_present(format_args!("seed {seed}: at the end"), &*database)?;
         ok("close", database.close())?;
     }
+
     Ok(())
 }
 
@@ -66,6 +70,7 @@ impl History {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -83,12 +88,14 @@ impl History {
             let step = format!("{step}, change {number}");
             change(&step, &mut *writer, &mut model, &mut self.random)?;
         }
+
         if self.random.below(2) == 0 {
             look(&format!("{step}: the writer"), &*writer, &model, &mut self.random)?;
         }
         if self.random.below(4) == 0 {
             return Ok(());
         }
+
         ok(format_args!("{step}: commit"), writer.commit())?;
         self.model = model;
         Ok(())
@@ -108,6 +115,7 @@ fn change(step: &str, writer: &mut dyn Writer, model: &mut Model, random: &mut R
     let value = random.bytes(length);
     let is_there = model.table(table).contains_key(&key);
     let step = format!("{step}: {table}, key {}", show(&key));
+
     match random.below(4) {
         0 if is_there => {
             let found = writer.put(table, &key, &value);
@@ -128,6 +136,7 @@ fn change(step: &str, writer: &mut dyn Writer, model: &mut Model, random: &mut R
             return ok(step + ": remove", writer.remove(table, &key));
         }
     }
+
     model.set(table, &key, Some(&value));
     Ok(())
 }

@@ -17,7 +17,8 @@ fn check_all(step: &str, snapshots: &Snapshots) -> Outcome {
     Ok(())
 }
 
-/// Commit `number`: each key is bound, bound to something else, removed and bound again in turn, each in its own rhythm.
+/// Commit `number`: each key is bound, bound to something else, removed and bound again in turn,
+/// each in its own rhythm.
 fn rewrite(database: &dyn Database, model: &mut Model, number: usize) -> Outcome {
     let value = format!("{number}");
     let keys: Vec<String> = (0..8).map(|key| format!("{key}")).collect();
@@ -31,10 +32,12 @@ fn rewrite(database: &dyn Database, model: &mut Model, number: usize) -> Outcome
             }
         }
     }
+
     commit(format_args!("commit {number}"), database, model, &changes).map(|_| ())
 }
 
-/// Snapshots of different ages keep values, counts and cursors, whatever is committed, rolled back or dropped.
+/// Snapshots of different ages keep values, counts and cursors, whatever is committed, rolled back
+/// or dropped.
 pub(super) fn of_all_ages(trial: &mut Trial<'_>) -> Outcome {
     // In which order they go: the oldest first, the newest first, from the middle.
     for order in [|_: usize| 0, |count| count - 1, |count| count / 2] {
@@ -54,6 +57,7 @@ pub(super) fn of_all_ages(trial: &mut Trial<'_>) -> Outcome {
             drop(writer);
             check_all(&format!("after commit {}", number + 1), &snapshots)?;
         }
+
         model.check_present("the present", &*database)?;
         while !snapshots.is_empty() {
             let (age, ..) = snapshots.remove(order(snapshots.len()));
@@ -61,9 +65,11 @@ pub(super) fn of_all_ages(trial: &mut Trial<'_>) -> Outcome {
             rewrite(&*database, &mut model, snapshots.len())?;
             check_all("after one more commit", &snapshots)?;
         }
+
         model.check_present("after all snapshots went", &*database)?;
         ok("close", database.close())?;
     }
+
     Ok(())
 }
 
@@ -72,6 +78,7 @@ pub(super) fn cursors_half_way(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
     let names: Vec<String> = (0..200).map(|number| format!("{number:03}")).collect();
+
     for table in TABLES {
         let changes: Vec<Change<'_>> = names
             .iter()
@@ -80,6 +87,7 @@ pub(super) fn cursors_half_way(trial: &mut Trial<'_>) -> Outcome {
             .collect();
         commit("write", &*database, &mut model, &changes)?;
     }
+
     let reader = ok("make a reader", database.reader())?;
     for table in TABLES {
         let map = model.table(table).clone();
@@ -88,6 +96,7 @@ pub(super) fn cursors_half_way(trial: &mut Trial<'_>) -> Outcome {
         for (key, value) in expected.by_ref().take(map.len() / 2) {
             entry(format_args!("{table}: next"), cursor.next(), Some((key, value)))?;
         }
+
         // All that was there goes, and what was not comes.
         let changes: Vec<Change<'_>> = names
             .iter()
@@ -99,14 +108,17 @@ pub(super) fn cursors_half_way(trial: &mut Trial<'_>) -> Outcome {
             let step = format!("{table}: next after a commit");
             entry(step, cursor.next(), Some((key, value)))?;
         }
+
         entry(format_args!("{table}: next at the end"), cursor.next(), None)?;
         for (key, value) in map.iter().rev() {
             entry(format_args!("{table}: back again"), cursor.prev(), Some((key, value)))?;
         }
+
         ok("seek", cursor.seek(b"051"))?;
         let step = format!("{table}: next after a seek after a commit");
         entry(step, cursor.next(), Some((b"052", b"052")))?;
     }
+
     drop(reader);
     model.check_present("the present", &*database)
 }
@@ -116,6 +128,7 @@ pub(super) fn beside_a_writer(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
     rewrite(&*database, &mut model, 1)?;
+
     for number in 2..6 {
         let mut snapshots = Snapshots::new();
         let before = model.clone();
@@ -130,10 +143,12 @@ pub(super) fn beside_a_writer(trial: &mut Trial<'_>) -> Outcome {
                 check_all("beside a writer", &snapshots)?;
             }
         }
+
         ok("commit", writer.commit())?;
         check_all("after the commit of the writer", &snapshots)?;
         model.check_present("the present", &*database)?;
     }
+
     Ok(())
 }
 
@@ -152,6 +167,7 @@ pub(super) fn elsewhere(trial: &mut Trial<'_>) -> Outcome {
         });
         moved.join()
     });
+
     let reader = checked.unwrap_or_else(|_| {
         Err(failure("a reader in another thread", "an answer", "a panic", None))
     })?;

@@ -1,5 +1,5 @@
-//! Rules of several threads. What they find does not depend on how they are scheduled: a back-end that keeps the rules passes
-//! under every schedule, and one that breaks them fails under most.
+//! Rules of several threads. What they find does not depend on how they are scheduled: a back-end
+//! that keeps the rules passes under every schedule, and one that breaks them fails under most.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -23,11 +23,13 @@ fn number_of(step: &str, reader: &dyn Reader) -> Outcome<usize> {
     number.ok_or_else(|| failure(step, "a number", String::from_utf8_lossy(&bytes), None))
 }
 
-/// A second writer waits until the first is done, and starts from what that left; no commit is lost.
+/// A second writer waits until the first is done, and starts from what that left; no commit is
+/// lost.
 pub(super) fn one_writer(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let database = &*database;
     let rounds = trial.extent.rounds;
+
     for round in 0..rounds {
         let is_committed = round % 3 > 0;
         let step = format!(
@@ -53,10 +55,12 @@ pub(super) fn one_writer(trial: &mut Trial<'_>) -> Outcome {
                 ok(step, writer.commit())?;
                 Ok(seen)
             });
+
             let _ = is_entering.recv();
             for _ in 0..20 {
                 thread::yield_now();
             }
+
             ok(&step, first.overwrite(Table::Main, b"number", (start + 1).to_string().as_bytes()))?;
             let is_early = has_entered.try_recv().is_ok();
             if is_committed {
@@ -64,6 +68,7 @@ pub(super) fn one_writer(trial: &mut Trial<'_>) -> Outcome {
             } else {
                 drop(first);
             }
+
             let seen = join(&step, second)?;
             holds(&step, !is_early, "the second writer to wait", "that it was let in")?;
             same(
@@ -73,6 +78,7 @@ pub(super) fn one_writer(trial: &mut Trial<'_>) -> Outcome {
             )
         })?;
     }
+
     // Many at once, none of which loses what another wrote.
     let step = "writers that count";
     let before = number_of(step, &*ok(step, database.reader())?)?;
@@ -85,10 +91,12 @@ pub(super) fn one_writer(trial: &mut Trial<'_>) -> Outcome {
         }
         Ok(())
     };
+
     thread::scope(|scope| {
         let threads: Vec<_> = (0..3).map(|_| scope.spawn(count)).collect();
         threads.into_iter().try_for_each(|thread| join(step, thread))
     })?;
+
     let after = number_of(step, &*ok(step, database.reader())?)?;
     same(step, after, before + 3 * rounds)
 }
@@ -121,6 +129,7 @@ pub(super) fn whole_commits(trial: &mut Trial<'_>) -> Outcome {
         }
         ok(&step, writer.commit())
     };
+
     write(0)?;
     let read = || {
         let mut last = 0;
@@ -136,6 +145,7 @@ pub(super) fn whole_commits(trial: &mut Trial<'_>) -> Outcome {
             }
         }
     };
+
     thread::scope(|scope| {
         let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
         let done = Done(&is_done);
@@ -166,6 +176,7 @@ fn read_round(reader: &dyn Reader) -> Outcome<usize> {
             values.push(ok(step, cursor.next())?.map(|(_, value)| value));
         }
     }
+
     let first = values.first().cloned().flatten().unwrap_or_default();
     let show = |value: Option<&Vec<u8>>| {
         value.map_or("nothing".into(), |value| String::from_utf8_lossy(value).into_owned())
@@ -180,6 +191,7 @@ fn read_round(reader: &dyn Reader) -> Outcome<usize> {
             format_args!("commit {found} in it"),
         )?;
     }
+
     let round: usize = std::str::from_utf8(&first)
         .ok()
         .and_then(|text| text.parse().ok())
@@ -188,5 +200,6 @@ fn read_round(reader: &dyn Reader) -> Outcome<usize> {
     for count in counts {
         same(format_args!("{step}: a count at commit {round}"), count, expected)?;
     }
+
     Ok(round)
 }

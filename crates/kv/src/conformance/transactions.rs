@@ -38,6 +38,7 @@ pub(super) fn atomic_commits(trial: &mut Trial<'_>) -> Outcome {
         after.check_present(format_args!("{step}: after its commit"), &*database)?;
         before = after;
     }
+
     Ok(())
 }
 
@@ -54,6 +55,7 @@ pub(super) fn rollback(trial: &mut Trial<'_>) -> Outcome {
         commit("the same once more", &*database, &mut model, changes)?;
         model.check_present("after the same, committed", &*database)?;
     }
+
     Ok(())
 }
 
@@ -91,6 +93,7 @@ pub(super) fn refused_calls(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;
     let mut model = Model::default();
     commit("write", &*database, &mut model, &FIRST)?;
+
     let mut writer = ok("make a writer", database.writer())?;
     for change in SECOND {
         apply("a change", &mut *writer, &mut model, &[change])?;
@@ -102,6 +105,7 @@ pub(super) fn refused_calls(trial: &mut Trial<'_>) -> Outcome {
             let found = writer.delete(table, b"absent");
             refused("delete what is not", found, "NotFound", is_not_found(table, b"absent"))?;
         }
+
         refused(
             "overwrite an empty key",
             writer.overwrite(TABLES[0], b"", b""),
@@ -112,8 +116,10 @@ pub(super) fn refused_calls(trial: &mut Trial<'_>) -> Outcome {
         refused("overwrite in no index", found, "UnknownIndex", |error| {
             matches!(error, Error::UnknownIndex { .. })
         })?;
+
         model.check("after refused calls", &*writer)?;
     }
+
     ok("commit", writer.commit())?;
     model.check_present("after a commit with refused calls before it", &*database)
 }

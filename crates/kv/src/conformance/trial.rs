@@ -1,4 +1,4 @@
-//! What the rules are written in: questions that answer with a failure, a model of the tables, and random numbers.
+//! Vocabulary of the rules: calls that return a failure, a model of the tables, random numbers.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Display};
@@ -17,7 +17,7 @@ pub(super) const INDEXES: [&str; 2] = ["log", "marks"];
 pub(super) const TABLES: [Table<'static>; 3] =
     [Table::Main, Table::Index("log"), Table::Index("marks")];
 
-/// What a rule is run with.
+/// Environment of a rule.
 pub(super) struct Trial<'a> {
     pub(super) subject: &'a mut dyn Subject,
     pub(super) extent: &'a Extent,
@@ -163,7 +163,7 @@ pub(super) fn value(
     Err(failure(step, show_value(expected), show_value(found), None))
 }
 
-/// What a cursor stepped over must be this entry.
+/// Checks the entry that a cursor stepped over.
 pub(super) fn entry(
     step: impl Display,
     found: Result<Option<Entry>>,
@@ -177,7 +177,7 @@ pub(super) fn entry(
     Err(failure(step, show_entry(expected), show_entry(found), None))
 }
 
-/// What the tables should hold.
+/// Expected content of the tables.
 #[derive(Clone, Default)]
 pub(super) struct Model([Map; 3]);
 
@@ -229,6 +229,7 @@ pub(super) fn check_table(step: &str, reader: &dyn Reader, table: Table<'_>, map
     let keys: Vec<&[u8]> = map.keys().map(Vec::as_slice).collect();
     let values = ok(format_args!("{step}: get_many"), reader.get_many(table, &keys))?;
     same(format_args!("{step}: values of get_many"), values.len(), keys.len())?;
+
     for ((key, expected), found) in map.iter().zip(values) {
         value(format_args!("{step}: get_many, key {}", show(key)), Ok(found), Some(expected))?;
         let found = reader.get(table, key);
@@ -239,14 +240,17 @@ pub(super) fn check_table(step: &str, reader: &dyn Reader, table: Table<'_>, map
             value(format_args!("{step}: get {}", show(&neighbour)), found, None)?;
         }
     }
+
     let mut cursor = ok(format_args!("{step}: make a cursor"), reader.cursor(table))?;
     for (key, value) in map {
         entry(format_args!("{step}: next"), cursor.next(), Some((key, value)))?;
     }
+
     entry(format_args!("{step}: next at the end"), cursor.next(), None)?;
     for (key, value) in map.iter().rev() {
         entry(format_args!("{step}: prev"), cursor.prev(), Some((key, value)))?;
     }
+
     entry(format_args!("{step}: prev at the beginning"), cursor.prev(), None)
 }
 
@@ -326,6 +330,7 @@ pub(super) fn walk(
             }
         }
     }
+
     Ok(())
 }
 

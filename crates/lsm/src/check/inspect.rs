@@ -1,7 +1,8 @@
-//! What a file or directory of the engine is, for people and tools that look at it from outside.
+//! Inspection of a file or directory of the engine, for people and tools that look at it from
+//! outside.
 //!
-//! Inspecting takes no lock and changes nothing, so it also works beside a process that has the session
-//! open; what it then says of files that come and go is as good as the moment it looked.
+//! Inspecting takes no lock and changes nothing, so it also works beside a process that has the
+//! session open; what it then says of files that come and go is as good as the moment it looked.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,7 +55,7 @@ use crate::table::canonical::{
     TAG_ENTRY_WITH_BLOB,
 };
 
-/// What something is.
+/// Description of a file or directory.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Inspection {
@@ -76,7 +77,7 @@ pub enum Inspection {
     Canonical(CanonicalInfo),
 }
 
-/// What a canonical export says of itself; its entries have not been looked at.
+/// Header and trailer of a canonical export; its entries have not been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CanonicalInfo {
@@ -122,8 +123,8 @@ pub struct SessionInfo {
     pub reserve: Option<ReserveInfo>,
     /// Run files in the directory.
     pub run_files: u64,
-    /// How many of them no snapshot and no named table refers to: they belong to open tables, or go at the next
-    /// opening.
+    /// How many of them no snapshot and no named table refers to: they belong to open tables, or go
+    /// at the next opening.
     pub run_files_unreferenced: u64,
     /// Bytes of all run files and of their blobs.
     pub run_bytes: u64,
@@ -137,7 +138,7 @@ pub struct StoreInfo {
     pub manifest: Option<ManifestInfo>,
     /// All segments of the log, by number.
     pub segments: Vec<SegmentInfo>,
-    /// What is wrong with the copies of the manifest, and with the log.
+    /// Damage of the copies of the manifest, and of the WAL.
     pub damage: Vec<String>,
 }
 
@@ -203,11 +204,11 @@ pub struct LevelInfo {
     pub runs: Vec<RunInfo>,
     /// The merge under way, if any.
     pub merge: Option<MergeInfo>,
-    /// What that merge had written, if anything.
+    /// Finished pages of that compaction, if any.
     pub output: Option<OutputInfo>,
 }
 
-/// What a merge had written when a snapshot was saved.
+/// Finished pages of a compaction at the time a snapshot was saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutputInfo {
@@ -248,7 +249,8 @@ impl SnapshotInfo {
         self.flushed.iter().chain(levels).chain(&self.union)
     }
 
-    /// Pages of merge work not yet done: those of the inputs of all merges that they had not passed.
+    /// Pages of merge work not yet done: those of the inputs of all merges that they had not
+    /// passed.
     #[must_use]
     pub fn merge_debt_pages(&self) -> u64 {
         let merges = self.levels.iter().filter_map(|level| level.merge);
@@ -268,11 +270,12 @@ pub struct RunInfo {
     pub meta: RunMeta,
     /// Bytes of the file, and of that of its blobs.
     pub bytes: u64,
-    /// Ranges of keys that the table has deleted and that the run still has; 0 of a run file by itself.
+    /// Ranges of keys that the table has deleted and that the run still has; 0 of a run file by
+    /// itself.
     pub deleted_ranges: u64,
 }
 
-/// What a page of a run file is.
+/// Kind and content of a page of a run file.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PageInfo {
@@ -282,8 +285,8 @@ pub struct PageInfo {
     pub kind: &'static str,
     /// Its checksum, which is right.
     pub crc: u32,
-    /// Entries of a key page: key, whether it is a deletion, length of the value, the value as far as it
-    /// stands in the page.
+    /// Entries of a key page: key, whether it is a deletion, length of the value, the value as far
+    /// as it stands in the page.
     pub entries: Vec<EntryInfo>,
     /// Content of any other page.
     pub content: Vec<u8>,
@@ -311,7 +314,7 @@ fn foreign<T>(path: &Path, found: String) -> Result<T> {
     Err(Error::NotTerrane { path: path.to_owned(), expected, found })
 }
 
-/// What a file is by its length and its first bytes.
+/// Tells the kind of a file by its length and its first bytes.
 fn describe(len: u64, start: [u8; 8]) -> String {
     match len {
         0 => "an empty file".to_owned(),
@@ -323,7 +326,7 @@ fn describe(len: u64, start: [u8; 8]) -> String {
     }
 }
 
-/// What a file of a session is for.
+/// Role of a file of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Metadata,
@@ -334,7 +337,8 @@ enum Role {
     Reserve,
 }
 
-/// What a file is for by its place and name: with damaged bytes it is a damaged file, not a foreign one.
+/// Tells the role of a file by its place and name: with damaged bytes it is a damaged file, not a
+/// foreign one.
 fn role(disk: &dyn Disk, path: &Path) -> Option<Role> {
     let name = path.file_name()?.to_str()?;
     let parent = path.parent()?;
@@ -353,6 +357,7 @@ fn role(disk: &dyn Disk, path: &Path) -> Option<Role> {
     } else {
         return None;
     };
+
     is_session_like(disk, dir).is_ok_and(|is| is).then_some(role)
 }
 
@@ -381,8 +386,8 @@ fn refused(path: &Path, refused: Refused) -> Error {
 /// Cost: reads metadata and footers.
 ///
 /// # Errors
-/// [`Error::Disk`]; [`Error::NotTerrane`] for anything foreign; [`Error::Corrupt`] and its like for what is
-/// damaged, [`Error::UnknownVersion`] for another format version.
+/// [`Error::Disk`]; [`Error::NotTerrane`] for anything foreign; [`Error::Corrupt`] and its like for
+/// what is damaged, [`Error::UnknownVersion`] for another format version.
 pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
     match disk.kind(path)? {
         Some(EntryKind::Directory) => return Ok(Inspection::Session(inspect_session(disk, path)?)),
@@ -392,12 +397,15 @@ pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
         }
         Some(EntryKind::File) | None => {}
     }
+
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
+
     let len = file.len()?;
     let mut magic = [0; 8];
     if len >= 8 {
         file.read_at(&mut magic, 0)?;
     }
+
     let standing = role(disk.as_ref(), path);
     match magic {
         SESSION_MAGIC => Ok(Inspection::Metadata(inspect_metadata(disk.as_ref(), path)?)),
@@ -456,7 +464,8 @@ fn inspect_metadata(disk: &dyn Disk, path: &Path) -> Result<MetadataInfo> {
 
 /// A reserve, if its header is whole.
 fn inspect_reserve(file: &dyn DiskFile) -> Result<Option<ReserveInfo>> {
-    let (len, bytes) = (file.len()?, reserve::read_header(file)?);
+    let len = file.len()?;
+    let bytes = reserve::read_header(file)?;
     Ok(bytes.map(|bytes| ReserveInfo { version: RESERVE_VERSION, bytes, is_held: len >= bytes }))
 }
 
@@ -467,19 +476,23 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     if !is_session_like(disk.as_ref(), dir)? {
         return foreign_dir(disk.as_ref(), dir);
     }
+
     for name in [METADATA, ACTIVE, SNAPSHOTS] {
         if disk.kind(&dir.join(name))?.is_none() {
             let reason = format!("missing {name}");
             return Err(Error::SessionDirCorrupted { path: dir.to_owned(), reason });
         }
     }
+
     for name in DIRECTORIES {
         let path = dir.join(name);
         if let Some(found @ (EntryKind::Link | EntryKind::Other)) = disk.kind(&path)? {
             return Err(terrane_io::Error::WrongKind { path, found }.into());
         }
     }
+
     let metadata = inspect_metadata(disk.as_ref(), &dir.join(METADATA))?;
+
     let mut snapshots = Vec::new();
     let mut referenced = std::collections::BTreeSet::new();
     for name in snapshot_names(disk.as_ref(), dir)? {
@@ -492,10 +505,12 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         }
         snapshots.push((name, info));
     }
+
     let copies = ManifestCopies::read(disk.as_ref(), dir)?;
     let named = copies.manifests().flat_map(StoreManifest::numbers);
     referenced.extend(named.map(|number| dir.join(ACTIVE).join(file_name(number))));
     let store = inspect_store(disk, dir, &copies)?;
+
     let reserve = match disk.open(&dir.join(RESERVE), OpenMode::Read, Access::Buffered) {
         Err(error) if error.is_not_found() => None,
         opened => {
@@ -507,8 +522,11 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
             }
         }
     };
+
     let active = dir.join(ACTIVE);
-    let (mut run_files, mut run_files_unreferenced, mut run_bytes) = (0, 0, 0);
+    let mut run_files = 0;
+    let mut run_files_unreferenced = 0;
+    let mut run_bytes = 0;
     for entry in disk.list(&active)? {
         let is_run = file_number(&entry.name).is_some();
         if !is_run && blobs_number(&entry.name).is_none() {
@@ -524,6 +542,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         run_files += 1;
         run_files_unreferenced += u64::from(!referenced.contains(&path));
     }
+
     Ok(SessionInfo {
         metadata,
         snapshots,
@@ -535,14 +554,15 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     })
 }
 
-/// Names of the named tables of the store in `dir`, sorted, as its manifest has them. Changes nothing and takes no lock: a
-/// command that must be refused finds out here, before it opens the store.
+/// Names of the named tables of the store in `dir`, sorted, as its manifest has them. Changes
+/// nothing and takes no lock: a command that must be refused finds out here, before it opens the
+/// store.
 ///
 /// Cost: reads both copies of the manifest.
 ///
 /// # Errors
-/// [`Error::SessionDirDoesNotExist`], [`Error::StoreCorrupted`] if no copy is whole, [`Error::UnknownVersion`],
-/// [`Error::Disk`].
+/// [`Error::SessionDirDoesNotExist`], [`Error::StoreCorrupted`] if no copy is whole,
+/// [`Error::UnknownVersion`], [`Error::Disk`].
 pub fn table_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<TableName>> {
     let _anchor = anchor_dir(disk, dir)?;
     let manifest = manifest::read(disk, dir)?.manifest.unwrap_or_default();
@@ -553,7 +573,7 @@ pub fn table_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<TableName>> {
     Ok(names)
 }
 
-/// What a fault is in words.
+/// Describes a fault in words.
 fn text_of(fault: &Fault) -> String {
     format!("{}: offset {}: {}", fault.path.display(), fault.offset, fault.rule)
 }
@@ -570,11 +590,13 @@ fn inspect_store(
             None => return Ok(None),
         }
     }
+
     for (path, copy) in &copies.0 {
         if let ManifestCopy::Refused(refused) = copy {
             damage.push(format!("{}: {refused}", path.display()));
         }
     }
+
     let meta = read_metadata(disk.as_ref(), &dir.join(METADATA))?;
     let newest = copies.newest();
     let walk = store::walk_log(disk.as_ref(), dir, meta.salt, newest)?;
@@ -597,6 +619,7 @@ fn manifest_info(disk: &Arc<dyn Disk>, dir: &Path, manifest: &StoreManifest) -> 
             shape: shape(disk, dir, &table.meta, &damaged).map_err(|error| error.to_string()),
         }
     };
+
     ManifestInfo {
         version: STORE_VERSION,
         sequence: manifest.sequence,
@@ -642,7 +665,8 @@ fn inspect_snapshot(disk: &Arc<dyn Disk>, dir: &Path, path: &Path) -> Result<Sna
     shape(disk, dir, &meta, &|reason| refused(path, Refused::Damaged(reason.to_owned())))
 }
 
-/// The runs of a snapshot or a named table, of a session in `dir`; `damaged` makes an error of a reason.
+/// The runs of a snapshot or a named table, of a session in `dir`; `damaged` makes an error of a
+/// reason.
 fn shape(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -665,18 +689,21 @@ fn shape(
         }
         Ok(RunInfo { deleted_ranges: mask.spans().len() as u64, ..info })
     };
+
     let mut levels = Vec::new();
     for level in &meta.levels {
         let runs: Vec<RunInfo> = level.sources().map(open).collect::<Result<_>>()?;
         let merge = match &level.incoming {
-            IncomingRef::Merging(merge) => Some(merge),
+            IncomingRef::Compaction(merge) => Some(merge),
             IncomingRef::Nothing | IncomingRef::Single(_) => None,
         };
+
         let output = merge.and_then(|merge| merge.output).map(|output| OutputInfo {
             path: run_path(output.number),
             pages: u64::from(output.data_pages),
             blob_bytes: output.blob_bytes,
         });
+
         let merge = merge.map(|merge| {
             let inputs = runs[..merge.inputs.len()].iter().map(|run| run.meta);
             let input_pages = inputs.map(|run| u64::from(run.data_pages) + run.blob_pages()).sum();
@@ -689,8 +716,10 @@ fn shape(
                 deleted_ranges: merge.mask.spans().len() as u64,
             }
         });
+
         levels.push(LevelInfo { runs, merge, output });
     }
+
     Ok(SnapshotInfo {
         version: SNAPSHOT_VERSION,
         label: meta.label.clone(),
@@ -727,12 +756,13 @@ pub struct IndexInfo {
 /// Cost: reads filter and index.
 ///
 /// # Errors
-/// As [`inspect`].
+/// The errors of [`inspect`].
 pub fn inspect_index(disk: &Arc<dyn Disk>, path: &Path) -> Result<IndexInfo> {
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
     let (_, _, section) = read_sections(path, file.as_ref())?;
     let index = section.index;
-    let (kind, bytes) = (index.kind_name(), index.memory_bytes());
+    let kind = index.kind_name();
+    let bytes = index.memory_bytes();
     Ok(IndexInfo { kind, bytes, extra_reads: index.extra_reads() })
 }
 
@@ -741,30 +771,36 @@ pub fn inspect_index(disk: &Arc<dyn Disk>, path: &Path) -> Result<IndexInfo> {
 /// Cost: two page reads.
 ///
 /// # Errors
-/// As [`inspect`]; [`Error::Corrupt`] also for a page beyond the end.
+/// The errors of [`inspect`]; [`Error::Corrupt`] also for a page beyond the end.
 pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<PageInfo> {
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
+
     let meta = read_meta(path, file.as_ref())?;
     let corrupt = |what| Error::corrupt(path, what);
     if u64::from(page) >= meta.pages() {
-        let (expected, found) = (meta.pages() - 1, u64::from(page));
+        let expected = meta.pages() - 1;
+        let found = u64::from(page);
         return Err(corrupt(Corrupt { page, rule: "page number", expected, found }));
     }
+
     let bytes = crate::run::run::read_pages(file.as_ref(), page, 1)?;
     let place = Place { identity: meta.identity, page };
     let crc = bytes.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
     let mut info = PageInfo { page, kind: "key", crc, entries: Vec::new(), content: Vec::new() };
+
     let kinds = [
         (PageKind::Overflow, "overflow"),
         (PageKind::Filter, "filter"),
         (PageKind::Index, "index"),
         (PageKind::Footer, "footer"),
     ];
+
     if let Some((_, kind)) = kinds.iter().find(|(kind, _)| check(&bytes, place, *kind).is_ok()) {
         info.kind = kind;
         info.content = bytes[HEADER_SIZE..].to_vec();
         return Ok(info);
     }
+
     let layout = PageLayout::parse(&bytes, place).map_err(corrupt)?;
     for index in 0..layout.count() {
         let value = layout.stored_value(&bytes, index);
@@ -781,6 +817,7 @@ pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<Page
             value: value.to_vec(),
         });
     }
+
     Ok(info)
 }
 

@@ -1,8 +1,8 @@
-//! Looks at the manifest and the log of a store from outside, for `inspect` and `verify`: what is there, and what
-//! of it is not as the formats say. Nothing is changed.
+//! Looks at the manifest and the log of a store from outside, for `inspect` and `verify`: what is
+//! there, and what of it is not as the formats say. Nothing is changed.
 //!
-//! The rules are those that opening a store follows. What no opening would mind is no fault: segments that are not
-//! needed any more, one that was being made, the torn end of the log.
+//! The rules are those that opening a store follows. What no opening would mind is no fault:
+//! segments that are not needed any more, one that was being made, the torn end of the log.
 
 use std::path::{Path, PathBuf};
 
@@ -72,8 +72,8 @@ impl ManifestCopies {
         self.manifests().max_by_key(|manifest| manifest.age())
     }
 
-    /// Whether a copy lacks edits of the other one that no crash takes away: they are appended to the first copy, and
-    /// are durable there before they go to the second.
+    /// Whether a copy lacks edits of the other one that no crash takes away: they are appended to
+    /// the first copy, and are durable there before they go to the second.
     pub(crate) fn has_lost_edits(&self, at: usize) -> bool {
         let [first, second] = [0, 1].map(|at: usize| self.0[at].1.manifest());
         let (Some(first), Some(second)) = (first, second) else { return false };
@@ -115,6 +115,7 @@ pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<ManifestCopy> {
                 return Ok(damaged(&manifest::read_fault(&error).ok_or(error)?));
             }
         };
+
         match StoreManifest::decode(&bytes) {
             Ok(manifest) => return Ok(ManifestCopy::Whole(manifest)),
             Err(refused) if before.as_ref() == Some(&bytes) => {
@@ -123,10 +124,12 @@ pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<ManifestCopy> {
             Err(_) => before = Some(bytes),
         }
     }
+
     Ok(damaged("changes whenever it is read"))
 }
 
-/// Where there is no copy of the manifest: what tells that there must have been one, if anything does.
+/// Where there is no copy of the manifest: what tells that there must have been one, if anything
+/// does.
 ///
 /// # Errors
 /// [`Error::Disk`].
@@ -141,7 +144,7 @@ pub(crate) fn lost_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<Fault>
     }
 }
 
-/// What a segment of the log is there for.
+/// Purpose of a WAL segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SegmentUse {
@@ -165,9 +168,9 @@ pub struct SegmentInfo {
     pub number: u64,
     /// Bytes of the file.
     pub bytes: u64,
-    /// What it is there for.
+    /// Purpose of the segment.
     pub usage: SegmentUse,
-    /// What it holds; `None` if that was not read, since nobody needs it, or cannot be.
+    /// Records of the segment; `None` if the segment is not needed or cannot be read.
     pub records: Option<RecordsInfo>,
 }
 
@@ -217,18 +220,22 @@ pub(crate) fn walk_log(
     let has_log = disk.kind(&dir.join(LOG))? == Some(EntryKind::Directory);
     let numbers = if has_log { segments(disk, dir)? } else { Vec::new() };
     let needed_from = manifest.map_or(0, |manifest| manifest.segment);
+
     let mut needed_to = needed_from;
     if let Some(manifest) = manifest.filter(|manifest| manifest.segment > 0) {
         needed_to = walk.needed(disk, (dir, salt), &numbers, manifest)?;
     }
+
     for group in manifest.iter().flat_map(|manifest| manifest.groups()) {
         let next_table = manifest.map_or(0, |manifest| manifest.next_table);
         walk.needed_by_versions(disk, (dir, salt), &numbers, (group, next_table))?;
     }
+
     for number in numbers {
         if walk.segments.iter().any(|segment| segment.number == number) {
             continue;
         }
+
         // What stands behind damage may be needed and cannot be judged.
         let is_sound = walk.faults.is_empty();
         let usage = if manifest.is_none() {
@@ -240,18 +247,21 @@ pub(crate) fn walk_log(
         } else {
             SegmentUse::Unknown
         };
+
         let path = dir.join(LOG).join(segment_name(number));
         // Beside a process that has the store open it may go meanwhile.
         let Ok(file) = disk.open(&path, OpenMode::Read, Access::Buffered) else { continue };
         let bytes = file.len()?;
         walk.segments.push(SegmentInfo { path, number, bytes, usage, records: None });
     }
+
     walk.segments.sort_by_key(|segment| segment.number);
     Ok(walk)
 }
 
 impl LogWalk {
-    /// Reads a segment that follows on some commit, unless that has been done; `None` if it cannot be read.
+    /// Reads a segment that follows on some commit, unless that has been done; `None` if it cannot
+    /// be read.
     fn needed_segment(
         &mut self,
         disk: &dyn Disk,
@@ -263,12 +273,14 @@ impl LogWalk {
             return Ok(known.records);
         }
         let path = dir.join(LOG).join(segment_name(number));
+
         let fault =
             |offset, rule: &str| Fault { path: path.clone(), offset, rule: rule.to_owned() };
         if !numbers.contains(&number) {
             self.faults.push(fault(0, "the file is missing"));
             return Ok(None);
         }
+
         let not_one = || fault(0, "not a segment of the log");
         let opened = open_segment(disk, (dir, salt), number)?;
         let scan = match opened.and_then(|scan| scan.ok_or_else(not_one)) {
@@ -278,12 +290,14 @@ impl LogWalk {
                 return Ok(None);
             }
         };
+
         let first = scan.header.first;
         if first != next_commit {
             let what = "first commit of the segment";
             let rule = format!("{what}: expected {next_commit}, found {first}");
             self.faults.push(fault(0, &rule));
         }
+
         let bytes = scan.file_bytes();
         let records = walk_segment(scan, &path, Some(next_table), &mut self.faults)?;
         let usage = SegmentUse::Needed;
@@ -306,6 +320,7 @@ impl LogWalk {
             let Some(records) = self.needed_segment(disk, (dir, salt), numbers, wanted)? else {
                 return Ok(number);
             };
+
             let following = number.saturating_add(1);
             if !records.is_sealed {
                 // Records are written to a segment only when the one before is sealed.
@@ -316,7 +331,8 @@ impl LogWalk {
                                 let path = dir.join(LOG).join(segment_name(number));
                                 let rule =
                                     "the seal is missing, and the next segment holds records";
-                                let (offset, rule) = (SEAL_OFFSET, rule.to_owned());
+                                let offset = SEAL_OFFSET;
+                                let rule = rule.to_owned();
                                 self.faults.push(Fault { path, offset, rule });
                             }
                         }
@@ -324,14 +340,17 @@ impl LogWalk {
                         Err(fault) => self.faults.push(fault),
                     }
                 }
+
                 return Ok(number);
             }
+
             next_commit = records.next_commit();
             number = following;
         }
     }
 
-    /// Reads the segments that lead from a base to its versions; tables have numbers below the one given.
+    /// Reads the segments that lead from a base to its versions; tables have numbers below the one
+    /// given.
     fn needed_by_versions(
         &mut self,
         disk: &dyn Disk,
@@ -348,6 +367,7 @@ impl LogWalk {
             };
             next_commit = records.next_commit();
             let is_last = number == group.until();
+
             let last = group.0.last().map_or(0, |version| version.number);
             let is_short = if is_last { next_commit <= last } else { !records.is_sealed };
             if is_short {
@@ -356,13 +376,16 @@ impl LogWalk {
                 self.faults.push(Fault { path, offset: records.end, rule });
                 return Ok(());
             }
+
             number += 1;
         }
+
         Ok(())
     }
 }
 
-/// A segment before its first record; `None` if it was never finished. One of another version is a fault.
+/// A segment before its first record; `None` if it was never finished. One of another version is a
+/// fault.
 fn open_segment(
     disk: &dyn Disk,
     (dir, salt): (&Path, u64),
@@ -397,6 +420,7 @@ fn walk_segment(
         end: SEGMENT_HEADER_SIZE,
         is_sealed: scan.sealed().is_some(),
     };
+
     let mut fault = |offset, rule| faults.push(Fault { path: path.to_owned(), offset, rule });
     loop {
         let at = scan.position();
@@ -407,11 +431,14 @@ fn walk_segment(
             }
             record => record?,
         };
+
         let Some(record) = record else { break };
-        let (expected, found) = (records.next_commit(), record.commit);
+        let expected = records.next_commit();
+        let found = record.commit;
         if found != expected {
             fault(at, format!("number of the commit: expected {expected}, found {found}"));
         }
+
         match record.parts() {
             Err(overrun) => fault(at, format!("updates of commit {found}: {overrun}")),
             Ok(parts) => {
@@ -424,17 +451,21 @@ fn walk_segment(
                 }
             }
         }
+
         records.commits += 1;
         records.end = scan.position();
     }
+
     let last = records.next_commit().saturating_sub(1);
     match scan.check_end(last) {
         Err(Error::Corrupt { what, .. }) => {
-            let (expected, found) = (what.expected, what.found);
+            let expected = what.expected;
+            let found = what.found;
             fault(records.end, format!("{}: expected {expected}, found {found}", what.rule));
         }
         checked => checked?,
     }
+
     Ok(records)
 }
 
@@ -460,7 +491,7 @@ pub(crate) fn read_segment(
     Ok((SegmentInfo { path, number, bytes, usage, records: Some(records) }, faults))
 }
 
-/// What a segment says of itself that stands in no store.
+/// Describes a segment outside a store by its own header.
 ///
 /// # Errors
 /// [`Error::Disk`]; [`Error::StoreCorrupted`] if it is none; [`Error::UnknownVersion`].
@@ -469,6 +500,7 @@ pub(crate) fn read_header(disk: &dyn Disk, path: &Path) -> Result<SegmentInfo> {
     let bytes = file.len()?;
     let mut start = vec![0; bytes.min(SEGMENT_HEADER_SIZE) as usize];
     file.read_at(&mut start, 0)?;
+
     let header = SegmentHeader::decode(&start).map_err(|refused| match refused {
         Refused::Damaged(_) => {
             let reason = "damaged header of a segment of the log".to_owned();
@@ -478,6 +510,8 @@ pub(crate) fn read_header(disk: &dyn Disk, path: &Path) -> Result<SegmentInfo> {
             Error::UnknownVersion { path: path.to_owned(), found, newest }
         }
     })?;
-    let (number, usage) = (header.number, SegmentUse::Unknown);
+
+    let number = header.number;
+    let usage = SegmentUse::Unknown;
     Ok(SegmentInfo { path: path.to_owned(), number, bytes, usage, records: None })
 }

@@ -1,21 +1,22 @@
 //! Checks everything of a session directory, and repairs what can be repaired without loss.
 //!
-//! What is checked: the session's metadata; each snapshot's metadata, and both copies of the manifest of the named
-//! tables; that each run they name is there, with
-//! the identity and length that they say; the log, as far as opening the store needs it; and of each run every page's checksum and place, the
-//! order and number of the keys, that the filter contains every key, that the index leads to every key,
-//! that the footer's sums are right, and
-//! that the blobs it refers to are there. Of what an unfinished merge has written: every page's checksum and
-//! place, and the order of the keys. Damage there is no loss, since the merge can begin anew, and is not
-//! repaired.
+//! Checked are the session's metadata; each snapshot's metadata, and both copies of the manifest of
+//! the named tables; that each run they name is there, with the identity and length that they say;
+//! the log, as far as opening the store needs it; and of each run every page's checksum and place,
+//! the order and number of the keys, that the filter contains every key, that the index leads to
+//! every key, that the footer's sums are right, and that the blobs it refers to are there. Of what
+//! an unfinished merge has written: every page's checksum and place, and the order of the keys.
+//! Damage there is no loss, since the merge can begin anew, and is not repaired.
 //!
-//! What is repaired: a run whose data pages are all whole is written anew if its filter, index or footer is
-//! not; `metadata` is written anew from the salt in the runs, a copy of the manifest from the other one. All go into a new file, which is checked and
-//! made durable before it takes the place of the damaged one by a rename; nothing else is touched. So
-//! after a crash in the middle of a repair every file is as it was or repaired, and what is left over is
-//! removed when the session is opened. What a newer program wrote is reported and left alone.
+//! Repairs: a run whose data pages are all whole is written anew if its filter, index or footer is
+//! not; `metadata` is written anew from the salt in the runs, a copy of the manifest from the other
+//! one. All go into a new file, which is checked and made durable before it takes the place of the
+//! damaged one by a rename; nothing else is touched. So after a crash in the middle of a repair
+//! every file is as it was or repaired, and what is left over is removed when the session is
+//! opened. What a newer program wrote is reported and left alone.
 //!
-//! What cannot be repaired without loss is dropped if that is accepted: see [`Loss`] and [`LostWhat`].
+//! With accepted loss, `verify` drops the damage that no repair can mend: see [`Loss`] and
+//! [`LostWhat`].
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -34,7 +35,7 @@ use crate::error::{Error, Result, unreadable};
 use crate::files::file_set::{
     FileSet, Partial, RunRef, blobs_name, blobs_number, file_name, file_number,
 };
-use crate::files::handles::{OPEN_FILES_DEFAULT, OpenFiles};
+use crate::files::handles::{FileHandles, OPEN_FILES_DEFAULT};
 use crate::files::lost_found::{self, LOST_FOUND};
 use crate::files::reserve::{RESERVE, RESERVE_HEADER_SIZE, is_denied, is_unreadable, read_header};
 use crate::filter::filter::FilterAllocation;
@@ -69,7 +70,7 @@ pub struct Problem {
     pub path: PathBuf,
     /// Where in the file, in bytes; a multiple of 4096 for run files.
     pub offset: u64,
-    /// What is wrong.
+    /// Damage, in words.
     pub rule: String,
     /// The snapshots that need the file, by name; empty, as `tables`, if all do.
     pub snapshots: Vec<String>,
@@ -81,7 +82,8 @@ pub struct Problem {
     pub repairable: bool,
     /// Whether it has been repaired.
     pub repaired: bool,
-    /// Whether a repair with [`Loss::Accepted`] lets go of what is damaged, or has, so that it is no problem any more.
+    /// Whether a repair with [`Loss::Accepted`] lets go of what is damaged, or has, so that it is
+    /// no problem any more.
     pub droppable: bool,
     /// Whether it has let go of that: [`Report::lost`] says what is lost, if anything is.
     pub dropped: bool,
@@ -111,7 +113,8 @@ impl Problem {
         format!("{}: expected {}, found {}", what.rule, what.expected, what.found)
     }
 
-    /// An error as a finding; an error of the disk is none, unless bytes are missing or cannot be read.
+    /// An error as a finding; an error of the disk is none, unless bytes are missing or cannot be
+    /// read.
     fn of(error: Error) -> Result<Self> {
         use std::io::ErrorKind;
         match error {
@@ -149,15 +152,15 @@ impl Problem {
     }
 }
 
-/// What a check found.
+/// Report of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// In the order of the check; empty if all is well.
     pub problems: Vec<Problem>,
-    /// What is worth knowing but wrong in no way.
+    /// Notes: worth knowing, and no damage.
     pub notes: Vec<String>,
-    /// What a repair with [`Loss::Accepted`] has let go of.
+    /// Data that a repair with [`Loss::Accepted`] dropped.
     pub lost: Vec<Lost>,
     /// Snapshots checked.
     pub snapshots: u64,
@@ -185,28 +188,30 @@ impl Report {
     }
 }
 
-/// Checks the session in `dir`, which nobody may hold for writing. Changes nothing in it, but leaves a file `lock`; where
-/// nothing can be written, on a read-only medium, on a full disk or in somebody else's directory, not even that.
+/// Checks the session in `dir`, which nobody may hold for writing. Changes nothing in it, but
+/// leaves a file `lock`; where nothing can be written, on a read-only medium, on a full disk or in
+/// somebody else's directory, not even that.
 ///
-/// What cannot be read is a problem like any other damage, and the check goes on.
+/// An unreadable sector is a problem like any other damage; the check goes on.
 ///
 /// Cost: reads every page of every run that a snapshot refers to, once.
 ///
 /// # Errors
-/// [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`], [`Error::SessionDirLocked`], [`Error::Disk`].
-/// Damage is no error but part of the report.
+/// [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`], [`Error::SessionDirLocked`],
+/// [`Error::Disk`]. Damage is no error but part of the report.
 pub fn verify(disk: &Arc<dyn Disk>, dir: &Path, progress: Progress<'_>) -> Result<Report> {
     Check::new(disk, dir, None, progress)?.run()
 }
 
-/// Checks the session in `dir` and repairs what can be repaired without loss; with [`Loss::Accepted`] also the rest, by
-/// letting go of what is damaged. [`Report::lost`] names all of that. The session can be opened and written then, and a
-/// check finds no problem.
+/// Checks the session in `dir` and repairs what can be repaired without loss; with
+/// [`Loss::Accepted`] also the rest, by letting go of what is damaged. [`Report::lost`] names all
+/// of that. The session can be opened and written then, and a check finds no problem.
 ///
 /// Cost: that of [`verify`]; and, for each run that is repaired, writing it and reading it twice.
 ///
 /// # Errors
-/// As [`verify`]. What had been repaired before the error stays so, and the repair can be made again.
+/// The errors of [`verify`]. What had been repaired before the error stays so, and the repair can
+/// be made again.
 pub fn repair(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -216,7 +221,7 @@ pub fn repair(
     Check::new(disk, dir, Some(loss), progress)?.run()
 }
 
-/// Who refers to a run.
+/// Snapshots and tables that refer to a run.
 #[derive(Debug, Clone, Default)]
 struct Users {
     snapshots: Vec<String>,
@@ -256,7 +261,7 @@ struct Wanted {
     has_older: bool,
 }
 
-/// What an unfinished merge has written, as far as somebody refers to it.
+/// Finished pages of an unfinished compaction, as far as a snapshot or a table refers to them.
 struct WantedPartial {
     partial: Partial,
     users: Users,
@@ -264,7 +269,7 @@ struct WantedPartial {
     path: PathBuf,
 }
 
-/// What snapshots and named tables refer to, by number.
+/// Runs that snapshots and named tables refer to, by number.
 #[derive(Default)]
 struct AllWanted {
     runs: BTreeMap<u64, Wanted>,
@@ -302,7 +307,7 @@ struct Check<'a> {
     _anchor: Box<dyn terrane_io::Anchor>,
 }
 
-/// What was found in a run file.
+/// Findings in a run file.
 struct Findings {
     problems: Vec<Problem>,
     /// The sums of its entries if all of its data pages are whole and are those of the run wanted.
@@ -323,11 +328,14 @@ impl<'a> Check<'a> {
                 return Err(Error::NotTerrane { path: dir.to_owned(), expected: STORE, found });
             }
         }
+
         let anchor = anchor_dir(disk.as_ref(), dir)?;
+
         // The lock file would be created in any directory: a foreign one is to be left as it is.
         if !is_session_like(disk.as_ref(), dir)? {
             return foreign_dir(disk.as_ref(), dir);
         }
+
         let repair = loss.is_some();
         let lock = match lock_dir(disk.as_ref(), dir) {
             Err(Error::Disk(error)) if error.cannot_write() && !repair => {
@@ -335,8 +343,10 @@ impl<'a> Check<'a> {
             }
             lock => Some(lock?),
         };
+
         let report = Report::default();
-        let (done_bytes, total_bytes) = (0, 0);
+        let done_bytes = 0;
+        let total_bytes = 0;
         Ok(Self {
             disk,
             dir,
@@ -360,9 +370,11 @@ impl<'a> Check<'a> {
                 self.report.problems.push(problem.droppable());
             }
         }
+
         let mut wanted = AllWanted::default();
         self.check_snapshots(&mut wanted)?;
         let manifest = self.check_manifest()?;
+
         // A damaged copy of the manifest takes nothing away as long as the other one is whole.
         let damaged = self.report.problems.iter().any(|problem| !problem.repairable);
         if let Some((path, manifest)) = &manifest {
@@ -376,6 +388,7 @@ impl<'a> Check<'a> {
                 self.want(&mut wanted, path, &table.meta, &users);
             }
         }
+
         self.settle_partials(&mut wanted);
         let manifest = manifest.map(|(_, manifest)| manifest);
         let has_log = manifest.as_ref().is_some_and(|manifest| {
@@ -387,6 +400,7 @@ impl<'a> Check<'a> {
         self.check_kinds()?;
         let mut next_number = wanted.numbers().max().map_or(0, |number| number + 1);
         let active = self.dir.join(ACTIVE);
+
         let mut listed = self.list(ACTIVE)?;
         let has_active = !self.damaged.dirs.contains(&ACTIVE);
         if self.repair && has_active && self.take_back_lost(&listed, &wanted)? {
@@ -397,7 +411,8 @@ impl<'a> Check<'a> {
         let lost = lost.iter().filter_map(|name| lost_found::run_number(name));
         let numbers = listed.iter().filter_map(|entry| file_number(&entry.name)).chain(lost);
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
-        let open = OpenFiles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
+        let open = FileHandles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
+
         let files = Arc::new(FileSet::new(open, active, next_number));
         // Pinned, so that no handle removes a file when it goes.
         files.pin(wanted.numbers());
@@ -406,11 +421,13 @@ impl<'a> Check<'a> {
             self.check_run(&files, run, salt)?;
             self.done_bytes = self.done_bytes.saturating_add(data_bytes(&run.run));
         }
+
         for wanted in wanted.partials.values() {
             self.check_partial(wanted)?;
             let bytes = page_offset(wanted.partial.data_pages);
             self.done_bytes = self.done_bytes.saturating_add(bytes);
         }
+
         (self.progress)(self.done_bytes, self.total_bytes);
         self.settle_droppable(manifest.is_some());
         if self.accepts_loss {
@@ -419,8 +436,8 @@ impl<'a> Check<'a> {
         Ok(self.report)
     }
 
-    /// Finds links and special files in the place of directories of which no snapshot and no table needs a
-    /// byte. A repair removes them; the next writer makes the directories anew.
+    /// Finds links and special files in the place of directories of which no snapshot and no table
+    /// needs a byte. A repair removes them; the next writer makes the directories anew.
     fn check_kinds(&mut self) -> Result<()> {
         for name in [READERS, LOST_FOUND] {
             let path = self.dir.join(name);
@@ -436,10 +453,11 @@ impl<'a> Check<'a> {
             }
             self.report.problems.push(problem);
         }
+
         Ok(())
     }
 
-    /// What is in a directory of the session; nothing if it is missing.
+    /// Lists a directory of the session; a missing one is empty.
     fn list(&self, name: &str) -> Result<Vec<terrane_io::Entry>> {
         if self.damaged.dirs.contains(&name) {
             return Ok(Vec::new());
@@ -464,11 +482,14 @@ impl<'a> Check<'a> {
                 self.damaged.snapshots.push((entry.name, entry.kind));
             }
         }
+
         if self.damaged.dirs.contains(&SNAPSHOTS) {
             return Ok(());
         }
+
         for name in snapshot_names(self.disk.as_ref(), self.dir)? {
             self.report.snapshots += 1;
+
             let path = snapshot_path(self.dir, &name);
             let users = Users { snapshots: vec![name.clone()], ..Users::default() };
             match read_snapshot(self.disk.as_ref(), self.dir, &name) {
@@ -487,6 +508,7 @@ impl<'a> Check<'a> {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -509,6 +531,7 @@ impl<'a> Check<'a> {
                 known.partial = *partial;
             }
         }
+
         for (run, level) in meta.leveled_runs() {
             let (purpose, filter) = meta.role(level);
             let known = runs.entry(run.number).or_insert_with(|| Wanted {
@@ -520,6 +543,7 @@ impl<'a> Check<'a> {
                 consistent: true,
                 has_older: false,
             });
+
             known.users.add(users);
             known.has_older |= meta.oldest() != Some(run);
             if (known.run, known.purpose) != (*run, purpose) {
@@ -531,7 +555,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What somebody refers to as a whole run is checked as such.
+    /// Checks a run that a snapshot or a table refers to as whole.
     fn settle_partials(&mut self, wanted: &mut AllWanted) {
         for (number, run) in &wanted.runs {
             if let Some(partial) = wanted.partials.remove(number)
@@ -555,6 +579,7 @@ impl<'a> Check<'a> {
             }
             return Ok(None);
         }
+
         let newest = copies.newest();
         for (at, (path, copy)) in copies.0.iter().enumerate() {
             let reason = match copy {
@@ -563,7 +588,8 @@ impl<'a> Check<'a> {
                 }
                 ManifestCopy::Whole(manifest) => {
                     if let Some(newest) = newest.filter(|n| n.sequence > manifest.sequence) {
-                        let (old, new) = (manifest.sequence, newest.sequence);
+                        let old = manifest.sequence;
+                        let new = newest.sequence;
                         let what = format!("is older, {old} instead of {new}");
                         self.note_copy(path, &what);
                     }
@@ -577,12 +603,14 @@ impl<'a> Check<'a> {
                 ManifestCopy::Missing => "the file is missing".to_owned(),
                 ManifestCopy::Refused(refused) => refused.to_string(),
             };
+
             // What a newer program wrote is whole, and not for this one to replace.
             let is_newer = matches!(copy, ManifestCopy::Refused(Refused::Version { .. }));
             self.damaged.is_newer |= is_newer;
             self.damaged.manifest |= newest.is_none();
             let mut problem = Problem::new(path, 0, &reason);
             problem.droppable = newest.is_none();
+
             if newest.is_some() && !is_newer {
                 problem.repairable = true;
                 if self.repair {
@@ -591,8 +619,10 @@ impl<'a> Check<'a> {
                     problem.repaired = true;
                 }
             }
+
             self.report.problems.push(problem);
         }
+
         let whole = copies.0.iter().filter_map(|(path, copy)| Some((path, copy.manifest()?)));
         let counts = whole.max_by_key(|(_, manifest)| manifest.age());
         Ok(counts.map(|(path, manifest)| (path.clone(), manifest.clone())))
@@ -610,11 +640,13 @@ impl<'a> Check<'a> {
         }) {
             return Ok(());
         }
+
         let Some(salt) = salt else {
             self.report.notes.push("the log was not checked: no salt is known".to_owned());
             self.damaged.log = true;
             return Ok(());
         };
+
         let walk = walk_log(self.disk.as_ref(), self.dir, salt, manifest)?;
         self.damaged.log |= !walk.faults.is_empty();
         for Fault { path, offset, rule } in walk.faults {
@@ -628,6 +660,7 @@ impl<'a> Check<'a> {
     /// Checks what an unfinished merge has written, as far as somebody refers to it.
     fn check_partial(&mut self, wanted: &WantedPartial) -> Result<()> {
         let Partial { number, identity, data_pages, blob_bytes, .. } = wanted.partial;
+
         let mut found = Report::default();
         let path = self.run_path(number);
         match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
@@ -655,6 +688,7 @@ impl<'a> Check<'a> {
                 found.problems.append(&mut damage.finish());
             }
         }
+
         let blob_pages = blob_bytes.div_ceil(PAYLOAD_SIZE as u64);
         self.check_blobs((number, identity), (blob_pages, false), &mut found)?;
         for problem in &mut found.problems {
@@ -664,6 +698,7 @@ impl<'a> Check<'a> {
             self.damaged.partials.insert(number);
             wanted.users.mark(problem);
         }
+
         self.report.problems.append(&mut found.problems);
         Ok(())
     }
@@ -688,12 +723,14 @@ impl<'a> Check<'a> {
             },
             Err(error) => Problem::of(error.into())?.rule,
         };
+
         let salt_of = |run: &Wanted| {
             let path = self.run_path(run.run.number);
             let file = self.disk.open(&path, OpenMode::Read, Access::Buffered).ok()?;
             let meta = read_meta(&path, file.as_ref()).ok()?;
             (meta.identity == run.run.identity).then_some(meta.salt)
         };
+
         // Without any run and any log, nothing depends on the salt.
         let is_free = wanted.is_empty() && !salt_matters;
         let any_salt = || is_free.then(|| RandomState::new().hash_one(0));
@@ -701,10 +738,12 @@ impl<'a> Check<'a> {
         let mut problem = Problem::new(&path, 0, &reason);
         problem.repairable = salt.is_some();
         problem.droppable = salt.is_none();
+
         if let Some(salt) = salt.filter(|_| self.repair) {
             self.write_metadata(salt)?;
             problem.repaired = true;
         }
+
         self.report.problems.push(problem);
         Ok(salt)
     }
@@ -713,14 +752,16 @@ impl<'a> Check<'a> {
     fn write_metadata(&mut self, salt: u64) -> Result<()> {
         let created_ns = self.disk.clock().wall().as_nanos() as u64;
         let meta = SessionMeta { salt, created_ns };
-        let (path, private) = (self.dir.join(METADATA), OpenMode::CreatePrivate);
+        let path = self.dir.join(METADATA);
+        let private = OpenMode::CreatePrivate;
         replace_file_as(self.disk.as_ref(), &path, &meta.encode(), private)?;
         let note = "metadata was written anew: its time of creation is that of the repair";
         self.report.notes.push(note.to_owned());
         Ok(())
     }
 
-    /// Finds a reserve that holds room for nobody. One without a byte behind its header was only begun.
+    /// Finds a reserve that holds room for nobody. One without a byte behind its header was only
+    /// begun.
     fn check_reserve(&mut self) -> Result<()> {
         let path = self.dir.join(RESERVE);
         let read = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
@@ -730,6 +771,7 @@ impl<'a> Check<'a> {
                 Ok((stored, file.len()?))
             }),
         };
+
         let rule = match read {
             Ok((None, len)) if len > RESERVE_HEADER_SIZE => {
                 let remedy = "give the session a reserve again, or 0 for none";
@@ -748,12 +790,14 @@ impl<'a> Check<'a> {
             }
             read => return read.map(drop),
         };
+
         let mut problem = Problem::new(&path, 0, &rule).droppable();
         if self.accepts_loss {
             self.disk.remove(&path)?;
             self.disk.sync_dir(self.dir)?;
             problem.dropped = true;
         }
+
         self.report.problems.push(problem);
         Ok(())
     }
@@ -762,7 +806,8 @@ impl<'a> Check<'a> {
         self.dir.join(ACTIVE).join(file_name(number))
     }
 
-    /// Takes back from `lost+found` what a snapshot or a table names and `active` lacks; says whether there was any.
+    /// Takes back from `lost+found` what a snapshot or a table names and `active` lacks; says
+    /// whether there was any.
     fn take_back_lost(&mut self, listed: &[terrane_io::Entry], wanted: &AllWanted) -> Result<bool> {
         let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
         let mut names = lost_found::names(self.disk.as_ref(), self.dir)?;
@@ -770,6 +815,7 @@ impl<'a> Check<'a> {
             number_of(name).is_some_and(|number| wanted.contains(number))
                 && listed.iter().all(|entry| entry.name != *name)
         });
+
         let active = self.dir.join(ACTIVE);
         lost_found::take_back(self.disk.as_ref(), self.dir, &active, &names)?;
         for name in &names {
@@ -777,11 +823,12 @@ impl<'a> Check<'a> {
             (problem.repairable, problem.repaired) = (true, true);
             self.report.problems.push(problem);
         }
+
         Ok(!names.is_empty())
     }
 
-    /// Runs that nobody refers to: worth a note beside others, and a problem where there is no snapshot and no manifest,
-    /// since these may have been lost.
+    /// Runs that nobody refers to: worth a note beside others, and a problem where there is no
+    /// snapshot and no manifest, since these may have been lost.
     fn check_strays(
         &mut self,
         listed: &[terrane_io::Entry],
@@ -837,26 +884,32 @@ impl<'a> Check<'a> {
         self.report.runs += 1;
         let Findings { mut problems, whole } =
             self.examine(files, wanted.run.number, wanted, salt)?;
+
         if let Some(sums) = &whole {
             self.report.entries += sums.meta.entries;
         }
+
         if problems.is_empty() {
             return Ok(());
         }
         let rebuildable = whole.zip(salt).filter(|_| wanted.consistent);
         let repairable = rebuildable.is_some();
+
         let repaired = match rebuildable {
             Some((sums, salt)) if self.repair => self.rebuild(files, wanted, &sums, salt)?,
             _ => false,
         };
+
         if !repaired {
             self.damaged.runs.insert(wanted.run.number);
         }
+
         for problem in &mut problems {
             (problem.repairable, problem.repaired) = (repairable, repaired);
             problem.droppable = !repairable || self.repair && !repaired;
             wanted.users.mark(problem);
         }
+
         self.report.problems.append(&mut problems);
         Ok(())
     }
@@ -870,6 +923,7 @@ impl<'a> Check<'a> {
         salt: Option<u64>,
     ) -> Result<Findings> {
         let path = self.run_path(number);
+
         let mut found = Report::default();
         let nothing = |found: Report| Ok(Findings { problems: found.problems, whole: None });
         let run = match Run::open(files, number, Access::Buffered) {
@@ -884,6 +938,7 @@ impl<'a> Check<'a> {
                 None
             }
         };
+
         let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
             Ok(file) => file,
             // `Run::open` has met the same.
@@ -896,12 +951,14 @@ impl<'a> Check<'a> {
                 return nothing(found);
             }
         };
+
         if let Some(run) = &run {
             if !check_footer(run, wanted, salt, &mut found) {
                 return nothing(found);
             }
             self.report.pages += run.meta().pages() - u64::from(run.meta().data_pages);
         }
+
         let len = file.len()?;
         let end = u64::from(wanted.run.data_pages).min(len / PAGE_SIZE as u64) as u32;
         let mut damage = Damage::new(&path);
@@ -911,6 +968,7 @@ impl<'a> Check<'a> {
         let looked_at = run.as_ref().zip(filter.as_deref());
         let mut told = 0;
         let Self { progress, done_bytes, total_bytes, .. } = self;
+
         let mut pages = Pages::new(file.as_ref(), wanted.run.identity, end).going_on();
         pages.walk(&mut |step| {
             let met = match step {
@@ -935,10 +993,12 @@ impl<'a> Check<'a> {
             }
             Ok(())
         })?;
+
         if end < wanted.run.data_pages {
             let after = (sums.meta.entries > 0).then_some(sums.upper.as_slice());
             damage.add_after(len, "the file ends within the data pages", after);
         }
+
         self.report.pages += u64::from(end);
         let mut whole = true;
         let is_whole = damage.is_none()
@@ -946,20 +1006,23 @@ impl<'a> Check<'a> {
             && sums.meta.data_pages == wanted.run.data_pages;
         found.problems.append(&mut damage.finish());
         found.problems.extend(broken);
+
         if let Some(run) = run.as_ref().filter(|_| is_whole) {
             for flaw in sums.flaws(run) {
                 found.add(&path, page_offset(flaw.page), flaw.rule);
             }
         }
+
         if is_whole && number == wanted.run.number {
             let run = (number, wanted.run.identity);
             whole = self.check_blobs(run, (sums.meta.blob_pages(), true), &mut found)?;
         }
+
         Ok(Findings { problems: found.problems, whole: (is_whole && whole).then_some(sums) })
     }
 
-    /// Checks so many pages of a run's blobs, and whether those are all; returns whether all is well. Damage
-    /// there cannot be repaired.
+    /// Checks so many pages of a run's blobs, and whether those are all; returns whether all is
+    /// well. Damage there cannot be repaired.
     fn check_blobs(
         &mut self,
         (number, identity): (u64, u64),
@@ -969,6 +1032,7 @@ impl<'a> Check<'a> {
         if pages == 0 {
             return Ok(true);
         }
+
         let path = self.dir.join(ACTIVE).join(blobs_name(number));
         let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
             Ok(file) => file,
@@ -977,13 +1041,16 @@ impl<'a> Check<'a> {
                 return Ok(false);
             }
         };
+
         let len = file.len()?;
+
         let mut damage = Damage::new(&path);
         let expected = pages * PAGE_SIZE as u64;
         if len < expected || are_all && len > expected {
             let rule = format!("length of the blobs: expected {expected}, found {len}");
             damage.add(len, &rule);
         }
+
         let end = pages.min(len / PAGE_SIZE as u64) as u32;
         let mut pages = Pages::new(file.as_ref(), identity, end).going_on();
         for page in 0..end {
@@ -991,14 +1058,15 @@ impl<'a> Check<'a> {
                 damage.add(page_offset(page), &Problem::rule_of(&what));
             }
         }
+
         self.report.pages += u64::from(end);
         let is_whole = damage.is_none();
         found.problems.append(&mut damage.finish());
         Ok(is_whole)
     }
 
-    /// Writes a run anew from its data pages, which are whole, and puts it in the place of the damaged one
-    /// if it then passes every check. Returns whether it did.
+    /// Writes a run anew from its data pages, which are whole, and puts it in the place of the
+    /// damaged one if it then passes every check. Returns whether it did.
     fn rebuild(
         &mut self,
         files: &Arc<FileSet>,
@@ -1009,8 +1077,10 @@ impl<'a> Check<'a> {
         let path = self.run_path(wanted.run.number);
         let file = self.disk.open(&path, OpenMode::Read, Access::Buffered)?;
         let plan = sums.plan(salt, wanted.filter, wanted.index);
+
         // The blobs stay where they are.
         let blob_bytes = sums.meta.blob_bytes;
+
         let mut builder = RunBuilder::replacing(files, &plan, wanted.run.identity, blob_bytes)?;
         let mut pages = Pages::new(file.as_ref(), wanted.run.identity, wanted.run.data_pages);
         let copied = pages.walk(&mut |step| match step {
@@ -1018,21 +1088,26 @@ impl<'a> Check<'a> {
             // It was whole a moment ago; what cannot be read twice is not to be copied.
             Step::Damage(what) => Err(Error::corrupt(&path, what)),
         });
+
         match copied {
             Err(Error::Corrupt { .. }) => return Ok(false),
             copied => copied?,
         }
+
         drop(file);
         let Some(run) = builder.finish()? else { return Ok(false) };
         let counted = (self.report.pages, self.report.entries);
         let again = self.examine(files, run.number(), wanted, Some(salt))?;
         (self.report.pages, self.report.entries) = counted;
+
         if !again.problems.is_empty() {
-            // Pages that this version would fill otherwise, for one: the snapshot would not know it.
+            // Pages that this version would fill otherwise, for one: the snapshot would not know
+            // it.
             let why = "what was rebuilt from it is not as it should be: left as it was";
             self.report.notes.push(format!("{}: {why}", path.display()));
             return Ok(false);
         }
+
         run.sync()?;
         self.disk.rename(run.path(), &path)?;
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
@@ -1040,8 +1115,8 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Compares the footer with what the snapshot and the session say; `false` if this is another run, of
-/// which nothing can be expected.
+/// Compares the footer with what the snapshot and the session say; `false` if this is another run,
+/// of which nothing can be expected.
 fn check_footer(run: &Run, wanted: &Wanted, salt: Option<u64>, found: &mut Report) -> bool {
     let meta = run.meta();
     let offset = footer_offset(run);
@@ -1049,9 +1124,11 @@ fn check_footer(run: &Run, wanted: &Wanted, salt: Option<u64>, found: &mut Repor
         found.add(run.path(), offset, "is not the run that is referred to");
         return false;
     }
+
     if salt.is_some_and(|salt| salt != meta.salt) {
         found.add(run.path(), offset, "salt differs from that of the session");
     }
+
     if meta.purpose != wanted.purpose {
         found.add(run.path(), offset, "purpose differs from that in the snapshot");
     }
@@ -1070,7 +1147,8 @@ fn data_bytes(run: &RunRef) -> u64 {
     page_offset(run.data_pages)
 }
 
-/// Collects what is wrong with the data pages of a run, the first [`DAMAGE_LISTED_MAX`] of it one by one.
+/// Collects what is wrong with the data pages of a run, the first [`DAMAGE_LISTED_MAX`] of it one
+/// by one.
 struct Damage<'a> {
     path: &'a Path,
     problems: Vec<Problem>,

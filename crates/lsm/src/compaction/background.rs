@@ -10,12 +10,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
-use crate::compaction::compaction::Merging;
+use crate::compaction::compaction::Compaction;
 use crate::files::file_set::lock;
 
 #[derive(Debug)]
 struct Running {
-    sender: Sender<Weak<Merging>>,
+    sender: Sender<Weak<Compaction>>,
     thread: JoinHandle<()>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Worker {
 }
 
 fn start() -> Option<Running> {
-    let (sender, receiver) = channel::<Weak<Merging>>();
+    let (sender, receiver) = channel::<Weak<Compaction>>();
     let run = move || {
         while let Ok(merging) = receiver.recv() {
             if let Some(merging) = merging.upgrade() {
@@ -52,7 +52,7 @@ fn start() -> Option<Running> {
 impl Worker {
     /// Asks for `merging` to be advanced to what was requested of it. Without a thread (the system
     /// refused one, or the session is closing) nothing happens: the updates then do the work themselves.
-    pub(crate) fn advance(&self, merging: &Arc<Merging>) {
+    pub(crate) fn advance(&self, merging: &Arc<Compaction>) {
         let mut state = lock(&self.state);
         if let State::NotStarted = *state {
             *state = start().map_or(State::Stopped, State::Running);

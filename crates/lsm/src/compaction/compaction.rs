@@ -12,7 +12,7 @@
 //! and goes on with the next step. When an input could not be read, the unfinished output is dropped and
 //! the merge stands at its beginning again, with its inputs whole.
 //!
-//! What has been written can be [flushed](Merging::flush) for a snapshot. A merge [resumed](Merging::resumed)
+//! What has been written can be [flushed](Compaction::flush) for a snapshot. A merge [resumed](Compaction::resumed)
 //! from there first reads that part of the output again, which is work of its own, and then goes on behind
 //! its last key. If that part is damaged or cannot be read, the merge begins anew with another file.
 //!
@@ -26,19 +26,19 @@ use terrane_io::Access;
 
 use crate::block::index::IndexKind;
 use crate::block::page::PAGE_SIZE;
-use crate::compaction::loser_tree::{Combine, KMerge, Rules, Source};
-use crate::compaction::merge_pipe::{Giver, Taker, hand_over};
-use crate::compaction::resume::{Rereading, TakenOver};
+use crate::compaction::loser_tree::{Combine, MergeIterator, Rules, Source};
+use crate::compaction::merge_pipe::{PipeReader, PipeWriter, hand_over};
+use crate::compaction::resume::{ResumedOutput, ResumedPages};
 use crate::entry::entry::{EntryRef, Kind, Order, key_hash};
 use crate::entry::key_range::KeyRange;
 use crate::entry::mask::Mask;
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileSet, lock};
 use crate::filter::filter::FilterAllocation;
 use crate::memory::budget::Planned;
-use crate::memtable::memtable::WriteBuffer;
-use crate::memtable::part::SegmentReader;
+use crate::memtable::memtable::Memtable;
+use crate::memtable::part::MemtablePartReader;
 use crate::run::chunk_reader::Reading;
 use crate::run::reader::RunReader;
 use crate::run::run::{Origin, Purpose, Run};
@@ -55,7 +55,7 @@ const REREAD_PAGES_PER_PAGE: u64 = 2;
 #[derive(Debug, Clone)]
 pub(crate) enum Input {
     Run(Arc<Run>),
-    Buffer(WriteBuffer),
+    Buffer(Memtable),
 }
 
 impl Input {
@@ -77,12 +77,12 @@ impl Input {
 
 /// What a merge is to produce.
 #[derive(Debug, Clone)]
-pub(crate) struct MergeSpec {
+pub(crate) struct CompactionSpec {
     /// Newest first.
     pub(crate) inputs: Vec<Input>,
     /// Whether nothing older than the inputs exists, so that deletions need not be kept.
     pub(crate) drop_deletes: bool,
-    pub(crate) resolve: Resolve,
+    pub(crate) resolve: MergeOperator,
     pub(crate) filter: Option<FilterAllocation>,
     pub(crate) index: IndexKind,
     pub(crate) access: Access,
@@ -133,9 +133,9 @@ impl Tally {
 #[derive(Debug)]
 enum Job {
     Idle,
-    Interrupted(Box<TakenOver>),
-    Rereading(Box<Rereading>),
-    Entries { merge: Box<KMerge>, builder: Box<RunBuilder> },
+    Interrupted(Box<ResumedPages>),
+    ResumedOutput(Box<ResumedOutput>),
+    Entries { merge: Box<MergeIterator>, builder: Box<RunBuilder> },
     Finishing { finisher: Box<RunFinisher>, passed: u64 },
     Done,
 }
@@ -146,7 +146,9 @@ impl Job {
         match self {
             Self::Idle => false,
             Self::Entries { merge, builder } => merge.is_whole() && builder.is_whole(),
-            Self::Interrupted(_) | Self::Rereading(_) | Self::Finishing { .. } | Self::Done => true,
+            Self::Interrupted(_) | Self::ResumedOutput(_) | Self::Finishing { .. } | Self::Done => {
+                true
+            }
         }
     }
 
@@ -154,7 +156,7 @@ impl Job {
     fn memory_bytes(&self) -> u64 {
         match self {
             Self::Idle | Self::Interrupted(_) | Self::Done => 0,
-            Self::Rereading(rereading) => rereading.memory_bytes() as u64,
+            Self::ResumedOutput(rereading) => rereading.memory_bytes() as u64,
             Self::Entries { builder, .. } => builder.memory_bytes() as u64,
             Self::Finishing { finisher, .. } => finisher.memory_bytes() as u64,
         }
@@ -163,12 +165,12 @@ impl Job {
 
 /// A merge, shared.
 #[derive(Debug)]
-pub(crate) struct Merging {
+pub(crate) struct Compaction {
     set: Arc<FileSet>,
     /// Without the bounds of the keys, which are found when the merge starts.
     plan: RunPlan,
     drop_deletes: bool,
-    resolve: Resolve,
+    resolve: MergeOperator,
     /// Memory for the output's filter and index while they are built, as planned.
     planned_bytes: u64,
     /// Memory that these held after the last step.
@@ -209,9 +211,9 @@ pub(crate) fn planned(inputs: &[Input]) -> Planned {
     planned
 }
 
-impl Merging {
+impl Compaction {
     /// Prepares a merge; does no work.
-    pub(crate) fn new(set: &Arc<FileSet>, spec: MergeSpec) -> Self {
+    pub(crate) fn new(set: &Arc<FileSet>, spec: CompactionSpec) -> Self {
         let planned = planned(&spec.inputs);
         let (mut run_pages, mut blob_pages, mut buffer_pages) = (0, 0, 0);
         for input in &spec.inputs {
@@ -257,7 +259,7 @@ impl Merging {
     }
 
     /// The same for a merge of runs that was interrupted, to go on with what it has written; does no work.
-    pub(crate) fn resumed(set: &Arc<FileSet>, spec: MergeSpec, taken: TakenOver) -> Self {
+    pub(crate) fn resumed(set: &Arc<FileSet>, spec: CompactionSpec, taken: ResumedPages) -> Self {
         assert!(spec.inputs.iter().all(|input| input.run().is_some()));
         let merging = Self::new(set, spec);
         let skipped = taken.partial.work.min(merging.work);
@@ -270,10 +272,10 @@ impl Merging {
 
     /// A merge that is complete, with `run` as its output.
     pub(crate) fn completed(set: &Arc<FileSet>, run: Arc<Run>) -> Self {
-        let spec = MergeSpec {
+        let spec = CompactionSpec {
             inputs: Vec::new(),
             drop_deletes: false,
-            resolve: Resolve::default(),
+            resolve: MergeOperator::default(),
             filter: None,
             index: IndexKind::Ordinary,
             access: Access::Buffered,
@@ -345,7 +347,7 @@ impl Merging {
         let flushed = match &mut guard.0 {
             Job::Idle | Job::Done => None,
             Job::Interrupted(taken) => Some(taken.flushed()),
-            Job::Rereading(rereading) => Some(rereading.flushed()),
+            Job::ResumedOutput(rereading) => Some(rereading.flushed()),
             Job::Entries { merge, builder } => builder.flush(self.passed(merge, builder, tally))?,
             Job::Finishing { finisher, passed } => Some(finisher.flush(*passed)?),
         };
@@ -474,7 +476,7 @@ impl Merging {
     }
 
     /// Hands over all entries that are to be written, or until nobody takes them.
-    fn give_entries(&self, merge: &mut KMerge, giver: &Giver) -> Result<()> {
+    fn give_entries(&self, merge: &mut MergeIterator, giver: &PipeWriter) -> Result<()> {
         while let Some(mut batch) = giver.empty() {
             while !batch.is_full() {
                 let Some(entry) = merge.current() else {
@@ -497,7 +499,7 @@ impl Merging {
     fn take_entries<B>(
         &self,
         builder: &mut RunBuilder,
-        taker: &Taker,
+        taker: &PipeReader,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B>> {
         let salt = self.plan.salt;
@@ -569,7 +571,7 @@ impl Merging {
     }
 
     /// The merge of those entries of the inputs that are in a range.
-    fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<KMerge>> {
+    fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<MergeIterator>> {
         let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
         let runs = inputs.iter().filter(|input| input.run().is_some()).count();
         let reading = Reading::merge(&self.set, runs);
@@ -582,12 +584,13 @@ impl Merging {
                 }
                 Input::Buffer(buffer) => {
                     let segments = buffer.segments().iter().rev();
-                    let readers = segments.map(|segment| SegmentReader::new(segment, range, order));
+                    let readers =
+                        segments.map(|segment| MemtablePartReader::new(segment, range, order));
                     sources.extend(readers.map(Source::Segment));
                 }
             }
         }
-        let mut merge = Box::new(KMerge::new(sources, Rules { combine, resolve, order }));
+        let mut merge = Box::new(MergeIterator::new(sources, Rules { combine, resolve, order }));
         merge.load()?;
         Ok(merge)
     }
@@ -608,9 +611,9 @@ impl Merging {
         let pages = target.saturating_sub(self.done()).saturating_mul(REREAD_PAGES_PER_PAGE);
         let mut rereading = match std::mem::replace(&mut job.0, Job::Idle) {
             Job::Interrupted(taken) => {
-                Box::new(Rereading::new(*taken, &self.bounded_plan(&inputs)))
+                Box::new(ResumedOutput::new(*taken, &self.bounded_plan(&inputs)))
             }
-            Job::Rereading(rereading) => rereading,
+            Job::ResumedOutput(rereading) => rereading,
             other => {
                 job.0 = other;
                 return Ok(());
@@ -620,7 +623,7 @@ impl Merging {
         let read = rereading.step(pages).map(|has_ended| {
             self.note((rereading.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
             if !has_ended {
-                job.0 = Job::Rereading(rereading);
+                job.0 = Job::ResumedOutput(rereading);
                 return None;
             }
             Some(rereading.finish())
@@ -670,9 +673,9 @@ impl Merging {
             Input::Buffer(buffer) => Some(buffer.clone()),
             Input::Run(_) => None,
         });
-        let buffers: Vec<WriteBuffer> = buffers.collect();
+        let buffers: Vec<Memtable> = buffers.collect();
         drop(inputs);
-        let bytes = buffers.iter().map(WriteBuffer::memory_bytes).sum();
+        let bytes = buffers.iter().map(Memtable::memory_bytes).sum();
         self.set.sweeper().let_go(buffers, bytes);
     }
 
@@ -694,7 +697,7 @@ impl Merging {
             let tally = job.1;
             match &mut job.0 {
                 Job::Idle => job.0 = self.start()?,
-                Job::Interrupted(_) | Job::Rereading(_) => self.reread(job, target)?,
+                Job::Interrupted(_) | Job::ResumedOutput(_) => self.reread(job, target)?,
                 Job::Entries { merge, builder } => {
                     if self.merge_entries(merge, builder, tally, target)? {
                         self.end_entries(job)?;
@@ -747,7 +750,7 @@ impl Merging {
     }
 
     /// Pages passed in the inputs, and what stands for those of write buffers and blobs.
-    fn passed(&self, merge: &KMerge, builder: &RunBuilder, tally: Tally) -> u64 {
+    fn passed(&self, merge: &MergeIterator, builder: &RunBuilder, tally: Tally) -> u64 {
         let blob_pages = u64::from(builder.blob_pages());
         let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
         let pages = tally.pages_before + merge.pages_passed();
@@ -758,7 +761,7 @@ impl Merging {
     #[inline(never)] // so that `cargo xtask counts` sees it apart
     fn merge_entries(
         &self,
-        merge: &mut KMerge,
+        merge: &mut MergeIterator,
         builder: &mut RunBuilder,
         tally: Tally,
         target: u64,

@@ -35,18 +35,18 @@
 
 use std::sync::Arc;
 
-use crate::compaction::compaction::{Input, MergeSpec, Merging, View, planned};
+use crate::compaction::compaction::{Compaction, CompactionSpec, Input, View, planned};
 use crate::compaction::sources::Sources;
 use crate::compaction::union::{
     Piece, Progress, Stage, UNION_DEPTH_MAX, UNION_RUNS_MAX, Union, UnionTable,
 };
-use crate::config::{LEVELS_MAX, MergePolicy, TableConfig, WriteBuffer as BufferSize};
+use crate::config::{CompactionPolicy, LEVELS_MAX, TableConfig, WriteBuffer as BufferSize};
 use crate::entry::mask::{Mask, Masking, Span};
 use crate::error::{Error, Result};
 use crate::files::file_set::FileSet;
 use crate::memory::budget::Held;
-use crate::memtable::memtable::WriteBuffer;
-use crate::memtable::part::{Room, Segment};
+use crate::memtable::memtable::Memtable;
+use crate::memtable::part::{MemtablePart, Room};
 use crate::run::run::{Purpose, Run};
 use crate::trace::debug_event;
 
@@ -55,8 +55,8 @@ pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
 
 /// A merge in a table's levels, with the time that this table gives it.
 #[derive(Debug, Clone)]
-pub(crate) struct Pending {
-    pub(crate) merging: Arc<Merging>,
+pub(crate) struct ScheduledCompaction {
+    pub(crate) merging: Arc<Compaction>,
     /// When it began, in ticks.
     pub(crate) start: u64,
     /// When it must be complete. Invariant: above `start`.
@@ -67,7 +67,7 @@ pub(crate) struct Pending {
     pub(crate) mask: Mask,
 }
 
-impl Pending {
+impl ScheduledCompaction {
     /// What readers of this table see of it.
     pub(crate) fn view(&self) -> View {
         self.merging.view().under_mask(&self.mask)
@@ -99,7 +99,7 @@ impl Pending {
 #[derive(Debug, Clone)]
 pub(crate) enum Incoming {
     Single(Arc<Run>),
-    Merging(Pending),
+    Compaction(ScheduledCompaction),
 }
 
 /// A level.
@@ -113,12 +113,12 @@ pub(crate) struct Level {
 
 /// Everything of a table but its configuration; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tree {
-    pub(crate) buffer: WriteBuffer,
+pub(crate) struct Levels {
+    pub(crate) buffer: Memtable,
     /// What of the write buffer's size does not count as time: what came into it by a replay.
     pub(crate) untimed: u64,
     /// The write buffer before this one, on its way to becoming a run.
-    pub(crate) flushing: Option<Pending>,
+    pub(crate) flushing: Option<ScheduledCompaction>,
     /// Level 1 first.
     pub(crate) levels: Vec<Level>,
     /// Older than all levels, until it is complete and becomes a run of one.
@@ -133,7 +133,7 @@ pub(crate) struct Tree {
 
 /// What merges of a table have in common.
 #[derive(Debug)]
-pub(crate) struct Context<'a> {
+pub(crate) struct CompactionEnv<'a> {
     pub(crate) set: &'a Arc<FileSet>,
     pub(crate) config: &'a TableConfig,
     pub(crate) salt: u64,
@@ -147,15 +147,15 @@ enum LevelPolicy {
     Levelling,
 }
 
-fn level_policy(policy: MergePolicy, level: usize, last: usize) -> LevelPolicy {
+fn level_policy(policy: CompactionPolicy, level: usize, last: usize) -> LevelPolicy {
     match policy {
-        MergePolicy::LazyLevelling if level == last && level > 1 => LevelPolicy::Levelling,
-        MergePolicy::LazyLevelling | MergePolicy::Tiering => LevelPolicy::Tiering,
-        MergePolicy::Levelling => LevelPolicy::Levelling,
+        CompactionPolicy::LazyLevelling if level == last && level > 1 => LevelPolicy::Levelling,
+        CompactionPolicy::LazyLevelling | CompactionPolicy::Tiering => LevelPolicy::Tiering,
+        CompactionPolicy::Levelling => LevelPolicy::Levelling,
     }
 }
 
-impl Context<'_> {
+impl CompactionEnv<'_> {
     /// What counts towards the capacity of write buffer and levels.
     pub(crate) fn run_size(&self, run: &Run) -> u64 {
         match self.config.effective_write_buffer() {
@@ -196,7 +196,7 @@ impl Context<'_> {
         at: (usize, usize),
         drop_deletes: bool,
         held: &Held,
-    ) -> MergeSpec {
+    ) -> CompactionSpec {
         let (level, last) = at;
         // Level 1 is treated as if there were one below: it has several runs even when it is the last.
         let last = last.max(2) as u32;
@@ -207,7 +207,7 @@ impl Context<'_> {
                 held.make_room(budget, planned(&inputs), self.config.index, drop_deletes)
             }
         };
-        MergeSpec {
+        CompactionSpec {
             inputs,
             drop_deletes,
             resolve: self.config.resolve.clone(),
@@ -229,7 +229,7 @@ impl Context<'_> {
             inputs.iter().filter_map(Input::run).for_each(|run| held.add_run(run));
         }
         let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &held);
-        let spec = MergeSpec { inputs: Vec::new(), ..spec };
+        let spec = CompactionSpec { inputs: Vec::new(), ..spec };
         Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
     }
 
@@ -276,14 +276,20 @@ impl Context<'_> {
             inputs = ?runs.iter().map(|run| run.meta().entries).collect::<Vec<_>>(),
         );
         let inputs = runs.into_iter().map(Input::Run).collect();
-        let merging = Arc::new(Merging::new(self.set, self.spec(inputs, at, drop, held)));
+        let merging = Arc::new(Compaction::new(self.set, self.spec(inputs, at, drop, held)));
         let due = now + self.merge_ticks(level);
-        Incoming::Merging(Pending { merging, start: now, due, base: 0, mask: Mask::default() })
+        Incoming::Compaction(ScheduledCompaction {
+            merging,
+            start: now,
+            due,
+            base: 0,
+            mask: Mask::default(),
+        })
     }
 }
 
 /// Completes a merge that is due.
-fn finish(pending: &Pending, context: &Context<'_>) -> Result<Option<Arc<Run>>> {
+fn finish(pending: &ScheduledCompaction, context: &CompactionEnv<'_>) -> Result<Option<Arc<Run>>> {
     let left = pending.merging.total() - pending.merging.done();
     if left > 0 {
         debug_event!("merge.forced", context.set.session_dir(), table = context.table, left);
@@ -291,27 +297,27 @@ fn finish(pending: &Pending, context: &Context<'_>) -> Result<Option<Arc<Run>>> 
     pending.finish()
 }
 
-impl Tree {
+impl Levels {
     /// The time, in ticks.
-    pub(crate) fn now(&self, context: &Context<'_>) -> u64 {
+    pub(crate) fn now(&self, context: &CompactionEnv<'_>) -> u64 {
         let fill = self.timed_size(context).saturating_mul(TICKS_PER_FLUSH);
         let fill = fill / context.buffer_capacity();
         self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
     }
 
     /// Whether the write buffer holds what it has room for, or more.
-    pub(crate) fn is_full(&self, context: &Context<'_>) -> bool {
+    pub(crate) fn is_full(&self, context: &CompactionEnv<'_>) -> bool {
         self.buffer_size(context) >= context.buffer_capacity()
     }
 
     /// What counts as time in the write buffer.
-    fn timed_size(&self, context: &Context<'_>) -> u64 {
+    fn timed_size(&self, context: &CompactionEnv<'_>) -> u64 {
         self.buffer_size(context).saturating_sub(self.untimed)
     }
 
     /// Sets the time, which is between this flush and the next, to one not after what the write buffer's size
     /// says.
-    pub(crate) fn set_time(&mut self, context: &Context<'_>, now: u64) {
+    pub(crate) fn set_time(&mut self, context: &CompactionEnv<'_>, now: u64) {
         let passed = now.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
         let capacity = u128::from(context.buffer_capacity());
         let timed = (u128::from(passed) * capacity).div_ceil(u128::from(TICKS_PER_FLUSH)) as u64;
@@ -319,14 +325,14 @@ impl Tree {
     }
 
     /// A size of the write buffer below which `moment` has not come.
-    pub(crate) fn size_at(&self, context: &Context<'_>, moment: u64) -> u64 {
+    pub(crate) fn size_at(&self, context: &CompactionEnv<'_>, moment: u64) -> u64 {
         let ticks = moment.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
         let timed = u128::from(ticks) * u128::from(context.buffer_capacity());
         self.untimed + (timed / u128::from(TICKS_PER_FLUSH)) as u64
     }
 
     /// What counts towards the capacity of the write buffer.
-    pub(crate) fn buffer_size(&self, context: &Context<'_>) -> u64 {
+    pub(crate) fn buffer_size(&self, context: &CompactionEnv<'_>) -> u64 {
         match context.config.effective_write_buffer() {
             BufferSize::Bytes(_) if context.config.memory_budget.is_some() => {
                 self.buffer.charged_bytes()
@@ -337,7 +343,7 @@ impl Tree {
     }
 
     /// How much of a batch the write buffer will take before the next flush.
-    pub(crate) fn room_for(&self, context: &Context<'_>, batch: Room) -> Room {
+    pub(crate) fn room_for(&self, context: &CompactionEnv<'_>, batch: Room) -> Room {
         let size = match context.config.effective_write_buffer() {
             BufferSize::Bytes(_) => batch.weight_bytes(),
             BufferSize::Entries(_) => batch.entries as u64,
@@ -352,9 +358,9 @@ impl Tree {
     }
 
     /// All merges that are not known to be complete.
-    pub(crate) fn pending(&self) -> impl Iterator<Item = &Pending> {
+    pub(crate) fn pending(&self) -> impl Iterator<Item = &ScheduledCompaction> {
         let merges = self.levels.iter().filter_map(|level| match &level.incoming {
-            Some(Incoming::Merging(pending)) => Some(pending),
+            Some(Incoming::Compaction(pending)) => Some(pending),
             _ => None,
         });
         self.flushing.iter().chain(merges).filter(|pending| !pending.merging.is_complete())
@@ -365,7 +371,7 @@ impl Tree {
     ///
     /// # Errors
     /// Those of the merges that are due. Nothing has changed then but their progress.
-    pub(crate) fn flush(&self, context: &Context<'_>) -> Result<Self> {
+    pub(crate) fn flush(&self, context: &CompactionEnv<'_>) -> Result<Self> {
         let mut next = self.settled(context)?;
         next.fold_union(context);
         next.flushes += 1;
@@ -376,14 +382,14 @@ impl Tree {
         debug_event!("table.flush", dir, table, entries = next.buffer.len());
         let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
         let spec = context.spec(inputs, (1, next.levels.len()), false, &held);
-        let merging = Arc::new(Merging::new(context.set, spec));
+        let merging = Arc::new(Compaction::new(context.set, spec));
         let (due, mask) = (now + TICKS_PER_FLUSH, Mask::default());
-        next.flushing = Some(Pending { merging, start: now, due, base: 0, mask });
+        next.flushing = Some(ScheduledCompaction { merging, start: now, due, base: 0, mask });
         Ok(next)
     }
 
     /// The same with the flush under way completed and its run in the levels.
-    pub(crate) fn settled(&self, context: &Context<'_>) -> Result<Self> {
+    pub(crate) fn settled(&self, context: &CompactionEnv<'_>) -> Result<Self> {
         let mut next = self.clone();
         if let Some(pending) = next.flushing.take()
             && let Some(run) = finish(&pending, context)?
@@ -420,7 +426,7 @@ impl Tree {
             level.residents = level.residents.iter().filter_map(&mut masked).collect();
         }
         for level in &mut next.levels {
-            if let Some(Incoming::Merging(pending)) = &mut level.incoming {
+            if let Some(Incoming::Compaction(pending)) = &mut level.incoming {
                 pending.mask = masking.on(&pending.mask);
             }
         }
@@ -432,11 +438,11 @@ impl Tree {
 
     /// Whether no mask gets more spans than it may have if this one is added.
     pub(crate) fn has_room_for(&self, span: &Span) -> bool {
-        let segments = self.buffer.segments().iter().filter_map(Segment::mask);
+        let segments = self.buffer.segments().iter().filter_map(MemtablePart::mask);
         let merges = self.pending().map(|pending| &pending.mask);
         let incoming = self.levels.iter().filter_map(|level| match &level.incoming {
             Some(Incoming::Single(run)) => Some(run),
-            None | Some(Incoming::Merging(_)) => None,
+            None | Some(Incoming::Compaction(_)) => None,
         });
         let runs = self.levels.iter().flat_map(|level| &level.residents).chain(incoming);
         let masks = segments.chain(merges).chain(runs.map(|run| run.mask()));
@@ -447,11 +453,14 @@ impl Tree {
     /// and a flush that is not complete stay as they are. `None` if there is nothing to merge and no deletion to drop.
     ///
     /// Merges under way end here: their inputs are those of this one.
-    pub(crate) fn compacting(&self, context: &Context<'_>) -> Option<(Self, Arc<Merging>)> {
+    pub(crate) fn compacting(
+        &self,
+        context: &CompactionEnv<'_>,
+    ) -> Option<(Self, Arc<Compaction>)> {
         let mut next = self.clone();
         next.fold_union(context);
         let mut readable = Sources::default();
-        if let Some(View::Output(run)) = next.flushing.as_ref().map(Pending::view) {
+        if let Some(View::Output(run)) = next.flushing.as_ref().map(ScheduledCompaction::view) {
             next.flushing = None;
             next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
             readable.runs.extend(run);
@@ -467,26 +476,27 @@ impl Tree {
         let held = next.held(context, self);
         let inputs = runs.into_iter().map(Input::Run).collect();
         let spec = context.spec(inputs, (level, level), oldest, &held);
-        let (merging, start) = (Arc::new(Merging::new(context.set, spec)), next.now(context));
+        let (merging, start) = (Arc::new(Compaction::new(context.set, spec)), next.now(context));
         let due = start + context.merge_ticks(level);
         let mask = Mask::default();
-        let pending = Pending { merging: Arc::clone(&merging), start, due, base: 0, mask };
+        let pending =
+            ScheduledCompaction { merging: Arc::clone(&merging), start, due, base: 0, mask };
         next.levels.resize_with(level, Level::default);
-        next.levels[level - 1].incoming = Some(Incoming::Merging(pending));
+        next.levels[level - 1].incoming = Some(Incoming::Compaction(pending));
         Some((next, merging))
     }
 
     /// The same after the end of such a merge: its run goes up to the level that it is no larger than, as far as those between
     /// are empty. If it has not come to an end its inputs stay where it was, to be merged when others arrive there.
-    pub(crate) fn compacted(&self, context: &Context<'_>, merging: &Arc<Merging>) -> Self {
+    pub(crate) fn compacted(&self, context: &CompactionEnv<'_>, merging: &Arc<Compaction>) -> Self {
         let mut next = self.clone();
         let is_it = |level: &Level| match &level.incoming {
-            Some(Incoming::Merging(pending)) => Arc::ptr_eq(&pending.merging, merging),
+            Some(Incoming::Compaction(pending)) => Arc::ptr_eq(&pending.merging, merging),
             _ => false,
         };
         // It may have been needed meanwhile, and be the input of another.
         let Some(mut at) = next.levels.iter().position(is_it) else { return next };
-        let Some(Incoming::Merging(pending)) = &next.levels[at].incoming else { return next };
+        let Some(Incoming::Compaction(pending)) = &next.levels[at].incoming else { return next };
         let run = match pending.view() {
             View::Inputs(inputs) => {
                 let runs = inputs.iter().filter_map(Input::run).cloned();
@@ -524,7 +534,7 @@ impl Tree {
         bytes += held.index_bytes();
         bytes += self
             .pending()
-            .map(|Pending { merging, .. }| match Arc::strong_count(merging) {
+            .map(|ScheduledCompaction { merging, .. }| match Arc::strong_count(merging) {
                 1 => merging.built_bytes(),
                 _ => merging.planned_bytes().max(merging.built_bytes()),
             })
@@ -542,7 +552,7 @@ impl Tree {
     /// Bytes of a budget that are left for a cache of pages, and the numbers of all runs.
     pub(crate) fn left_for_pages(
         &self,
-        context: &Context<'_>,
+        context: &CompactionEnv<'_>,
         budget: u64,
         is_updated: bool,
     ) -> (u64, Vec<u64>) {
@@ -552,13 +562,13 @@ impl Tree {
     }
 
     /// Folds filters so that there is room for a full write buffer and for what merges under way will build.
-    pub(crate) fn make_room_to_write(&self, context: &Context<'_>, budget: u64) {
+    pub(crate) fn make_room_to_write(&self, context: &CompactionEnv<'_>, budget: u64) {
         self.held(context, self).make_room_to_write(budget, context.config.memory_goal);
     }
 
     /// What is in memory when a merge begins in this tree: the runs that were readable `before` merges
     /// were begun, and the outputs of all that are under way.
-    fn held(&self, context: &Context<'_>, before: &Self) -> Held {
+    fn held(&self, context: &CompactionEnv<'_>, before: &Self) -> Held {
         let mut held = Held::default();
         if context.config.memory_budget.is_some() {
             before.sources().for_each_run(&mut |run| held.add_run(run));
@@ -571,13 +581,13 @@ impl Tree {
     /// The incoming run of a level, finishing its merge if need be.
     fn finished_incoming(
         &mut self,
-        context: &Context<'_>,
+        context: &CompactionEnv<'_>,
         level: usize,
     ) -> Result<Option<Arc<Run>>> {
         let run = match &self.levels[level - 1].incoming {
             None => None,
             Some(Incoming::Single(run)) => return Ok(Some(Arc::clone(run))),
-            Some(Incoming::Merging(pending)) => finish(pending, context)?,
+            Some(Incoming::Compaction(pending)) => finish(pending, context)?,
         };
         self.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
         Ok(run)
@@ -587,7 +597,7 @@ impl Tree {
     /// recursion is the number of levels.
     fn offer(
         &mut self,
-        context: &Context<'_>,
+        context: &CompactionEnv<'_>,
         before: &Self,
         level: usize,
         arriving: Vec<Arc<Run>>,
@@ -649,7 +659,7 @@ impl Tree {
     ///
     /// # Errors
     /// Those of the disk; [`Error::UnionTooLarge`] and [`Error::UnionTooDeep`].
-    pub(crate) fn unite(context: &Context<'_>, trees: &[&Self]) -> Result<Self> {
+    pub(crate) fn unite(context: &CompactionEnv<'_>, trees: &[&Self]) -> Result<Self> {
         let mut tables = Vec::new();
         for tree in trees {
             let table = tree.as_united(context)?;
@@ -672,13 +682,13 @@ impl Tree {
     }
 
     /// The table as a part of a union.
-    fn as_united(&self, context: &Context<'_>) -> Result<UnionTable> {
+    fn as_united(&self, context: &CompactionEnv<'_>) -> Result<UnionTable> {
         let mut table = UnionTable::default();
         if !self.buffer.is_empty() {
             let inputs = vec![Input::Buffer(self.buffer.clone())];
             let held = self.held(context, self);
             let spec = context.spec(inputs, (1, self.levels.len()), false, &held);
-            let run = Merging::new(context.set, spec).finish()?;
+            let run = Compaction::new(context.set, spec).finish()?;
             table.pieces.extend(run.map(Piece::Run));
         }
         if let Some(pending) = &self.flushing {
@@ -688,8 +698,8 @@ impl Tree {
             table.pieces.extend(match &level.incoming {
                 None => None,
                 Some(Incoming::Single(run)) => Some(Piece::Run(Arc::clone(run))),
-                Some(Incoming::Merging(pending)) => {
-                    Some(Piece::Merging(Arc::clone(&pending.merging), pending.mask.clone()))
+                Some(Incoming::Compaction(pending)) => {
+                    Some(Piece::Compaction(Arc::clone(&pending.merging), pending.mask.clone()))
                 }
             });
             table.pieces.extend(level.residents.iter().cloned().map(Piece::Run));
@@ -709,7 +719,7 @@ impl Tree {
     }
 
     /// Makes a complete union a run of the last level, or of one below that is large enough for it.
-    pub(crate) fn fold_union(&mut self, context: &Context<'_>) {
+    pub(crate) fn fold_union(&mut self, context: &CompactionEnv<'_>) {
         let Some(Stage::Complete(run)) = self.union.as_ref().map(|union| union.stage()) else {
             return;
         };
@@ -717,8 +727,8 @@ impl Tree {
         let mask = std::mem::take(&mut self.union_mask);
         let Some(run) = run.map(|run| run.under_mask(&mask)) else { return };
         let policy = match context.config.merge_policy {
-            MergePolicy::Tiering => LevelPolicy::Tiering,
-            MergePolicy::LazyLevelling | MergePolicy::Levelling => LevelPolicy::Levelling,
+            CompactionPolicy::Tiering => LevelPolicy::Tiering,
+            CompactionPolicy::LazyLevelling | CompactionPolicy::Levelling => LevelPolicy::Levelling,
         };
         let size = context.run_size(&run);
         let fits = |level: &usize| size <= context.run_size_max(*level, policy);
@@ -757,7 +767,7 @@ impl Sources {
         match &level.incoming {
             None => {}
             Some(Incoming::Single(run)) => self.runs.push(Arc::clone(run)),
-            Some(Incoming::Merging(pending)) => self.add(pending.view()),
+            Some(Incoming::Compaction(pending)) => self.add(pending.view()),
         }
         self.runs.extend(level.residents.iter().cloned());
     }

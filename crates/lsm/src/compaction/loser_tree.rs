@@ -25,9 +25,9 @@
 use terrane_io::key_order::key_prefix;
 
 use crate::entry::entry::{BlobSpan, EntryRef, Kind, Order};
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::Result;
-use crate::memtable::part::SegmentReader;
+use crate::memtable::part::MemtablePartReader;
 use crate::run::blob::Blob;
 use crate::run::reader::RunReader;
 
@@ -35,9 +35,9 @@ use crate::run::reader::RunReader;
 #[derive(Debug)]
 pub(crate) enum Source {
     Run(Box<RunReader>),
-    Segment(SegmentReader),
+    Segment(MemtablePartReader),
     /// A table of a union, or a union below a table.
-    Merge(Box<KMerge>),
+    Merge(Box<MergeIterator>),
 }
 
 impl Source {
@@ -122,7 +122,7 @@ pub(crate) enum Combine {
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub(crate) combine: Combine,
-    pub(crate) resolve: Resolve,
+    pub(crate) resolve: MergeOperator,
     pub(crate) order: Order,
 }
 
@@ -170,7 +170,7 @@ struct Combined {
 
 /// The merge of some sources.
 #[derive(Debug)]
-pub(crate) struct KMerge {
+pub(crate) struct MergeIterator {
     sources: Vec<Source>,
     rules: Rules,
     /// Losers of the inner nodes `1..sources`; node 0 holds the winner.
@@ -192,7 +192,7 @@ pub(crate) struct KMerge {
     failed: bool,
 }
 
-impl KMerge {
+impl MergeIterator {
     /// A merge of `sources`, before its first entry. Reads nothing.
     pub(crate) fn new(sources: Vec<Source>, rules: Rules) -> Self {
         let combined =
@@ -513,12 +513,12 @@ mod tests {
     use super::*;
     use crate::entry::entry::key_hash;
     use crate::entry::key_range::KeyRange;
-    use crate::memtable::memtable::WriteBuffer;
+    use crate::memtable::memtable::Memtable;
     use crate::memtable::part::{NewEntry, Room};
 
     /// A segment whose entry for key `n` has the kind that digit `n` of `code` names, if it names one.
-    fn buffer(code: usize, value: &str) -> WriteBuffer {
-        let (mut buffer, resolve) = (WriteBuffer::default(), Resolve::concatenate());
+    fn buffer(code: usize, value: &str) -> Memtable {
+        let (mut buffer, resolve) = (Memtable::default(), MergeOperator::concatenate());
         buffer.begin(Room::default(), &resolve).unwrap();
         for n in 0..KEYS {
             let kind = match code / 4_usize.pow(u32::from(n)) % 4 {
@@ -538,19 +538,19 @@ mod tests {
 
     const KEYS: u8 = 3;
 
-    fn merge(sources: Vec<Source>, combine: Combine, order: Order) -> KMerge {
-        KMerge::new(sources, Rules { combine, resolve: Resolve::concatenate(), order })
+    fn merge(sources: Vec<Source>, combine: Combine, order: Order) -> MergeIterator {
+        MergeIterator::new(sources, Rules { combine, resolve: MergeOperator::concatenate(), order })
     }
 
-    fn segments(buffers: &[&WriteBuffer], order: Order) -> Vec<Source> {
+    fn segments(buffers: &[&Memtable], order: Order) -> Vec<Source> {
         let segments = buffers.iter().flat_map(|buffer| buffer.segments().iter().rev());
-        let reader = |segment| SegmentReader::new(segment, &KeyRange::ALL, order);
+        let reader = |segment| MemtablePartReader::new(segment, &KeyRange::ALL, order);
         segments.map(|segment| Source::Segment(reader(segment))).collect()
     }
 
     type Entry = (u8, Kind, Vec<u8>);
 
-    fn all(mut merge: KMerge) -> Vec<Entry> {
+    fn all(mut merge: MergeIterator) -> Vec<Entry> {
         merge.load().unwrap();
         let mut entries = Vec::new();
         while let Some(EntryRef { key, kind, value, .. }) = merge.current() {

@@ -70,12 +70,12 @@ impl Batch {
 
 /// The side that fills batches.
 #[derive(Debug)]
-pub(crate) struct Giver {
+pub(crate) struct PipeWriter {
     empty: Receiver<Batch>,
     full: SyncSender<Batch>,
 }
 
-impl Giver {
+impl PipeWriter {
     /// A batch to be filled, waiting for it; `None` if nobody takes any more.
     pub(crate) fn empty(&self) -> Option<Batch> {
         let mut batch = self.empty.recv().ok()?;
@@ -91,12 +91,12 @@ impl Giver {
 
 /// The side that empties them.
 #[derive(Debug)]
-pub(crate) struct Taker {
+pub(crate) struct PipeReader {
     empty: SyncSender<Batch>,
     full: Receiver<Batch>,
 }
 
-impl Taker {
+impl PipeReader {
     /// The next batch, waiting for it; `None` after the last.
     pub(crate) fn take(&self) -> Option<Batch> {
         self.full.recv().ok()
@@ -109,14 +109,14 @@ impl Taker {
 }
 
 /// Both sides of a hand-over.
-pub(crate) fn hand_over() -> (Giver, Taker) {
+pub(crate) fn hand_over() -> (PipeWriter, PipeReader) {
     // Each has room for all batches, so that only who wants one waits.
     let (give_empty, empty) = sync_channel(BATCHES);
     let (give_full, full) = sync_channel(BATCHES);
     for _ in 0..BATCHES {
         let _ = give_empty.send(Batch::default());
     }
-    (Giver { empty, full: give_full }, Taker { empty: give_empty, full })
+    (PipeWriter { empty, full: give_full }, PipeReader { empty: give_empty, full })
 }
 
 #[cfg(test)]

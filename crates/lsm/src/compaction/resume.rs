@@ -27,12 +27,12 @@ const CHUNK_PAGES: u32 = 32;
 
 /// An unfinished run, and the right to go on with it.
 #[derive(Debug)]
-pub(crate) struct TakenOver {
+pub(crate) struct ResumedPages {
     pub(crate) partial: Partial,
     pub(crate) handle: FileHandle,
 }
 
-impl TakenOver {
+impl ResumedPages {
     /// Pages to read.
     pub(crate) fn pages(&self) -> u64 {
         u64::from(self.partial.data_pages) + blob_pages(&self.partial)
@@ -109,7 +109,7 @@ impl Pages {
 
 /// An unfinished run that is being read.
 #[derive(Debug)]
-pub(crate) struct Rereading {
+pub(crate) struct ResumedOutput {
     partial: Partial,
     salt: u64,
     /// The keys between which all keys are.
@@ -119,10 +119,10 @@ pub(crate) struct Rereading {
     builder: Box<RunBuilder>,
 }
 
-impl Rereading {
+impl ResumedOutput {
     /// Begins to read. `plan` is that of the merge. Cost: no I/O.
-    pub(crate) fn new(taken: TakenOver, plan: &RunPlan) -> Self {
-        let TakenOver { partial, handle } = taken;
+    pub(crate) fn new(taken: ResumedPages, plan: &RunPlan) -> Self {
+        let ResumedPages { partial, handle } = taken;
         let Partial { number, identity, data_pages, .. } = partial;
         let set = handle.set();
         let forget = plan.access == Access::Direct;

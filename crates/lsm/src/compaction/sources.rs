@@ -21,13 +21,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::compaction::compaction::{Input, View};
-use crate::compaction::loser_tree::{Combine, KMerge, Rules, Source};
+use crate::compaction::loser_tree::{Combine, MergeIterator, Rules, Source};
 use crate::entry::entry::Order;
 use crate::entry::key_range::KeyRange;
 use crate::entry::mask::Mask;
-use crate::entry::merge_operator::Resolve;
-use crate::memtable::memtable::WriteBuffer;
-use crate::memtable::part::SegmentReader;
+use crate::entry::merge_operator::MergeOperator;
+use crate::memtable::memtable::Memtable;
+use crate::memtable::part::MemtablePartReader;
 use crate::run::chunk_reader::Reading;
 use crate::run::reader::RunReader;
 use crate::run::run::Run;
@@ -37,7 +37,7 @@ use crate::run::run::Run;
 pub(crate) struct Sources {
     /// Write buffers, newest first; newer than all runs. A table's own, which updates
     /// go to, is not among them.
-    pub(crate) buffers: Vec<WriteBuffer>,
+    pub(crate) buffers: Vec<Memtable>,
     /// Newest first.
     pub(crate) runs: Vec<Arc<Run>>,
     /// Of a table with levels: for each of them, how many runs are on it and the levels above.
@@ -179,16 +179,16 @@ impl UnionSources {
 #[derive(Debug, Clone)]
 pub(crate) struct Scan {
     pub(crate) order: Order,
-    pub(crate) resolve: Resolve,
+    pub(crate) resolve: MergeOperator,
     pub(crate) reading: Reading,
 }
 
 impl Scan {
     /// The entries of a table with keys in `range`, as they combine. Reads nothing.
-    pub(crate) fn of_table(&self, table: &Sources, range: &KeyRange) -> KMerge {
+    pub(crate) fn of_table(&self, table: &Sources, range: &KeyRange) -> MergeIterator {
         let mut sources = Vec::new();
         for segment in table.buffers.iter().flat_map(|buffer| buffer.segments().iter().rev()) {
-            let reader = SegmentReader::new(segment, range, self.order);
+            let reader = MemtablePartReader::new(segment, range, self.order);
             sources.push(Source::Segment(reader));
         }
         let slices = table.union.iter().flat_map(|union| &union.slices);
@@ -204,7 +204,7 @@ impl Scan {
 
     /// The entries of a union with keys in `range` that are not in its slices, as they combine. Reads
     /// nothing. The depth of the recursion is that of unions of unions.
-    pub(crate) fn of_union(&self, union: &UnionSources, range: &KeyRange) -> KMerge {
+    pub(crate) fn of_union(&self, union: &UnionSources, range: &KeyRange) -> MergeIterator {
         let beyond = union.frontier.beyond(range);
         let tables = beyond.iter().flat_map(|beyond| {
             let merge = |table| Source::Merge(Box::new(self.of_table(table, beyond)));
@@ -213,8 +213,11 @@ impl Scan {
         self.merge(Combine::Union, tables.collect())
     }
 
-    fn merge(&self, combine: Combine, sources: Vec<Source>) -> KMerge {
-        KMerge::new(sources, Rules { combine, resolve: self.resolve.clone(), order: self.order })
+    fn merge(&self, combine: Combine, sources: Vec<Source>) -> MergeIterator {
+        MergeIterator::new(
+            sources,
+            Rules { combine, resolve: self.resolve.clone(), order: self.order },
+        )
     }
 }
 
@@ -230,7 +233,7 @@ mod tests {
 
     #[test]
     fn write_buffers_outside_a_range_are_let_go_of() {
-        let (mut buffer, resolve) = (WriteBuffer::default(), Resolve::newest());
+        let (mut buffer, resolve) = (Memtable::default(), MergeOperator::newest());
         for key in [b"b", b"d"] {
             // What somebody else refers to is not written to.
             let _kept = buffer.clone();

@@ -5,7 +5,7 @@
 //! counts, upserts combine), then left to right. The output is cut into *slices*, each a run of its own
 //! that readers use as soon as it is complete: keys up to the *frontier* are read from a slice, one page
 //! each, the others from the tables. So lookups get faster with every slice. At the end the slices are
-//! joined to one run by a [`Merging`] like any other.
+//! joined to one run by a [`Compaction`] like any other.
 //!
 //! **Debt** is counted in entries: those of the tables that are not united yet, each counted once for uniting
 //! and once for joining, and those of the slices, which are to be joined. It is an upper bound, since
@@ -19,8 +19,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::compaction::compaction::{ENTRIES_PER_LOOK, Input, MergeSpec, Merging};
-use crate::compaction::loser_tree::KMerge;
+use crate::compaction::compaction::{Compaction, CompactionSpec, ENTRIES_PER_LOOK, Input};
+use crate::compaction::loser_tree::MergeIterator;
 use crate::compaction::sources::{Frontier, Scan, Sources, UnionSources};
 use crate::entry::entry::{EntryRef, Kind, Order, key_hash};
 use crate::entry::key_range::KeyRange;
@@ -50,7 +50,7 @@ pub(crate) const UNION_RUNS_MAX: usize = 1 << 16;
 pub(crate) enum Piece {
     Run(Arc<Run>),
     /// With the keys that the table is seen without.
-    Merging(Arc<Merging>, Mask),
+    Compaction(Arc<Compaction>, Mask),
 }
 
 /// A table of a union, as it was when the union was made.
@@ -69,7 +69,7 @@ impl UnionTable {
         for piece in &self.pieces {
             match piece {
                 Piece::Run(run) => sources.runs.push(Arc::clone(run)),
-                Piece::Merging(merging, mask) => sources.add(merging.view().under_mask(mask)),
+                Piece::Compaction(merging, mask) => sources.add(merging.view().under_mask(mask)),
             }
         }
         sources
@@ -118,14 +118,14 @@ pub(crate) enum Stage {
         slices: Vec<Arc<Run>>,
         frontier: Frontier,
     },
-    Joining(Arc<Merging>),
+    Joining(Arc<Compaction>),
     /// Nothing may be left.
     Complete(Option<Arc<Run>>),
 }
 
 #[derive(Debug)]
 struct Uniting {
-    merge: KMerge,
+    merge: MergeIterator,
     builder: Option<Box<RunBuilder>>,
     /// Entries passed up to the frontier; and how many of them the merge counts.
     passed_before: u64,
@@ -147,7 +147,7 @@ impl Uniting {
 pub(crate) struct Union {
     set: Arc<FileSet>,
     /// How runs are written: that of the output, but for the inputs.
-    spec: MergeSpec,
+    spec: CompactionSpec,
     /// Entries of the tables that are united in a slice.
     slice_entries: u64,
     depth: usize,
@@ -179,7 +179,7 @@ impl Union {
     /// Prepares the union of some tables; does no work. `batch_pages` is the merge batch of its table.
     pub(crate) fn new(
         set: &Arc<FileSet>,
-        spec: MergeSpec,
+        spec: CompactionSpec,
         batch_pages: u32,
         tables: Vec<UnionTable>,
         progress: Progress,
@@ -502,8 +502,8 @@ impl Union {
             return;
         }
         let inputs = slices.into_iter().map(Input::Run).collect();
-        let spec = MergeSpec { inputs, ..self.spec.clone() };
-        self.enter(Stage::Joining(Arc::new(Merging::new(&self.set, spec))));
+        let spec = CompactionSpec { inputs, ..self.spec.clone() };
+        self.enter(Stage::Joining(Arc::new(Compaction::new(&self.set, spec))));
     }
 }
 

@@ -12,8 +12,8 @@
 //! their inputs.
 
 use crate::compaction::sources::Sources;
-use crate::memtable::memtable::WriteBuffer;
-use crate::memtable::part::Segment;
+use crate::memtable::memtable::Memtable;
+use crate::memtable::part::MemtablePart;
 
 /// The bound of one table.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,13 +40,13 @@ impl ValueRoom {
     ///
     /// Cost: a look at each run and segment; if all values together come to half of the limit, one at each entry of
     /// the write buffer and each large entry of runs, all in memory.
-    pub(crate) fn measure(&mut self, buffer: &WriteBuffer, sources: &Sources, limit: u64) {
-        let of_buffer = |buffer: &WriteBuffer| buffer.weight_bytes();
+    pub(crate) fn measure(&mut self, buffer: &Memtable, sources: &Sources, limit: u64) {
+        let of_buffer = |buffer: &Memtable| buffer.weight_bytes();
         let mut sum = of_buffer(buffer).saturating_add(sum_of_buffers(sources, &of_buffer));
         sources.for_each_run(&mut |run| sum = sum.saturating_add(run.meta().value_bytes));
         if sum > limit / 2 {
-            let of_buffer = |buffer: &WriteBuffer| -> u64 {
-                buffer.segments().iter().map(Segment::longest_value_bytes).sum()
+            let of_buffer = |buffer: &Memtable| -> u64 {
+                buffer.segments().iter().map(MemtablePart::longest_value_bytes).sum()
             };
             sum = of_buffer(buffer).saturating_add(sum_of_buffers(sources, &of_buffer));
             sources.for_each_run(&mut |run| sum = sum.saturating_add(run.longest_value_bytes()));
@@ -56,7 +56,7 @@ impl ValueRoom {
 }
 
 /// The sum over all write buffers of sources. The depth of the recursion is that of unions of unions.
-fn sum_of_buffers(sources: &Sources, of: &dyn Fn(&WriteBuffer) -> u64) -> u64 {
+fn sum_of_buffers(sources: &Sources, of: &dyn Fn(&Memtable) -> u64) -> u64 {
     let own: u64 = sources.buffers.iter().map(of).fold(0, u64::saturating_add);
     let tables = sources.union.iter().flat_map(|union| &union.tables);
     tables.map(|table| sum_of_buffers(table, of)).fold(own, u64::saturating_add)
@@ -70,7 +70,7 @@ mod tests {
 
     use crate::config::{TableConfig, WriteBuffer};
     use crate::entry::entry::Update;
-    use crate::entry::merge_operator::Resolve;
+    use crate::entry::merge_operator::MergeOperator;
     use crate::error::Error;
     use crate::lookup::submitted::PendingLookups;
     use crate::session::snapshot::{OpenOptions, SnapshotName};
@@ -84,7 +84,7 @@ mod tests {
         let options = SessionOptions::with_salt(1).create_dir();
         let session = Session::open(disk, Path::new("/session"), &options).unwrap();
         let config = TableConfig {
-            resolve: Resolve::concatenate().with_value_bytes_max(LIMIT),
+            resolve: MergeOperator::concatenate().with_value_bytes_max(LIMIT),
             write_buffer: WriteBuffer::Entries(4),
             ..TableConfig::default()
         };
@@ -142,7 +142,8 @@ mod tests {
 
     /// A table whose function makes values of the product of the lengths: longer than anybody looks for.
     fn growing(session: &Session) -> Table {
-        let resolve = Resolve::new("product", |newer, older| vec![7; newer.len() * older.len()]);
+        let resolve =
+            MergeOperator::new("product", |newer, older| vec![7; newer.len() * older.len()]);
         let config = TableConfig {
             resolve: resolve.unwrap().with_value_bytes_max(LIMIT),
             write_buffer: WriteBuffer::Entries(4),
@@ -255,7 +256,7 @@ mod tests {
     fn functions_that_do_not_grow_are_refused_nothing() {
         let (session, _) = table();
         let config = TableConfig {
-            resolve: Resolve::newest().with_value_bytes_max(LIMIT),
+            resolve: MergeOperator::newest().with_value_bytes_max(LIMIT),
             write_buffer: WriteBuffer::Entries(4),
             ..TableConfig::default()
         };

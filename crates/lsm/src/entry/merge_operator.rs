@@ -1,11 +1,11 @@
-//! Resolve functions: what an upsert makes of the new value and the old one.
+//! MergeOperator functions: what an upsert makes of the new value and the old one.
 //!
 //! A table has one, chosen when it is made; its name is stored in snapshots and checked when they are
 //! opened. The function gets the newer value first.
 //!
 //! Invariant, up to whoever writes one: it is associative, `f(a, f(b, c)) == f(f(a, b), c)`, and always
 //! gives the same for the same. Merges combine values in any grouping and at any time, so otherwise the
-//! content of a table would depend on when it was merged. [`Resolve::check_laws`] tries that on samples.
+//! content of a table would depend on when it was merged. [`MergeOperator::check_laws`] tries that on samples.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::entry::entry::{BLOB_SPAN_SIZE, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 
 /// Longest name of a resolve function, in bytes.
-pub const RESOLVE_NAME_BYTES_MAX: usize = 64;
+pub const OPERATOR_NAME_BYTES_MAX: usize = 64;
 
 /// What names of ready-made functions begin with.
 const READY_MADE: &str = "terrane.";
@@ -24,7 +24,7 @@ type Combine = dyn Fn(&[u8], &[u8], &mut Vec<u8>) + Send + Sync;
 
 /// A resolve function with its name. Clones are the same function; two are equal if their names are.
 #[derive(Clone)]
-pub struct Resolve {
+pub struct MergeOperator {
     name: Arc<str>,
     combine: Arc<Combine>,
     /// Longest value that it may make: [`VALUE_BYTES_MAX`] but in tests.
@@ -72,7 +72,7 @@ fn i128_of(bytes: &[u8]) -> i128 {
     i128::from_le_bytes(word)
 }
 
-impl Resolve {
+impl MergeOperator {
     /// A function of one's own.
     ///
     /// `combine(newer, older)` must be associative and must depend on its arguments alone. It is called in
@@ -82,13 +82,13 @@ impl Resolve {
     /// it where nobody looked; reading such a key is [`Error::UpsertTooLarge`] then, until somebody inserts or deletes it.
     ///
     /// # Errors
-    /// [`Error::InvalidResolveName`] for an empty name, one of more than [`RESOLVE_NAME_BYTES_MAX`] bytes,
+    /// [`Error::InvalidResolveName`] for an empty name, one of more than [`OPERATOR_NAME_BYTES_MAX`] bytes,
     /// and one that begins with `terrane.`, as those of the ready-made functions do.
     pub fn new(
         name: &str,
         combine: impl Fn(&[u8], &[u8]) -> Vec<u8> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let length = (1..=RESOLVE_NAME_BYTES_MAX).contains(&name.len());
+        let length = (1..=OPERATOR_NAME_BYTES_MAX).contains(&name.len());
         if !length || name.starts_with(READY_MADE) {
             return Err(Error::InvalidResolveName { text: name.to_owned() });
         }
@@ -276,23 +276,23 @@ impl Resolve {
     }
 }
 
-impl Default for Resolve {
+impl Default for MergeOperator {
     fn default() -> Self {
         Self::newest()
     }
 }
 
-impl PartialEq for Resolve {
+impl PartialEq for MergeOperator {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-impl Eq for Resolve {}
+impl Eq for MergeOperator {}
 
-impl fmt::Debug for Resolve {
+impl fmt::Debug for MergeOperator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Resolve({})", self.name)
+        write!(f, "MergeOperator({})", self.name)
     }
 }
 
@@ -305,35 +305,35 @@ mod tests {
         let numbers = [[0; 8], [0xFF; 8], 1u64.to_le_bytes(), (u64::MAX / 2).to_le_bytes()];
         let mut samples: Vec<&[u8]> = numbers.iter().map(<[u8; 8]>::as_slice).collect();
         samples.extend([b"".as_slice(), b"\x80", b"a", b"ab", &[0x80; 16], &[7; 40]]);
-        for resolve in Resolve::all_ready_made() {
+        for resolve in MergeOperator::all_ready_made() {
             assert_eq!(resolve.check_laws(&samples), None, "{resolve:?}");
-            assert_eq!(Resolve::by_name(resolve.name()), Some(resolve));
+            assert_eq!(MergeOperator::by_name(resolve.name()), Some(resolve));
         }
         let minus = |newer: &[u8], older: &[u8]| vec![newer.len().abs_diff(older.len()) as u8; 2];
-        let broken = Resolve::new("minus", minus).expect("a valid name");
+        let broken = MergeOperator::new("minus", minus).expect("a valid name");
         assert!(broken.check_laws(&samples).is_some());
     }
 
     #[test]
     fn ready_made_functions_give_what_their_names_say() {
         let (one, max) = (1u64.to_le_bytes(), u64::MAX.to_le_bytes());
-        assert_eq!(Resolve::add_u64_wrapping().apply(&one, &max), [0; 8]);
-        assert_eq!(Resolve::add_u64_saturating().apply(&one, &max), [0xFF; 8]);
+        assert_eq!(MergeOperator::add_u64_wrapping().apply(&one, &max), [0; 8]);
+        assert_eq!(MergeOperator::add_u64_saturating().apply(&one, &max), [0xFF; 8]);
         let minus_one = (-1i64).to_le_bytes();
-        assert_eq!(Resolve::add_i128_wrapping().apply(&one, &minus_one), [0; 16]);
-        assert_eq!(Resolve::newest().apply(b"n", b"o"), b"n");
-        assert_eq!(Resolve::oldest().apply(b"n", b"o"), b"o");
-        assert_eq!(Resolve::max().apply(b"a", b"aa"), b"aa");
-        assert_eq!(Resolve::min().apply(b"a", b"aa"), b"a");
-        assert_eq!(Resolve::concatenate().apply(b"new", b"old "), b"old new");
+        assert_eq!(MergeOperator::add_i128_wrapping().apply(&one, &minus_one), [0; 16]);
+        assert_eq!(MergeOperator::newest().apply(b"n", b"o"), b"n");
+        assert_eq!(MergeOperator::oldest().apply(b"n", b"o"), b"o");
+        assert_eq!(MergeOperator::max().apply(b"a", b"aa"), b"aa");
+        assert_eq!(MergeOperator::min().apply(b"a", b"aa"), b"a");
+        assert_eq!(MergeOperator::concatenate().apply(b"new", b"old "), b"old new");
     }
 
     #[test]
     fn names_are_bounded_and_those_of_ready_made_functions_are_taken() {
         for name in ["", "terrane.max", &"n".repeat(65)] {
-            let made = Resolve::new(name, |newer, _| newer.to_vec());
+            let made = MergeOperator::new(name, |newer, _| newer.to_vec());
             assert!(matches!(made, Err(Error::InvalidResolveName { text }) if text == name));
         }
-        assert!(Resolve::new(&"n".repeat(64), |newer, _| newer.to_vec()).is_ok());
+        assert!(MergeOperator::new(&"n".repeat(64), |newer, _| newer.to_vec()).is_ok());
     }
 }

@@ -18,9 +18,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use terrane_io::{Access, Disk};
 
 use crate::error::{Error, Result};
-use crate::files::handles::{OpenFiles, PooledFile};
-use crate::files::reclaim::Sweeper;
-use crate::files::write_queue::WriteBehind;
+use crate::files::handles::{FileHandles, PooledFile};
+use crate::files::reclaim::Reclaimer;
+use crate::files::write_queue::WriteQueue;
 use crate::stats::RunSums;
 use crate::trace::event;
 
@@ -116,8 +116,8 @@ struct State {
 /// All run files of a session.
 #[derive(Debug)]
 pub(crate) struct FileSet {
-    open: Arc<OpenFiles>,
-    behind: Arc<WriteBehind>,
+    open: Arc<FileHandles>,
+    behind: Arc<WriteQueue>,
     dir: PathBuf,
     /// Never held during a call of the disk: unlinking a large file takes its time.
     state: Mutex<State>,
@@ -153,18 +153,18 @@ pub(crate) fn blobs_number(name: &str) -> Option<u64> {
 
 impl FileSet {
     /// The files in `dir`, opened in `open`; new ones are numbered from `next_number`.
-    pub(crate) fn new(open: Arc<OpenFiles>, dir: PathBuf, next_number: u64) -> Self {
+    pub(crate) fn new(open: Arc<FileHandles>, dir: PathBuf, next_number: u64) -> Self {
         Self::with_state(open, dir, State { next_number, ..State::default() })
     }
 
     /// The files in `dir`, which are another process's or nobody's, to be read.
-    pub(crate) fn read_only(open: Arc<OpenFiles>, dir: PathBuf) -> Self {
+    pub(crate) fn read_only(open: Arc<FileHandles>, dir: PathBuf) -> Self {
         open.only_read();
         Self::with_state(open, dir, State { is_read_only: true, ..State::default() })
     }
 
-    fn with_state(open: Arc<OpenFiles>, dir: PathBuf, state: State) -> Self {
-        let (behind, state) = (WriteBehind::new(&open), Mutex::new(state));
+    fn with_state(open: Arc<FileHandles>, dir: PathBuf, state: State) -> Self {
+        let (behind, state) = (WriteQueue::new(&open), Mutex::new(state));
         Self { open, behind, dir, state, idle: Condvar::new(), sums: RunSums::default() }
     }
 
@@ -187,17 +187,17 @@ impl FileSet {
     }
 
     /// The files of the session that are open.
-    pub(crate) fn open_files(&self) -> &Arc<OpenFiles> {
+    pub(crate) fn open_files(&self) -> &Arc<FileHandles> {
         &self.open
     }
 
     /// Where what is out of use goes.
-    pub(crate) fn sweeper(&self) -> &Sweeper {
+    pub(crate) fn sweeper(&self) -> &Reclaimer {
         self.open.sweeper()
     }
 
     /// The writes that nobody waits for yet.
-    pub(crate) fn write_behind(&self) -> &Arc<WriteBehind> {
+    pub(crate) fn write_behind(&self) -> &Arc<WriteQueue> {
         &self.behind
     }
 

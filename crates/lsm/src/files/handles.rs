@@ -18,12 +18,12 @@
 //! open files is made once more after all files that nobody uses have been closed.
 //!
 //! **No room left.** A write that fails because the disk is full is made once more after all files have gone that are
-//! on their way out ([`Sweeper`]), and then after the [`Reserve`] has been let go.
+//! on their way out ([`Reclaimer`]), and then after the [`Reserve`] has been let go.
 //!
 //! **Descriptors of others.** The queue of a cursor or a merge that reads ahead may take one, and so may that of the
 //! writes of all merges; each takes a [`Place`].
 //!
-//! **The end of the session.** [`OpenFiles::end_writing`] waits for the writes under way and refuses all that
+//! **The end of the session.** [`FileHandles::end_writing`] waits for the writes under way and refuses all that
 //! come later, even where the file is still open: by then another session may have the directory, and a
 //! file of the same name may be its own.
 //!
@@ -41,7 +41,7 @@ use std::sync::{
 use terrane_io::{self as io, Access, Disk, DiskFile, OpenMode, QueueKind};
 
 use crate::error::{Error, Result};
-use crate::files::reclaim::Sweeper;
+use crate::files::reclaim::Reclaimer;
 use crate::files::reserve::Reserve;
 use crate::trace::event;
 
@@ -164,11 +164,11 @@ enum Poison {
 
 /// The open files of a session, and whether what they hold can still be made durable.
 #[derive(Debug)]
-pub(crate) struct OpenFiles {
+pub(crate) struct FileHandles {
     disk: Arc<dyn Disk>,
     files_max: usize,
     reserve: Reserve,
-    sweeper: Sweeper,
+    sweeper: Reclaimer,
     clock: Mutex<Clock>,
     /// Why nothing new is promised to be durable any more.
     poisoned: OnceLock<Poison>,
@@ -180,7 +180,7 @@ pub(crate) struct OpenFiles {
     dispensable: Mutex<Vec<PathBuf>>,
 }
 
-impl OpenFiles {
+impl FileHandles {
     /// No files, and no reserve; up to `files_max` will be kept open.
     pub(crate) fn new(disk: Arc<dyn Disk>, files_max: usize) -> Arc<Self> {
         Self::with_reserve(disk, files_max, Reserve::none())
@@ -194,7 +194,7 @@ impl OpenFiles {
     ) -> Arc<Self> {
         assert!(files_max > 0);
         let (clock, poisoned, ended) = (Mutex::default(), OnceLock::new(), RwLock::default());
-        let sweeper = Sweeper::new(disk.queue_kind() == QueueKind::Simulated);
+        let sweeper = Reclaimer::new(disk.queue_kind() == QueueKind::Simulated);
         let (is_read_only, dispensable) = (AtomicBool::new(false), Mutex::default());
         Arc::new(Self {
             disk,
@@ -214,7 +214,7 @@ impl OpenFiles {
     }
 
     /// Where what is out of use goes.
-    pub(crate) fn sweeper(&self) -> &Sweeper {
+    pub(crate) fn sweeper(&self) -> &Reclaimer {
         &self.sweeper
     }
 
@@ -489,7 +489,7 @@ impl OpenFiles {
 /// The right to one more descriptor, which counts as an open file for as long as this is held.
 #[derive(Debug)]
 pub(crate) struct Place {
-    pool: Arc<OpenFiles>,
+    pool: Arc<FileHandles>,
 }
 
 impl Drop for Place {
@@ -501,7 +501,7 @@ impl Drop for Place {
 /// A file that is open when it is used. Dropping it closes the file.
 #[derive(Debug)]
 pub(crate) struct PooledFile {
-    pool: Arc<OpenFiles>,
+    pool: Arc<FileHandles>,
     slot: Arc<Slot>,
 }
 
@@ -609,9 +609,9 @@ mod tests {
     use super::*;
 
     /// A pool of so many files, and files of eight bytes that are in no pool yet.
-    fn pool(files_max: usize, files: usize) -> (Arc<SimDisk>, Arc<OpenFiles>, Vec<PooledFile>) {
+    fn pool(files_max: usize, files: usize) -> (Arc<SimDisk>, Arc<FileHandles>, Vec<PooledFile>) {
         let disk = SimDisk::new(1);
-        let pool = OpenFiles::new(Arc::clone(&disk) as _, files_max);
+        let pool = FileHandles::new(Arc::clone(&disk) as _, files_max);
         let path = |n: usize| PathBuf::from(format!("/{n}"));
         (0..files).for_each(|n| disk.write_raw(path(n), &n.to_le_bytes()));
         let files = (0..files).map(|n| pool.file(path(n), Access::Buffered)).collect();

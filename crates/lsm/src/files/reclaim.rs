@@ -6,7 +6,7 @@
 //! order; the system refused a thread; too much waits already) it is done at once by whoever asks.
 //!
 //! What is handed over is out of use, and nobody is told how it went but by what was handed over itself. Who needs the
-//! room that it takes, or an empty directory, [waits](Sweeper::settle) for it.
+//! room that it takes, or an empty directory, [waits](Reclaimer::settle) for it.
 //!
 //! Invariant: no more than [`WAITING_MAX`] tasks wait; they are done in the order in which they came.
 
@@ -78,17 +78,17 @@ impl Shared {
 }
 
 /// The thread of a session that gives back, and what waits for it.
-pub(crate) struct Sweeper {
+pub(crate) struct Reclaimer {
     shared: Arc<Shared>,
 }
 
-impl fmt::Debug for Sweeper {
+impl fmt::Debug for Reclaimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sweeper").finish_non_exhaustive()
+        f.debug_struct("Reclaimer").finish_non_exhaustive()
     }
 }
 
-impl Sweeper {
+impl Reclaimer {
     /// No thread yet; never one, if all is to be done `at_once`.
     pub(crate) fn new(at_once: bool) -> Self {
         let shared = Arc::<Shared>::default();
@@ -136,7 +136,7 @@ impl Sweeper {
     }
 }
 
-impl Drop for Sweeper {
+impl Drop for Reclaimer {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.has_ended = true;
@@ -159,13 +159,13 @@ mod tests {
 
     /// A sweeper whose thread waits for the barrier in its first task, and a list of who did which task.
     struct Held {
-        sweeper: Sweeper,
+        sweeper: Reclaimer,
         barrier: Arc<Barrier>,
         done: Arc<Mutex<Vec<(usize, ThreadId)>>>,
     }
 
     fn held() -> Held {
-        let (sweeper, barrier) = (Sweeper::new(false), Arc::new(Barrier::new(2)));
+        let (sweeper, barrier) = (Reclaimer::new(false), Arc::new(Barrier::new(2)));
         let waiting = Arc::clone(&barrier);
         sweeper.sweep(move || {
             waiting.wait();
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn without_a_thread_all_is_done_at_once() {
-        let (sweeper, barrier) = (Sweeper::new(true), Arc::new(Barrier::new(1)));
+        let (sweeper, barrier) = (Reclaimer::new(true), Arc::new(Barrier::new(1)));
         let held = Held { sweeper, barrier, done: Arc::default() };
         held.sweep(7);
         assert_eq!(*held.done.lock().unwrap(), [(7, thread::current().id())]);

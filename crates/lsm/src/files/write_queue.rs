@@ -10,7 +10,7 @@
 //! must ask what became of it ([`InFlight::land`]); until then nothing may rely on it. Dropping an [`InFlight`]
 //! waits for the write, so that nothing is written to the file of a run that is gone.
 //!
-//! Invariant: once [`WriteBehind::end`] has returned, after writing was ended in the session, nothing is in flight.
+//! Invariant: once [`WriteQueue::end`] has returned, after writing was ended in the session, nothing is in flight.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use terrane_io::{AlignedBuf, Completion, Direction, IoQueue, Request};
 
 use crate::error::Result;
-use crate::files::handles::{OpenFiles, Place, PooledFile};
+use crate::files::handles::{FileHandles, Place, PooledFile};
 
 /// Most chunks in flight.
 const IN_FLIGHT_MAX: usize = 32;
@@ -76,20 +76,20 @@ impl State {
 }
 
 /// The writes of a session that nobody waits for yet.
-pub(crate) struct WriteBehind {
-    open_files: Arc<OpenFiles>,
+pub(crate) struct WriteQueue {
+    open_files: Arc<FileHandles>,
     state: Mutex<State>,
 }
 
-impl fmt::Debug for WriteBehind {
+impl fmt::Debug for WriteQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WriteBehind").finish_non_exhaustive()
+        f.debug_struct("WriteQueue").finish_non_exhaustive()
     }
 }
 
-impl WriteBehind {
+impl WriteQueue {
     /// Nothing in flight yet.
-    pub(crate) fn new(open_files: &Arc<OpenFiles>) -> Arc<Self> {
+    pub(crate) fn new(open_files: &Arc<FileHandles>) -> Arc<Self> {
         Arc::new(Self { open_files: Arc::clone(open_files), state: Mutex::default() })
     }
 
@@ -184,7 +184,7 @@ pub(crate) struct Unwritten {
 /// A chunk on its way to its file.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    behind: Arc<WriteBehind>,
+    behind: Arc<WriteQueue>,
     /// `None` once it is known what became of it.
     tag: Option<u64>,
     offset: u64,
@@ -227,14 +227,14 @@ mod tests {
 
     const CHUNK: usize = 8192;
 
-    fn behind(files_max: usize) -> (Arc<SimDisk>, Arc<OpenFiles>, Arc<WriteBehind>) {
+    fn behind(files_max: usize) -> (Arc<SimDisk>, Arc<FileHandles>, Arc<WriteQueue>) {
         let disk = SimDisk::new(1);
-        let pool = OpenFiles::new(Arc::clone(&disk) as _, files_max);
-        let behind = WriteBehind::new(&pool);
+        let pool = FileHandles::new(Arc::clone(&disk) as _, files_max);
+        let behind = WriteQueue::new(&pool);
         (disk, pool, behind)
     }
 
-    fn file(pool: &Arc<OpenFiles>, n: u8) -> PooledFile {
+    fn file(pool: &Arc<FileHandles>, n: u8) -> PooledFile {
         pool.create(PathBuf::from(format!("/{n}")), Access::Direct).unwrap()
     }
 
@@ -249,7 +249,7 @@ mod tests {
     }
 
     /// What is left of a queue: nothing in flight, nothing kept, no place taken.
-    fn is_idle(behind: &WriteBehind) -> bool {
+    fn is_idle(behind: &WriteQueue) -> bool {
         let state = behind.state();
         state.queue.is_none() && state.landed.is_empty()
     }

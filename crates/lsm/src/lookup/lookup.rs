@@ -24,17 +24,17 @@ use std::sync::{Arc, Mutex};
 use terrane_io::{Access, AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
 
 use crate::block::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, split_value};
-use crate::compaction::levels::Tree;
+use crate::compaction::levels::Levels;
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{BlobSpan, Kind, key_hash};
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::filter::filter::{Filter, Hit, probe_batch};
 use crate::lookup::plan::{Met, Partial, Plan};
 use crate::lookup::result::Lookup;
 use crate::memory::page_cache::PageCache;
-use crate::memtable::memtable::WriteBuffer;
+use crate::memtable::memtable::Memtable;
 use crate::run::blob::{Blob, BlobRef};
 use crate::run::run::{Location, Run, read_pages};
 use crate::stats::{FilterStats, LookupTally};
@@ -56,10 +56,10 @@ pub(crate) trait Idle: Debug {
 
 /// What a batch of lookups needs beside the table.
 #[derive(Debug)]
-pub(crate) struct LookupContext<'a> {
+pub(crate) struct LookupEnv<'a> {
     pub(crate) salt: u64,
     pub(crate) queue_depth: usize,
-    pub(crate) resolve: &'a Resolve,
+    pub(crate) resolve: &'a MergeOperator,
     /// Pages in memory.
     pub(crate) cache: Option<&'a Arc<PageCache>>,
     /// Page buffers that no lookup uses at the moment.
@@ -205,7 +205,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    fn new(plan: &Arc<Plan>, context: &LookupContext<'_>, keys: usize) -> Self {
+    fn new(plan: &Arc<Plan>, context: &LookupEnv<'_>, keys: usize) -> Self {
         Self {
             plan: Arc::clone(plan),
             filters: plan.runs.iter().map(|run| run.filter()).collect(),
@@ -228,8 +228,8 @@ impl Batch {
     /// [`Error::UpsertTooLarge`] from combining upserts.
     fn begin_next<K: AsRef<[u8]>>(
         &mut self,
-        buffers: &[&WriteBuffer],
-        context: &LookupContext<'_>,
+        buffers: &[&Memtable],
+        context: &LookupEnv<'_>,
         keys: &[K],
         ready: &mut VecDeque<Search>,
     ) -> Result<bool> {
@@ -398,8 +398,8 @@ impl Batch {
     /// Does all of it.
     fn run<K: AsRef<[u8]>>(
         &mut self,
-        buffers: &[&WriteBuffer],
-        context: &LookupContext<'_>,
+        buffers: &[&Memtable],
+        context: &LookupEnv<'_>,
         keys: &[K],
     ) -> Result<()> {
         let mut ready = VecDeque::new();
@@ -418,7 +418,7 @@ impl Batch {
     pub(crate) fn conclude<K: AsRef<[u8]>>(
         self,
         keys: &[K],
-        resolve: &Resolve,
+        resolve: &MergeOperator,
     ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
         let Self { plan, mut results, partial, met, open, reads, cache_hits, .. } = self;
         for (key, partial) in partial {
@@ -446,10 +446,10 @@ enum InMemory {
 }
 
 fn look_in_memory(
-    buffers: &[&WriteBuffer],
+    buffers: &[&Memtable],
     hash: u64,
     key: &[u8],
-    resolve: &Resolve,
+    resolve: &MergeOperator,
 ) -> Result<InMemory> {
     let mut upsert: Option<Vec<u8>> = None;
     let found = |kind, value: &[u8], blob: Option<&Blob>| {
@@ -482,8 +482,8 @@ fn look_in_memory(
 /// # Errors
 /// The first error of the disk, or damage found; [`Error::UpsertTooLarge`] from combining upserts.
 pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
-    tree: &Tree,
-    context: &LookupContext<'_>,
+    tree: &Levels,
+    context: &LookupEnv<'_>,
     keys: &[K],
 ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
     let (plan, mut batch) = batch_of(tree, context, keys.len());
@@ -496,9 +496,9 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
 /// # Errors
 /// As [`lookup_batch`].
 pub(crate) fn lookup_in<K: AsRef<[u8]>>(
-    buffers: &[&WriteBuffer],
+    buffers: &[&Memtable],
     plan: &Arc<Plan>,
-    context: &LookupContext<'_>,
+    context: &LookupEnv<'_>,
     keys: &[K],
 ) -> Result<(Vec<Lookup>, LookupTally)> {
     let mut batch = Batch::new(plan, context, keys.len());
@@ -512,8 +512,8 @@ pub(crate) fn lookup_in<K: AsRef<[u8]>>(
 /// # Errors
 /// [`Error::UpsertTooLarge`] from combining upserts.
 pub(crate) fn begin_batch<K: AsRef<[u8]>>(
-    tree: &Tree,
-    context: &LookupContext<'_>,
+    tree: &Levels,
+    context: &LookupEnv<'_>,
     keys: &[K],
 ) -> Result<(Batch, VecDeque<Search>)> {
     let (plan, mut batch) = batch_of(tree, context, keys.len());
@@ -522,14 +522,14 @@ pub(crate) fn begin_batch<K: AsRef<[u8]>>(
     Ok((batch, ready))
 }
 
-fn batch_of(tree: &Tree, context: &LookupContext<'_>, keys: usize) -> (Arc<Plan>, Batch) {
+fn batch_of(tree: &Levels, context: &LookupEnv<'_>, keys: usize) -> (Arc<Plan>, Batch) {
     let plan = Arc::new(Plan::new(tree.sources()));
     let batch = Batch::new(&plan, context, keys);
     (plan, batch)
 }
 
 /// Write buffers, newest first.
-fn buffers_of<'a>(tree: &'a Tree, plan: &'a Plan) -> Vec<&'a WriteBuffer> {
+fn buffers_of<'a>(tree: &'a Levels, plan: &'a Plan) -> Vec<&'a Memtable> {
     std::iter::once(&tree.buffer).chain(&plan.buffers).collect()
 }
 
@@ -547,10 +547,10 @@ fn read_alone<K: AsRef<[u8]>>(batch: &mut Batch, keys: &[K], first: Option<Searc
 
 fn read_side_by_side<K: AsRef<[u8]>>(
     batch: &mut Batch,
-    buffers: &[&WriteBuffer],
+    buffers: &[&Memtable],
     keys: &[K],
     mut ready: VecDeque<Search>,
-    context: &LookupContext<'_>,
+    context: &LookupEnv<'_>,
 ) -> Result<()> {
     let queue = batch.plan.runs[0].handle().set().disk().queue(context.queue_depth)?;
     let mut flight = Flight::new(queue, std::mem::take(&mut *lock(context.spare)));

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use crate::compaction::sources::{Frontier, Sources, UnionSources};
 use crate::entry::entry::Kind;
-use crate::entry::merge_operator::{Resolve, TooLarge};
+use crate::entry::merge_operator::{MergeOperator, TooLarge};
 use crate::error::Result;
 use crate::lookup::result::Lookup;
-use crate::memtable::memtable::WriteBuffer;
+use crate::memtable::memtable::Memtable;
 use crate::run::blob::BlobRef;
 use crate::run::run::Run;
 
@@ -72,7 +72,7 @@ struct UnionSpan {
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// Write buffers that are newer than all runs.
-    pub(crate) buffers: Vec<WriteBuffer>,
+    pub(crate) buffers: Vec<Memtable>,
     pub(crate) runs: Vec<Arc<Run>>,
     /// The runs after those of each level of the table.
     level_ends: Vec<usize>,
@@ -180,7 +180,7 @@ impl Plan {
         &self,
         key: &[u8],
         partial: Partial,
-        resolve: &Resolve,
+        resolve: &MergeOperator,
     ) -> Result<Lookup> {
         let Partial { memory, met } = partial;
         let newest = memory.map(|value| Met { run: 0, kind: Kind::Upsert, value, blob: None });
@@ -197,7 +197,7 @@ fn conclude_table(
     table: &TableSpan,
     newest: Option<Met>,
     rest: &mut Rest,
-    resolve: &Resolve,
+    resolve: &MergeOperator,
 ) -> Option<Met> {
     let mut all = newest;
     while let Some(older) = rest.next_if(|met| met.run < table.own_end) {
@@ -211,7 +211,7 @@ fn conclude_table(
     all
 }
 
-fn conclude_union(union: &UnionSpan, rest: &mut Rest, resolve: &Resolve) -> Option<Met> {
+fn conclude_union(union: &UnionSpan, rest: &mut Rest, resolve: &MergeOperator) -> Option<Met> {
     let mut all: Option<Met> = None;
     while let Some(met) = rest.next_if(|met| met.run < union.slices_end) {
         all = all.or(Some(met));
@@ -252,7 +252,7 @@ impl Met {
     }
 
     /// A newer entry of a table, if there is one, on an older one.
-    fn over(newer: Option<Self>, older: Self, resolve: &Resolve) -> Self {
+    fn over(newer: Option<Self>, older: Self, resolve: &MergeOperator) -> Self {
         match newer {
             None => older,
             Some(newer) if newer.kind.is_decisive() => newer,

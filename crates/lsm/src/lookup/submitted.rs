@@ -86,7 +86,7 @@ impl Slot {
     }
 }
 
-/// Takes the results, if they are there. Resolve functions run here, not on the thread that reads.
+/// Takes the results, if they are there. MergeOperator functions run here, not on the thread that reads.
 fn take(state: &Mutex<State>) -> Option<Result<Vec<Lookup>>> {
     let mut state = lock(state);
     if let State::UnderWay(_) = *state {

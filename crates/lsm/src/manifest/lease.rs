@@ -1,15 +1,17 @@
-//! Leases: what readers in other processes still need of a store, so that its writer does not remove it.
+//! Leases: what readers in other processes still need of a store, so that its writer does not
+//! remove it.
 //!
-//! A reader has one of the files `readers/<n>.lease`, whose lock it holds for as long as it lives; the system gives
-//! the lock back however the process ends, and the lease ends with it. Nobody removes these files, so that a
-//! name never stands for another file while somebody looks at it; there are about as many as there ever were readers
-//! at a time.
+//! A reader has one of the files `readers/<n>.lease`, whose lock it holds for as long as it lives;
+//! the system gives the lock back however the process ends, and the lease ends with it. Nobody
+//! removes these files, so that a name never stands for another file while somebody looks at it;
+//! there are about as many as there ever were readers at a time.
 //!
-//! **No waiting.** A reader first reads what it wants to use (a manifest, a snapshot), then writes that into its
-//! lease, over what was there, and then looks whether what it has read is still there; if not, it begins anew. A
-//! writer first takes away what leads to a file, and then looks whether a lease names it. So either the writer sees the
-//! lease, or the reader sees that it came too late. A lease in which a writer finds nothing whole is being written
-//! at that moment, or by a newer program: it may need everything, and whatever could go stays until the next time.
+//! **No waiting.** A reader first reads what it wants to use (a manifest, a snapshot), then writes
+//! that into its lease, over what was there, and then looks whether what it has read is still
+//! there; if not, it begins anew. A writer first takes away what leads to a file, and then looks
+//! whether a lease names it. So either the writer sees the lease, or the reader sees that it came
+//! too late. A lease in which a writer finds nothing whole is being written at that moment, or by a
+//! newer program: it may need everything, and whatever could go stays until the next time.
 //!
 //! Leases are never synced: after a loss of power there are no readers.
 
@@ -49,7 +51,7 @@ const REFUSALS_MAX: usize = 64;
 /// Longest lease that is read, in bytes.
 const LEASE_BYTES_MAX: u64 = 64 << 20;
 
-/// What readers need.
+/// Files that readers need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// Numbers of run files, ascending; `None` for all of them.
@@ -86,7 +88,7 @@ impl Needs {
         self.segment = self.segment.min(other.segment);
     }
 
-    /// What stands in the file of a lease; everything, if that is nothing whole.
+    /// Decodes the file of a lease. A file that is not whole pins everything.
     fn decode(file: &[u8]) -> Self {
         let content = file.get(LEASE_OFFSET as usize..).unwrap_or_default();
         Self::decode_content(content).ok().flatten().unwrap_or(Self::EVERYTHING)
@@ -97,7 +99,8 @@ impl Needs {
         if input.take(8)? != LEASE_MAGIC || input.u32()? != LEASE_VERSION {
             return Ok(None);
         }
-        let (segment, count) = (input.u64()?, input.u32()?);
+        let segment = input.u64()?;
+        let count = input.u32()?;
         let mut runs = Vec::new();
         for _ in 0..count {
             runs.push(input.u64()?);
@@ -137,6 +140,7 @@ impl Lease {
             }
             _ => {}
         }
+
         let mut refusals = Vec::new();
         for number in 1..=LEASES_MAX {
             let path = lease_path(dir, number);
@@ -153,15 +157,16 @@ impl Lease {
                 }
                 locked => locked?,
             };
+
             let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?;
             return Ok(Self { file, _guard: guard });
         }
+
         Err(Error::TooManyReaders { path: dir.to_owned(), limit: LEASES_MAX })
     }
 
-    /// Says what is needed from now on: these runs, ascending, and the log from a segment on; on a full disk, that
-    /// everything is. Whether that was still
-    /// there must be looked at afterwards.
+    /// Says what is needed from now on: these runs, ascending, and the log from a segment on; on a
+    /// full disk, that everything is. Whether that was still there must be looked at afterwards.
     ///
     /// # Errors
     /// [`Error::Disk`]: then everything may be needed.
@@ -173,6 +178,7 @@ impl Lease {
         }
         let crc = crc32c(out.bytes());
         out.u32(crc);
+
         let end = LEASE_OFFSET + out.bytes().len() as u64;
         if self.file.len()? < end {
             // Before anything is written over: on a full disk the earlier content stays whole.
@@ -184,11 +190,12 @@ impl Lease {
                 allocated => allocated?,
             }
         }
+
         Ok(self.file.write_at(out.bytes(), LEASE_OFFSET)?)
     }
 }
 
-/// What the readers that are alive need of the store in `dir`, together.
+/// Returns the union of the files that live readers of the store in `dir` need.
 ///
 /// Cost: one call if there never was a reader; else a few for each lease that there ever was.
 ///
@@ -208,7 +215,7 @@ pub(crate) fn needs(disk: &dyn Disk, dir: &Path) -> Result<Needs> {
     Ok(needs)
 }
 
-/// What one of them needs, if it is alive.
+/// Returns the files that one reader needs, if the reader is alive.
 fn needs_of(disk: &dyn Disk, path: &Path) -> Result<Needs> {
     let read = || {
         if disk.is_locked(path)? {
@@ -217,6 +224,7 @@ fn needs_of(disk: &dyn Disk, path: &Path) -> Result<Needs> {
             Ok(Needs::NOTHING)
         }
     };
+
     match read() {
         // Of another user: nobody knows.
         Err(error) if error.kind() == Some(ErrorKind::PermissionDenied) => {
@@ -253,17 +261,21 @@ mod tests {
         let first = take(&disk, dir, &[3, 5], 9);
         let second = take(&disk, dir, &[4, 5, 6], u64::MAX);
         assert_eq!(found(), of(&[3, 4, 5, 6], 9));
+
         // Over what was there, which was longer.
         second.renew(&[4, 5], u64::MAX).unwrap();
         assert_eq!(found(), of(&[3, 4, 5], 9));
         drop(first);
         assert_eq!(found(), of(&[4, 5], u64::MAX));
+
         // The file is used again.
         let third = take(&disk, dir, &[], 2);
         assert_eq!(found(), of(&[4, 5], 2));
         assert_eq!(disk.list(&dir.join(READERS)).unwrap().len(), 2);
+
         // Nothing whole: the reader may need whatever there is.
         let path = lease_path(dir, 2);
+
         let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered).unwrap();
         let len = LEASE_OFFSET + 24 + 2 * 8 + 4;
         for bit in LEASE_OFFSET * 8..len * 8 {
@@ -273,10 +285,12 @@ mod tests {
             assert_eq!(found(), Needs::EVERYTHING, "bit {bit}");
             file.write_at(&byte, bit / 8).unwrap();
         }
+
         for len in 0..len {
             file.set_len(len).unwrap();
             assert_eq!(found(), Needs::EVERYTHING, "{len} bytes");
         }
+
         assert!(Needs::EVERYTHING.has_run(7));
         drop((second, third));
         assert_eq!(found(), Needs::NOTHING);

@@ -1,18 +1,21 @@
-//! The manifest of a store: its named tables, the files that they need, and where the log goes on from there.
+//! The manifest of a store: its named tables, the files that they need, and where the log goes on
+//! from there.
 //!
-//! There are two copies, each whole when it gets its name. So a copy that is damaged later costs nothing: it is
-//! written again when the store is opened. A store that never had a named table has none.
+//! There are two copies, each whole when it gets its name. So a copy that is damaged later costs
+//! nothing: it is written again when the store is opened. A store that never had a named table has
+//! none.
 //!
-//! Nothing is committed before a manifest is durable, and none is ever removed. So where both copies are missing and the
-//! log has been written to, or has had more than one segment, they were lost. (A store without a log cannot be told from
-//! a session that has no named tables then.)
+//! Nothing is committed before a manifest is durable, and none is ever removed. So where both
+//! copies are missing and the log has been written to, or has had more than one segment, they were
+//! lost. (A store without a log cannot be told from a session that has no named tables then.)
 //!
-//! **Edits.** Retaining and releasing a version do not write the manifest anew: they append a few bytes, an *edit*,
-//! to both copies, one after the other. So their cost does not grow with the number of versions. A copy is written
-//! anew, without edits, by everything else, and when its edits are longer than the rest.
+//! **Edits.** Retaining and releasing a version do not write the manifest anew: they append a few
+//! bytes, an *edit*, to both copies, one after the other. So their cost does not grow with the
+//! number of versions. A copy is written anew, without edits, by everything else, and when its
+//! edits are longer than the rest.
 //!
-//! Invariant: what a manifest names is durable before the manifest is written, and stays until both copies
-//! name it no more.
+//! Invariant: what a manifest names is durable before the manifest is written, and stays until both
+//! copies name it no more.
 
 #![doc = include_str!("../../../../docs/format/store.md")]
 
@@ -75,7 +78,8 @@ pub(crate) struct VersionBase {
     pub(crate) tables: Vec<NamedMeta>,
 }
 
-/// The state of all named tables after a commit, kept: those of its base, with the log applied up to that commit.
+/// The state of all named tables after a commit, kept: those of its base, with the log applied up
+/// to that commit.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct VersionMeta {
     /// That commit.
@@ -84,7 +88,8 @@ pub(crate) struct VersionMeta {
     pub(crate) name: String,
     /// Shared by neighbouring versions.
     pub(crate) base: Arc<VersionBase>,
-    /// The last segment of the log that the version needs, from that of its base on; 0 if it needs none.
+    /// The last segment of the log that the version needs, from that of its base on; 0 if it needs
+    /// none.
     pub(crate) until: u64,
 }
 
@@ -234,6 +239,7 @@ impl StoreManifest {
                 }
             }
         }
+
         self.edits += 1;
         true
     }
@@ -246,6 +252,7 @@ impl StoreManifest {
     /// Lets `change` change the state of every table, those of the bases of versions too.
     pub(crate) fn change_tables(&mut self, change: &dyn Fn(&mut SnapshotMeta)) {
         self.tables.iter_mut().for_each(|table| change(&mut table.meta));
+
         // Versions of one base share it, and go on to.
         let mut changed: Option<(Arc<VersionBase>, Arc<VersionBase>)> = None;
         for version in &mut self.versions {
@@ -312,7 +319,8 @@ impl StoreManifest {
 
     /// The manifest that a file holds, its edits applied.
     ///
-    /// The bytes that follow the last whole edit are ignored: an edit is acknowledged when both copies have it.
+    /// The bytes that follow the last whole edit are ignored: an edit is acknowledged when both
+    /// copies have it.
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
         let (body, mut edits) = bytes.split_at(body_len(bytes)?);
         let mut manifest = Self::decode_body(body)?;
@@ -346,8 +354,12 @@ impl StoreManifest {
             2 => true,
             _ => return snapshot_meta::damaged("unknown kind of store"),
         };
-        let (sequence, commit) = (input.u64()?, input.u64()?);
-        let (segment, next_table) = (input.u64()?, input.u64()?);
+
+        let sequence = input.u64()?;
+        let commit = input.u64()?;
+        let segment = input.u64()?;
+        let next_table = input.u64()?;
+
         let counts = [sequence, commit, segment, next_table];
         if sequence == 0 || counts.iter().any(|&count| count > COUNT_MAX) {
             return snapshot_meta::damaged("a count that no store reaches");
@@ -365,6 +377,7 @@ impl StoreManifest {
             }
             versions.push(version);
         }
+
         if !input.rest().is_empty() {
             return snapshot_meta::damaged("bytes after the end");
         }
@@ -372,10 +385,12 @@ impl StoreManifest {
         Ok(Self { is_backup, sequence, edits, commit, segment, next_table, tables, versions })
     }
 
-    /// The edit at the beginning of some bytes, if a whole one follows on this manifest there, and its length.
+    /// The edit at the beginning of some bytes, if a whole one follows on this manifest there, and
+    /// its length.
     fn next_edit(&self, bytes: &[u8]) -> Option<(Edit, usize)> {
         let mut input = Reader::new(bytes);
         let len = input.u32().ok()? as usize;
+
         let crc = input.u32().ok()?;
         let edit = bytes.get(..len).filter(|edit| edit.len() > EDIT_HEADER_SIZE)?;
         if crc32c(&edit[8..]) != crc {
@@ -386,6 +401,7 @@ impl StoreManifest {
         if (input.u64().ok()?, input.u32().ok()?) != (self.sequence, self.edits + 1) {
             return None;
         }
+
         let edit = match input.u8().ok()? {
             1 => {
                 Edit::Retain(take_version(&mut input, self.next_table, self.versions.last()).ok()?)
@@ -393,6 +409,7 @@ impl StoreManifest {
             2 => Edit::Release(input.u64().ok()?),
             _ => return None,
         };
+
         input.rest().is_empty().then_some((edit, len))
     }
 }
@@ -403,10 +420,12 @@ fn body_len(bytes: &[u8]) -> std::result::Result<usize, Refused> {
         let field = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
         field.map_or(0, |field| u32::from_le_bytes(*field))
     };
+
     if field(STORE_MAGIC.len()) != STORE_VERSION {
         // Says which version it is, if the file is whole.
         snapshot_meta::open(bytes, STORE_MAGIC, STORE_VERSION)?;
     }
+
     let length = field(LENGTH_OFFSET) as usize;
     if !(LENGTH_OFFSET + 8..=bytes.len()).contains(&length) {
         return snapshot_meta::damaged("a length that the file does not have");
@@ -434,10 +453,12 @@ fn take_version(
     let number = input.u64()?;
     let name = take_name(input)?;
     let until = input.u64()?;
+
     let base = match (input.u8()?, before) {
         (0, Some(before)) => Arc::clone(&before.base),
         (1, _) => {
-            let (commit, segment) = (input.u64()?, input.u64()?);
+            let commit = input.u64()?;
+            let segment = input.u64()?;
             Arc::new(VersionBase { commit, segment, tables: take_tables(input, next_table)? })
         }
         _ => return snapshot_meta::damaged("unknown tag of a version"),
@@ -448,6 +469,7 @@ fn take_version(
         return snapshot_meta::damaged("a count that no store reaches");
     }
     let has_log = base.segment > 0 && base.segment <= until;
+
     let is_right = if until == 0 { number == base.commit } else { has_log && number > base.commit };
     if !is_right {
         return snapshot_meta::damaged("a version that the log of its base does not lead to");
@@ -486,26 +508,28 @@ fn take_tables(
         }
         tables.push(NamedMeta { id, name, meta });
     }
+
     Ok(tables)
 }
 
-/// What the copies of a manifest say.
+/// Both copies of a manifest, as read.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// The newest; `None` if there never was one.
     pub(crate) manifest: Option<StoreManifest>,
     /// The bytes of that one and of its edits.
     pub(crate) bytes: Vec<u8>,
-    /// The other one, if it is whole and older. What it names must stay until it is written anew: the newest may
-    /// be seen and yet not be durable.
+    /// The other one, if it is whole and older. What it names must stay until it is written anew:
+    /// the newest may be seen and yet not be durable.
     pub(crate) older: Option<StoreManifest>,
     /// Copies that are missing or not whole.
     pub(crate) stale: Vec<PathBuf>,
-    /// What is wrong with those that are there and not whole.
+    /// Damage of the copies that exist and are not whole.
     pub(crate) damage: Vec<(PathBuf, String)>,
 }
 
-/// Why a copy of the manifest that cannot be read is as a damaged one, if it is: the other copy may be whole.
+/// Why a copy of the manifest that cannot be read is as a damaged one, if it is: the other copy may
+/// be whole.
 pub(crate) fn read_fault(error: &terrane_io::Error) -> Option<String> {
     match error.kind() {
         Some(ErrorKind::FileTooLarge) => Some("larger than any manifest".to_owned()),
@@ -526,6 +550,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
         stale: Vec::new(),
         damage: Vec::new(),
     };
+
     let mut whole = Vec::new();
     let mut refused = None;
     for name in COPIES {
@@ -543,6 +568,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
                 continue;
             }
         };
+
         match StoreManifest::decode(&bytes) {
             Ok(manifest) => whole.push((manifest, bytes)),
             Err(Refused::Damaged(reason)) => found.damage.push((path, reason)),
@@ -551,6 +577,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             }
         }
     }
+
     let newest = whole.iter().map(|(manifest, _)| manifest.age()).max();
     for (manifest, mut bytes) in whole {
         if Some(manifest.age()) == newest {
@@ -561,6 +588,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             found.older = Some(manifest);
         }
     }
+
     if found.manifest.is_none() {
         let damage = match found.damage.first().cloned() {
             Some(damage) => Some(damage),
@@ -573,6 +601,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             return Err(Error::StoreCorrupted { path, reason });
         }
     }
+
     for (path, reason) in &found.damage {
         event!(WARN, "store.manifest_damaged", dir, path = %path.display(), reason);
     }
@@ -580,7 +609,8 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     Ok(found)
 }
 
-/// Where there is no copy of the manifest: whether there must have been one; the path of a copy and the reason.
+/// Where there is no copy of the manifest: whether there must have been one; the path of a copy and
+/// the reason.
 ///
 /// # Errors
 /// [`Error::UnknownVersion`], [`Error::Disk`].

@@ -1,6 +1,7 @@
 //! The metadata files of a session: what they say and how they are checked.
 //!
-//! Invariant: a file is decoded only after its checksum was found right, and decoding is total all the same.
+//! Invariant: a file is decoded only after its checksum was found right, and decoding is total all
+//! the same.
 
 #![doc = include_str!("../../../../docs/format/session.md")]
 
@@ -55,16 +56,20 @@ pub(crate) fn open(bytes: &[u8], magic: [u8; 8], newest: u32) -> Result<Reader<'
     let Some((content, crc)) = bytes.split_last_chunk::<4>() else {
         return damaged("shorter than its checksum");
     };
+
     let mut input = Reader::new(content);
     if input.take(8)? != magic {
         return damaged("wrong magic");
     }
-    let (computed, stored) = (crc32c(content), u32::from_le_bytes(*crc));
+    let computed = crc32c(content);
+    let stored = u32::from_le_bytes(*crc);
+
     if computed != stored {
         return damaged(&format!(
             "checksum mismatch: computed {computed:08x}, stored {stored:08x}"
         ));
     }
+
     let found = input.u32()?;
     if found != newest {
         return Err(Refused::Version { found, newest });
@@ -133,7 +138,7 @@ pub(crate) struct MergeRef {
     pub(crate) inputs: Vec<MaskedRef>,
     /// The keys that the table has deleted since the merge began: what it writes may have them.
     pub(crate) mask: Mask,
-    /// What it had written. The snapshot can do without.
+    /// Finished pages of the output. The snapshot is complete without them.
     pub(crate) output: Option<Partial>,
 }
 
@@ -141,7 +146,7 @@ pub(crate) struct MergeRef {
 pub(crate) enum IncomingRef {
     Nothing,
     Single(MaskedRef),
-    Merging(MergeRef),
+    Compaction(MergeRef),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,7 +189,8 @@ pub(crate) struct SnapshotMeta {
     pub(crate) union: Option<UnionRef>,
 }
 
-/// The distinct masks of a snapshot, in order. References name them by their places, counted from 1; 0 is no mask.
+/// The distinct masks of a snapshot, in order. References name them by their places, counted from
+/// 1; 0 is no mask.
 struct MaskList<'a>(Vec<&'a Mask>);
 
 impl<'a> MaskList<'a> {
@@ -210,6 +216,7 @@ impl<'a> MaskList<'a> {
 /// Reads what a [`MaskList`] wrote.
 fn take_masks(input: &mut Reader<'_>) -> Result<Vec<Mask>, Refused> {
     let count = input.u32()?;
+
     // Not allocated ahead: the count has not been checked against the bytes that are there.
     let mut masks = Vec::new();
     for _ in 0..count {
@@ -218,6 +225,7 @@ fn take_masks(input: &mut Reader<'_>) -> Result<Vec<Mask>, Refused> {
             _ => return damaged("a mask without spans, or with spans that are none of a mask"),
         }
     }
+
     if !masks.is_sorted_by(|one, next| one < next) {
         return damaged("masks out of order");
     }
@@ -268,8 +276,11 @@ fn take_partial(input: &mut Reader<'_>) -> Result<Option<Partial>, Refused> {
         1 => {}
         _ => return damaged("unknown tag of a merge's output"),
     }
-    let (number, identity, data_pages) = (input.u64()?, input.u64()?, input.u32()?);
-    let (blob_bytes, work) = (input.u64()?, input.u64()?);
+    let number = input.u64()?;
+    let identity = input.u64()?;
+    let data_pages = input.u32()?;
+    let blob_bytes = input.u64()?;
+    let work = input.u64()?;
     let blob_pages = blob_bytes.div_ceil(PAYLOAD_SIZE as u64);
     if data_pages == 0 || u64::from(data_pages).max(blob_pages) > RUN_PAGES_MAX {
         return damaged("a merge's output of a size that no run reaches");
@@ -287,11 +298,13 @@ fn put_union(out: &mut Writer, union: Option<&UnionRef>, masks: &MaskList<'_>) {
     out.u32(union.is_some().into());
     let Some(union) = union else { return };
     put_runs(out, &union.slices, masks);
+
     match &union.frontier {
         Frontier::Nothing => out.u8(0),
         Frontier::UpTo(last) => out.u8(1).string(last),
         Frontier::Everything => out.u8(2),
     };
+
     out.u64(union.passed).u32(union.tables.len() as u32);
     for table in &union.tables {
         put_runs(out, &table.runs, masks);
@@ -315,7 +328,8 @@ fn take_union(
                 2 => Frontier::Everything,
                 _ => return damaged("unknown tag of a union's frontier"),
             };
-            let (passed, count) = (input.u64()?, input.u32()?);
+            let passed = input.u64()?;
+            let count = input.u32()?;
             let mut tables = Vec::new();
             for _ in 0..count {
                 let runs = take_runs(input, masks)?;
@@ -339,8 +353,8 @@ impl UnionRef {
         runs
     }
 
-    /// As [`SnapshotMeta::replace_runs`]; returns whether anything is left. As long as the tables are there, slices can be
-    /// made of them again.
+    /// Like [`SnapshotMeta::replace_runs`]; returns whether anything is left. As long as the tables
+    /// are there, slices can be made of them again.
     fn replace_runs(&mut self, replace: &dyn Fn(&RunRef) -> Option<RunRef>) -> bool {
         if replace_all(&mut self.slices, replace) && !self.tables.is_empty() {
             self.slices.clear();
@@ -371,7 +385,8 @@ impl MaskedRef {
     }
 }
 
-/// Puts other runs in the place of some, as far as there are any; returns whether there is a change.
+/// Puts other runs in the place of some, as far as there are any; returns whether there is a
+/// change.
 fn replace_all(runs: &mut Vec<MaskedRef>, replace: &dyn Fn(&RunRef) -> Option<RunRef>) -> bool {
     let replaced: Vec<_> = runs.iter().filter_map(|run| run.replaced(replace)).collect();
     let is_changed = replaced != *runs;
@@ -385,7 +400,7 @@ impl LevelRef {
         let incoming: &[MaskedRef] = match &self.incoming {
             IncomingRef::Nothing => &[],
             IncomingRef::Single(run) => std::slice::from_ref(run),
-            IncomingRef::Merging(merge) => &merge.inputs,
+            IncomingRef::Compaction(merge) => &merge.inputs,
         };
         incoming.iter().chain(&self.residents)
     }
@@ -394,17 +409,17 @@ impl LevelRef {
         let incoming: &mut [MaskedRef] = match &mut self.incoming {
             IncomingRef::Nothing => &mut [],
             IncomingRef::Single(run) => std::slice::from_mut(run),
-            IncomingRef::Merging(merge) => &mut merge.inputs,
+            IncomingRef::Compaction(merge) => &mut merge.inputs,
         };
         incoming.iter_mut().chain(&mut self.residents)
     }
 }
 
 impl SnapshotMeta {
-    /// What merges under way had written.
+    /// Finished pages of compactions under way.
     pub(crate) fn partials(&self) -> impl Iterator<Item = &Partial> {
         self.levels.iter().filter_map(|level| match &level.incoming {
-            IncomingRef::Merging(merge) => merge.output.as_ref(),
+            IncomingRef::Compaction(merge) => merge.output.as_ref(),
             IncomingRef::Nothing | IncomingRef::Single(_) => None,
         })
     }
@@ -418,7 +433,7 @@ impl SnapshotMeta {
     /// The same snapshot without what merges under way had written: it refers to whole runs only.
     pub(crate) fn without_progress(mut self) -> Self {
         for level in &mut self.levels {
-            if let IncomingRef::Merging(merge) = &mut level.incoming {
+            if let IncomingRef::Compaction(merge) = &mut level.incoming {
                 merge.output = None;
             }
         }
@@ -435,7 +450,7 @@ impl SnapshotMeta {
     /// All masks.
     fn masks(&self) -> impl Iterator<Item = &Mask> {
         let of_merges = self.levels.iter().filter_map(|level| match &level.incoming {
-            IncomingRef::Merging(merge) => Some(&merge.mask),
+            IncomingRef::Compaction(merge) => Some(&merge.mask),
             IncomingRef::Nothing | IncomingRef::Single(_) => None,
         });
         self.sources().map(|source| &source.mask).chain(of_merges)
@@ -454,9 +469,9 @@ impl SnapshotMeta {
         sources.map(|source| &mut source.run)
     }
 
-    /// Puts other runs in the place of its runs; those that `replace` gives none for are no longer part of it. The merges
-    /// whose inputs change begin anew, as do those whose output `is_lost`, and unions whose slices change. A
-    /// union that has nothing left is gone.
+    /// Puts other runs in the place of its runs; those that `replace` gives none for are no longer
+    /// part of it. The merges whose inputs change begin anew, as do those whose output `is_lost`,
+    /// and unions whose slices change. A union that has nothing left is gone.
     pub(crate) fn replace_runs(
         &mut self,
         replace: &dyn Fn(&RunRef) -> Option<RunRef>,
@@ -472,7 +487,7 @@ impl SnapshotMeta {
                     let replaced = run.replaced(replace);
                     level.incoming = replaced.map_or(IncomingRef::Nothing, IncomingRef::Single);
                 }
-                IncomingRef::Merging(merge) => {
+                IncomingRef::Compaction(merge) => {
                     let is_changed = replace_all(&mut merge.inputs, replace);
                     merge.output.take_if(|output| is_changed || is_lost(output));
                     if merge.inputs.is_empty() {
@@ -481,6 +496,7 @@ impl SnapshotMeta {
                 }
             }
         }
+
         self.union.take_if(|union| !union.replace_runs(replace));
     }
 
@@ -530,6 +546,7 @@ impl SnapshotMeta {
         put_runs(&mut out, &self.images, masks);
         put_runs(&mut out, self.flushed.as_slice(), masks);
         out.u32(self.levels.len() as u32);
+
         for level in &self.levels {
             match &level.incoming {
                 IncomingRef::Nothing => {
@@ -539,15 +556,17 @@ impl SnapshotMeta {
                     out.u8(1);
                     put_run(&mut out, run, masks);
                 }
-                IncomingRef::Merging(merge) => {
+                IncomingRef::Compaction(merge) => {
                     out.u8(2).u64(merge.due).u8(u8::from(merge.drop_deletes));
                     put_runs(&mut out, &merge.inputs, masks);
                     out.u32(masks.place(&merge.mask));
                     put_partial(&mut out, merge.output.as_ref());
                 }
             }
+
             put_runs(&mut out, &level.residents, masks);
         }
+
         put_union(&mut out, self.union.as_ref(), masks);
         close(out)
     }
@@ -558,23 +577,27 @@ impl SnapshotMeta {
         let Ok(label) = std::str::from_utf8(input.string()?) else {
             return damaged("label is not UTF-8");
         };
+
         let Ok(resolve) = std::str::from_utf8(input.string()?) else {
             return damaged("name of the resolve function is not UTF-8");
         };
+
         let Some(config) = TableConfig::decode(&mut input)? else {
             return damaged("configuration out of range");
         };
-        let (flushes, now) = (input.u64()?, input.u64()?);
+        let flushes = input.u64()?;
+        let now = input.u64()?;
         let masks = take_masks(&mut input)?;
         let images = take_runs(&mut input, &masks)?;
         let flushed = take_option(&mut input, &masks)?;
+
         let count = input.u32()?;
         let mut levels = Vec::new();
         for _ in 0..count {
             let incoming = match input.u8()? {
                 0 => IncomingRef::Nothing,
                 1 => IncomingRef::Single(take_run(&mut input, &masks)?),
-                2 => IncomingRef::Merging(MergeRef {
+                2 => IncomingRef::Compaction(MergeRef {
                     due: input.u64()?,
                     drop_deletes: input.u8()? != 0,
                     inputs: take_runs(&mut input, &masks)?,
@@ -585,15 +608,19 @@ impl SnapshotMeta {
             };
             levels.push(LevelRef { incoming, residents: take_runs(&mut input, &masks)? });
         }
+
         let union = take_union(&mut input, UNION_DEPTH_MAX, &masks)?;
         if !input.rest().is_empty() {
             return damaged("bytes after the end");
         }
+
         // Far above what any table reaches, far below what arithmetic on ticks can bear.
         if flushes > 1 << 40 || now > 1 << 61 || levels.len() > LEVELS_MAX {
             return damaged("a time or a number of levels that no table reaches");
         }
-        let (label, resolve) = (label.to_owned(), resolve.to_owned());
+        let label = label.to_owned();
+        let resolve = resolve.to_owned();
+
         let meta = Self {
             created_ns,
             label,
@@ -606,6 +633,7 @@ impl SnapshotMeta {
             levels,
             union,
         };
+
         if meta.numbers().any(|number| number > RUN_NUMBER_MAX) {
             return damaged("the number of a run that no session reaches");
         }
@@ -623,10 +651,12 @@ mod tests {
             let span = Span { from: vec![from], end: Some(vec![from + 1]) };
             Mask::default().with(&span)
         };
+
         let run = |number, mask| {
             let run = RunRef { number, identity: number, data_pages: 1 };
             MaskedRef { run, mask }
         };
+
         let merge = MergeRef {
             due: 9,
             drop_deletes: true,
@@ -634,6 +664,7 @@ mod tests {
             mask: mask(2),
             output: None,
         };
+
         let below = UnionTableRef { runs: vec![run(6, mask(1))], older: None };
         let union = UnionRef {
             slices: vec![run(5, mask(3))],
@@ -641,7 +672,8 @@ mod tests {
             passed: 0,
             tables: vec![below],
         };
-        let incoming = IncomingRef::Merging(merge);
+
+        let incoming = IncomingRef::Compaction(merge);
         SnapshotMeta {
             images: vec![run(1, mask(1)), run(2, Mask::default())],
             levels: vec![LevelRef { incoming, residents: vec![run(7, mask(2))] }],
@@ -650,8 +682,8 @@ mod tests {
         }
     }
 
-    /// Masks stand with the runs and merges that they belong to, each once; and whatever a byte is, if the
-    /// checksum is right, it is refused or another snapshot.
+    /// Masks stand with the runs and merges that they belong to, each once; and whatever a byte is,
+    /// if the checksum is right, it is refused or another snapshot.
     #[test]
     fn masks_are_decoded_or_refused() {
         let meta = meta();
@@ -659,6 +691,7 @@ mod tests {
         assert_eq!(SnapshotMeta::decode(&bytes).unwrap(), meta);
         let masks = MaskList::of(meta.masks());
         assert_eq!(masks.0.len(), 3);
+
         for at in 12..bytes.len() - 4 {
             for bit in 0..8 {
                 let mut bytes = bytes.clone();

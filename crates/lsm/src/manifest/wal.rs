@@ -1,19 +1,22 @@
 //! The log of a store: its commits in their order, so that what no checkpoint holds yet survives.
 //!
-//! The log is a series of *segments*, files that get their size when they are made and are written from front to back. A segment is
-//! made durable, its name included, before the first record goes into it, and synced before the next one is
-//! begun; so of all segments only the last can have a torn end. What a checkpoint holds is not needed any
-//! more: its segments are written again under a new number, which costs no allocation.
+//! The log is a series of *segments*, files that get their size when they are made and are written
+//! from front to back. A segment is made durable, its name included, before the first record goes
+//! into it, and synced before the next one is begun; so of all segments only the last can have a
+//! torn end. What a checkpoint holds is not needed any more: its segments are written again under a
+//! new number, which costs no allocation.
 //!
-//! Reading stops at the first record that is not whole. That is the torn end of the log, unless a whole
-//! record behind it, or the segment's *mark*, says that what is missing had been durable: then it is damage, and
-//! is reported.
+//! Reading stops at the first record that is not whole. That is the torn end of the log, unless a
+//! whole record behind it, or the segment's *mark*, says that what is missing had been durable:
+//! then it is damage, and is reported.
 //!
-//! **Mark.** A caller that has synced the log writes into a sector of its own up to which commit the log is durable,
-//! before any commit of that sync is acknowledged. The mark itself is not synced: it survives the end of the process
-//! at once, and a loss of power from the next sync of the segment on, or when the system has written it back. So
-//! whatever subset of the sectors survives, a mark never says more than what was durable. What cannot be told from a
-//! torn end is damage in records of which only the last sync knew, when the power went before its mark was on disk.
+//! **Mark.** A caller that has synced the log writes into a sector of its own up to which commit
+//! the log is durable, before any commit of that sync is acknowledged. The mark itself is not
+//! synced: it survives the end of the process at once, and a loss of power from the next sync of
+//! the segment on, or when the system has written it back. So whatever subset of the sectors
+//! survives, a mark never says more than what was durable. What cannot be told from a torn end is
+//! damage in records of which only the last sync knew, when the power went before its mark was on
+//! disk.
 //!
 //! Invariant: a record is visible to a reader only if all records before it are.
 
@@ -31,7 +34,7 @@ use crate::block::page::PAGE_SIZE;
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{Kind, Update};
 use crate::error::{Error, Result};
-use crate::files::handles::OpenFiles;
+use crate::files::handles::FileHandles;
 use crate::manifest::snapshot_meta::{self, Refused};
 use crate::trace::event;
 
@@ -53,7 +56,8 @@ pub(crate) const SEAL_OFFSET: u64 = 512;
 /// First bytes of a segment's mark.
 pub(crate) const MARK_MAGIC: [u8; 8] = *b"TerraDur";
 
-/// Where the mark of a segment stands: in a sector of its own, so that writing it tears nothing else.
+/// Where the mark of a segment stands: in a sector of its own, so that writing it tears nothing
+/// else.
 pub(crate) const MARK_OFFSET: u64 = 1024;
 
 /// Bytes before the first record of a segment.
@@ -71,7 +75,7 @@ pub(crate) const RECORD_ALIGN: usize = 8;
 /// Largest record, in bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
 
-/// What an update takes in a record besides its key, value and blob, at most.
+/// Upper bound of the bytes of an update in a record, without its key, value and blob.
 pub(crate) const UPDATE_BYTES: usize = 16;
 
 /// The kind of the deletion of a range, whose value is the key behind it.
@@ -89,7 +93,8 @@ const SEGMENT_CRC_END: usize = 32;
 /// Bytes of the shortest update in a record: its kind and two lengths.
 const UPDATE_BYTES_MIN: usize = 9;
 
-/// What a record takes beside its header and updates as a rule, so that it is made in one piece of memory.
+/// Bytes that most records take beside header and updates. The builder reserves them, so that a
+/// record is allocated once.
 const RECORD_ROOM: usize = 28;
 
 /// Bytes that are read at once.
@@ -112,13 +117,13 @@ pub(crate) fn segment_number(name: &str) -> Option<u64> {
     (number <= SEGMENT_NUMBER_MAX && segment_name(number) == name).then_some(number)
 }
 
-/// The checksum of a record. The salt of the session is in it, so that nobody can put bytes into a value that
-/// look like a record.
+/// The checksum of a record. The salt of the session is in it, so that nobody can put bytes into a
+/// value that look like a record.
 fn seal(salt: u64, bytes: &[u8]) -> u32 {
     crc32c(bytes) ^ (salt >> 32) as u32 ^ salt as u32
 }
 
-/// What a segment says of itself.
+/// Header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) number: u64,
@@ -135,7 +140,8 @@ impl SegmentHeader {
         out.into_bytes()
     }
 
-    /// The header that stands at the beginning of these bytes. What was never finished is damaged, too.
+    /// The header that stands at the beginning of these bytes. What was never finished is damaged,
+    /// too.
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
         let header = bytes.get(..SEGMENT_CRC_END).unwrap_or(bytes);
         let mut input = snapshot_meta::open(header, SEGMENT_MAGIC, SEGMENT_VERSION)?;
@@ -143,7 +149,8 @@ impl SegmentHeader {
     }
 }
 
-/// What is noted of a segment behind its header, in a sector of its own: a commit, under this magic.
+/// Magic of a note behind the header of a segment. A note is a commit number in a sector of its
+/// own.
 fn note_bytes(magic: [u8; 8], number: u64, commit: u64) -> Vec<u8> {
     let mut out = Writer::new();
     out.put(&magic).u64(number).u64(commit);
@@ -171,7 +178,7 @@ fn decode_note(bytes: &[u8], magic: [u8; 8], number: u64) -> Option<u64> {
     bytes.starts_with(&note_bytes(magic, number, commit)).then_some(commit)
 }
 
-/// What is noted of a segment beside its header.
+/// Notes of a segment: the sectors behind its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Notes {
     /// The seal: the commit of the last record, written once the next segment is there.
@@ -259,7 +266,7 @@ impl RecordBuilder {
     }
 }
 
-/// What a record says of itself.
+/// Header of a record.
 #[derive(Debug, Clone, Copy)]
 struct RecordHead {
     len: usize,
@@ -311,16 +318,21 @@ impl<'a> Record<'a> {
     pub(crate) fn parts(&self) -> std::result::Result<Vec<Part<'a>>, Overrun> {
         let mut input = Reader::new(self.bytes);
         input.take(RECORD_HEADER_SIZE - 4)?;
+
         let tables = input.u32()?;
         let mut parts = Vec::new();
         for _ in 0..tables {
-            let (table, count) = (input.u64()?, input.u32()?);
+            let table = input.u64()?;
+            let count = input.u32()?;
             let fit = input.rest().len() / UPDATE_BYTES_MIN;
+
             let mut updates = Vec::with_capacity(fit.min(count as usize));
             for _ in 0..count {
                 let at = input.offset();
                 let tag = input.u8()?;
-                let (key, value) = (input.string()?, input.string()?);
+                let key = input.string()?;
+                let value = input.string()?;
+
                 updates.push((
                     key,
                     match Kind::from_tag(tag) {
@@ -337,8 +349,10 @@ impl<'a> Record<'a> {
                     },
                 ));
             }
+
             parts.push(Part { table, updates });
         }
+
         Ok(parts)
     }
 }
@@ -395,6 +409,7 @@ impl SegmentScan {
         }
         let mut bytes = vec![0; SEGMENT_HEADER_SIZE as usize];
         file.read_at(&mut bytes, 0)?;
+
         let header = match SegmentHeader::decode(&bytes) {
             Ok(header) => Some(header).filter(|header| header.number == number),
             Err(Refused::Damaged(_)) => None,
@@ -402,12 +417,14 @@ impl SegmentScan {
                 return Err(Error::UnknownVersion { path, found, newest });
             }
         };
+
         let notes = Notes::decode(&bytes[SEAL_OFFSET as usize..], number);
         header.map(|header| Self::new(file, salt, header, notes)).transpose()
     }
 
-    /// A segment whose header is lost, before its first record; `None` if it is too short for one. Every record says
-    /// of which segment and commit it is, so that nothing but these is taken for one.
+    /// A segment whose header is lost, before its first record; `None` if it is too short for one.
+    /// Every record says of which segment and commit it is, so that nothing but these is taken for
+    /// one.
     ///
     /// # Errors
     /// [`Error::Disk`].
@@ -435,7 +452,9 @@ impl SegmentScan {
         header: SegmentHeader,
         notes: Notes,
     ) -> Result<Self> {
-        let (window, window_at, looked_at) = (Vec::new(), 0, 0);
+        let window = Vec::new();
+        let window_at = 0;
+        let looked_at = 0;
         Ok(Self {
             len: file.len()?,
             file,
@@ -483,8 +502,8 @@ impl SegmentScan {
         Ok(())
     }
 
-    /// Whether the record that was read last still stands there: one that could not be written in full is
-    /// taken back.
+    /// Whether the record that was read last still stands there: one that could not be written in
+    /// full is taken back.
     pub(crate) fn is_last_there(&self) -> Result<bool> {
         let Some(last) = &self.last else { return Ok(true) };
         let mut bytes = [0; RECORD_HEADER_SIZE];
@@ -502,11 +521,13 @@ impl SegmentScan {
         self.at
     }
 
-    /// At least `len` bytes from `at` on, as many as are in memory; `None` if the file does not have them.
+    /// At least `len` bytes from `at` on, as many as are in memory; `None` if the file does not
+    /// have them.
     fn bytes(&mut self, at: u64, len: usize) -> Result<Option<&[u8]>> {
         if self.len.saturating_sub(at) < len as u64 {
             return Ok(None);
         }
+
         let end = self.window_at + self.window.len() as u64;
         if at < self.window_at || at + len as u64 > end {
             let wanted = len.max(WINDOW_BYTES).min((self.len - at) as usize);
@@ -521,19 +542,25 @@ impl SegmentScan {
                 read => read.inspect_err(|_| self.window.clear())?,
             }
         }
-        Ok(Some(&self.window[(at - self.window_at) as usize..]))
+
+        let from = (at - self.window_at) as usize;
+        debug_assert!(self.window.len() - from >= len, "the window holds what was asked for");
+        Ok(Some(&self.window[from..]))
     }
 
-    /// What stands before the tables of the record at `at`, if there is a whole one; it is in the window then.
+    /// Header of the record at `at`, if the record is whole; the window then holds all of it.
     fn whole_at(&mut self, at: u64) -> Result<Option<RecordHead>> {
-        let (number, salt) = (self.header.number, self.salt);
+        let number = self.header.number;
+        let salt = self.salt;
         let Some(head) = self.bytes(at, RECORD_HEADER_SIZE)? else { return Ok(None) };
+
         let mut head = Reader::new(head);
         let (Ok(len), Ok(crc), Ok(segment), Ok(commit), Ok(durable)) =
             (head.u32(), head.u32(), head.u64(), head.u64(), head.u64())
         else {
             return Ok(None);
         };
+
         let len = len as usize;
         if segment != number || !(RECORD_HEADER_SIZE..=RECORD_BYTES_MAX).contains(&len) {
             return Ok(None);
@@ -550,16 +577,20 @@ impl SegmentScan {
     /// [`Error::Disk`].
     pub(crate) fn advance(&mut self) -> Result<bool> {
         let at = self.at;
+        debug_assert!(at.is_multiple_of(RECORD_ALIGN as u64), "records are aligned");
         let Some(head) = self.whole_at(at)? else { return Ok(false) };
+        debug_assert!((RECORD_HEADER_SIZE..=RECORD_BYTES_MAX).contains(&head.len));
         self.at += head.len.next_multiple_of(RECORD_ALIGN) as u64;
         let mut bytes = [0; RECORD_HEADER_SIZE];
         bytes.copy_from_slice(&self.window[(at - self.window_at) as usize..][..RECORD_HEADER_SIZE]);
         self.last = Some(Last { at, head, bytes });
+        debug_assert!(self.at > at, "each record moves the scan on");
         Ok(true)
     }
 
     /// Goes back to the place before a record that it has passed.
     pub(crate) fn go_back(&mut self, at: u64) {
+        debug_assert!(at <= self.at, "the scan goes back only");
         self.at = at;
         self.last = None;
     }
@@ -579,7 +610,8 @@ impl SegmentScan {
         Ok(if self.advance()? { self.record() } else { None })
     }
 
-    /// The first place from `at` on where a record of this segment may stand: where its number does.
+    /// The first place from `at` on where a record of this segment may stand: where its number
+    /// does.
     fn next_candidate(&mut self, mut at: u64) -> Result<Option<u64>> {
         let number = self.header.number.to_le_bytes();
         loop {
@@ -591,6 +623,7 @@ impl SegmentScan {
                 }
                 bytes => bytes?,
             };
+
             let Some(bytes) = bytes else { return Ok(None) };
             let mut heads = bytes[SEGMENT_IN_RECORD..].chunks_exact(RECORD_ALIGN);
             if let Some(found) = heads.position(|head| head == number) {
@@ -601,9 +634,10 @@ impl SegmentScan {
         }
     }
 
-    /// After the last whole record, whose commit is `last`: compares it with the seal. Without one, compares it with
-    /// the mark, and looks for a record behind it that says that more had been durable. Values that somebody has made
-    /// to look like records, in what the segment held before, can make this long; then it ends.
+    /// After the last whole record, whose commit is `last`: compares it with the seal. Without one,
+    /// compares it with the mark, and looks for a record behind it that says that more had been
+    /// durable. Values that somebody has made to look like records, in what the segment held
+    /// before, can make this long; then it ends.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if something is missing; [`Error::Disk`].
@@ -615,6 +649,7 @@ impl SegmentScan {
             }
             return Err(self.damage(self.at, "last commit of the segment", sealed, last));
         }
+
         if let Some(durable) = durable.filter(|durable| *durable > last) {
             return Err(self.damage(self.at, LOST_DURABLE, durable, last));
         }
@@ -630,6 +665,7 @@ impl SegmentScan {
             }
             at = candidate + RECORD_ALIGN as u64;
         }
+
         Ok(())
     }
 }
@@ -640,11 +676,12 @@ pub(crate) fn segments(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     let files = entries.iter().filter(|entry| entry.kind == EntryKind::File);
     let mut numbers: Vec<u64> = files.filter_map(|entry| segment_number(&entry.name)).collect();
     numbers.sort_unstable();
+    debug_assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "a number is one file");
     Ok(numbers)
 }
 
-/// The first segment that tells of a manifest, if the store has any: commits were written to it, or it is not the first
-/// of all. The second one is begun by a checkpoint, or behind one.
+/// The first segment that tells of a manifest, if the store has any: commits were written to it, or
+/// it is not the first of all. The second one is begun by a checkpoint, or behind one.
 ///
 /// Cost: reads the beginning of each segment up to that one.
 ///
@@ -666,13 +703,13 @@ pub(crate) fn written_segment(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>
 
 /// The file of the segment that is being written, for its syncs.
 #[derive(Debug, Clone)]
-pub(crate) struct LogFile {
+pub(crate) struct WalFile {
     pub(crate) file: Arc<dyn DiskFile>,
     /// The number of the segment.
     pub(crate) number: u64,
 }
 
-impl LogFile {
+impl WalFile {
     /// Writes the mark: a sync has made all commits up to `commit` durable.
     ///
     /// # Errors
@@ -684,16 +721,16 @@ impl LogFile {
 
 /// The end of the log, where records are written.
 #[derive(Debug, Clone)]
-pub(crate) struct LogEnd {
-    files: Arc<OpenFiles>,
-    pub(crate) log: LogFile,
+pub(crate) struct WalEnd {
+    files: Arc<FileHandles>,
+    pub(crate) log: WalFile,
     /// Where the next record goes.
     end: u64,
     size: u64,
     is_found: bool,
 }
 
-/// What a segment is made of.
+/// Sizes and identity of a new segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Made {
     /// An old one of this number.
@@ -706,15 +743,15 @@ pub(crate) enum Made {
 
 /// How segments are made.
 #[derive(Debug)]
-pub(crate) struct LogDir {
-    files: Arc<OpenFiles>,
+pub(crate) struct WalDir {
+    files: Arc<FileHandles>,
     dir: PathBuf,
     /// Bytes of an ordinary segment.
     segment_bytes: u64,
 }
 
-impl LogDir {
-    pub(crate) fn new(files: Arc<OpenFiles>, store: &Path, segment_bytes: u64) -> Self {
+impl WalDir {
+    pub(crate) fn new(files: Arc<FileHandles>, store: &Path, segment_bytes: u64) -> Self {
         Self { files, dir: store.join(LOG), segment_bytes }
     }
 
@@ -722,8 +759,8 @@ impl LogDir {
         self.dir.join(segment_name(number))
     }
 
-    /// Makes a segment for a record of `record` bytes; its header is durable, its name is not. An old
-    /// segment that cannot be written again is removed, and a new file takes its place.
+    /// Makes a segment for a record of `record` bytes; its header is durable, its name is not. An
+    /// old segment that cannot be written again is removed, and a new file takes its place.
     ///
     /// # Errors
     /// Those of the disk; nothing is in the way of another attempt then.
@@ -732,11 +769,12 @@ impl LogDir {
         header: SegmentHeader,
         record: usize,
         made: Made,
-    ) -> io::Result<LogEnd> {
+    ) -> io::Result<WalEnd> {
         let reused = match made {
             Made::Again(spare) => self.reuse(header, spare, record)?,
             Made::New | Made::Least => None,
         };
+
         if let Some(end) = reused {
             return Ok(end);
         }
@@ -756,10 +794,11 @@ impl LogDir {
         header: SegmentHeader,
         spare: u64,
         record: usize,
-    ) -> io::Result<Option<LogEnd>> {
+    ) -> io::Result<Option<WalEnd>> {
         let (files, disk) = (&self.files, self.files.disk());
         let path = self.path(header.number);
         files.with_space(|| disk.rename(&self.path(spare), &path))?;
+
         let open = || disk.open(&path, OpenMode::ReadWrite, Access::Buffered);
         let begun = files.with_room(open).and_then(|file| {
             let end = self.prepare(file, header, record, Made::Again(spare))?;
@@ -767,6 +806,7 @@ impl LogDir {
             end.log.file.sync()?;
             Ok(end)
         });
+
         match begun {
             Err(error) if error.is_unreadable() => {
                 let store = self.dir.parent().unwrap_or(&self.dir);
@@ -784,7 +824,7 @@ impl LogDir {
         header: SegmentHeader,
         record: usize,
         made: Made,
-    ) -> io::Result<LogEnd> {
+    ) -> io::Result<WalEnd> {
         let least = (SEGMENT_HEADER_SIZE + record as u64).max(SEGMENT_BYTES_MIN);
         let size = if made == Made::Least { least } else { self.segment_bytes.max(least) };
         let size = self.make_room(file.as_ref(), size, least)?;
@@ -792,20 +832,23 @@ impl LogDir {
         bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
         self.files.with_space(|| file.write_at(&bytes, 0))?;
         let files = Arc::clone(&self.files);
-        let log = LogFile { file, number: header.number };
-        Ok(LogEnd { files, log, end: SEGMENT_HEADER_SIZE, size, is_found: false })
+        let log = WalFile { file, number: header.number };
+        Ok(WalEnd { files, log, end: SEGMENT_HEADER_SIZE, size, is_found: false })
     }
 
-    /// Gives a segment a size; where there is no room for that, one that is smaller and no smaller than `needed`. Returns it.
+    /// Gives a segment a size; where there is no room for that, one that is smaller and no smaller
+    /// than `needed`. Returns it.
     fn make_room(&self, file: &dyn DiskFile, size: u64, needed: u64) -> io::Result<u64> {
         let len = file.len()?;
         let give = |size| {
             file.allocate(size)?;
             file.set_len(size)
         };
+
         if len == size {
             return Ok(size);
         }
+
         let least = needed.max(len).min(size);
         match give(size) {
             Err(error) if error.is_no_space() => {
@@ -819,16 +862,16 @@ impl LogDir {
     }
 }
 
-impl LogEnd {
-    /// The end of a log that another process has written, whose records end at byte `end`. It has room for none, so the
-    /// next record goes to another segment.
+impl WalEnd {
+    /// The end of a log that another process has written, whose records end at byte `end`. It has
+    /// room for none, so the next record goes to another segment.
     pub(crate) fn found(
-        files: &Arc<OpenFiles>,
+        files: &Arc<FileHandles>,
         file: Arc<dyn DiskFile>,
         number: u64,
         end: u64,
     ) -> Self {
-        let log = LogFile { file, number };
+        let log = WalFile { file, number };
         Self { files: Arc::clone(files), log, end, size: end, is_found: true }
     }
 

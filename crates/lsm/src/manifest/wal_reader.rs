@@ -1,7 +1,8 @@
-//! A walk through the records of a log, from one segment to the next, while a writer may go on with it.
+//! A walk through the records of a log, from one segment to the next, while a writer may go on with
+//! it.
 //!
-//! Invariant: records are given in the order of their commits, without a gap. The end that the walk comes to is that
-//! of the log as far as it was written then; from there the walk can go on later.
+//! Invariant: records are given in the order of their commits, without a gap. The end that the walk
+//! comes to is that of the log as far as it was written then; from there the walk can go on later.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::manifest::wal::{LOG, Record, SegmentScan, segment_name};
 
 /// A place in a log.
-pub(crate) struct LogWalk {
+pub(crate) struct WalReader {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     salt: u64,
@@ -23,7 +24,7 @@ pub(crate) struct LogWalk {
     passed_bytes: u64,
 }
 
-impl LogWalk {
+impl WalReader {
     /// Before the first record of a segment, which follows on `commit`.
     ///
     /// # Errors
@@ -90,6 +91,7 @@ impl LogWalk {
                 self.commit = expected;
                 return Ok(true);
             }
+
             if self.scan.sealed().is_none() {
                 // A seal that came in the meantime stands behind records that did, too.
                 self.scan.look_again()?;
@@ -98,6 +100,7 @@ impl LogWalk {
                 }
                 continue;
             }
+
             self.scan.check_end(self.commit)?;
             let next = (self.segment() + 1, self.commit);
             self.passed_bytes += self.scan.position();
@@ -133,9 +136,11 @@ fn open(
         }
         scan => scan?.ok_or_else(|| missing("not a segment of the log"))?,
     };
+
     if scan.header.first != commit + 1 {
         let rule = "first commit of the segment";
         return Err(scan.damage(0, rule, commit + 1, scan.header.first));
     }
+
     Ok(scan)
 }

@@ -1,10 +1,11 @@
-//! What can be saved of a damaged log: its beginning, up to the last whole commit before the damage.
+//! Salvage of a damaged WAL: keeps its beginning, up to the last whole commit before the damage.
 //!
-//! Commits build on each other, so none behind the damage is applied: what is left is a state that the store had. A
-//! header and a seal say nothing that the segments around do not say too; to lose these loses no commit.
+//! Commits build on each other, so none behind the damage is applied: what is left is a state that
+//! the store had. A header and a seal say nothing that the segments around do not say too; to lose
+//! these loses no commit.
 //!
-//! Invariants: a segment is written anew under a temporary name and takes its place when it is durable; its records
-//! keep their bytes. Nothing is removed here.
+//! Invariants: a segment is written anew under a temporary name and takes its place when it is
+//! durable; its records keep their bytes. Nothing is removed here.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,7 +48,7 @@ pub(crate) struct Chain {
 }
 
 /// The log of a store.
-pub(crate) struct DamagedLog<'a> {
+pub(crate) struct DamagedWal<'a> {
     pub(crate) disk: &'a dyn Disk,
     /// The directory of the store.
     pub(crate) dir: &'a Path,
@@ -57,7 +58,7 @@ pub(crate) struct DamagedLog<'a> {
     pub(crate) next_table: u64,
 }
 
-impl DamagedLog<'_> {
+impl DamagedWal<'_> {
     pub(crate) fn path(&self, number: u64) -> PathBuf {
         self.dir.join(LOG).join(segment_name(number))
     }
@@ -70,7 +71,8 @@ impl DamagedLog<'_> {
         segments(self.disk, self.dir)
     }
 
-    /// Follows the log from a segment on, which follows on `commit`, to its end or to segment `until`.
+    /// Follows the log from a segment on, which follows on `commit`, to its end or to segment
+    /// `until`.
     ///
     /// # Errors
     /// [`Error::UnknownVersion`]; [`Error::Disk`] for more than unreadable places.
@@ -83,7 +85,9 @@ impl DamagedLog<'_> {
         loop {
             let first = commit + 1;
             let header = SegmentHeader { number, first };
-            let (mut end, mut state) = (SEGMENT_HEADER_SIZE, State::CUT);
+            let mut end = SEGMENT_HEADER_SIZE;
+            let mut state = State::CUT;
+
             if let Some((mut scan, is_headed)) = self.open(header)? {
                 let is_whole = self.pass_records(&mut scan, &mut commit)?;
                 end = scan.position();
@@ -100,6 +104,7 @@ impl DamagedLog<'_> {
             if is_changed {
                 rewrites.insert(number, Rewrite { first, end, sealed });
             }
+
             if is_cut || sealed.is_none() || until == Some(number) {
                 return Ok(Chain { commit, segment: number, is_cut, rewrites });
             }
@@ -123,7 +128,8 @@ impl DamagedLog<'_> {
         }
     }
 
-    /// Passes whole records that follow on `commit`; returns whether it came to their end and not to damage.
+    /// Passes whole records that follow on `commit`; returns whether it came to their end and not
+    /// to damage.
     fn pass_records(&self, scan: &mut SegmentScan, commit: &mut u64) -> Result<bool> {
         loop {
             let record = match scan.next() {
@@ -140,18 +146,21 @@ impl DamagedLog<'_> {
         }
     }
 
-    /// What the segment behind `number` tells of its end, which `commit` may be.
+    /// Last commit of segment `number` as the header of the segment behind it records it; `commit`
+    /// is a candidate.
     fn next(&self, number: u64, commit: u64) -> Result<Next> {
         let Some(salt) = self.salt else { return Ok(Next::Nothing) };
         let found = match SegmentScan::open(self.disk, self.dir, salt, number + 1) {
             Err(Error::Disk(error)) if error.is_not_found() || error.is_unreadable() => None,
             found => found?,
         };
+
         let Some(mut scan) = found else { return Ok(Next::Nothing) };
         let is_written = match scan.advance() {
             Err(Error::Disk(error)) if error.is_unreadable() => true,
             advanced => advanced?,
         };
+
         Ok(match (is_written || scan.sealed().is_some(), scan.header.first == commit + 1) {
             (true, true) => Next::Follows,
             (true, false) => Next::Written,
@@ -173,6 +182,7 @@ impl DamagedLog<'_> {
                 told = told.max(Some(record.commit));
             }
         }
+
         Ok(told)
     }
 
@@ -186,12 +196,15 @@ impl DamagedLog<'_> {
             self.disk.create_dir(&log)?;
             self.disk.sync_dir(self.dir)?;
         }
+
         let path = self.path(number);
         let temporary = path.with_extension("log.tmp");
-        let (mode, access) = (OpenMode::CreateNew, Access::Buffered);
+        let mode = OpenMode::CreateNew;
+        let access = Access::Buffered;
         let file = create_afresh(self.disk, &temporary, mode, access)?;
         let header = SegmentHeader { number, first: rewrite.first };
         file.write_at(&segment_start(header, rewrite.sealed), 0)?;
+
         if rewrite.end > SEGMENT_HEADER_SIZE {
             let old = self.disk.open(&path, OpenMode::Read, access)?;
             let mut at = SEGMENT_HEADER_SIZE;
@@ -204,6 +217,7 @@ impl DamagedLog<'_> {
                 at += bytes.len() as u64;
             }
         }
+
         file.sync()?;
         drop(file);
 
@@ -212,7 +226,7 @@ impl DamagedLog<'_> {
     }
 }
 
-/// What a segment says of the one before it.
+/// Statement of a segment about the segment before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// It is not there, or not written to: the one before is the last.
@@ -223,7 +237,7 @@ enum Next {
     Written,
 }
 
-/// What becomes of a segment.
+/// Fate of a segment in a salvage.
 #[derive(Debug, Clone, Copy)]
 struct State {
     /// Whether commits are lost behind its last whole record.
@@ -238,7 +252,7 @@ impl State {
     const CUT: Self = Self { is_cut: true, is_changed: true, sealed: None };
 }
 
-/// What becomes of a segment whose records are whole up to `commit`.
+/// Returns the fate of a segment whose records are whole up to `commit`.
 fn state_of(scan: &mut SegmentScan, commit: u64, next: Next) -> Result<State> {
     Ok(match (scan.sealed(), next) {
         (Some(last), _) if last == commit => {

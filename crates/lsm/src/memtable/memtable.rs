@@ -19,10 +19,10 @@ use std::sync::Arc;
 
 use crate::entry::entry::{EntryRef, Update, key_hash};
 use crate::entry::mask::{Mask, Masking};
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::Result;
 use crate::filter::sketch::Sketch;
-use crate::memtable::part::{Chunk, NewEntry, Room, Segment, Undo, charge_for};
+use crate::memtable::part::{Chunk, MemtablePart, NewEntry, Room, Undo, charge_for};
 
 /// So many neighbouring segments of like size are folded into one, so that a buffer of *n* entries that is
 /// duplicated again and again has O(log n) segments, and each entry is in O(log n) hash tables.
@@ -33,9 +33,9 @@ const SEGMENT_ENTRIES_MAX: usize = 1 << 15;
 
 /// The write buffer of a table.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct WriteBuffer {
+pub(crate) struct Memtable {
     /// Oldest first. Only the last one may change, and only while nobody else refers to it.
-    segments: Vec<Segment>,
+    segments: Vec<MemtablePart>,
     older: Older,
 }
 
@@ -50,9 +50,9 @@ struct Older {
     sketch: Option<Arc<Sketch>>,
 }
 
-impl WriteBuffer {
+impl Memtable {
     /// A buffer of one segment, to be read.
-    pub(crate) fn of(segment: Segment) -> Self {
+    pub(crate) fn of(segment: MemtablePart) -> Self {
         Self { segments: vec![segment], older: Older::default() }
     }
 
@@ -60,7 +60,7 @@ impl WriteBuffer {
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
-    pub(crate) fn of_segments(all: Vec<Segment>, resolve: &Resolve) -> Result<Self> {
+    pub(crate) fn of_segments(all: Vec<MemtablePart>, resolve: &MergeOperator) -> Result<Self> {
         let mut segments = Vec::new();
         for segment in all {
             fold(&mut segments, resolve)?;
@@ -76,12 +76,12 @@ impl WriteBuffer {
     }
 
     /// The segments, oldest first.
-    pub(crate) fn segments(&self) -> &[Segment] {
+    pub(crate) fn segments(&self) -> &[MemtablePart] {
         &self.segments
     }
 
     /// Lets go of segments, of a buffer that is only read.
-    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&Segment) -> bool) {
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&MemtablePart) -> bool) {
         let mut segments = std::mem::take(&mut self.segments);
         segments.retain(|segment| is_wanted(segment));
         let sketch = self.older.sketch.take();
@@ -90,21 +90,23 @@ impl WriteBuffer {
 
     /// Keys, values and overhead; a key in several segments counts in each.
     pub(crate) fn weight_bytes(&self) -> u64 {
-        self.older.weight_bytes + self.segments.last().map_or(0, Segment::weight_bytes)
+        self.older.weight_bytes + self.segments.last().map_or(0, MemtablePart::weight_bytes)
     }
 
     /// What the buffer counts for under a memory budget: four fifths of the memory that it takes, at least.
     pub(crate) fn charged_bytes(&self) -> u64 {
         let last = self.segments.last().map_or(0, |last| match last {
-            Segment::Chunk(chunk) => chunk.charged_bytes(),
-            Segment::Folded(_) | Segment::Masked(_) => charge_for(last.memory_bytes_in_order()),
+            MemtablePart::Chunk(chunk) => chunk.charged_bytes(),
+            MemtablePart::Folded(_) | MemtablePart::Masked(_) => {
+                charge_for(last.memory_bytes_in_order())
+            }
         });
         charge_for(self.older.memory_bytes) + last
     }
 
     /// Entries; a key in several segments counts in each.
     pub(crate) fn len(&self) -> usize {
-        self.older.len + self.segments.last().map_or(0, Segment::len)
+        self.older.len + self.segments.last().map_or(0, MemtablePart::len)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -114,7 +116,7 @@ impl WriteBuffer {
     /// Bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
         let sketch = self.older.sketch.as_ref().map_or(0, |sketch| sketch.memory_bytes());
-        sketch + self.segments.iter().map(Segment::memory_bytes).sum::<usize>()
+        sketch + self.segments.iter().map(MemtablePart::memory_bytes).sum::<usize>()
     }
 
     /// The entries of a key, newest first, with the chunks that hold them.
@@ -136,7 +138,7 @@ impl WriteBuffer {
 
     /// Whether entries may have blobs.
     pub(crate) fn has_blobs(&self) -> bool {
-        self.segments.iter().flat_map(Segment::chunks).any(|chunk| chunk.has_blobs())
+        self.segments.iter().flat_map(MemtablePart::chunks).any(|chunk| chunk.has_blobs())
     }
 
     /// The sketch with the keys of the last segment added; a larger one if it is full.
@@ -148,27 +150,27 @@ impl WriteBuffer {
             sketch.add(last.hashes());
             return Some(Arc::clone(sketch));
         }
-        let sketch = Sketch::new(2 * self.segments.iter().map(Segment::slots).sum::<usize>());
+        let sketch = Sketch::new(2 * self.segments.iter().map(MemtablePart::slots).sum::<usize>());
         self.segments.iter().for_each(|segment| sketch.add(segment.hashes()));
         Some(Arc::new(sketch))
     }
 
     /// Replaces all segments; the sketch must have the keys of all but the last.
-    fn set_segments(&mut self, segments: Vec<Segment>, sketch: Option<Arc<Sketch>>) {
+    fn set_segments(&mut self, segments: Vec<MemtablePart>, sketch: Option<Arc<Sketch>>) {
         let older = &segments[..segments.len().saturating_sub(1)];
-        let weight_bytes = older.iter().map(Segment::weight_bytes).sum();
-        let len = older.iter().map(Segment::len).sum();
-        let memory_bytes = older.iter().map(Segment::memory_bytes_in_order).sum::<u64>();
+        let weight_bytes = older.iter().map(MemtablePart::weight_bytes).sum();
+        let len = older.iter().map(MemtablePart::len).sum();
+        let memory_bytes = older.iter().map(MemtablePart::memory_bytes_in_order).sum::<u64>();
         let memory_bytes = memory_bytes + sketch.as_ref().map_or(0, |s| s.memory_bytes() as u64);
         *self = Self { segments, older: Older { weight_bytes, len, memory_bytes, sketch } };
     }
 
     fn last_chunk(&mut self) -> Option<&mut Chunk> {
-        self.segments.last_mut().and_then(Segment::writable)
+        self.segments.last_mut().and_then(MemtablePart::writable)
     }
 
     /// The last segment's chunk; a new one if the last is shared or full.
-    fn open_chunk(&mut self, room: Room, resolve: &Resolve) -> Result<&mut Chunk> {
+    fn open_chunk(&mut self, room: Room, resolve: &MergeOperator) -> Result<&mut Chunk> {
         let full = self.segments.last().filter(|last| last.len() >= SEGMENT_ENTRIES_MAX);
         if let Some(full) = full {
             full.sort();
@@ -176,7 +178,7 @@ impl WriteBuffer {
         if full.is_some() || self.last_chunk().is_none() {
             let mut segments = self.segments.clone();
             fold(&mut segments, resolve)?;
-            segments.push(Segment::Chunk(Arc::new(Chunk::with_room(room))));
+            segments.push(MemtablePart::Chunk(Arc::new(Chunk::with_room(room))));
             let sketch = self.sketch_of_all();
             self.set_segments(segments, sketch);
         }
@@ -187,7 +189,7 @@ impl WriteBuffer {
     ///
     /// # Errors
     /// [`Error::ValueTooLarge`](crate::Error::ValueTooLarge) if two upserts make too large a value.
-    pub(crate) fn begin(&mut self, room: Room, resolve: &Resolve) -> Result<Undo> {
+    pub(crate) fn begin(&mut self, room: Room, resolve: &MergeOperator) -> Result<Undo> {
         Ok(self.open_chunk(room, resolve)?.begin())
     }
 
@@ -200,7 +202,7 @@ impl WriteBuffer {
     pub(crate) fn put(
         &mut self,
         entry: NewEntry<'_>,
-        resolve: &Resolve,
+        resolve: &MergeOperator,
         undo: Option<&mut Undo>,
     ) -> Result<()> {
         if let Some(last) = self.last_chunk() {
@@ -218,7 +220,7 @@ impl WriteBuffer {
         &mut self,
         (key, update): (&[u8], Update<'_>),
         salt: u64,
-        resolve: &Resolve,
+        resolve: &MergeOperator,
         undo: Option<&mut Undo>,
     ) -> Result<()> {
         let (kind, value, blob) = update.parts();
@@ -241,7 +243,7 @@ impl WriteBuffer {
         buffer
     }
 
-    fn replace_segments(&mut self, replaced: impl FnMut(&Segment) -> Segment) {
+    fn replace_segments(&mut self, replaced: impl FnMut(&MemtablePart) -> MemtablePart) {
         let segments = self.segments.iter().map(replaced).collect();
         let sketch = self.older.sketch.take();
         self.set_segments(segments, sketch);
@@ -249,7 +251,7 @@ impl WriteBuffer {
 
     /// Takes back the batch that was begun with this.
     pub(crate) fn roll_back(&mut self, undo: &Undo) {
-        let Some(Segment::Chunk(last)) = self.segments.last_mut() else { return };
+        let Some(MemtablePart::Chunk(last)) = self.segments.last_mut() else { return };
         match Arc::get_mut(last) {
             Some(last) => last.roll_back(undo),
             // Being flushed, hence shared: what the batch found is copied out of it.
@@ -266,17 +268,17 @@ impl WriteBuffer {
 
 /// Folds the newest segments, as long as enough of them are no larger than the newest one's tier. Full ones stay as
 /// they are, in the order that has been worked out.
-fn fold(segments: &mut Vec<Segment>, resolve: &Resolve) -> Result<()> {
-    let tier = |segment: &Segment| segment.len().max(1).ilog(SEGMENTS_PER_TIER);
-    let is_small = |segment: &Segment| segment.len() < SEGMENT_ENTRIES_MAX;
+fn fold(segments: &mut Vec<MemtablePart>, resolve: &MergeOperator) -> Result<()> {
+    let tier = |segment: &MemtablePart| segment.len().max(1).ilog(SEGMENTS_PER_TIER);
+    let is_small = |segment: &MemtablePart| segment.len() < SEGMENT_ENTRIES_MAX;
     while let Some(newest) = segments.last().map(tier) {
-        let alike = |older: &&Segment| is_small(older) && tier(older) <= newest;
+        let alike = |older: &&MemtablePart| is_small(older) && tier(older) <= newest;
         let alike = segments.iter().rev().take_while(alike).count();
         if alike < SEGMENTS_PER_TIER {
             break;
         }
         let first = segments.len() - alike;
-        let folded = Segment::fold(&segments[first..], resolve)?;
+        let folded = MemtablePart::fold(&segments[first..], resolve)?;
         segments.truncate(first);
         segments.push(folded);
     }
@@ -288,23 +290,23 @@ mod tests {
     use super::*;
     use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, Kind, Order, key_hash};
     use crate::entry::key_range::KeyRange;
-    use crate::memtable::part::SegmentReader;
+    use crate::memtable::part::MemtablePartReader;
     use crate::run::blob::Blob;
 
     fn put_with(
-        buffer: &mut WriteBuffer,
+        buffer: &mut Memtable,
         (key, kind, value): (&[u8], Kind, &[u8]),
         blob: Option<&Arc<[u8]>>,
         undo: &mut Undo,
     ) {
-        let resolve = Resolve::concatenate();
+        let resolve = MergeOperator::concatenate();
         let new = NewEntry { key, hash: key_hash(1, key), kind, value, blob };
         buffer.put(new, &resolve, Some(undo)).unwrap();
     }
 
     #[test]
     fn a_blob_that_is_replaced_again_and_again_takes_no_more_room() {
-        let mut buffer = WriteBuffer::default();
+        let mut buffer = Memtable::default();
         let blob: Arc<[u8]> = Arc::default();
         for _ in 0..40_000 {
             let mut undo = begin(&mut buffer);
@@ -314,40 +316,40 @@ mod tests {
         assert!(buffer.memory_bytes() < 400 << 10, "{} bytes", buffer.memory_bytes());
     }
 
-    fn begin(buffer: &mut WriteBuffer) -> Undo {
-        buffer.begin(Room::default(), &Resolve::concatenate()).unwrap()
+    fn begin(buffer: &mut Memtable) -> Undo {
+        buffer.begin(Room::default(), &MergeOperator::concatenate()).unwrap()
     }
 
-    fn put_with_one(buffer: &mut WriteBuffer, entry: (&[u8], Kind, &[u8])) {
+    fn put_with_one(buffer: &mut Memtable, entry: (&[u8], Kind, &[u8])) {
         let mut undo = begin(buffer);
         put_with(buffer, entry, None, &mut undo);
     }
 
-    fn put(buffer: &mut WriteBuffer, number: u64) {
+    fn put(buffer: &mut Memtable, number: u64) {
         let key = number.to_le_bytes();
         let mut undo = begin(buffer);
         put_with(buffer, (&key, Kind::Insert, &key), None, &mut undo);
     }
 
     /// The newest entry.
-    fn newest(buffer: &WriteBuffer, key: &[u8]) -> Option<(Kind, Vec<u8>)> {
+    fn newest(buffer: &Memtable, key: &[u8]) -> Option<(Kind, Vec<u8>)> {
         let mut entries = buffer.entries(key_hash(1, key), key);
         entries.next().map(|(_, entry)| (entry.kind, entry.value.to_vec()))
     }
 
     /// Entries in the chunks of some buffers and bytes of everything, what they share counted once.
-    fn held(buffers: &[WriteBuffer]) -> (usize, usize) {
+    fn held(buffers: &[Memtable]) -> (usize, usize) {
         let (mut entries, mut bytes) = (0, 0);
         let mut seen = std::collections::BTreeSet::new();
-        for segment in buffers.iter().flat_map(WriteBuffer::segments) {
-            if let Segment::Folded(folded) = segment
+        for segment in buffers.iter().flat_map(Memtable::segments) {
+            if let MemtablePart::Folded(folded) = segment
                 && seen.insert(Arc::as_ptr(folded).addr())
             {
                 bytes += folded.memory_bytes();
             }
             for chunk in segment.chunks() {
                 if seen.insert(Arc::as_ptr(chunk).addr()) {
-                    entries += Segment::Chunk(Arc::clone(chunk)).len();
+                    entries += MemtablePart::Chunk(Arc::clone(chunk)).len();
                     bytes += chunk.memory_bytes();
                 }
             }
@@ -358,7 +360,7 @@ mod tests {
     /// A duplicate after every update, all kept: few segments in each, and little copying in all.
     #[test]
     fn a_buffer_duplicated_after_every_update_keeps_few_segments() {
-        let mut buffer = WriteBuffer::default();
+        let mut buffer = Memtable::default();
         let mut versions = Vec::new();
         for number in 0..4096 {
             put(&mut buffer, number);
@@ -386,17 +388,17 @@ mod tests {
     type Read = (Vec<u8>, Kind, Vec<u8>);
 
     /// The entries of each segment in order; each must be the one that is found by its key.
-    fn read(buffer: &WriteBuffer) -> Vec<Vec<Read>> {
-        let read = |segment: &Segment| {
+    fn read(buffer: &Memtable) -> Vec<Vec<Read>> {
+        let read = |segment: &MemtablePart| {
             let mut entries = Vec::new();
             let all = KeyRange::ALL;
-            let mut reader = SegmentReader::new(segment, &all, Order::Ascending);
+            let mut reader = MemtablePartReader::new(segment, &all, Order::Ascending);
             while let Some(entry) = reader.current() {
                 let hash = key_hash(1, entry.key);
                 assert_eq!(reader.hash(), Some(hash));
                 assert_eq!(segment.get(hash, entry.key).map(|(_, entry)| entry), Some(entry));
                 let from = all.from(std::ops::Bound::Included(entry.key.to_vec()));
-                let mut at = SegmentReader::new(segment, &from, Order::Ascending);
+                let mut at = MemtablePartReader::new(segment, &from, Order::Ascending);
                 assert_eq!(at.current(), Some(entry));
                 at.advance();
                 entries.push((entry.key.to_vec(), entry.kind, entry.value.to_vec()));
@@ -417,8 +419,8 @@ mod tests {
     fn versions_of_a_buffer_share_their_entries() {
         const BLOCKS: u64 = 80;
         const CHANGES: u64 = 256;
-        let resolve = Resolve::concatenate();
-        let mut buffer = WriteBuffer::default();
+        let resolve = MergeOperator::concatenate();
+        let mut buffer = Memtable::default();
         let mut versions = Vec::new();
         let value = |number: u64| [number.to_le_bytes(); 8].concat()[..60].to_vec();
         for block in 0..BLOCKS {
@@ -465,12 +467,12 @@ mod tests {
     /// Whatever is folded, and however: the same answers, at every stage, from every version.
     #[test]
     fn folded_upserts_and_blobs_are_those_that_were_put() {
-        let resolve = Resolve::concatenate();
+        let resolve = MergeOperator::concatenate();
         for kinds in [
             &[Kind::Insert, Kind::InsertBlob, Kind::Delete][..],
             &[Kind::Upsert, Kind::Insert, Kind::Delete, Kind::InsertBlob],
         ] {
-            let mut buffer = WriteBuffer::default();
+            let mut buffer = Memtable::default();
             let mut versions = Vec::new();
             let mut model = std::collections::BTreeMap::<u64, Vec<u8>>::new();
             let mut blobs = std::collections::BTreeMap::<u64, Vec<u8>>::new();
@@ -499,7 +501,7 @@ mod tests {
                 }
                 versions.push((buffer.clone(), model.clone(), blobs.clone()));
             }
-            let folded = |segment: &Segment| segment.chunks().len() > 1;
+            let folded = |segment: &MemtablePart| segment.chunks().len() > 1;
             let shared = versions.iter().any(|version| version.0.segments().iter().any(folded));
             assert_eq!(shared, !kinds.contains(&Kind::Upsert), "upserts meet older entries");
             for (version, model, blobs) in versions.iter().step_by(11) {
@@ -537,7 +539,7 @@ mod tests {
     /// The same keys again and again, with a duplicate that is dropped after each update.
     #[test]
     fn what_no_version_needs_does_not_stay() {
-        let mut buffer = WriteBuffer::default();
+        let mut buffer = Memtable::default();
         for round in 0..300 {
             for number in 0..100 {
                 let _version = buffer.clone();
@@ -551,7 +553,7 @@ mod tests {
 
     #[test]
     fn a_full_segment_is_closed_and_hidden_by_newer_ones() {
-        let mut buffer = WriteBuffer::default();
+        let mut buffer = Memtable::default();
         let count = SEGMENT_ENTRIES_MAX as u64;
         for number in 0..count {
             put(&mut buffer, number);
@@ -580,7 +582,7 @@ mod tests {
     /// Large vectors grow by an eighth, so what counts is what is in them.
     #[test]
     fn a_large_buffer_is_charged_for_little_more_than_its_entries() {
-        let mut buffer = WriteBuffer::default();
+        let mut buffer = Memtable::default();
         let mut undo = begin(&mut buffer);
         for number in 0..40_000_u64 {
             let key = long_key(number);
@@ -605,9 +607,9 @@ mod tests {
             (8, 20, Some(5)),
         ] {
             for duplicates in [false, true] {
-                let mut buffer = WriteBuffer::default();
+                let mut buffer = Memtable::default();
                 let mut versions = Vec::new();
-                let check = |buffer: &WriteBuffer| {
+                let check = |buffer: &Memtable| {
                     let (held, charged) = (buffer.memory_bytes() as u64, buffer.charged_bytes());
                     assert!(4 * held <= 5 * charged + 1024, "{held} bytes, {charged} charged");
                 };
@@ -623,7 +625,7 @@ mod tests {
                     }
                     // Room for more than comes, at times.
                     let room = Room { entries: 80, bytes: 2_000 };
-                    let mut undo = buffer.begin(room, &Resolve::concatenate()).unwrap();
+                    let mut undo = buffer.begin(room, &MergeOperator::concatenate()).unwrap();
                     let entry = (key.as_slice(), kind, &*vec![7; value_len]);
                     put_with(&mut buffer, entry, blob.as_ref(), &mut undo);
                     check(&buffer);
@@ -637,7 +639,7 @@ mod tests {
 
     #[test]
     fn a_batch_that_is_rolled_back_leaves_nothing() {
-        let mut buffer = WriteBuffer::default();
+        let mut buffer = Memtable::default();
         (0..100).for_each(|number| put(&mut buffer, number));
         let before = (buffer.len(), buffer.weight_bytes());
         let mut undo = begin(&mut buffer);
@@ -674,7 +676,7 @@ mod tests {
             (Kind::Insert, true),
             (Kind::InsertBlob, true),
         ] {
-            let (mut buffer, resolve) = (WriteBuffer::default(), Resolve::concatenate());
+            let (mut buffer, resolve) = (Memtable::default(), MergeOperator::concatenate());
             put_with_one(&mut buffer, (b"hot", Kind::Insert, &[1; 300]));
             put_with_one(&mut buffer, (b"cold", Kind::Insert, b"cold"));
             let before = (buffer.len(), buffer.weight_bytes());
@@ -713,7 +715,7 @@ mod tests {
     #[test]
     fn collecting_within_a_batch_keeps_what_was_put_and_what_was_there() {
         for seed in 0..8_u64 {
-            let mut buffer = WriteBuffer::default();
+            let mut buffer = Memtable::default();
             let mut model = std::collections::BTreeMap::new();
             for number in 0..20_u64 {
                 let value = vec![number as u8; if number % 3 == 0 { 0 } else { 50 }];
@@ -754,7 +756,7 @@ mod tests {
 
     #[test]
     fn an_upsert_combines_with_what_the_buffer_has() {
-        let mut buffer = WriteBuffer::default();
+        let mut buffer = Memtable::default();
         let blob: Arc<[u8]> = Arc::from([7; 10]);
         for (key, kind, expected) in [
             (b"i".as_slice(), Kind::Insert, (Kind::Insert, b"old new".to_vec())),

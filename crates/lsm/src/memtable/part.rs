@@ -24,7 +24,7 @@ use terrane_io::prefetch::prefetch;
 use crate::entry::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order};
 use crate::entry::key_range::KeyRange;
 use crate::entry::mask::{Mask, Masking};
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::Result;
 use crate::files::file_set::{FileHandle, FileSet, RunRef, lock};
 use crate::run::blob::Blob;
@@ -282,7 +282,7 @@ impl Chunk {
     pub(crate) fn put(
         &mut self,
         new: NewEntry<'_>,
-        resolve: &Resolve,
+        resolve: &MergeOperator,
         undo: Option<&mut Undo>,
     ) -> Result<()> {
         let combine = |newer: &mut Vec<u8>, (kind, older): (Kind, &[u8])| match kind {
@@ -293,7 +293,7 @@ impl Chunk {
     }
 
     /// As [`put`](Self::put), for an entry that was put before: too long a value becomes one that says so.
-    fn put_again(&mut self, new: NewEntry<'_>, resolve: &Resolve) -> Result<()> {
+    fn put_again(&mut self, new: NewEntry<'_>, resolve: &MergeOperator) -> Result<()> {
         let combine = |newer: &mut Vec<u8>, older: (Kind, &[u8])| {
             Ok(resolve.combine_stored(newer, older, false))
         };
@@ -430,7 +430,7 @@ impl Chunk {
     }
 
     /// Puts all entries of a newer chunk.
-    fn put_all(&mut self, newer: &Self, resolve: &Resolve) -> Result<()> {
+    fn put_all(&mut self, newer: &Self, resolve: &MergeOperator) -> Result<()> {
         let mut slots = newer.slots.iter();
         slots.try_for_each(|slot| self.put_again(newer.as_new(slot), resolve))
     }
@@ -614,15 +614,15 @@ impl Folded {
 
 /// A segment without the keys that a mask covers.
 #[derive(Debug)]
-pub(crate) struct MaskedSegment {
+pub(crate) struct MaskedPart {
     /// Never masked itself.
-    inner: Segment,
+    inner: MemtablePart,
     mask: Mask,
     /// The newest slots that the mask leaves, in key order, made on demand.
     order: OnceLock<Box<[u32]>>,
 }
 
-impl MaskedSegment {
+impl MaskedPart {
     fn order(&self) -> &[u32] {
         self.order.get_or_init(|| {
             let all = self.inner.order();
@@ -644,15 +644,15 @@ impl MaskedSegment {
 
 /// Some entries, one for each key. Clones are the same segment.
 #[derive(Debug, Clone)]
-pub(crate) enum Segment {
+pub(crate) enum MemtablePart {
     Chunk(Arc<Chunk>),
     Folded(Arc<Folded>),
-    Masked(Arc<MaskedSegment>),
+    Masked(Arc<MaskedPart>),
 }
 
-impl Segment {
+impl MemtablePart {
     /// Makes one segment of several, oldest first.
-    pub(crate) fn fold(segments: &[Self], resolve: &Resolve) -> Result<Self> {
+    pub(crate) fn fold(segments: &[Self], resolve: &MergeOperator) -> Result<Self> {
         let chunks: Vec<_> = segments.iter().flat_map(Self::chunks).cloned().collect();
         let count: usize = chunks.iter().map(|chunk| chunk.slots.len()).sum();
         let weight_bytes: u64 = chunks.iter().map(|chunk| chunk.weight_bytes).sum();
@@ -715,7 +715,7 @@ impl Segment {
             Self::Masked(masked) => masked.inner.clone(),
             Self::Chunk(_) | Self::Folded(_) => self.clone(),
         };
-        Self::Masked(Arc::new(MaskedSegment { inner, mask, order: OnceLock::new() }))
+        Self::Masked(Arc::new(MaskedPart { inner, mask, order: OnceLock::new() }))
     }
 
     /// Whether both are the same piece of memory under the same mask.
@@ -870,8 +870,8 @@ impl Segment {
 
 /// A position in the part of a segment that is in a range of keys, in key order or against it.
 #[derive(Debug)]
-pub(crate) struct SegmentReader {
-    segment: Segment,
+pub(crate) struct MemtablePartReader {
+    segment: MemtablePart,
     order: Order,
     /// Places in the order of keys that have not been passed; the current one is the first or the last.
     places: Range<usize>,
@@ -879,9 +879,9 @@ pub(crate) struct SegmentReader {
     slot: Option<(usize, Slot)>,
 }
 
-impl SegmentReader {
+impl MemtablePartReader {
     /// A reader at the first entry in the range, in this order.
-    pub(crate) fn new(segment: &Segment, range: &KeyRange, order: Order) -> Self {
+    pub(crate) fn new(segment: &MemtablePart, range: &KeyRange, order: Order) -> Self {
         let key = |&at: &u32| segment.key(at);
         let start = segment.order().partition_point(|at| range.is_below(key(at)));
         let end = segment.order().partition_point(|at| !range.is_above(key(at)));

@@ -21,14 +21,14 @@ use crate::corrupt::Corrupt;
 use crate::entry::entry::Order;
 use crate::error::{Error, Result};
 use crate::files::file_set::FileSet;
-use crate::run::prefetch::ReadAhead;
+use crate::run::prefetch::Prefetcher;
 use crate::run::run::Run;
 
 /// Pages that a merge reads with one call. It holds two such chunks of each of its inputs, and some more of large
 /// ones.
 const MERGE_CHUNK_PAGES: u32 = 16;
 
-/// Chunks that the readers of a merge have asked for ahead, beside one for each of them.
+/// ChunkReader that the readers of a merge have asked for ahead, beside one for each of them.
 const MERGE_CHUNKS_EXTRA: usize = 16;
 
 /// Most pages that a scan reads with one call. Two such reads in flight keep a fast device busy;
@@ -45,19 +45,19 @@ const CHUNKS_AHEAD_MAX: usize = 8;
 #[derive(Debug, Clone)]
 pub(crate) enum Reading {
     /// All of a part that is known beforehand, once, with so many chunks ahead at the most.
-    Merge(Arc<ReadAhead>, usize),
+    Merge(Arc<Prefetcher>, usize),
     /// As far as somebody wishes to go.
-    Scan(Arc<ReadAhead>),
+    Scan(Arc<Prefetcher>),
 }
 
 impl Reading {
     /// For a merge of so many runs.
     pub(crate) fn merge(set: &FileSet, runs: usize) -> Self {
         let ahead_max = (1 + MERGE_CHUNKS_EXTRA / runs.max(1)).min(CHUNKS_AHEAD_MAX);
-        Self::Merge(ReadAhead::of_merge(set.open_files()), ahead_max)
+        Self::Merge(Prefetcher::of_merge(set.open_files()), ahead_max)
     }
 
-    fn read_ahead(&self) -> &Arc<ReadAhead> {
+    fn read_ahead(&self) -> &Arc<Prefetcher> {
         match self {
             Self::Merge(read_ahead, _) | Self::Scan(read_ahead) => read_ahead,
         }
@@ -89,7 +89,7 @@ struct Ahead {
 
 /// A part of a run file on its way through memory.
 #[derive(Debug)]
-pub(crate) struct Chunks {
+pub(crate) struct ChunkReader {
     run: Arc<Run>,
     order: Order,
     reading: Reading,
@@ -102,11 +102,11 @@ pub(crate) struct Chunks {
     rest: Range<u32>,
     /// Pages of the next chunk.
     chunk_pages: u32,
-    /// Chunks to have asked for.
+    /// ChunkReader to have asked for.
     ahead_max: usize,
 }
 
-impl Chunks {
+impl ChunkReader {
     /// The pages `part` of a run. Reads nothing.
     pub(crate) fn new(run: Arc<Run>, part: Range<u32>, order: Order, reading: Reading) -> Self {
         let (chunk_pages, _) = reading.chunk_pages();

@@ -16,7 +16,7 @@ use terrane_io::{AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
 
 use crate::error::Result;
 use crate::files::file_set::lock;
-use crate::files::handles::{OpenFiles, Place};
+use crate::files::handles::{FileHandles, Place};
 
 /// Most bytes that one cursor has asked for ahead.
 const BYTES_MAX: usize = 8 << 20;
@@ -40,17 +40,19 @@ struct State {
 }
 
 /// The reads ahead of one cursor or merge.
-pub(crate) struct ReadAhead {
-    open_files: Arc<OpenFiles>,
+pub(crate) struct Prefetcher {
+    open_files: Arc<FileHandles>,
     bytes_max: usize,
     /// Places beyond which none is taken.
     places_max: usize,
     state: Mutex<State>,
 }
 
-impl fmt::Debug for ReadAhead {
+impl fmt::Debug for Prefetcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadAhead").field("bytes", &lock(&self.state).bytes).finish_non_exhaustive()
+        f.debug_struct("Prefetcher")
+            .field("bytes", &lock(&self.state).bytes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -62,18 +64,22 @@ pub(crate) struct Arrived {
     pub(crate) was_late: bool,
 }
 
-impl ReadAhead {
+impl Prefetcher {
     /// Nothing under way yet.
-    pub(crate) fn new(open_files: &Arc<OpenFiles>) -> Arc<Self> {
+    pub(crate) fn new(open_files: &Arc<FileHandles>) -> Arc<Self> {
         Self::with_limits(open_files, BYTES_MAX, open_files.files_max() / 4)
     }
 
     /// The same for a merge, whose readers bound themselves what they ask for.
-    pub(crate) fn of_merge(open_files: &Arc<OpenFiles>) -> Arc<Self> {
+    pub(crate) fn of_merge(open_files: &Arc<FileHandles>) -> Arc<Self> {
         Self::with_limits(open_files, usize::MAX, open_files.files_max() / 8)
     }
 
-    fn with_limits(open_files: &Arc<OpenFiles>, bytes_max: usize, places_max: usize) -> Arc<Self> {
+    fn with_limits(
+        open_files: &Arc<FileHandles>,
+        bytes_max: usize,
+        places_max: usize,
+    ) -> Arc<Self> {
         let open_files = Arc::clone(open_files);
         Arc::new(Self { open_files, bytes_max, places_max, state: Mutex::default() })
     }

@@ -26,7 +26,7 @@ use crate::entry::key_range::{KeyRange, bound_key};
 use crate::entry::mask::Span;
 use crate::error::{Error, Result};
 use crate::run::blob::Blob;
-use crate::run::chunk_reader::{Chunks, Reading};
+use crate::run::chunk_reader::{ChunkReader, Reading};
 use crate::run::run::Run;
 
 /// Entries under one span of a mask that are passed before the reader jumps over the rest: to jump costs a read.
@@ -56,7 +56,7 @@ pub(crate) struct RunReader {
     order: Order,
     range: KeyRange,
     reading: Reading,
-    chunks: Chunks,
+    chunks: ChunkReader,
     /// Key pages not entered yet, by ordinal.
     ordinals: Range<u32>,
     /// Key pages before this one may hold keys below the range.
@@ -112,7 +112,7 @@ impl RunReader {
             part = run.entry_pages(ordinals.start).0..last + pages;
         }
         Self {
-            chunks: Chunks::new(Arc::clone(run), part, order, reading.clone()),
+            chunks: ChunkReader::new(Arc::clone(run), part, order, reading.clone()),
             reading,
             run: Arc::clone(run),
             order,

@@ -25,7 +25,7 @@ use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind, VALUE_BYTES_
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, FileSet, Partial};
 use crate::files::handles::PooledFile;
-use crate::files::write_queue::{InFlight, Unwritten, WriteBehind};
+use crate::files::write_queue::{InFlight, Unwritten, WriteQueue};
 use crate::filter::filter::{Filter, FilterAllocation, FilterBuilder};
 use crate::run::blob::{Blob, BlobReader};
 use crate::run::run::{
@@ -74,7 +74,7 @@ struct PageWriter {
     /// Those that failed to be written.
     unwritten: Vec<Unwritten>,
     file: Arc<PooledFile>,
-    behind: Arc<WriteBehind>,
+    behind: Arc<WriteQueue>,
     identity: u64,
     chunk: AlignedBuf,
     /// Pages in `chunk`.

@@ -8,7 +8,7 @@ use terrane_io::{Access, OpenMode};
 use crate::error::{Error, Result};
 use crate::manifest::manifest::{COPIES, Edit, StoreManifest, VersionBase};
 use crate::manifest::snapshot_meta::MANIFEST_BYTES_MAX;
-use crate::session::inner::{ACTIVE, SessionCore};
+use crate::session::inner::{ACTIVE, SessionInner};
 use crate::trace::event;
 
 /// Edits of fewer bytes stay behind a manifest however small that is.
@@ -16,12 +16,13 @@ const EDIT_BYTES_MIN: u64 = 16 << 10;
 
 /// The manifest on disk.
 #[derive(Debug, Default)]
-pub(crate) struct Published {
+pub(crate) struct CurrentManifest {
     pub(crate) manifest: StoreManifest,
-    /// Files that an older copy names, which may be the one that survives; pinned until both are new.
+    /// Files that an older copy names, which may be the one that survives; pinned until both are
+    /// new.
     pub(crate) older: Vec<u64>,
-    /// How long both copies are, without and with their edits, if this process has written them. Nothing is appended
-    /// to others: nobody knows what stands behind their last edit.
+    /// How long both copies are, without and with their edits, if this process has written them.
+    /// Nothing is appended to others: nobody knows what stands behind their last edit.
     len: Option<(u64, u64)>,
     /// The base that the versions to come share with the last one.
     pub(crate) chain: Option<Chain>,
@@ -42,14 +43,14 @@ fn is_of_rename(error: &Error) -> bool {
     matches!(error, Error::Disk(terrane_io::Error::Io { call: "rename", .. }))
 }
 
-impl Published {
+impl CurrentManifest {
     /// A manifest that another process has written; `older` are files that an older copy names.
     pub(crate) fn found(manifest: StoreManifest, older: Vec<u64>) -> Self {
         Self { manifest, older, ..Self::default() }
     }
 
-    /// Notes a checkpoint: a chain ends with the first one before which no version was retained, so that one version keeps
-    /// little of the log.
+    /// Notes a checkpoint: a chain ends with the first one before which no version was retained, so
+    /// that one version keeps little of the log.
     pub(crate) fn age_chain(&mut self) {
         self.chain = self.chain.take().filter(|chain| chain.is_used);
         if let Some(chain) = &mut self.chain {
@@ -78,37 +79,45 @@ impl Published {
     }
 
     /// Writes a manifest whose files are durable. Says whether both copies are new.
-    pub(crate) fn publish(&mut self, core: &SessionCore, next: StoreManifest) -> Result<bool> {
+    pub(crate) fn publish(&mut self, inner: &SessionInner, next: StoreManifest) -> Result<bool> {
         let next = StoreManifest { sequence: self.manifest.sequence + 1, edits: 0, ..next };
-        let files = core.files();
+        let files = inner.files();
         self.len = None;
+
         let bytes = next.encode();
         if bytes.len() as u64 > MANIFEST_BYTES_MAX {
             return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
         }
-        core.sync_dir(ACTIVE)?;
+        inner.sync_dir(ACTIVE)?;
         files.pin(next.numbers());
         let _right = files.open_files().may_write()?;
-        let [first, second] = COPIES.map(|name| core.dir().join(name));
-        if let Err(error) = core.write_whole(&first, &bytes) {
+        let [first, second] = COPIES.map(|name| inner.dir().join(name));
+
+        if let Err(error) = inner.write_whole(&first, &bytes) {
             if is_of_rename(&error) {
                 // Nobody knows whether it has its name.
-                core.poison(&first, error)?;
+                inner.poison(&first, error)?;
             } else {
-                unpin(core, next.numbers().collect());
+                unpin(inner, next.numbers().collect());
                 return Err(error);
             }
         }
-        let both = core.write_whole(&second, &bytes);
+
+        let both = inner.write_whole(&second, &bytes);
+
         // After a failed sync the copies may be there or not: what they name stays.
-        core.sync_root()?;
+        inner.sync_root()?;
         let old = std::mem::replace(&mut self.manifest, next);
+        debug_assert_eq!(self.manifest.sequence, old.sequence + 1, "manifests are numbered");
         self.older.extend(old.numbers());
+
         if let Err(error) = both {
-            event!(WARN, "cleanup.failed", core.dir(), %error);
+            event!(WARN, "cleanup.failed", inner.dir(), %error);
             return Ok(false);
         }
-        unpin(core, std::mem::take(&mut self.older));
+
+        unpin(inner, std::mem::take(&mut self.older));
+        debug_assert!(self.older.is_empty(), "both copies are new, so no older file is needed");
         let len = bytes.len() as u64;
         self.len = Some((len, len));
         Ok(true)
@@ -116,62 +125,69 @@ impl Published {
 
     /// Changes the list of versions, durably. Says whether both copies have that.
     ///
-    /// Cost: appends the edit to both copies and syncs them; writes both anew if their edits are longer than the rest,
-    /// or if another process has written them.
-    pub(crate) fn amend(&mut self, core: &SessionCore, edit: Edit) -> Result<bool> {
+    /// Cost: appends the edit to both copies and syncs them; writes both anew if their edits are
+    /// longer than the rest, or if another process has written them.
+    pub(crate) fn amend(&mut self, inner: &SessionInner, edit: Edit) -> Result<bool> {
         let bytes = self.manifest.encode_edit(&edit);
         let mut next = self.manifest.clone();
         let fits = next.apply(edit);
         assert!(fits, "an edit of the versions that are there");
-        let Some((body, len)) = self.len else { return self.publish(core, next) };
+        let Some((body, len)) = self.len else { return self.publish(inner, next) };
+
+        debug_assert!(body <= len, "edits stand behind the body");
         let new_len = len + bytes.len() as u64;
         if new_len - body > body.max(EDIT_BYTES_MIN) || new_len > MANIFEST_BYTES_MAX {
-            return self.publish(core, next);
+            return self.publish(inner, next);
         }
 
         let (added, removed) = changed_bases(&self.manifest, &next);
-        core.files().pin(added.iter().copied());
-        let [first, second] = COPIES.map(|name| core.dir().join(name));
-        let right = core.files().open_files().may_write()?;
+        inner.files().pin(added.iter().copied());
+        let [first, second] = COPIES.map(|name| inner.dir().join(name));
+        let right = inner.files().open_files().may_write()?;
         self.len = None;
-        if let Err(error) = append(core, &first, &bytes, len) {
-            core.files().check_poisoned()?;
-            event!(WARN, "cleanup.failed", core.dir(), %error);
-            unpin(core, added);
+
+        if let Err(error) = append(inner, &first, &bytes, len) {
+            inner.files().check_poisoned()?;
+            event!(WARN, "cleanup.failed", inner.dir(), %error);
+            unpin(inner, added);
             drop(right);
-            return self.publish(core, next);
+            return self.publish(inner, next);
         }
-        let both = append(core, &second, &bytes, len);
-        core.files().check_poisoned()?;
+
+        let both = append(inner, &second, &bytes, len);
+        inner.files().check_poisoned()?;
         self.manifest = next;
         self.older.extend(removed);
+
         if let Err(error) = both {
-            event!(WARN, "cleanup.failed", core.dir(), %error);
+            event!(WARN, "cleanup.failed", inner.dir(), %error);
             return Ok(false);
         }
+
         self.len = Some((body, new_len));
         if !self.older.is_empty() {
-            unpin(core, std::mem::take(&mut self.older));
+            unpin(inner, std::mem::take(&mut self.older));
         }
         Ok(true)
     }
 }
 
-/// Makes edits durable that a process has left which may have died before they were: from here on they are relied on.
+/// Makes edits durable that a process has left which may have died before they were: from here on
+/// they are relied on.
 ///
 /// # Errors
 /// [`Error::Disk`], [`Error::Poisoned`].
 pub(crate) fn sync_edits<'a>(
-    core: &SessionCore,
+    inner: &SessionInner,
     mut manifests: impl Iterator<Item = &'a StoreManifest>,
 ) -> Result<()> {
     if manifests.all(|manifest| manifest.edits == 0) {
         return Ok(());
     }
     for name in COPIES {
-        let path = core.dir().join(name);
-        let file = core.disk().open(&path, OpenMode::ReadWrite, Access::Buffered)?;
-        core.files().synced(&path, file.sync())?;
+        let path = inner.dir().join(name);
+        let file = inner.disk().open(&path, OpenMode::ReadWrite, Access::Buffered)?;
+        inner.files().synced(&path, file.sync())?;
     }
     Ok(())
 }
@@ -187,25 +203,26 @@ fn changed_bases(old: &StoreManifest, new: &StoreManifest) -> (Vec<u64>, Vec<u64
     (only_in(new, old), only_in(old, new))
 }
 
-/// Appends an edit to a copy of `len` bytes, and syncs it. After a failed write the copy is as it was.
+/// Appends an edit to a copy of `len` bytes, and syncs it. After a failed write the copy is as it
+/// was.
 ///
-/// One copy is durable before the other one is touched: what a loss of power does to a sector that is being
-/// written, it does to one copy.
-fn append(core: &SessionCore, path: &Path, bytes: &[u8], len: u64) -> Result<()> {
-    let files = core.files().open_files();
-    let open = || core.disk().open(path, OpenMode::ReadWrite, Access::Buffered);
+/// One copy is durable before the other one is touched: what a loss of power does to a sector that
+/// is being written, it does to one copy.
+fn append(inner: &SessionInner, path: &Path, bytes: &[u8], len: u64) -> Result<()> {
+    let files = inner.files().open_files();
+    let open = || inner.disk().open(path, OpenMode::ReadWrite, Access::Buffered);
     let file = files.with_room(open)?;
     if let Err(error) = files.with_space(|| file.write_at(bytes, len)) {
         // A part of the edit may be there, or all of it.
-        file.set_len(len).or_else(|error| core.poison(path, error.into()))?;
+        file.set_len(len).or_else(|error| inner.poison(path, error.into()))?;
         return Err(error.into());
     }
-    core.files().synced(path, file.sync())
+    inner.files().synced(path, file.sync())
 }
 
 /// Lets go of files that no manifest names any more.
-fn unpin(core: &SessionCore, numbers: Vec<u64>) {
-    if let Err(error) = core.let_go(numbers) {
-        event!(WARN, "cleanup.failed", core.dir(), %error);
+fn unpin(inner: &SessionInner, numbers: Vec<u64>) {
+    if let Err(error) = inner.let_go(numbers) {
+        event!(WARN, "cleanup.failed", inner.dir(), %error);
     }
 }

@@ -1,18 +1,19 @@
 //! Which commits of a store are durable, who syncs the log, and who waits for that.
 //!
-//! One thread syncs at a time, for all commits that are written by then; the others wait. What makes that fast is
-//! that many commits share a sync. So when a sync has ended, the next one is not begun at once for the few
-//! commits that came meanwhile: the threads that have just been told are about to come with their next ones, and
-//! whoever comes last syncs. One of those who wait watches the time: if not all come, it syncs after half the
-//! time that a sync takes, or [`PATIENCE_MAX`] if that is less. A thread that commits alone never waits.
+//! One thread syncs at a time, for all commits that are written by then; the others wait. What
+//! makes that fast is that many commits share a sync. So when a sync has ended, the next one is not
+//! begun at once for the few commits that came meanwhile: the threads that have just been told are
+//! about to come with their next ones, and whoever comes last syncs. One of those who wait watches
+//! the time: if not all come, it syncs after half the time that a sync takes, or [`PATIENCE_MAX`]
+//! if that is less. A thread that commits alone never waits.
 //!
-//! *Rejected:* beginning the next sync at once (with as little work between two syncs as a commit is, half of the
-//! threads share each, and every sync wakes the other half in vain); a fixed delay (slows a single thread);
-//! writing the records of all in one call by whoever syncs (a failed write would have to take back commits that
-//! others have seen).
+//! *Rejected:* beginning the next sync at once (with as little work between two syncs as a commit
+//! is, half of the threads share each, and every sync wakes the other half in vain); a fixed delay
+//! (slows a single thread); writing the records of all in one call by whoever syncs (a failed write
+//! would have to take back commits that others have seen).
 //!
-//! Invariant: whoever waits is told when a sync ends, when commits become durable in another way, and when
-//! whoever watched gives up; so somebody always watches or syncs.
+//! Invariant: whoever waits is told when a sync ends, when commits become durable in another way,
+//! and when whoever watched gives up; so somebody always watches or syncs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,17 +23,17 @@ use terrane_io::DiskFile;
 
 use crate::error::Result;
 use crate::files::file_set::lock;
-use crate::manifest::wal::LogFile;
-use crate::session::inner::SessionCore;
+use crate::manifest::wal::WalFile;
+use crate::session::inner::SessionInner;
 use crate::trace::event;
 
 /// How long a sync waits for others at the most: a few times what they take to come.
 const PATIENCE_MAX: Duration = Duration::from_micros(100);
 
-/// What is known to survive a loss of power.
+/// Commits that are known to survive power loss.
 #[derive(Debug)]
-pub(crate) struct Durable {
-    core: Arc<SessionCore>,
+pub(crate) struct GroupCommit {
+    inner: Arc<SessionInner>,
     syncs: Mutex<Syncs>,
     /// Told when `syncs` changes.
     changed: Condvar,
@@ -45,7 +46,7 @@ struct Syncs {
     /// The same, for receipts that outlive the store.
     reached: Arc<AtomicU64>,
     /// The end of the log: its file, and the last commit written to it.
-    end: Option<(LogFile, u64)>,
+    end: Option<(WalFile, u64)>,
     is_syncing: bool,
     /// The commits that threads wait for.
     waiting: Vec<u64>,
@@ -59,26 +60,30 @@ struct Syncs {
 
 impl Syncs {
     fn reach(&mut self, commit: u64) {
+        let before = self.commit;
         self.commit = self.commit.max(commit);
         self.reached.store(self.commit, Ordering::Release);
         self.waiting.retain(|waiting| *waiting > commit);
+        debug_assert!(self.commit >= before, "durable commits never become fewer");
         // Whoever watched may be done.
         self.is_watched = false;
     }
 
-    /// How long the next sync waits for others to come; `None` if all are there who can be expected.
+    /// How long the next sync waits for others to come; `None` if all are there who can be
+    /// expected.
     fn patience(&self) -> Option<Duration> {
         let patience = (self.took / 2).min(PATIENCE_MAX);
         (self.waiting.len() < self.expected && !patience.is_zero()).then_some(patience)
     }
 }
 
-impl Durable {
-    /// Of a store whose commits up to `commit` are durable, and to whose log nothing was written yet.
-    pub(crate) fn new(core: Arc<SessionCore>, commit: u64) -> Self {
+impl GroupCommit {
+    /// Group commit of a store whose commits up to `commit` are durable and whose WAL has no new
+    /// record.
+    pub(crate) fn new(inner: Arc<SessionInner>, commit: u64) -> Self {
         let reached = Arc::new(AtomicU64::new(commit));
         let syncs = Syncs { commit, reached, ..Syncs::default() };
-        Self { core, syncs: Mutex::new(syncs), changed: Condvar::new() }
+        Self { inner, syncs: Mutex::new(syncs), changed: Condvar::new() }
     }
 
     /// The last durable commit.
@@ -92,12 +97,13 @@ impl Durable {
     }
 
     /// Notes the end of the log, and the last commit that is written.
-    pub(crate) fn set_end(&self, log: &LogFile, last: u64) {
+    pub(crate) fn set_end(&self, log: &WalFile, last: u64) {
         lock(&self.syncs).end = Some((log.clone(), last));
     }
 
-    /// Notes that the commits up to `commit` are durable without the log; and its end, if that is not known.
-    pub(crate) fn reach(&self, commit: u64, end: Option<(&LogFile, u64)>) {
+    /// Notes that the commits up to `commit` are durable without the log; and its end, if that is
+    /// not known.
+    pub(crate) fn reach(&self, commit: u64, end: Option<(&WalFile, u64)>) {
         let mut syncs = lock(&self.syncs);
         syncs.reach(commit);
         if syncs.end.is_none() {
@@ -111,8 +117,8 @@ impl Durable {
         self.changed.wait(syncs).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Syncs a file of the log that has the commits up to `last`, when nobody else does: a failure is told
-    /// once only.
+    /// Syncs a file of the log that has the commits up to `last`, when nobody else does: a failure
+    /// is told once only.
     pub(crate) fn sync_in_turn(&self, file: &Arc<dyn DiskFile>, last: u64) -> Result<()> {
         let mut syncs = lock(&self.syncs);
         while syncs.is_syncing {
@@ -121,7 +127,8 @@ impl Durable {
         self.sync(syncs, file, last, &|| {})
     }
 
-    /// Takes the turn, syncs, and gives it back. If the sync succeeds, `mark` is called before anybody is told.
+    /// Takes the turn, syncs, and gives it back. If the sync succeeds, `mark` is called before
+    /// anybody is told.
     fn sync(
         &self,
         mut syncs: MutexGuard<'_, Syncs>,
@@ -129,30 +136,38 @@ impl Durable {
         last: u64,
         mark: &dyn Fn(),
     ) -> Result<()> {
-        let (files, clock) = (self.core.files(), self.core.disk().clock());
+        let files = self.inner.files();
+        let clock = self.inner.disk().clock();
         files.check_poisoned()?;
-        (syncs.is_syncing, syncs.is_watched) = (true, false);
+        assert!(!syncs.is_syncing, "one thread syncs at a time");
+        syncs.is_syncing = true;
+        syncs.is_watched = false;
         drop(syncs);
         let start = clock.monotonic();
         let synced = files.synced(file.path(), file.sync());
         let took = clock.monotonic().saturating_sub(start);
+
         if synced.is_ok() {
             mark();
         }
         let mut syncs = lock(&self.syncs);
-        (syncs.is_syncing, syncs.took) = (false, took);
+        debug_assert!(syncs.is_syncing, "the turn was held during the sync");
+        syncs.is_syncing = false;
+        syncs.took = took;
         syncs.expected = syncs.waiting.len();
+
         if synced.is_ok() {
             syncs.reach(last);
         }
+
         // Whoever wakes up finds it free.
         drop(syncs);
         self.changed.notify_all();
         synced
     }
 
-    /// Waits until a commit is durable, and syncs when it is this thread's turn. False if the log is not written
-    /// to: then only a checkpoint makes it durable.
+    /// Waits until a commit is durable, and syncs when it is this thread's turn. False if the log
+    /// is not written to: then only a checkpoint makes it durable.
     ///
     /// # Errors
     /// [`Error::Disk`](crate::Error::Disk), [`Error::Poisoned`](crate::Error::Poisoned),
@@ -163,6 +178,8 @@ impl Durable {
             return Ok(true);
         }
         syncs.waiting.push(commit);
+        debug_assert!(syncs.waiting.iter().all(|waiting| *waiting > syncs.commit));
+
         let waited = self.wait_among(syncs, commit);
         if !matches!(waited, Ok(true)) {
             // Others may count on this thread.
@@ -174,27 +191,29 @@ impl Durable {
             drop(syncs);
             self.changed.notify_all();
         }
+
         waited
     }
 
-    /// Marks the commits up to `last` as durable in the log. They are so without it: if it cannot be written, damage
-    /// of these records may look like a torn end.
-    fn mark(&self, log: &LogFile, last: u64) {
+    /// Marks the commits up to `last` as durable in the log. They are so without it: if it cannot
+    /// be written, damage of these records may look like a torn end.
+    fn mark(&self, log: &WalFile, last: u64) {
         let marked =
-            self.core.files().open_files().may_write().and_then(|_right| Ok(log.mark(last)?));
+            self.inner.files().open_files().may_write().and_then(|_right| Ok(log.mark(last)?));
         if let Err(error) = marked {
-            event!(WARN, "log.unmarked", self.core.dir(), commit = last, %error);
+            event!(WARN, "log.unmarked", self.inner.dir(), commit = last, %error);
         }
     }
 
     fn wait_among<'a>(&'a self, mut syncs: MutexGuard<'a, Syncs>, commit: u64) -> Result<bool> {
         let mut is_patient = true;
         while syncs.commit < commit {
-            self.core.check_writable()?;
+            self.inner.check_writable()?;
             if syncs.is_syncing {
                 syncs = self.wait(syncs);
                 continue;
             }
+
             let Some((log, last)) = syncs.end.clone() else { return Ok(false) };
             match syncs.patience() {
                 Some(_) if is_patient && syncs.is_watched => syncs = self.wait(syncs),
@@ -203,11 +222,12 @@ impl Durable {
                     let waited = self.changed.wait_timeout(syncs, patience);
                     let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
                     (syncs, is_patient) = (after, !timeout.timed_out());
-                    // It may have been woken for no reason, or by who was done before: others must not wait without a
-                    // watch. That there are two for a moment does no harm.
+                    // It may have been woken for no reason, or by who was done before: others must
+                    // not wait without a watch. That there are two for a moment does no harm.
                     syncs.is_watched = false;
                 }
                 _ => {
+                    // A mark names only commits that its own sync made durable.
                     self.sync(syncs, &log.file, last, &|| self.mark(&log, last))?;
                     if last >= commit {
                         return Ok(true);
@@ -216,6 +236,7 @@ impl Durable {
                 }
             }
         }
+
         Ok(true)
     }
 }
@@ -230,18 +251,20 @@ mod tests {
     use super::*;
     use crate::files::reserve::WantedReserve;
 
-    /// Condition variables wake up for no reason, and for what has happened before somebody began to wait. Whoever
-    /// watched went on to wait without a watch then, and with it everybody who came later, for good.
+    /// Condition variables wake up for no reason, and for what has happened before somebody began
+    /// to wait. Whoever watched went on to wait without a watch then, and with it everybody who
+    /// came later, for good.
     #[test]
     fn whoever_is_woken_for_no_reason_goes_on_watching() {
         let disk: Arc<dyn Disk> = SimDisk::new(1);
         disk.create_dir(Path::new("/session")).unwrap();
-        let core =
-            SessionCore::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs).unwrap();
+        let inner =
+            SessionInner::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs).unwrap();
         let path = Path::new("/session/log");
         let file = disk.open(path, OpenMode::CreateNew, Access::Buffered).unwrap();
-        let log = LogFile { file, number: 1 };
-        let durable = Arc::new(Durable::new(core, 0));
+
+        let log = WalFile { file, number: 1 };
+        let durable = Arc::new(GroupCommit::new(inner, 0));
         for commit in 1..200 {
             durable.set_end(&log, commit);
             {
@@ -249,12 +272,14 @@ mod tests {
                 let mut syncs = lock(&durable.syncs);
                 (syncs.expected, syncs.took) = (3, Duration::from_millis(1));
             }
+
             let (sender, done) = channel();
             let waiting = Arc::clone(&durable);
             let thread = std::thread::spawn(move || {
                 let waited = waiting.wait_for(commit);
                 sender.send(waited).unwrap();
             });
+
             // Once, while it watches; it may be faster now and then.
             while durable.commit() < commit {
                 let syncs = lock(&durable.syncs);
@@ -263,6 +288,7 @@ mod tests {
                     break;
                 }
             }
+
             let waited = done.recv_timeout(Duration::from_secs(20));
             assert!(waited.expect("it watches").unwrap(), "commit {commit}");
             thread.join().unwrap();

@@ -1,9 +1,10 @@
-//! What the handles of one session share: directory, lock, files, snapshots, background thread.
+//! State that the handles of one session share: directory, lock, files, snapshots, background
+//! thread.
 //!
 //! The directory is described in `docs/format/session.md`, which the module `manifest` includes.
 //!
-//! Invariant: `metadata`, each `.snapshot` file, and every run that one refers to, are durable before
-//! their name is visible under its final form.
+//! Invariant: `metadata`, each `.snapshot` file, and every run that one refers to, are durable
+//! before their name is visible under its final form.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -16,13 +17,13 @@ use terrane_io::files::{create_afresh, read_file};
 use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::compaction::background::Worker;
-use crate::compaction::compaction::{MergeSpec, Merging};
-use crate::compaction::resume::TakenOver;
+use crate::compaction::compaction::{Compaction, CompactionSpec};
+use crate::compaction::resume::ResumedPages;
 use crate::entry::entry::Update;
 use crate::entry::mask::Mask;
 use crate::error::{Error, Result, unreadable};
 use crate::files::file_set::{FileHandle, FileSet, Partial, blobs_number, file_number, lock};
-use crate::files::handles::OpenFiles;
+use crate::files::handles::FileHandles;
 use crate::files::lost_found::{self, LOST_FOUND};
 use crate::files::reserve::{Reserve, WantedReserve};
 use crate::lookup::submitted::LookupThread;
@@ -46,7 +47,7 @@ pub(crate) const TMP_SUFFIX: &str = ".tmp";
 
 /// Shared by all handles of a session.
 #[derive(Debug)]
-pub(crate) struct SessionCore {
+pub(crate) struct SessionInner {
     // Dropped first: its thread holds merges, whose files are removed under the lock.
     worker: Worker,
     lookups: LookupThread,
@@ -61,16 +62,16 @@ pub(crate) struct SessionCore {
     /// Held by who decides how much of filters to have in memory that nobody has read so far.
     filters: Mutex<()>,
     /// Merges that snapshots refer to, by the number of their output, so that tables share them.
-    merges: Mutex<BTreeMap<u64, Weak<Merging>>>,
+    merges: Mutex<BTreeMap<u64, Weak<Compaction>>>,
     snapshots: Registry,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
     /// Keeps every call in the directory, whatever links are put into it.
     _anchor: Box<dyn Anchor>,
-    /// Of a reader.
+    /// Lease of a reader.
     lease: Mutex<Option<Lease>>,
     /// Files that are pinned, once, for readers only.
     leased: Mutex<BTreeSet<u64>>,
-    /// Of a reader: the first segment of the log that it needs; `u64::MAX` for none.
+    /// First WAL segment that a reader needs; `u64::MAX` for none.
     log_from: AtomicU64,
     /// Calls of a writer that read the log: the first segment that each of them needs.
     logs_kept: Mutex<Vec<u64>>,
@@ -83,7 +84,7 @@ pub(crate) struct SessionCore {
     calls: AtomicU64,
 }
 
-/// What may hold runs.
+/// Owner of run files.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Holder {
     Table,
@@ -91,10 +92,11 @@ pub(crate) enum Holder {
     Call,
 }
 
-/// A place among the open tables, cursors and calls of a session, and the session itself; given up on drop.
+/// A place among the open tables, cursors and calls of a session, and the session itself; given up
+/// on drop.
 #[derive(Debug)]
 pub(crate) struct Registered {
-    core: Arc<SessionCore>,
+    inner: Arc<SessionInner>,
     holder: Holder,
     id: u64,
 }
@@ -107,34 +109,34 @@ impl Registered {
 }
 
 impl Deref for Registered {
-    type Target = Arc<SessionCore>;
+    type Target = Arc<SessionInner>;
 
     fn deref(&self) -> &Self::Target {
-        &self.core
+        &self.inner
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
         match self.holder {
-            Holder::Table => event!(DEBUG, "table.closed", self.core.dir, table = self.id),
-            Holder::Cursor => event!(DEBUG, "cursor.closed", self.core.dir, cursor = self.id),
+            Holder::Table => event!(DEBUG, "table.closed", self.inner.dir, table = self.id),
+            Holder::Cursor => event!(DEBUG, "cursor.closed", self.inner.dir, cursor = self.id),
             Holder::Call => {}
         }
-        self.core.count(self.holder).fetch_sub(1, Ordering::AcqRel);
+        self.inner.count(self.holder).fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Segments of the log that a call needs; see [`SessionCore::keep_log`].
+/// Segments of the log that a call needs; see [`SessionInner::keep_log`].
 #[derive(Debug)]
 pub(crate) struct KeptLog<'a> {
-    core: &'a SessionCore,
+    inner: &'a SessionInner,
     from: u64,
 }
 
 impl Drop for KeptLog<'_> {
     fn drop(&mut self) {
-        let mut kept = lock(&self.core.logs_kept);
+        let mut kept = lock(&self.inner.logs_kept);
         if let Some(at) = kept.iter().position(|&from| from == self.from) {
             kept.swap_remove(at);
         }
@@ -145,7 +147,7 @@ fn corrupted<T>(dir: &Path, reason: impl Into<String>) -> Result<T> {
     Err(Error::SessionDirCorrupted { path: dir.to_owned(), reason: reason.into() })
 }
 
-/// What the directory of a session holds.
+/// Entries found in the directory of a session.
 enum Found {
     Nothing,
     Session,
@@ -162,9 +164,11 @@ fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
         }
         return Ok(Found::Session);
     }
+
     if entries.iter().all(|entry| entry.name == LOCK) {
         return Ok(Found::Nothing);
     }
+
     let ours = [LOCK, METADATA_TMP, ACTIVE, SNAPSHOTS];
     if has(METADATA_TMP, EntryKind::File)
         && entries.iter().all(|e| ours.contains(&&*e.name))
@@ -172,6 +176,7 @@ fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     {
         return Ok(Found::Nothing);
     }
+
     if has(ACTIVE, EntryKind::Directory) || has(SNAPSHOTS, EntryKind::Directory) {
         return corrupted(dir, "missing metadata file");
     }
@@ -190,6 +195,7 @@ pub(crate) fn make_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
     if is_missing {
         disk.create_dir(dir)?;
     }
+
     // Even if it was there: an earlier attempt may have ended before the name was durable.
     if let Some(parent) = dir.parent() {
         let synced = disk.sync_dir(parent);
@@ -201,10 +207,11 @@ pub(crate) fn make_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
         }
         synced?;
     }
+
     Ok(())
 }
 
-/// What a session is called where something else is found.
+/// Name of a session in errors about something else in its place.
 pub(crate) const STORE: &str = "a store (a directory of `metadata`, `active` and `snapshots`)";
 
 /// Whether the directory holds so many parts of a session that it is one, whole or damaged.
@@ -235,8 +242,9 @@ fn create(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
     take_back(disk, dir)?;
     let created = create_parts(disk, dir, meta);
     if created.is_err() {
-        // No later sync can be trusted with names whose sync has failed, so the next attempt makes new
-        // ones. What cannot be removed now it removes first; the error to report is the earlier one.
+        // No later sync can be trusted with names whose sync has failed, so the next attempt makes
+        // new ones. What cannot be removed now it removes first; the error to report is the earlier
+        // one.
         if let Err(error) = take_back(disk, dir) {
             event!(WARN, "cleanup.failed", dir, %error);
         }
@@ -244,10 +252,11 @@ fn create(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
     created
 }
 
-/// Removes what [`create_parts`] makes, as far as it is there: backwards, so that a crash on the way
-/// leaves an unfinished creation again.
+/// Removes what [`create_parts`] makes, as far as it is there: backwards, so that a crash on the
+/// way leaves an unfinished creation again.
 fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
     let entries = disk.list(dir)?;
+
     let has = |name: &str| entries.iter().any(|entry| entry.name == name);
     let temporary = dir.join(METADATA_TMP);
     if has(METADATA) {
@@ -256,6 +265,7 @@ fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
     } else if !has(METADATA_TMP) {
         return Ok(());
     }
+
     for name in [ACTIVE, SNAPSHOTS].into_iter().filter(|name| has(name)) {
         match disk.remove_dir(&dir.join(name)) {
             Err(error) if error.kind() == Some(std::io::ErrorKind::DirectoryNotEmpty) => {
@@ -264,6 +274,7 @@ fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
             removed => removed?,
         }
     }
+
     disk.sync_dir(dir)?;
     Ok(disk.remove(&temporary)?)
 }
@@ -312,8 +323,9 @@ pub(crate) fn lock_dir(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>
     })
 }
 
-/// Keeps writers out of the session in `dir` where nothing can be written: by a shared lock, which needs no right but to
-/// read. `None` if there is nothing to lock, as on a medium that a copy was made on.
+/// Keeps writers out of the session in `dir` where nothing can be written: by a shared lock, which
+/// needs no right but to read. `None` if there is nothing to lock, as on a medium that a copy was
+/// made on.
 ///
 /// # Errors
 /// [`Error::SessionDirLocked`] if somebody holds the session for writing.
@@ -360,6 +372,7 @@ fn decode_snapshot(
             return Err(Error::SnapshotCorrupted { name: name.to_owned(), path, reason });
         }
     };
+
     SnapshotMeta::decode(&bytes).map_err(|refused| match refused {
         Refused::Damaged(reason) => {
             Error::SnapshotCorrupted { name: name.to_owned(), path, reason }
@@ -380,8 +393,9 @@ pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>>
     Ok(names.filter_map(|entry| snapshot_name(&entry.name).map(str::to_owned)).collect())
 }
 
-/// Moves runs that nothing names to `lost+found`, in place of those that stand there if it `is_known` what snapshots
-/// and tables need. On a full disk they stay where they are, and go with those when room is needed.
+/// Moves runs that nothing names to `lost+found`, in place of those that stand there if it
+/// `is_known` what snapshots and tables need. On a full disk they stay where they are, and go with
+/// those when room is needed.
 fn keep_orphans(
     files: &FileSet,
     dir: &Path,
@@ -389,7 +403,8 @@ fn keep_orphans(
     lost: &[String],
     is_known: bool,
 ) -> Result<()> {
-    let (disk, active) = (files.disk().as_ref(), dir.join(ACTIVE));
+    let disk = files.disk().as_ref();
+    let active = dir.join(ACTIVE);
     if orphans.is_empty() {
         if is_known {
             files.open_files().note_dispensable(lost_found::runs_in(dir, lost));
@@ -398,14 +413,17 @@ fn keep_orphans(
     }
 
     event!(WARN, "orphans.kept", dir, count = orphans.len());
+
     let kept = lost_found::keep(disk, dir, &active, orphans);
     let is_full = kept.as_ref().is_err_and(terrane_io::Error::is_no_space);
     if !is_full {
         kept?;
     }
+
     if !is_known {
         return Ok(());
     }
+
     for path in lost_found::runs_in(dir, lost) {
         disk.remove(&path)?;
     }
@@ -415,9 +433,10 @@ fn keep_orphans(
     Ok(())
 }
 
-impl SessionCore {
-    /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only; up to
-    /// `open_files_max` run files will be kept open; `reserve` says which reserve it is to have.
+impl SessionInner {
+    /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation
+    /// only; up to `open_files_max` run files will be kept open; `reserve` says which reserve it is
+    /// to have.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         dir: &Path,
@@ -427,9 +446,11 @@ impl SessionCore {
     ) -> Result<Arc<Self>> {
         let dir = &disk.absolute(dir)?;
         let anchor = anchor_dir(disk.as_ref(), dir)?;
+
         // Before the lock too, which makes a file: a foreign directory is to stay as it is.
         look(disk.as_ref(), dir)?;
         let guard = lock_dir(disk.as_ref(), dir)?;
+
         let is_new = matches!(look(disk.as_ref(), dir)?, Found::Nothing);
         if is_new {
             event!(DEBUG, "session.new", dir);
@@ -437,13 +458,16 @@ impl SessionCore {
             create(disk.as_ref(), dir, SessionMeta { salt, created_ns })?;
         } else {
             event!(DEBUG, "session.restore", dir);
-            // A process that died may have left names that are seen but not durable yet. From here on they
-            // are relied on: nothing is removed, and nothing new built, on what a loss of power would undo.
+            // A process that died may have left names that are seen but not durable yet. From here
+            // on they are relied on: nothing is removed, and nothing new built, on what a loss of
+            // power would undo.
             disk.sync_dir(dir)?;
             disk.sync_dir(&dir.join(SNAPSHOTS))?;
         }
+
         let meta = read_metadata(disk.as_ref(), dir)?;
         let mut snapshots = BTreeMap::new();
+
         let mut damaged = false;
         let mut partials = Vec::new();
         for name in snapshot_names(disk.as_ref(), dir)? {
@@ -461,6 +485,7 @@ impl SessionCore {
             };
             snapshots.insert(name, stored);
         }
+
         let manifests = match manifest::read(disk.as_ref(), dir) {
             Ok(found) => found.manifests().cloned().collect(),
             Err(error @ (Error::StoreCorrupted { .. } | Error::UnknownVersion { .. })) => {
@@ -470,6 +495,7 @@ impl SessionCore {
             }
             Err(error) => return Err(error),
         };
+
         let tables = || manifests.iter().flat_map(StoreManifest::all_tables);
         let named = || tables().map(|table| &table.meta);
         partials.extend(named().flat_map(SnapshotMeta::partials).copied());
@@ -489,30 +515,36 @@ impl SessionCore {
         let next_number = last.map_or(0, |number| number.saturating_add(1));
         let wanted = reserve.bytes(disk.as_ref(), dir, is_new)?;
         let reserve = Reserve::open(disk.as_ref(), dir, wanted)?;
-        let open = OpenFiles::with_reserve(Arc::clone(disk), open_files_max, reserve);
+        let open = FileHandles::with_reserve(Arc::clone(disk), open_files_max, reserve);
         let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
         files.pin(pins);
         files.pin(leased.iter().copied());
         let named_runs = named().flat_map(SnapshotMeta::runs).copied();
         let runs = snapshots.runs().into_iter().chain(named_runs);
         runs.for_each(|run| files.note_whole(run.number));
+
         if !damaged {
             // Otherwise another snapshot may rely on more of these files than is known.
             for partial in partials {
                 files.note_durable(partial);
             }
         }
+
         for entry in disk.list(&dir.join(SNAPSHOTS))? {
             if entry.name.ends_with(TMP_SUFFIX) {
                 disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
             }
         }
+
         if damaged {
-            // Nobody knows which of them it needs; no deletion of another snapshot may take them away.
+            // Nobody knows which of them it needs; no deletion of another snapshot may take them
+            // away.
             files.pin(active.iter().filter_map(|entry| file_number(&entry.name)));
         }
+
         let blobs = active.iter().filter_map(|entry| blobs_number(&entry.name));
         blobs.filter(|&number| files.is_pinned(number)).for_each(|number| files.note_blobs(number));
+
         let mut orphans = Vec::new();
         for entry in active {
             match number_of(&entry.name) {
@@ -523,13 +555,14 @@ impl SessionCore {
                 Some(_) | None => {}
             }
         }
+
         let is_known = !damaged && !is_rootless;
         keep_orphans(&files, dir, &orphans, &lost, is_known)?;
-        let mut core = Self::new(files, dir, meta.salt, anchor);
-        core.snapshots = snapshots;
-        core.leased = Mutex::new(leased);
-        core.lock = Mutex::new(Some(guard));
-        Ok(Arc::new(core))
+        let mut inner = Self::new(files, dir, meta.salt, anchor);
+        inner.snapshots = snapshots;
+        inner.leased = Mutex::new(leased);
+        inner.lock = Mutex::new(Some(guard));
+        Ok(Arc::new(inner))
     }
 
     /// Opens the session in `dir`, which another process may hold, for reading only.
@@ -544,12 +577,13 @@ impl SessionCore {
             return foreign_dir(disk.as_ref(), dir);
         }
         let meta = read_metadata(disk.as_ref(), dir)?;
-        let open = OpenFiles::new(Arc::clone(disk), open_files_max);
+        let open = FileHandles::new(Arc::clone(disk), open_files_max);
         let files = Arc::new(FileSet::read_only(open, dir.join(ACTIVE)));
         Ok(Arc::new(Self::new(files, dir, meta.salt, anchor)))
     }
 
-    /// Takes back from `lost+found` what a snapshot or a table names again. Returns the names of the files that stay.
+    /// Takes back from `lost+found` what a snapshot or a table names again. Returns the names of
+    /// the files that stay.
     fn take_back_lost(disk: &dyn Disk, dir: &Path, pins: &[u64]) -> Result<Vec<String>> {
         let lost = lost_found::names(disk, dir)?;
         let is_wanted = |name: &String| {
@@ -600,8 +634,9 @@ impl SessionCore {
         self.log_from.store(from, Ordering::Release);
     }
 
-    /// Leases all files that somebody here has a handle on, and the log that is needed, and nothing else any more. Where no
-    /// lease can be written, keeps writers out by a shared lock instead. Whether they were there then must be looked at afterwards.
+    /// Leases all files that somebody here has a handle on, and the log that is needed, and nothing
+    /// else any more. Where no lease can be written, keeps writers out by a shared lock instead.
+    /// Whether they were there then must be looked at afterwards.
     pub(crate) fn lease(&self) -> Result<()> {
         // While it is held, so that nothing is leased by who knows less.
         let mut lease = lock(&self.lease);
@@ -610,6 +645,7 @@ impl SessionCore {
             // No writer can come, so nothing goes.
             return Ok(());
         }
+
         let segment = self.log_from.load(Ordering::Acquire);
         let lease = match &mut *lease {
             Some(lease) => lease,
@@ -622,20 +658,22 @@ impl SessionCore {
                 taken => none.insert(taken?),
             },
         };
+
         lease.renew(&self.files.held(), segment)
     }
 
     /// Handles on files of another process, leased.
     ///
     /// # Errors
-    /// As [`lease`](Self::lease).
+    /// The errors of [`lease`](Self::lease).
     pub(crate) fn hold(&self, numbers: impl Iterator<Item = u64>) -> Result<Vec<FileHandle>> {
         let held = numbers.map(|number| self.files.attach(number)).collect();
         self.lease()?;
         Ok(held)
     }
 
-    /// The first segment of the log that a reader needs, or a call that reads the log here; `u64::MAX` for none.
+    /// The first segment of the log that a reader needs, or a call that reads the log here;
+    /// `u64::MAX` for none.
     pub(crate) fn leased_segment(&self) -> Result<u64> {
         let kept = lock(&self.logs_kept).iter().copied().min().unwrap_or(u64::MAX);
         Ok(lease::needs(self.disk(), &self.dir)?.segment.min(kept))
@@ -644,11 +682,11 @@ impl SessionCore {
     /// Keeps the segments of the log from this one on, as long as the guard lives.
     pub(crate) fn keep_log(&self, from: u64) -> KeptLog<'_> {
         lock(&self.logs_kept).push(from);
-        KeptLog { core: self, from }
+        KeptLog { inner: self, from }
     }
 
-    /// Takes a pin off each of these files, which nothing on disk leads to any more, as soon as no reader needs
-    /// it.
+    /// Takes a pin off each of these files, which nothing on disk leads to any more, as soon as no
+    /// reader needs it.
     pub(crate) fn let_go(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
         let mut leased = lock(&self.leased);
         // One pin is enough.
@@ -677,7 +715,7 @@ impl SessionCore {
             Holder::Table | Holder::Cursor => self.next_id.fetch_add(1, Ordering::Relaxed),
             Holder::Call => 0,
         };
-        Registered { core: Arc::clone(self), holder, id }
+        Registered { inner: Arc::clone(self), holder, id }
     }
 
     /// Counters of all handles.
@@ -685,10 +723,12 @@ impl SessionCore {
         &self.counters
     }
 
-    /// What the session holds, and what its handles have counted.
+    /// Statistics of the session and of its handles.
     pub(crate) fn stats(&self) -> SessionStats {
         let read = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
-        let (sums, activity) = (self.files.sums(), self.counters.activity());
+        let sums = self.files.sums();
+        let activity = self.counters.activity();
+
         let filters = self.counters.filters().into_iter();
         SessionStats {
             tables: read(&self.tables),
@@ -769,7 +809,8 @@ impl SessionCore {
     /// Before a call that may make the session larger: takes the reserve back, if it was let go.
     ///
     /// # Errors
-    /// [`Error::OutOfSpace`] if there is not enough room for it, [`Error::Disk`], [`Error::SessionClosed`].
+    /// [`Error::OutOfSpace`] if there is not enough room for it, [`Error::Disk`],
+    /// [`Error::SessionClosed`].
     pub(crate) fn check_room(&self) -> Result<()> {
         let open = self.files.open_files();
         if !open.disk_reserve().is_full() {
@@ -782,7 +823,7 @@ impl SessionCore {
     /// The same for a batch of updates: deletions go on.
     ///
     /// # Errors
-    /// As [`check_room`](Self::check_room).
+    /// The errors of [`check_room`](Self::check_room).
     pub(crate) fn check_room_for<K>(&self, batch: &[(K, Update<'_>)]) -> Result<()> {
         let is_growing = |(_, update): &(K, Update<'_>)| {
             !matches!(update, Update::Delete | Update::DeleteRange(_))
@@ -804,8 +845,8 @@ impl SessionCore {
         &self.snapshots
     }
 
-    /// Ends the session for all of its handles and releases the lock. Operations on snapshots that are under
-    /// way end first; the long ones ask [`check_open`](Self::check_open) now and then.
+    /// Ends the session for all of its handles and releases the lock. Operations on snapshots that
+    /// are under way end first; the long ones ask [`check_open`](Self::check_open) now and then.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -816,11 +857,13 @@ impl SessionCore {
         self.snapshots.close();
         self.files.sweeper().settle();
         self.check_for_leaks();
+
         // What readers needed until now.
         let left = if self.is_read_only() { Ok(()) } else { self.let_go([]) };
         let result = left.and(self.files.close());
         lock(&self.lock).take();
         lock(&self.lease).take();
+
         if result.is_ok() {
             event!(DEBUG, "session.closed", self.dir);
         }
@@ -837,8 +880,8 @@ impl SessionCore {
         self.run_opened(number, access, Run::open_without_filter)
     }
 
-    /// The turn of who reads filters of runs that were opened without them. Others that share these runs wait for it,
-    /// and so know what is there when they decide what they have room for.
+    /// The turn of who reads filters of runs that were opened without them. Others that share these
+    /// runs wait for it, and so know what is there when they decide what they have room for.
     pub(crate) fn reading_filters(&self) -> MutexGuard<'_, ()> {
         lock(&self.filters)
     }
@@ -856,9 +899,11 @@ impl SessionCore {
             runs.insert(number, Arc::downgrade(&run));
             Some(run)
         };
+
         if let Some(run) = shared(&mut lock(&self.runs)) {
             return Ok(run);
         }
+
         // Without the lock, so that several can be opened at once; of one run the first is kept.
         let run = Arc::new(open(&self.files, number, access)?);
         let mut runs = lock(&self.runs);
@@ -870,9 +915,13 @@ impl SessionCore {
         Ok(run)
     }
 
-    /// The merge that `spec` describes, which had written `output`: shared with whoever has it under way, or
-    /// resumed; `None` if neither can be. Cost: no I/O.
-    pub(crate) fn merging(&self, spec: &MergeSpec, output: &Partial) -> Option<Arc<Merging>> {
+    /// The merge that `spec` describes, which had written `output`: shared with whoever has it
+    /// under way, or resumed; `None` if neither can be. Cost: no I/O.
+    pub(crate) fn merging(
+        &self,
+        spec: &CompactionSpec,
+        output: &Partial,
+    ) -> Option<Arc<Compaction>> {
         let mut merges = lock(&self.merges);
         if let Some(merging) = merges.get(&output.number).and_then(Weak::upgrade)
             && merging.access() == spec.access
@@ -880,15 +929,19 @@ impl SessionCore {
             return Some(merging);
         }
         let (handle, partial) = self.files.take_over(output)?;
-        let taken = TakenOver { partial, handle };
-        let merging = Arc::new(Merging::resumed(&self.files, spec.clone(), taken));
+        let taken = ResumedPages { partial, handle };
+        let merging = Arc::new(Compaction::resumed(&self.files, spec.clone(), taken));
         merges.retain(|_, merging| merging.strong_count() > 0);
         merges.insert(output.number, Arc::downgrade(&merging));
         Some(merging)
     }
 
-    /// Lets tables that are opened from a snapshot share these merges, each with the number of its output.
-    pub(crate) fn share_merges<'a>(&self, shared: impl Iterator<Item = (u64, &'a Arc<Merging>)>) {
+    /// Lets tables that are opened from a snapshot share these merges, each with the number of its
+    /// output.
+    pub(crate) fn share_merges<'a>(
+        &self,
+        shared: impl Iterator<Item = (u64, &'a Arc<Compaction>)>,
+    ) {
         let mut merges = lock(&self.merges);
         merges.retain(|_, merging| merging.strong_count() > 0);
         merges.extend(shared.map(|(number, merging)| (number, Arc::downgrade(merging))));
@@ -920,6 +973,7 @@ impl SessionCore {
         let disk = self.disk();
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(TMP_SUFFIX);
+
         let temporary = PathBuf::from(temporary);
         let written = (|| {
             let files = self.files.open_files();
@@ -929,12 +983,14 @@ impl SessionCore {
             self.files.synced(&temporary, file.sync())?;
             Ok(files.with_space(|| disk.rename(&temporary, path))?)
         })();
+
         if written.is_err() {
             // The first error is the one to report; the next opening removes what is left.
             if let Err(error) = disk.remove(&temporary) {
                 event!(WARN, "cleanup.failed", self.dir, %error);
             }
         }
+
         written
     }
 
@@ -964,7 +1020,7 @@ impl SessionCore {
     }
 }
 
-impl Drop for SessionCore {
+impl Drop for SessionInner {
     fn drop(&mut self) {
         // Its thread may hold a merge for a moment longer than all tables.
         self.worker.stop();
@@ -983,8 +1039,9 @@ mod tests {
 
     use super::*;
 
-    /// A handle that nobody answers for is found when the session is closed; one that belongs to a table,
-    /// a cursor or a call is none of its business. (Without debug assertions nothing is looked for.)
+    /// A handle that nobody answers for is found when the session is closed; one that belongs to a
+    /// table, a cursor or a call is none of its business. (Without debug assertions nothing is
+    /// looked for.)
     #[test]
     fn a_run_that_is_held_without_a_holder_is_a_leak() {
         for (holder, is_leak) in [
@@ -995,11 +1052,12 @@ mod tests {
         ] {
             let disk: Arc<dyn Disk> = SimDisk::new(1);
             disk.create_dir(Path::new("/session")).unwrap();
-            let core = SessionCore::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs)
-                .unwrap();
-            let registered = holder.map(|holder| core.register(holder));
-            let (handle, file) = core.files().create(Access::Buffered).unwrap();
-            let closed = catch_unwind(AssertUnwindSafe(|| core.close().unwrap()));
+            let inner =
+                SessionInner::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs)
+                    .unwrap();
+            let registered = holder.map(|holder| inner.register(holder));
+            let (handle, file) = inner.files().create(Access::Buffered).unwrap();
+            let closed = catch_unwind(AssertUnwindSafe(|| inner.close().unwrap()));
             match closed {
                 Ok(()) => assert!(!(is_leak && cfg!(debug_assertions)), "{holder:?}"),
                 Err(panic) => {
@@ -1009,7 +1067,7 @@ mod tests {
             }
             drop((file, handle, registered));
             // Whole again, so the last handle on the session finds nothing.
-            drop(core);
+            drop(inner);
         }
     }
 }

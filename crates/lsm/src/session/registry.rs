@@ -1,11 +1,12 @@
 //! The snapshots of an open session by name, and the operations on them that are under way.
 //!
-//! While a snapshot is being made its name is *reserved*: nobody sees it, and nobody else can take it. The
-//! lock is held for looking names up and for single calls that read, remove or rename a snapshot's small
-//! file, never while runs are written, synced or read; so nobody waits for somebody else's saving.
+//! While a snapshot is being made its name is *reserved*: nobody sees it, and nobody else can take
+//! it. The lock is held for looking names up and for single calls that read, remove or rename a
+//! snapshot's small file, never while runs are written, synced or read; so nobody waits for
+//! somebody else's saving.
 //!
-//! Invariant: a name that is seen stands for a file that is whole. Closing refuses new operations and
-//! waits for those under way.
+//! Invariant: a name that is seen stands for a file that is whole. Closing refuses new operations
+//! and waits for those under way.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::files::file_set::{RunRef, lock};
 use crate::manifest::snapshot_meta::SnapshotMeta;
 
-/// What a name stands for.
+/// Meaning of a snapshot name.
 #[derive(Debug)]
 pub(crate) enum Stored {
     /// A snapshot.
@@ -69,7 +70,10 @@ pub(crate) struct Operation<'a>(&'a Registry);
 
 impl Drop for Operation<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).under_way -= 1;
+        let mut state = lock(&self.0.state);
+        debug_assert!(state.under_way > 0, "each operation is counted once");
+        state.under_way -= 1;
+        drop(state);
         self.0.idle.notify_all();
     }
 }
@@ -95,7 +99,12 @@ impl Reservation<'_> {
     /// Lets everybody see the snapshot, which must be durable.
     pub(crate) fn publish(self, meta: &SnapshotMeta) {
         let stored = Stored::whole(meta);
-        lock(&self.operation.0.state).names.insert(self.name.clone(), stored);
+        let mut state = lock(&self.operation.0.state);
+        let before = state.names.insert(self.name.clone(), stored);
+        debug_assert!(
+            matches!(before, Some(Stored::Reserved)),
+            "only a reserved name is published"
+        );
     }
 }
 
@@ -149,7 +158,8 @@ impl Registry {
     pub(crate) fn reserve(&self, name: &str) -> Result<Reservation<'_>> {
         let mut state = self.state()?;
         state.check_free(name)?;
-        state.names.insert(name.to_owned(), Stored::Reserved);
+        let before = state.names.insert(name.to_owned(), Stored::Reserved);
+        debug_assert!(before.is_none(), "a reservation takes a free name");
         Ok(Reservation { name: name.to_owned(), operation: self.begin(&mut state) })
     }
 
@@ -175,7 +185,8 @@ impl Registry {
         pins.flatten().copied().collect()
     }
 
-    /// Takes a name away once `remove` has succeeded; returns the numbers of the files that the snapshot pins.
+    /// Takes a name away once `remove` has succeeded; returns the numbers of the files that the
+    /// snapshot pins.
     pub(crate) fn remove(
         &self,
         name: &str,
@@ -203,7 +214,8 @@ impl Registry {
         state.check_free(to)?;
         rename()?;
         if let Some(stored) = state.names.remove(from) {
-            state.names.insert(to.to_owned(), stored);
+            let before = state.names.insert(to.to_owned(), stored);
+            debug_assert!(before.is_none(), "the new name was free");
         }
         Ok(self.begin(&mut state))
     }
@@ -215,5 +227,6 @@ impl Registry {
         while state.under_way > 0 {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        debug_assert!(state.closed && state.under_way == 0, "no operation outlives the session");
     }
 }

@@ -1,21 +1,21 @@
 //! Durable copies of tables: save, open, rename, delete.
 //!
-//! **Save** writes the segments of the write buffer as runs, its *images*, each once for all snapshots that have the
-//! segment; writes what unfinished merges have ready, syncs all of that and
-//! the runs that are not durable yet, syncs their directory, and only then writes the snapshot's metadata
-//! under a temporary name, syncs it and renames it. **Delete** removes the metadata, syncs the directory, and
-//! only then removes runs. **Rename** renames the metadata, which does not know its name, and syncs the
-//! directory. So after a crash at any point a snapshot is either absent or whole, and runs that nobody refers
-//! to are removed when the session is opened.
+//! **Save** writes the segments of the write buffer as runs, its *images*, each once for all
+//! snapshots that have the segment; writes what unfinished merges have ready, syncs all of that and
+//! the runs that are not durable yet, syncs their directory, and only then writes the snapshot's
+//! metadata under a temporary name, syncs it and renames it. **Delete** removes the metadata, syncs
+//! the directory, and only then removes runs. **Rename** renames the metadata, which does not know
+//! its name, and syncs the directory. So after a crash at any point a snapshot is either absent or
+//! whole, and runs that nobody refers to are removed when the session is opened.
 //!
 //! Operations on different names run side by side; see the module `registry`.
 //!
-//! A merge under way is kept with what it has written: see [`crate::compaction::compaction`] for how it is gone on with.
-//! That part of its output is never needed, since the inputs are there too.
+//! A merge under way is kept with what it has written: see [`crate::compaction::compaction`] for
+//! how it is gone on with. That part of its output is never needed, since the inputs are there too.
 //!
-//! Cost of saving: one file for what came into the write buffer since it was last saved, one for the metadata, a write and a sync for each merge
-//! under way, a sync for each run that no earlier snapshot has synced; nothing that grows with the number of
-//! entries.
+//! Cost of saving: one file for what came into the write buffer since it was last saved, one for
+//! the metadata, a write and a sync for each merge under way, a sync for each run that no earlier
+//! snapshot has synced; nothing that grows with the number of entries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,15 +26,17 @@ use terrane_io::Access;
 
 use crate::block::index::IndexKind;
 use crate::block::page::PAGE_SIZE;
-use crate::compaction::compaction::{Input, MergeSpec, Merging, View};
-use crate::compaction::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
+use crate::compaction::compaction::{Compaction, CompactionSpec, Input, View};
+use crate::compaction::levels::{
+    CompactionEnv, Incoming, Level, Levels, ScheduledCompaction, TICKS_PER_FLUSH,
+};
 use crate::compaction::union::{Piece, Progress, Union, UnionTable};
-use crate::config::{DiskCache, LEVELS_MAX, MemoryGoal, MergeThread, TableConfig};
+use crate::config::{CompactionThread, DiskCache, LEVELS_MAX, MemoryGoal, TableConfig};
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{EntryRef, Order, key_hash};
 use crate::entry::key_range::KeyRange;
 use crate::entry::mask::Mask;
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, RunRef};
 use crate::files::parallel;
@@ -43,8 +45,8 @@ use crate::manifest::snapshot_meta::{
     UnionTableRef, is_name,
 };
 use crate::memory::budget::{Held, check_budget};
-use crate::memtable::memtable::WriteBuffer;
-use crate::memtable::part::{Chunk, NewEntry, Segment};
+use crate::memtable::memtable::Memtable;
+use crate::memtable::part::{Chunk, MemtablePart, NewEntry};
 use crate::run::blob::retrieve;
 use crate::run::check::{Checking, check_blobs_len};
 use crate::run::chunk_reader;
@@ -52,13 +54,13 @@ use crate::run::reader::RunReader;
 use crate::run::run::{Purpose, Run, RunMeta};
 use crate::run::writer::Flushed;
 use crate::session::inner::{
-    ACTIVE, Registered, SNAPSHOTS, SessionCore, snapshot_names, snapshot_path,
+    ACTIVE, Registered, SNAPSHOTS, SessionInner, snapshot_names, snapshot_path,
 };
 use crate::session::registry::{Operation, Reservation};
 use crate::trace::event;
 
-/// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
-/// of Windows, so that it is a file name everywhere.
+/// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a
+/// device of Windows, so that it is a file name everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotName(String);
 
@@ -88,8 +90,8 @@ impl fmt::Display for SnapshotName {
     }
 }
 
-fn path_of(core: &SessionCore, name: &SnapshotName) -> PathBuf {
-    snapshot_path(core.dir(), name.as_str())
+fn path_of(inner: &SessionInner, name: &SnapshotName) -> PathBuf {
+    snapshot_path(inner.dir(), name.as_str())
 }
 
 pub(crate) fn run_ref(run: &Run) -> RunRef {
@@ -109,25 +111,25 @@ pub const LABEL_BYTES_MAX: usize = 1 << 16;
 
 /// Saves a table.
 pub(crate) fn save(
-    core: &Arc<SessionCore>,
-    context: &Context<'_>,
-    tree: &Tree,
+    inner: &Arc<SessionInner>,
+    context: &CompactionEnv<'_>,
+    tree: &Levels,
     name: &SnapshotName,
     label: &str,
 ) -> Result<()> {
-    core.check_writable()?;
+    inner.check_writable()?;
     if label.len() > LABEL_BYTES_MAX {
         return Err(Error::LabelTooLarge { bytes: label.len(), limit: LABEL_BYTES_MAX });
     }
-    let reservation = core.snapshots().reserve(name.as_str())?;
-    let written = write_out(core, context, tree, label)?;
-    publish(core, reservation, &written.meta)?;
-    written.share(core);
+    let reservation = inner.snapshots().reserve(name.as_str())?;
+    let written = write_out(inner, context, tree, label)?;
+    publish(inner, reservation, &written.meta)?;
+    written.share(inner);
     Ok(())
 }
 
-/// All that a table needs on disk: bytes that are durable, under names that may not be yet. Its files stay as
-/// long as this does.
+/// All that a table needs on disk: bytes that are durable, under names that may not be yet. Its
+/// files stay as long as this does.
 pub(crate) struct WrittenOut {
     pub(crate) meta: SnapshotMeta,
     held: Vec<Arc<Run>>,
@@ -140,39 +142,42 @@ pub(crate) struct WrittenOut {
 
 impl WrittenOut {
     /// Lets tables that are opened from it share the runs and merges, once it is pinned.
-    pub(crate) fn share(&self, core: &SessionCore) {
-        core.share(&self.held);
+    pub(crate) fn share(&self, inner: &SessionInner) {
+        inner.share(&self.held);
         let outputs = self.unfinished.iter();
-        core.share_merges(outputs.map(|output| (output.number(), &output.merging)));
+        inner.share_merges(outputs.map(|output| (output.number(), &output.merging)));
     }
 }
 
 /// Writes all of a table that is in memory only, and syncs what is not durable.
 pub(crate) fn write_out(
-    core: &SessionCore,
-    context: &Context<'_>,
-    tree: &Tree,
+    inner: &SessionInner,
+    context: &CompactionEnv<'_>,
+    tree: &Levels,
     label: &str,
 ) -> Result<WrittenOut> {
     let config = context.config;
-    let images = write_images(core, context, &tree.buffer)?;
+    let images = write_images(inner, context, &tree.buffer)?;
     let flushed = match &tree.flushing {
         Some(pending) => pending.finish()?,
         None => None,
     };
+
     let mut held: Vec<Arc<Run>> = Vec::new();
     let mut refer = |run: &Arc<Run>| {
         held.push(Arc::clone(run));
         masked_ref(run)
     };
+
     let flushed = flushed.as_ref().map(&mut refer);
     let mut unfinished = Vec::new();
     let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer, &mut unfinished));
     let levels = levels.collect::<Result<_>>()?;
+
     let union = tree.union.as_ref();
     let union = union.map(|union| union_ref(union, &tree.union_mask, &mut refer));
     let meta = SnapshotMeta {
-        created_ns: core.disk().clock().wall().as_nanos() as u64,
+        created_ns: inner.disk().clock().wall().as_nanos() as u64,
         label: label.to_owned(),
         resolve: config.resolve.name().to_owned(),
         config: config.clone(),
@@ -183,9 +188,11 @@ pub(crate) fn write_out(
         levels,
         union,
     };
+
     for run in &held {
         run.sync()?;
     }
+
     for output in &unfinished {
         output.flushed.sync()?;
     }
@@ -195,7 +202,7 @@ pub(crate) fn write_out(
 
 /// Makes a snapshot of files that are there and whose bytes are durable; the caller holds them.
 pub(crate) fn publish(
-    core: &SessionCore,
+    inner: &SessionInner,
     reservation: Reservation<'_>,
     meta: &SnapshotMeta,
 ) -> Result<()> {
@@ -203,21 +210,23 @@ pub(crate) fn publish(
     if bytes.len() as u64 > MANIFEST_BYTES_MAX {
         return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
     }
-    core.sync_dir(ACTIVE)?;
-    core.files().pin(meta.numbers());
-    let path = snapshot_path(core.dir(), reservation.name());
-    if let Err(error) = core.write_snapshot(&path, &bytes) {
-        // After a failed sync of the directory the name may be there or not: the pins stay, so that its
-        // runs do, and the next opening sees which it is.
-        if core.files().check_poisoned().is_ok() {
-            let unpinned = core.files().unpin(meta.numbers());
+    inner.sync_dir(ACTIVE)?;
+    inner.files().pin(meta.numbers());
+
+    let path = snapshot_path(inner.dir(), reservation.name());
+    if let Err(error) = inner.write_snapshot(&path, &bytes) {
+        // After a failed sync of the directory the name may be there or not: the pins stay, so that
+        // its runs do, and the next opening sees which it is.
+        if inner.files().check_poisoned().is_ok() {
+            let unpinned = inner.files().unpin(meta.numbers());
             // The first error is the one to report; closing tries again.
             if let Err(error) = unpinned {
-                event!(WARN, "cleanup.failed", core.dir(), %error);
+                event!(WARN, "cleanup.failed", inner.dir(), %error);
             }
         }
         return Err(error);
     }
+
     reservation.publish(meta);
     Ok(())
 }
@@ -232,8 +241,12 @@ struct Images {
 }
 
 /// Writes the segments of a write buffer that have no image among the files of the session yet.
-fn write_images(core: &SessionCore, context: &Context<'_>, buffer: &WriteBuffer) -> Result<Images> {
-    let files = core.files();
+fn write_images(
+    inner: &SessionInner,
+    context: &CompactionEnv<'_>,
+    buffer: &Memtable,
+) -> Result<Images> {
+    let files = inner.files();
     let mut images = Images::default();
     for segment in buffer.segments() {
         let mask = segment.mask().cloned().unwrap_or_default();
@@ -254,12 +267,13 @@ fn write_images(core: &SessionCore, context: &Context<'_>, buffer: &WriteBuffer)
             images.held.push(handle);
         }
     }
+
     Ok(images)
 }
 
-fn write_image(context: &Context<'_>, segment: Segment) -> Result<Option<Arc<Run>>> {
-    let spec = MergeSpec {
-        inputs: vec![Input::Buffer(WriteBuffer::of(segment))],
+fn write_image(context: &CompactionEnv<'_>, segment: MemtablePart) -> Result<Option<Arc<Run>>> {
+    let spec = CompactionSpec {
+        inputs: vec![Input::Buffer(Memtable::of(segment))],
         drop_deletes: false,
         resolve: context.config.resolve.clone(),
         filter: None,
@@ -268,12 +282,12 @@ fn write_image(context: &Context<'_>, segment: Segment) -> Result<Option<Arc<Run
         salt: context.salt,
         purpose: Purpose::BufferImage,
     };
-    Merging::new(context.set, spec).finish()
+    Compaction::new(context.set, spec).finish()
 }
 
 /// The output of a merge under way, which a snapshot refers to.
 struct Unfinished {
-    merging: Arc<Merging>,
+    merging: Arc<Compaction>,
     flushed: Flushed,
 }
 
@@ -291,7 +305,7 @@ fn level_ref(
     let incoming = match &level.incoming {
         None => IncomingRef::Nothing,
         Some(Incoming::Single(run)) => IncomingRef::Single(refer(run)),
-        Some(Incoming::Merging(pending)) => match pending.merging.flush()? {
+        Some(Incoming::Compaction(pending)) => match pending.merging.flush()? {
             (View::Output(None), _) => IncomingRef::Nothing,
             (View::Output(Some(run)), _) => {
                 IncomingRef::Single(refer(&run.under_mask(&pending.mask)))
@@ -301,7 +315,7 @@ fn level_ref(
                 let output = flushed.as_ref().map(|flushed| flushed.partial);
                 let merging = Arc::clone(&pending.merging);
                 unfinished.extend(flushed.map(|flushed| Unfinished { merging, flushed }));
-                IncomingRef::Merging(MergeRef {
+                IncomingRef::Compaction(MergeRef {
                     due: pending.due,
                     drop_deletes: pending.merging.drops_deletes(),
                     inputs: runs.map(&mut *refer).collect(),
@@ -311,6 +325,7 @@ fn level_ref(
             }
         },
     };
+
     Ok(LevelRef { incoming, residents: level.residents.iter().map(refer).collect() })
 }
 
@@ -341,9 +356,10 @@ pub enum Verify {
     /// Footers, filters and indexes; pages of entries are checked whenever they are read.
     #[default]
     Lazy,
-    /// Every page of every run, the order and the number of keys, and that filters, as they are stored, and indexes
-    /// lead to every key. While a run is checked its whole filter is in memory, beside any memory budget: at
-    /// most those of as many runs at once as threads read, which is one for each core.
+    /// Every page of every run, the order and the number of keys, and that filters, as they are
+    /// stored, and indexes lead to every key. While a run is checked its whole filter is in memory,
+    /// beside any memory budget: at most those of as many runs at once as threads read, which is
+    /// one for each core.
     Full,
 }
 
@@ -351,22 +367,22 @@ pub enum Verify {
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// The resolve function that the table was saved with, unless it is a ready-made one. A snapshot knows
-    /// only its name.
-    pub resolve: Option<Resolve>,
+    /// The resolve function that the table was saved with, unless it is a ready-made one. A
+    /// snapshot knows only its name.
+    pub resolve: Option<MergeOperator>,
     /// Another [`TableConfig::disk_cache`].
     pub disk_cache: Option<DiskCache>,
-    /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and `filter`. It must have
-    /// room for the table as it is read: its indexes, and the write buffer that was saved with it. To stay within
-    /// it while the table is updated takes eight times the indexes, or eleven times if the
-    /// goal is hits.
+    /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and
+    /// `filter`. It must have room for the table as it is read: its indexes, and the write buffer
+    /// that was saved with it. To stay within it while the table is updated takes eight times the
+    /// indexes, or eleven times if the goal is hits.
     pub memory_budget: Option<u64>,
     /// Another [`TableConfig::memory_goal`].
     pub memory_goal: Option<MemoryGoal>,
     /// Another [`TableConfig::merge_batch_pages`].
     pub merge_batch_pages: Option<u32>,
     /// Another [`TableConfig::merge_thread`].
-    pub merge_thread: Option<MergeThread>,
+    pub merge_thread: Option<CompactionThread>,
     /// Another [`TableConfig::queue_depth`].
     pub queue_depth: Option<u32>,
     /// How much is checked.
@@ -376,7 +392,7 @@ pub struct OpenOptions {
 impl OpenOptions {
     /// The same with a [`resolve`](Self::resolve) function.
     #[must_use]
-    pub fn resolve(self, resolve: Resolve) -> Self {
+    pub fn resolve(self, resolve: MergeOperator) -> Self {
         Self { resolve: Some(resolve), ..self }
     }
 
@@ -406,7 +422,7 @@ impl OpenOptions {
 
     /// The same with another [`merge_thread`](Self::merge_thread).
     #[must_use]
-    pub fn merge_thread(self, merge_thread: MergeThread) -> Self {
+    pub fn merge_thread(self, merge_thread: CompactionThread) -> Self {
         Self { merge_thread: Some(merge_thread), ..self }
     }
 
@@ -430,6 +446,7 @@ impl OpenOptions {
             let memory_budget = self.memory_budget;
             config = TableConfig { write_buffer, filter, memory_budget, ..config };
         }
+
         let config = TableConfig {
             disk_cache: self.disk_cache.unwrap_or(stored.disk_cache),
             memory_goal: self.memory_goal.unwrap_or(stored.memory_goal),
@@ -438,6 +455,7 @@ impl OpenOptions {
             queue_depth: self.queue_depth.unwrap_or(stored.queue_depth),
             ..config
         };
+
         config.validate()?;
         Ok(config)
     }
@@ -451,18 +469,20 @@ pub(crate) struct Reading<'a> {
     _operation: Option<Operation<'a>>,
 }
 
-/// Begins to read a snapshot that another process may delete: leases what it needs. Cost: reads its metadata twice.
-fn read_leased<'a>(core: &SessionCore, name: &SnapshotName) -> Result<Reading<'a>> {
-    let read = || match core.read_snapshot(name.as_str()) {
+/// Begins to read a snapshot that another process may delete: leases what it needs. Cost: reads its
+/// metadata twice.
+fn read_leased<'a>(inner: &SessionInner, name: &SnapshotName) -> Result<Reading<'a>> {
+    let read = || match inner.read_snapshot(name.as_str()) {
         Err(Error::Disk(error)) if error.is_not_found() => {
             Err(Error::SnapshotDoesNotExist { name: name.to_string() })
         }
-        read => read.map_err(|error| damaged(core.dir(), name.as_str(), error)),
+        read => read.map_err(|error| damaged(inner.dir(), name.as_str(), error)),
     };
+
     loop {
-        core.check_open()?;
+        inner.check_open()?;
         let meta = read()?;
-        let held = core.hold(meta.numbers())?;
+        let held = inner.hold(meta.numbers())?;
         if read()? == meta {
             return Ok(Reading { meta, _held: held, _operation: None });
         }
@@ -470,18 +490,18 @@ fn read_leased<'a>(core: &SessionCore, name: &SnapshotName) -> Result<Reading<'a
 }
 
 /// Begins to read a snapshot. Cost: reads its metadata.
-pub(crate) fn read<'a>(core: &'a SessionCore, name: &SnapshotName) -> Result<Reading<'a>> {
-    if core.is_read_only() {
-        return read_leased(core, name);
+pub(crate) fn read<'a>(inner: &'a SessionInner, name: &SnapshotName) -> Result<Reading<'a>> {
+    if inner.is_read_only() {
+        return read_leased(inner, name);
     }
     let read = || {
-        let meta = core
+        let meta = inner
             .read_snapshot(name.as_str())
-            .map_err(|error| damaged(core.dir(), name.as_str(), error))?;
-        let held = meta.numbers().map(|number| core.files().attach(number)).collect();
+            .map_err(|error| damaged(inner.dir(), name.as_str(), error))?;
+        let held = meta.numbers().map(|number| inner.files().attach(number)).collect();
         Ok((meta, held))
     };
-    let (operation, (meta, held)) = core.snapshots().read(name.as_str(), read)?;
+    let (operation, (meta, held)) = inner.snapshots().read(name.as_str(), read)?;
     Ok(Reading { meta, _held: held, _operation: Some(operation) })
 }
 
@@ -497,12 +517,12 @@ pub(crate) fn damaged(dir: &Path, name: &str, error: Error) -> Error {
 
 /// Opens a snapshot as the table registered; without a label, whatever it is.
 pub(crate) fn open(
-    core: &Registered,
+    inner: &Registered,
     name: &SnapshotName,
     label: Option<&str>,
     options: &OpenOptions,
-) -> Result<(Tree, TableConfig)> {
-    let Reading { mut meta, _held, _operation } = read(core, name)?;
+) -> Result<(Levels, TableConfig)> {
+    let Reading { mut meta, _held, _operation } = read(inner, name)?;
     if let Some(label) = label
         && meta.label != label
     {
@@ -512,41 +532,44 @@ pub(crate) fn open(
             actual: meta.label,
         });
     }
+
     meta.config.resolve = resolve_of(name.as_str(), &meta.resolve, options.resolve.as_ref())?;
     meta.config = options.over(&meta.config)?;
-    let tree = open_tree(core, name.as_str(), &meta, options)
-        .map_err(|error| damaged(core.dir(), name.as_str(), error))?;
+    let tree = open_tree(inner, name.as_str(), &meta, options)
+        .map_err(|error| damaged(inner.dir(), name.as_str(), error))?;
     Ok((tree, meta.config))
 }
 
-/// The table that `meta`, whose files stay, describes; of the options those that are not in its configuration.
+/// The table that `meta`, whose files stay, describes; of the options those that are not in its
+/// configuration.
 pub(crate) fn open_tree(
-    core: &Registered,
+    inner: &Registered,
     name: &str,
     meta: &SnapshotMeta,
     options: &OpenOptions,
-) -> Result<Tree> {
-    let runs = open_runs(core, meta)?;
+) -> Result<Levels> {
+    let runs = open_runs(inner, meta)?;
     if options.verify == Verify::Full {
-        check_runs(core, name, meta, &runs)?;
+        check_runs(inner, name, meta, &runs)?;
     }
-    let tree = restore(core, meta, &runs)?;
+    let tree = restore(inner, meta, &runs)?;
     // A table may outgrow the budget that it was saved with.
     if let Some(budget) = options.memory_budget {
         check_budget(budget, tree.memory_bytes_min(), "to read this snapshot")?;
     }
-    read_filters(core, &tree, &meta.config)?;
-    core.check_open()?;
+    read_filters(inner, &tree, &meta.config)?;
+    inner.check_open()?;
     Ok(tree)
 }
 
-/// Brings as much of each filter into memory as serves the goal and the budget has room for: of runs whose filters
-/// nobody has read any part, of the others, which are in somebody's budget, no more than is there. Without a
-/// budget, all that nobody has read.
-fn read_filters(core: &SessionCore, tree: &Tree, config: &TableConfig) -> Result<()> {
-    let _turn = core.reading_filters();
+/// Brings as much of each filter into memory as serves the goal and the budget has room for: of
+/// runs whose filters nobody has read any part, of the others, which are in somebody's budget, no
+/// more than is there. Without a budget, all that nobody has read.
+fn read_filters(inner: &SessionInner, tree: &Levels, config: &TableConfig) -> Result<()> {
+    let _turn = inner.reading_filters();
     let mut held = Held::default();
     tree.sources().for_each_run(&mut |run| held.add_run(run));
+
     let shares = match config.memory_budget {
         None => held.unread_filters(),
         Some(budget) => {
@@ -554,8 +577,9 @@ fn read_filters(core: &SessionCore, tree: &Tree, config: &TableConfig) -> Result
             held.filters_for(config.memory_goal, room, Run::is_unread)
         }
     };
-    parallel::map(shares.len(), threads(core, config), |at| {
-        core.check_open()?;
+
+    parallel::map(shares.len(), threads(inner, config), |at| {
+        inner.check_open()?;
         let (run, part) = &shares[at];
         if run.is_unread() {
             return run.read_filter(*part);
@@ -563,38 +587,41 @@ fn read_filters(core: &SessionCore, tree: &Tree, config: &TableConfig) -> Result
         run.reduce_filter(*part);
         Ok(())
     })?;
+
     Ok(())
 }
 
 /// The runs of a snapshot, by number.
 type Runs = BTreeMap<u64, Arc<Run>>;
 
-fn threads(core: &SessionCore, config: &TableConfig) -> usize {
-    parallel::threads(core.disk(), config.queue_depth as usize)
+fn threads(inner: &SessionInner, config: &TableConfig) -> usize {
+    parallel::threads(inner.disk(), config.queue_depth as usize)
 }
 
 /// Opens all runs of a snapshot, several at once.
-fn open_runs(core: &SessionCore, meta: &SnapshotMeta) -> Result<Runs> {
+fn open_runs(inner: &SessionInner, meta: &SnapshotMeta) -> Result<Runs> {
     let leveled = meta.leveled_runs().map(|(run, level)| (run.number, level.unwrap_or(1)));
     let distinct: BTreeMap<u64, u32> = leveled.collect();
+
     let wanted: Vec<(u64, u32)> = distinct.into_iter().collect();
-    let runs = parallel::map(wanted.len(), threads(core, &meta.config), |at| {
-        core.check_open()?;
+    let runs = parallel::map(wanted.len(), threads(inner, &meta.config), |at| {
+        inner.check_open()?;
         let (number, level) = wanted[at];
         let access = meta.config.disk_cache.access(level as usize);
         match meta.config.memory_budget {
-            None => core.run(number, access),
-            Some(_) => core.run_without_filter(number, access),
+            None => inner.run(number, access),
+            Some(_) => inner.run_without_filter(number, access),
         }
     })?;
+
     Ok(runs.into_iter().map(|run| (run.number(), run)).collect())
 }
 
-fn check_runs(core: &SessionCore, name: &str, meta: &SnapshotMeta, runs: &Runs) -> Result<()> {
+fn check_runs(inner: &SessionInner, name: &str, meta: &SnapshotMeta, runs: &Runs) -> Result<()> {
     let checking = Checking {
         snapshot: name,
-        threads: threads(core, &meta.config),
-        go_on: &|| core.check_open(),
+        threads: threads(inner, &meta.config),
+        go_on: &|| inner.check_open(),
     };
     let runs: Vec<_> = runs.values().cloned().collect();
     checking.check(&runs)
@@ -608,15 +635,20 @@ pub(crate) fn check_footer(path: &Path, footer: &RunMeta, wanted: &RunRef) -> Re
         return broken("identity in the snapshot", wanted.identity, footer.identity);
     }
     if footer.data_pages != wanted.data_pages {
-        let (wanted, found) = (wanted.data_pages.into(), footer.data_pages.into());
+        let wanted = wanted.data_pages.into();
+        let found = footer.data_pages.into();
         return broken("data pages in the snapshot", wanted, found);
     }
     Ok(())
 }
 
 /// The resolve function of that name: the one given, or a ready-made one.
-pub(crate) fn resolve_of(name: &str, stored: &str, given: Option<&Resolve>) -> Result<Resolve> {
-    let resolve = given.cloned().or_else(|| Resolve::by_name(stored));
+pub(crate) fn resolve_of(
+    name: &str,
+    stored: &str,
+    given: Option<&MergeOperator>,
+) -> Result<MergeOperator> {
+    let resolve = given.cloned().or_else(|| MergeOperator::by_name(stored));
     resolve.filter(|resolve| resolve.name() == stored).ok_or_else(|| Error::ResolveNotCompatible {
         name: name.to_owned(),
         stored: stored.to_owned(),
@@ -624,14 +656,16 @@ pub(crate) fn resolve_of(name: &str, stored: &str, given: Option<&Resolve>) -> R
     })
 }
 
-fn restore(core: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> {
-    let (set, config, salt) = (core.files(), &meta.config, core.salt());
-    let context = Context { set, config, salt, table: core.id() };
+fn restore(inner: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Levels> {
+    let set = inner.files();
+    let config = &meta.config;
+    let salt = inner.salt();
+    let context = CompactionEnv { set, config, salt, table: inner.id() };
     let open = |MaskedRef { run: wanted, mask }: &MaskedRef, level: usize| -> Result<Arc<Run>> {
         let run = &runs[&wanted.number];
         check_footer(run.path(), run.meta(), wanted)?;
-        if run.meta().salt != core.salt() {
-            let what = Corrupt::rule("salt of the session", core.salt(), run.meta().salt);
+        if run.meta().salt != inner.salt() {
+            let what = Corrupt::rule("salt of the session", inner.salt(), run.meta().salt);
             return Err(Error::corrupt(run.path(), what));
         }
         // Nothing else of the blobs is read before one of them is needed.
@@ -640,39 +674,45 @@ fn restore(core: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> 
         }
         Ok(run.with_access(meta.config.disk_cache.access(level)).with_mask(mask))
     };
-    let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
+
+    let mut tree = Levels { flushes: meta.flushes, ..Levels::default() };
     if !meta.images.is_empty() {
         let resolve = &meta.config.resolve;
         let read = |image: &MaskedRef| {
             // All of it, so that what is saved next can refer to the same image under another mask.
             let chunk = read_image(&open(image, 1)?.with_mask(&Mask::default()), resolve)?;
-            Ok(Segment::Chunk(Arc::new(chunk)).under_mask(&image.mask))
+            Ok(MemtablePart::Chunk(Arc::new(chunk)).under_mask(&image.mask))
         };
         let segments = meta.images.iter().map(read).collect::<Result<_>>()?;
-        tree.buffer = WriteBuffer::of_segments(segments, resolve)?;
+        tree.buffer = Memtable::of_segments(segments, resolve)?;
         if config.memory_budget.is_none() && tree.now(&context) > meta.now {
             tree.set_time(&context, meta.now);
         }
     }
-    tree.levels = restore_levels(core, &context, meta, &open)?;
+
+    tree.levels = restore_levels(inner, &context, meta, &open)?;
     if let Some(union) = &meta.union {
         let open = |wanted: &MaskedRef| open(wanted, LEVELS_MAX);
         tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
     }
+
     if let Some(flushed) = &meta.flushed {
         let run = open(flushed, 1)?;
-        let merging = Arc::new(Merging::completed(core.files(), run));
+        let merging = Arc::new(Compaction::completed(inner.files(), run));
         let start = meta.flushes * TICKS_PER_FLUSH;
-        let (due, base) = (start + TICKS_PER_FLUSH, merging.done());
-        tree.flushing = Some(Pending { merging, start, due, base, mask: Mask::default() });
+        let due = start + TICKS_PER_FLUSH;
+        let base = merging.done();
+        tree.flushing =
+            Some(ScheduledCompaction { merging, start, due, base, mask: Mask::default() });
     }
+
     Ok(tree)
 }
 
 /// The levels of a table, with their merges.
 fn restore_levels(
-    core: &SessionCore,
-    context: &Context<'_>,
+    inner: &SessionInner,
+    context: &CompactionEnv<'_>,
     meta: &SnapshotMeta,
     open: &impl Fn(&MaskedRef, usize) -> Result<Arc<Run>>,
 ) -> Result<Vec<Level>> {
@@ -685,29 +725,32 @@ fn restore_levels(
         }
         opened.push((at, level, runs));
     }
+
     let mut levels = Vec::new();
     for (at, level, mut runs) in opened {
         let residents = runs.split_off(runs.len() - level.residents.len());
-        let incoming = if let IncomingRef::Merging(merge) = &level.incoming {
+        let incoming = if let IncomingRef::Compaction(merge) = &level.incoming {
             let inputs = runs.into_iter().map(Input::Run).collect();
             let spec = context.spec(inputs, (at, meta.levels.len()), merge.drop_deletes, &held);
             let time = (meta.now, context.merge_ticks(at));
-            let incoming = restore_merge(core, merge, spec, time)?;
+            let incoming = restore_merge(inner, merge, spec, time)?;
             match &incoming {
-                Incoming::Merging(pending) => held.add_output(pending.merging.planned_bytes()),
+                Incoming::Compaction(pending) => held.add_output(pending.merging.planned_bytes()),
                 Incoming::Single(run) => held.add_run(run),
             }
             Some(incoming)
         } else {
             runs.into_iter().next().map(Incoming::Single)
         };
+
         levels.push(Level { incoming, residents });
     }
+
     Ok(levels)
 }
 
 fn restore_union(
-    context: &Context<'_>,
+    context: &CompactionEnv<'_>,
     union: &UnionRef,
     open: &impl Fn(&MaskedRef) -> Result<Arc<Run>>,
 ) -> Result<Union> {
@@ -721,19 +764,21 @@ fn restore_union(
         };
         tables.push(UnionTable { pieces, older });
     }
+
     let slices = union.slices.iter().map(open).collect::<Result<_>>()?;
     let progress = Progress { slices, frontier: union.frontier.clone(), passed: union.passed };
     Ok(context.union(tables, progress))
 }
 
 /// The part of a write buffer that a run is the image of.
-fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<Chunk> {
+fn read_image(run: &Arc<Run>, resolve: &MergeOperator) -> Result<Chunk> {
     let salt = run.meta().salt;
     let files = run.handle().set();
     let mut chunk = Chunk::default();
     let reading = chunk_reader::Reading::merge(files, 1);
     let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, reading);
     reader.load()?;
+
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
         let blob = match reader.blob() {
             Some(blob) => retrieve(files.disk().as_ref(), 1, &[blob.downgrade()])?.pop(),
@@ -744,25 +789,27 @@ fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<Chunk> {
         chunk.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, None)?;
         reader.advance()?;
     }
+
     chunk.image().set(files, run_ref(run));
     Ok(chunk)
 }
 
-/// The merge that a snapshot found under way. `time` is that of the snapshot, and how long such a merge takes.
+/// The merge that a snapshot found under way. `time` is that of the snapshot, and how long such a
+/// merge takes.
 fn restore_merge(
-    core: &SessionCore,
+    inner: &SessionInner,
     merge: &MergeRef,
-    spec: MergeSpec,
+    spec: CompactionSpec,
     time: (u64, u64),
 ) -> Result<Incoming> {
     let mut known = None;
     if let Some(output) = &merge.output {
-        known = core.merging(&spec, output);
-        if known.is_none() && core.files().is_whole(output.number) {
+        known = inner.merging(&spec, output);
+        if known.is_none() && inner.files().is_whole(output.number) {
             // It was completed since.
-            match core.run(output.number, spec.access) {
+            match inner.run(output.number, spec.access) {
                 Ok(run) if run.meta().identity == output.identity => {
-                    core.files().sync_whole(output.number)?;
+                    inner.files().sync_whole(output.number)?;
                     return Ok(Incoming::Single(run.with_mask(&merge.mask)));
                 }
                 Err(error) if !error.is_damage() => return Err(error),
@@ -770,14 +817,23 @@ fn restore_merge(
             }
         }
     }
-    let merging = known.unwrap_or_else(|| Arc::new(Merging::new(core.files(), spec)));
-    if core.is_read_only() {
+
+    let merging = known.unwrap_or_else(|| Arc::new(Compaction::new(inner.files(), spec)));
+    if inner.is_read_only() {
         // It merges nothing.
-        let (due, mask) = (clamped(merge.due, time.0), merge.mask.clone());
-        return Ok(Incoming::Merging(Pending { merging, start: time.0, due, base: 0, mask }));
+        let due = clamped(merge.due, time.0);
+        let mask = merge.mask.clone();
+        return Ok(Incoming::Compaction(ScheduledCompaction {
+            merging,
+            start: time.0,
+            due,
+            base: 0,
+            mask,
+        }));
     }
+
     let pending = resume(merging, merge.due, time)?;
-    Ok(Incoming::Merging(Pending { mask: merge.mask.clone(), ..pending }))
+    Ok(Incoming::Compaction(ScheduledCompaction { mask: merge.mask.clone(), ..pending }))
 }
 
 /// A due time that lies ahead, whatever a snapshot says.
@@ -788,10 +844,14 @@ fn clamped(due: u64, now: u64) -> u64 {
 /// How much faster than at first a merge may go after its snapshot was opened.
 const PACE_MAX: u64 = 4;
 
-/// Goes on with a merge, part of whose work may have been lost. What is left of its time is used for what is
-/// left of its work, at up to [`PACE_MAX`] times its first pace, so that no later update has to do much at
-/// once; what does not fit is done here.
-fn resume(merging: Arc<Merging>, due: u64, (now, span): (u64, u64)) -> Result<Pending> {
+/// Goes on with a merge, part of whose work may have been lost. What is left of its time is used
+/// for what is left of its work, at up to [`PACE_MAX`] times its first pace, so that no later
+/// update has to do much at once; what does not fit is done here.
+fn resume(
+    merging: Arc<Compaction>,
+    due: u64,
+    (now, span): (u64, u64),
+) -> Result<ScheduledCompaction> {
     let due = clamped(due, now);
     let pages = u128::from(merging.work()) * u128::from(PACE_MAX);
     let fits = pages * u128::from(due - now) / u128::from(span);
@@ -801,33 +861,33 @@ fn resume(merging: Arc<Merging>, due: u64, (now, span): (u64, u64)) -> Result<Pe
         merging.advance_to(merging.total() - fits)?;
     }
     let base = merging.done();
-    Ok(Pending { merging, start: now, due, base, mask: Mask::default() })
+    Ok(ScheduledCompaction { merging, start: now, due, base, mask: Mask::default() })
 }
 
 /// Gives a snapshot another name.
-pub(crate) fn rename(core: &SessionCore, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
-    core.check_writable()?;
-    let files = core.files().open_files();
-    let rename = || core.disk().rename(&path_of(core, from), &path_of(core, to));
+pub(crate) fn rename(inner: &SessionInner, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
+    inner.check_writable()?;
+    let files = inner.files().open_files();
+    let rename = || inner.disk().rename(&path_of(inner, from), &path_of(inner, to));
     let rename = || Ok(files.with_space(rename)?);
-    let _operation = core.snapshots().rename(from.as_str(), to.as_str(), rename)?;
-    core.sync_dir(SNAPSHOTS)
+    let _operation = inner.snapshots().rename(from.as_str(), to.as_str(), rename)?;
+    inner.sync_dir(SNAPSHOTS)
 }
 
 /// Deletes a snapshot. Tables opened from it go on working.
-pub(crate) fn delete(core: &SessionCore, name: &SnapshotName) -> Result<()> {
-    core.check_writable()?;
-    let remove = || match core.disk().remove(&path_of(core, name)) {
+pub(crate) fn delete(inner: &SessionInner, name: &SnapshotName) -> Result<()> {
+    inner.check_writable()?;
+    let remove = || match inner.disk().remove(&path_of(inner, name)) {
         Err(error) if !error.is_not_found() => Err(error.into()),
         _ => Ok(()),
     };
-    let (_operation, pins) = core.snapshots().remove(name.as_str(), remove)?;
+    let (_operation, pins) = inner.snapshots().remove(name.as_str(), remove)?;
     // Until the name is gone for good, the runs must stay.
-    core.sync_dir(SNAPSHOTS)?;
-    core.let_go(pins)
+    inner.sync_dir(SNAPSHOTS)?;
+    inner.let_go(pins)
 }
 
-/// What a stored snapshot says of itself.
+/// Metadata of a stored snapshot.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SnapshotInfo {
@@ -847,10 +907,10 @@ pub struct SnapshotInfo {
     pub data_bytes: u64,
 }
 
-/// What a snapshot says of itself.
-pub(crate) fn info(core: &SessionCore, name: &SnapshotName) -> Result<SnapshotInfo> {
-    let Reading { mut meta, .. } = read(core, name)?;
-    meta.config.resolve = Resolve::by_name(&meta.resolve).unwrap_or_default();
+/// Metadata of a snapshot.
+pub(crate) fn info(inner: &SessionInner, name: &SnapshotName) -> Result<SnapshotInfo> {
+    let Reading { mut meta, .. } = read(inner, name)?;
+    meta.config.resolve = MergeOperator::by_name(&meta.resolve).unwrap_or_default();
     let runs: BTreeMap<u64, u32> = meta.runs().map(|run| (run.number, run.data_pages)).collect();
     Ok(SnapshotInfo {
         name: name.clone(),
@@ -864,22 +924,22 @@ pub(crate) fn info(core: &SessionCore, name: &SnapshotName) -> Result<SnapshotIn
 }
 
 /// Names of all snapshots, damaged ones included, sorted.
-pub(crate) fn list(core: &SessionCore) -> Result<Vec<SnapshotName>> {
-    let names = if core.is_read_only() {
-        core.check_open()?;
-        snapshot_names(core.disk(), core.dir())?
+pub(crate) fn list(inner: &SessionInner) -> Result<Vec<SnapshotName>> {
+    let names = if inner.is_read_only() {
+        inner.check_open()?;
+        snapshot_names(inner.disk(), inner.dir())?
     } else {
-        core.snapshots().names()?
+        inner.snapshots().names()?
     };
     Ok(names.iter().filter_map(|name| SnapshotName::new(name).ok()).collect())
 }
 
 /// Whether there is a snapshot of that name.
-pub(crate) fn exists(core: &SessionCore, name: &SnapshotName) -> Result<bool> {
-    if core.is_read_only() {
-        Ok(list(core)?.contains(name))
+pub(crate) fn exists(inner: &SessionInner, name: &SnapshotName) -> Result<bool> {
+    if inner.is_read_only() {
+        Ok(list(inner)?.contains(name))
     } else {
-        core.snapshots().contains(name.as_str())
+        inner.snapshots().contains(name.as_str())
     }
 }
 
@@ -891,8 +951,8 @@ mod tests {
     use crate::filter::filter::Kept;
     use crate::table::session::{Session, SessionOptions};
 
-    /// Runs that were opened without their filters by somebody who gave up: whoever is next reads them, with a budget
-    /// or without, and so does whoever comes after one that failed.
+    /// Runs that were opened without their filters by somebody who gave up: whoever is next reads
+    /// them, with a budget or without, and so does whoever comes after one that failed.
     #[test]
     fn filters_that_nobody_has_read_are_read_by_the_next_who_opens_the_table() {
         let disk = SimDisk::new(1);
@@ -900,6 +960,7 @@ mod tests {
         let session = Session::open(disk.clone(), Path::new("/session"), &options).unwrap();
         let write_buffer = crate::config::WriteBuffer::Entries(2_000);
         let config = TableConfig { write_buffer, ..TableConfig::default() };
+
         let mut table = session.new_table(&config).unwrap();
         for number in 0..20_000_u64 {
             table.insert(&number.to_le_bytes(), b"value").unwrap();
@@ -907,14 +968,16 @@ mod tests {
         let name = SnapshotName::new("a").unwrap();
         table.save_snapshot(&name, "").unwrap();
         drop(table);
-        let numbers: Vec<u64> = session.core().read_snapshot("a").unwrap().numbers().collect();
+
+        let numbers: Vec<u64> = session.inner().read_snapshot("a").unwrap().numbers().collect();
         for budget in [None, Some(16 << 20)] {
             let options = OpenOptions { memory_budget: budget, ..OpenOptions::default() };
             let unread = || -> Vec<_> {
-                let core = session.core();
-                let open = |&number| core.run_without_filter(number, Access::Buffered).unwrap();
+                let inner = session.inner();
+                let open = |&number| inner.run_without_filter(number, Access::Buffered).unwrap();
                 numbers.iter().map(open).collect()
             };
+
             let open = || session.open_snapshot_with(&name, "", &options);
             let runs = unread();
             assert!(runs.iter().all(|run| run.filter().kept() == Kept::Nothing));
@@ -923,10 +986,12 @@ mod tests {
             let calls = disk.calls() - before;
             assert!(filter_bytes > 10_000, "{budget:?}: {filter_bytes}");
             drop(runs);
+
             let mut failed = 0;
             for at_call in 0..calls {
                 let runs = unread();
-                let (at_call, kind) = (disk.calls() + at_call, FaultKind::Eio);
+                let at_call = disk.calls() + at_call;
+                let kind = FaultKind::Eio;
                 let fault = Fault { at_call, kind, repeat: Repeat::Once };
                 disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
                 failed += u32::from(open().is_err());
@@ -934,6 +999,7 @@ mod tests {
                 assert_eq!(open().unwrap().stats().filter_bytes, filter_bytes, "{at_call}");
                 drop(runs);
             }
+
             assert!(failed > 2, "{failed} calls failed");
         }
     }

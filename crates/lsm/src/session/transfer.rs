@@ -1,18 +1,19 @@
 //! Snapshots on their way to the directory of another session and back: export and import.
 //!
-//! What is exported to is itself the directory of a session, so whatever opens, inspects or verifies one
-//! works on it, and a second export into it copies only the runs that are not there yet. Copies are
-//! independent: no file is ever linked.
+//! The target of an export is the directory of a session, so whatever opens, inspects or verifies
+//! one works on it, and a second export into it copies only the runs that are not there yet. Copies
+//! are independent: no file is ever linked.
 //!
-//! **A copy** takes new numbers for the runs in the directory that it goes to, where the old ones may be taken,
-//! writes and syncs their files, and only then the snapshot's metadata, as saving does. So after a crash at
-//! any point the snapshot is absent there or whole, and what was copied in vain is removed when that session is
-//! opened. A run goes byte by byte if both sessions hash with the same salt, and keeps its identity then; else
-//! it is written anew from its entries, with filter and index for the other salt, and gets an identity of its
-//! own.
+//! **A copy** takes new numbers for the runs in the directory that it goes to, where the old ones
+//! may be taken, writes and syncs their files, and only then the snapshot's metadata, as saving
+//! does. So after a crash at any point the snapshot is absent there or whole, and what was copied
+//! in vain is removed when that session is opened. A run goes byte by byte if both sessions hash
+//! with the same salt, and keeps its identity then; else it is written anew from its entries, with
+//! filter and index for the other salt, and gets an identity of its own.
 //!
-//! **Checks.** No page is copied whose checksum is wrong. An import checks besides, on the same way through the
-//! run, all that [`run_check`](crate::run::check) knows of: it takes in files that anybody may have made.
+//! **Checks.** No page is copied whose checksum is wrong. An import checks besides, on the same way
+//! through the run, all that [`run_check`](crate::run::check) knows of: it takes in files that
+//! anybody may have made.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,7 +28,7 @@ use crate::corrupt::Corrupt;
 use crate::entry::entry::{EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, FileSet, RunRef};
-use crate::files::handles::{OPEN_FILES_DEFAULT, OpenFiles};
+use crate::files::handles::{FileHandles, OPEN_FILES_DEFAULT};
 use crate::files::reserve::WantedReserve;
 use crate::filter::filter::FilterAllocation;
 use crate::manifest::snapshot_meta::SnapshotMeta;
@@ -38,7 +39,7 @@ use crate::run::check::{
 use crate::run::run::{Run, RunMeta, read_meta};
 use crate::run::writer::RunBuilder;
 use crate::session::inner::{
-    ACTIVE, STORE, SessionCore, anchor_dir, check_dir, foreign_dir, is_session_like, lock_dir,
+    ACTIVE, STORE, SessionInner, anchor_dir, check_dir, foreign_dir, is_session_like, lock_dir,
     make_dir, read_snapshot,
 };
 use crate::session::snapshot::{self, SnapshotName};
@@ -68,7 +69,7 @@ impl SnapshotPlace {
     }
 }
 
-/// What an export has written.
+/// Report of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ExportReport {
@@ -84,7 +85,7 @@ pub struct ExportReport {
     pub files_rebuilt: u64,
 }
 
-/// What an import has written.
+/// Report of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ImportReport {
@@ -98,33 +99,35 @@ pub struct ImportReport {
 
 /// Exports a snapshot.
 pub(crate) fn export(
-    core: &SessionCore,
+    inner: &SessionInner,
     name: &SnapshotName,
     place: &SnapshotPlace,
     progress: Progress<'_>,
 ) -> Result<ExportReport> {
-    let reading = snapshot::read(core, name)?;
-    let disk = place.disk_or(core.files().disk());
-    let open = || open_target(&disk, &place.dir, core.salt());
-    let target = with_room(&[core.files().open_files()], open)?;
+    let reading = snapshot::read(inner, name)?;
+    let disk = place.disk_or(inner.files().disk());
+    let open = || open_target(&disk, &place.dir, inner.salt());
+
+    let target = with_room(&[inner.files().open_files()], open)?;
     let exported = (|| {
         let reservation = target.snapshots().reserve(place.name.as_str())?;
         let known = target.snapshots().runs();
-        let go_on = || core.check_open();
-        let mut copier = Copier::new(core.files(), &target, known, &go_on, progress);
+        let go_on = || inner.check_open();
+        let mut copier = Copier::new(inner.files(), &target, known, &go_on, progress);
         let meta = copier.copy(&reading.meta);
-        let meta = meta.map_err(|error| snapshot::damaged(core.dir(), name.as_str(), error))?;
+        let meta = meta.map_err(|error| snapshot::damaged(inner.dir(), name.as_str(), error))?;
         snapshot::publish(&target, reservation, &meta)?;
         Ok(copier.report)
     })();
+
     // What was copied in vain goes before the lock does.
     exported.and_then(|report| target.close().map(|()| report))
 }
 
-/// Makes a call that opens files; if the system has too many open, once more after those have been closed
-/// that nobody uses in any of the sessions.
+/// Makes a call that opens files; if the system has too many open, once more after those have been
+/// closed that nobody uses in any of the sessions.
 pub(crate) fn with_room<T>(
-    sessions: &[&Arc<OpenFiles>],
+    sessions: &[&Arc<FileHandles>],
     call: impl Fn() -> Result<T>,
 ) -> Result<T> {
     match call() {
@@ -137,7 +140,11 @@ pub(crate) fn with_room<T>(
 }
 
 /// Opens or makes the session to export to.
-pub(crate) fn open_target(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<SessionCore>> {
+pub(crate) fn open_target(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    salt: u64,
+) -> Result<Arc<SessionInner>> {
     let foreign = || Err(Error::SnapshotExportDirExists { path: dir.to_owned() });
     match disk.kind(dir)? {
         None => {}
@@ -149,20 +156,22 @@ pub(crate) fn open_target(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result
         },
         Some(_) => return foreign(),
     }
+
     make_dir(disk.as_ref(), dir)?;
-    SessionCore::open(disk, dir, salt, OPEN_FILES_DEFAULT, WantedReserve::AsItIs)
+    SessionInner::open(disk, dir, salt, OPEN_FILES_DEFAULT, WantedReserve::AsItIs)
 }
 
 /// Imports a snapshot.
 pub(crate) fn import(
-    core: &Arc<SessionCore>,
+    inner: &Arc<SessionInner>,
     place: &SnapshotPlace,
     name: &SnapshotName,
     progress: Progress<'_>,
 ) -> Result<ImportReport> {
-    core.check_writable()?;
-    core.check_room()?;
-    let disk = place.disk_or(core.files().disk());
+    inner.check_writable()?;
+    inner.check_room()?;
+
+    let disk = place.disk_or(inner.files().disk());
     let dir = &disk.absolute(&place.dir)?;
     match disk.kind(dir)? {
         None => return Err(Error::SnapshotImportDirDoesNotExist { path: dir.to_owned() }),
@@ -173,8 +182,10 @@ pub(crate) fn import(
             return Err(Error::NotTerrane { path: dir.to_owned(), expected: STORE, found });
         }
     }
+
     let _anchor = anchor_dir(disk.as_ref(), dir)?;
     let _lock = lock_dir(disk.as_ref(), dir)?;
+
     let from = place.name.as_str();
     let damaged = |error| snapshot::damaged(dir, from, error);
     let meta = match read_snapshot(disk.as_ref(), dir, from) {
@@ -183,15 +194,17 @@ pub(crate) fn import(
         }
         read => read.map_err(damaged)?,
     };
-    let reservation = core.snapshots().reserve(name.as_str())?;
-    let open = OpenFiles::new(disk, OPEN_FILES_DEFAULT);
+
+    let reservation = inner.snapshots().reserve(name.as_str())?;
+    let open = FileHandles::new(disk, OPEN_FILES_DEFAULT);
+
     let files = Arc::new(FileSet::read_only(open, dir.join(ACTIVE)));
-    let go_on = || core.check_open();
+    let go_on = || inner.check_open();
     // No run of this session is shared: it may be the very one that is damaged.
-    let copier = Copier::new(&files, core, [], &go_on, progress);
+    let copier = Copier::new(&files, inner, [], &go_on, progress);
     let mut copier = Copier { snapshot: from, checks_entries: true, ..copier };
     let meta = copier.copy(&meta).map_err(damaged)?;
-    snapshot::publish(core, reservation, &meta)?;
+    snapshot::publish(inner, reservation, &meta)?;
     let ExportReport { files_copied, bytes_copied, files_rebuilt, .. } = copier.report;
     Ok(ImportReport { files_copied, bytes_copied, files_rebuilt })
 }
@@ -210,7 +223,7 @@ pub(crate) struct Copier<'a> {
     /// The snapshot, for errors.
     snapshot: &'a str,
     from: &'a Arc<FileSet>,
-    to: &'a SessionCore,
+    to: &'a SessionInner,
     /// Runs that are in the other session already, by identity.
     known: BTreeMap<u64, RunRef>,
     /// Whether everything is checked, or only each page for itself.
@@ -229,7 +242,7 @@ impl<'a> Copier<'a> {
     /// Copies what is not among the `known` runs of the other session.
     pub(crate) fn new(
         from: &'a Arc<FileSet>,
-        to: &'a SessionCore,
+        to: &'a SessionInner,
         known: impl IntoIterator<Item = RunRef>,
         go_on: &'a dyn Fn() -> Result<()>,
         progress: Progress<'a>,
@@ -251,7 +264,8 @@ impl<'a> Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Copies all runs of a snapshot, and makes their bytes durable; returns the snapshot as it is there.
+    /// Copies all runs of a snapshot, and makes their bytes durable; returns the snapshot as it is
+    /// there.
     pub(crate) fn copy(&mut self, meta: &SnapshotMeta) -> Result<SnapshotMeta> {
         let mut items = BTreeMap::new();
         let mut there = BTreeMap::new();
@@ -269,9 +283,11 @@ impl Copier<'_> {
             }
             items.insert(wanted.number, item);
         }
+
         items.retain(|number, _| !there.contains_key(number));
         self.total_bytes =
             self.done_bytes + items.values().map(|item| self.work_bytes(item)).sum::<u64>();
+
         for (number, item) in items {
             let run = if item.footer.salt == self.to.salt() {
                 self.copy_run(&item)?
@@ -281,10 +297,12 @@ impl Copier<'_> {
             self.known.insert(run.identity, run);
             there.insert(number, run);
         }
+
         let mut copied = meta.clone();
         for run in copied.runs_mut() {
             *run = there[&run.number];
         }
+
         // What is unfinished is not copied.
         Ok(copied.without_progress())
     }
@@ -298,16 +316,20 @@ impl Copier<'_> {
         let file = self.open(&self.from.path(wanted.number))?;
         let footer = read_meta(file.path(), file.as_ref())?;
         snapshot::check_footer(file.path(), &footer, wanted)?;
+
         if footer.blob_bytes > 0 {
             let blobs = self.open(&self.from.blobs_path(wanted.number))?;
             check_blobs_len(blobs.path(), blobs.as_ref(), &footer)?;
         }
+
         let (purpose, filter) = meta.role(level);
         if footer.purpose != purpose {
-            let (expected, found) = (purpose as u64, footer.purpose as u64);
+            let expected = purpose as u64;
+            let found = footer.purpose as u64;
             let what = Corrupt::rule("purpose in the snapshot", expected, found);
             return Err(Error::corrupt(file.path(), what));
         }
+
         Ok(Item { wanted, footer, filter, index: meta.config.index })
     }
 
@@ -340,6 +362,7 @@ impl Copier<'_> {
             }
             Ok(found)
         };
+
         match self.with_room(read) {
             // Filter and index may have been repaired since.
             Ok(found) => Ok(found.has_entries_of(footer).then_some(*run)),
@@ -355,6 +378,7 @@ impl Copier<'_> {
         let (mut handle, copy) = self.with_room(|| self.to.files().create(Access::Buffered))?;
         let target = copy.get()?;
         let RunMeta { identity, data_pages, .. } = item.footer;
+
         let way = Way { source: source.as_ref(), target: target.as_ref(), identity };
         if self.checks_entries {
             self.check_entries(item, way.source, &mut |first, bytes| {
@@ -363,6 +387,7 @@ impl Copier<'_> {
         } else {
             self.copy_pages(&way, 0..data_pages, check_crc)?;
         }
+
         self.copy_pages(&way, data_pages..item.footer.pages() as u32, check_crc)?;
         copy.sync()?;
         if item.footer.blob_bytes > 0 {
@@ -374,6 +399,7 @@ impl Copier<'_> {
             self.copy_pages(&way, 0..item.footer.blob_pages() as u32, check_blob_page)?;
             copy.sync()?;
         }
+
         handle.finish_writing();
         handle.note_synced();
         let run = RunRef { number: handle.number(), ..*item.wanted };
@@ -384,12 +410,14 @@ impl Copier<'_> {
     /// Writes a run anew for the salt of the other session.
     fn rebuild_run(&mut self, item: &Item<'_>) -> Result<RunRef> {
         let source = self.open(&self.from.path(item.wanted.number))?;
+
         // Filter and index are laid out by what the entries are, not by what a footer says.
         let (run, sums) = self.check_entries(item, source.as_ref(), &mut |_, _| Ok(()))?;
         let salt = self.to.salt();
         let plan = sums.plan(salt, item.filter, item.index);
         let mut builder = self.with_room(|| RunBuilder::new(self.to.files(), &plan))?;
         let RunMeta { identity, data_pages, .. } = item.footer;
+
         let mut told_pages = 0;
         Pages::new(source.as_ref(), identity, data_pages).walk(&mut |step| {
             let met = match step {
@@ -405,10 +433,12 @@ impl Copier<'_> {
             told_pages = pages;
             if bytes > 0 { self.tick(bytes) } else { Ok(()) }
         })?;
+
         let Some(built) = builder.finish()? else {
             let what = Corrupt::rule("entries", sums.meta.entries, 0);
             return Err(Error::corrupt(source.path(), what));
         };
+
         built.sync()?;
         self.report.files_rebuilt += files_of(built.meta());
         self.keep(self.to.files().attach(built.number()), built.meta());
@@ -441,10 +471,12 @@ impl Copier<'_> {
             way.target.write_at(bytes, page_offset(first))?;
             self.tick(bytes.len() as u64)?;
         }
+
         Ok(())
     }
 
-    /// Goes through the entries of a run and checks everything of its file; `take` is given the data pages.
+    /// Goes through the entries of a run and checks everything of its file; `take` is given the
+    /// data pages.
     fn check_entries(
         &mut self,
         item: &Item<'_>,
@@ -456,10 +488,12 @@ impl Copier<'_> {
         let flawed = |flaw| Err(flawed(self.snapshot, &run, flaw));
         let RunMeta { purpose, identity, salt, data_pages, .. } = item.footer;
         let mut sums = Sums::new(purpose, identity, salt);
+
         let mut tap = |first: u32, bytes: &[u8]| {
             take(first, bytes)?;
             self.tick(bytes.len() as u64)
         };
+
         Pages::new(source, identity, data_pages).tapped(&mut tap).walk(&mut |step| {
             let met = match step {
                 Step::Damage(what) => return Err(Error::corrupt(source.path(), what)),
@@ -469,6 +503,7 @@ impl Copier<'_> {
             let rule = misled(&run, &filter, &met);
             rule.map_or(Ok(()), |rule| flawed(Flaw { page: met.page, rule }))
         })?;
+
         sums.flaws(&run).first().map_or(Ok(()), |&flaw| flawed(flaw))?;
         Ok((run, sums))
     }

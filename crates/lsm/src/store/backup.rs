@@ -1,13 +1,15 @@
-//! Backups: a copy of a whole store in another directory, made while the store is in use, and made newer by
-//! bringing only what is not there yet.
+//! Backups: a copy of a whole store in another directory, made while the store is in use, and made
+//! newer by bringing only what is not there yet.
 //!
-//! A backup is a store itself, all tables as of one commit, the retained versions, the snapshots, and of the log what
-//! versions need. It can be read, inspected and verified; opening it as a store and committing to it makes it a store of its own,
-//! which no later backup overwrites. (Snapshots that somebody saves in it without a commit go with the next one.)
+//! A backup is a store itself, all tables as of one commit, the retained versions, the snapshots,
+//! and of the log what versions need. It can be read, inspected and verified; opening it as a store
+//! and committing to it makes it a store of its own, which no later backup overwrites. (Snapshots
+//! that somebody saves in it without a commit go with the next one.)
 //!
-//! **Order.** Runs are copied, every page checked, and synced, and so are segments of the log; then the manifest is
-//! written, which moves all tables to the newer commit at once; then snapshots, one by one. So after a crash at any point the tables are those of the
-//! earlier backup or of this one, and each snapshot is whole.
+//! **Order.** Runs are copied, every page checked, and synced, and so are segments of the log; then
+//! the manifest is written, which moves all tables to the newer commit at once; then snapshots, one
+//! by one. So after a crash at any point the tables are those of the earlier backup or of this one,
+//! and each snapshot is whole.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,8 +22,8 @@ use crate::manifest::manifest::{self, NamedMeta, StoreManifest, VersionBase, Ver
 use crate::manifest::snapshot_meta::SnapshotMeta;
 use crate::manifest::wal::{LOG, segment_name, segments};
 use crate::run::check::Progress;
-use crate::session::current_manifest::Published;
-use crate::session::inner::{SessionCore, TMP_SUFFIX};
+use crate::session::current_manifest::CurrentManifest;
+use crate::session::inner::{SessionInner, TMP_SUFFIX};
 use crate::session::snapshot::{self, SnapshotName};
 use crate::session::transfer::{Copier, ExportReport, open_target, with_room};
 use crate::store::inner::damaged;
@@ -51,7 +53,7 @@ impl BackupPlace {
     }
 }
 
-/// What a backup has brought.
+/// Report of a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct BackupReport {
@@ -67,16 +69,16 @@ pub struct BackupReport {
     pub files_copied: u64,
     /// Bytes of these.
     pub bytes_copied: u64,
-    /// Files of runs that were there already; a file counts for each table, version and snapshot that
-    /// has it.
+    /// Files of runs that were there already; a file counts for each table, version and snapshot
+    /// that has it.
     pub files_shared: u64,
     /// Bytes of these.
     pub bytes_shared: u64,
 }
 
-/// What is to be copied. Its files stay meanwhile.
+/// Source of a backup. Its files stay meanwhile.
 pub(crate) struct Source<'a> {
-    pub(crate) core: &'a SessionCore,
+    pub(crate) inner: &'a SessionInner,
     pub(crate) manifest: &'a StoreManifest,
     /// The last commit.
     pub(crate) commit: u64,
@@ -91,48 +93,53 @@ pub(crate) fn back_up(
     progress: Progress<'_>,
 ) -> Result<BackupReport> {
     let dir = place.dir.as_path();
-    event!(DEBUG, "store.back_up", source.core.dir(), commit = source.commit);
-    let disk = Arc::clone(place.disk.as_ref().unwrap_or(source.core.files().disk()));
-    let open = || open_target(&disk, dir, source.core.salt());
-    let target = match with_room(&[source.core.files().open_files()], open) {
+    event!(DEBUG, "store.back_up", source.inner.dir(), commit = source.commit);
+    let disk = Arc::clone(place.disk.as_ref().unwrap_or(source.inner.files().disk()));
+
+    let open = || open_target(&disk, dir, source.inner.salt());
+    let target = match with_room(&[source.inner.files().open_files()], open) {
         Err(Error::SnapshotExportDirExists { path }) => {
             return Err(Error::NotABackup { path, reason: "something else is there".to_owned() });
         }
         target => target?,
     };
+
     let made = renew(source, &target, progress);
     // What was copied in vain goes before the lock does.
     let report = made.and_then(|report| target.close().map(|()| report))?;
-    event!(DEBUG, "store.backed_up", source.core.dir(), commit = source.commit);
+    event!(DEBUG, "store.backed_up", source.inner.dir(), commit = source.commit);
     Ok(report)
 }
 
 /// The manifest of an earlier backup, or an empty one.
-fn published(source: &Source<'_>, target: &SessionCore) -> Result<Published> {
+fn published(source: &Source<'_>, target: &SessionInner) -> Result<CurrentManifest> {
     let refused = |reason: String| Error::NotABackup { path: target.dir().to_owned(), reason };
-    if target.salt() != source.core.salt() {
+    if target.salt() != source.inner.salt() {
         return Err(refused("it is another store, with another salt".to_owned()));
     }
     let found = manifest::read(target.disk(), target.dir())?;
     let older = found.older.iter().flat_map(StoreManifest::numbers).collect();
+
     let manifest = match found.manifest {
         Some(manifest) if !manifest.is_backup => {
             return Err(refused("it is a store that was committed to".to_owned()));
         }
         Some(manifest) if manifest.commit > source.commit => {
-            let (there, here) = (manifest.commit, source.commit);
+            let there = manifest.commit;
+            let here = source.commit;
             return Err(refused(format!("it has commit {there}, the store only commit {here}")));
         }
         Some(manifest) => manifest,
         None if target.snapshots().names()?.is_empty() => StoreManifest::default(),
         None => return Err(refused("it has snapshots of its own".to_owned())),
     };
-    Ok(Published::found(manifest, older))
+
+    Ok(CurrentManifest::found(manifest, older))
 }
 
 fn renew(
     source: &Source<'_>,
-    target: &SessionCore,
+    target: &SessionInner,
     progress: Progress<'_>,
 ) -> Result<BackupReport> {
     let mut published = published(source, target)?;
@@ -141,19 +148,23 @@ fn renew(
         let empty = StoreManifest { is_backup: true, ..StoreManifest::default() };
         published.publish(target, empty)?;
     }
+
     let known = published.manifest.all_tables().flat_map(|table| table.meta.runs()).copied();
     let known = target.snapshots().runs().into_iter().chain(known);
-    let go_on = || source.core.check_open();
+
+    let go_on = || source.inner.check_open();
     // Files of a store that was closed meanwhile may be gone for good reason.
     let damage = |error| go_on().err().unwrap_or_else(|| damaged(error));
-    let mut copier = Copier::new(source.core.files(), target, known, &go_on, progress);
+    let mut copier = Copier::new(source.inner.files(), target, known, &go_on, progress);
     let mut images = Vec::new();
+
     let mut next = StoreManifest {
         is_backup: true,
         commit: source.commit,
         next_table: source.manifest.next_table,
         ..StoreManifest::default()
     };
+
     for named in &source.manifest.tables {
         let mut meta = named.meta.clone();
         let mut images_there = None;
@@ -168,6 +179,7 @@ fn renew(
         let meta = SnapshotMeta { images: images_there.unwrap_or(copied.images), ..copied };
         next.tables.push(NamedMeta { meta, ..named.clone() });
     }
+
     for group in source.manifest.groups() {
         let mut tables = Vec::new();
         for named in &group.base().tables {
@@ -180,16 +192,19 @@ fn renew(
             |version: &VersionMeta| VersionMeta { base: Arc::clone(&base), ..version.clone() };
         next.versions.extend(group.0.iter().map(moved));
     }
-    let logs = copy_log(source.core, target, &next).map_err(damage)?;
+
+    let logs = copy_log(source.inner, target, &next).map_err(damage)?;
     let both = published.publish(target, next)?;
     let images_bytes = images.iter().map(|written| written.image_bytes).sum::<u64>();
     let image_count = images.iter().map(|written| written.meta.images.len() as u64).sum::<u64>();
     drop(images);
+
     if both {
         remove_log(target, &published.manifest)?;
     }
-    let snapshots = renew_snapshots(source.core, target, &mut copier)?;
+    let snapshots = renew_snapshots(source.inner, target, &mut copier)?;
     let ExportReport { files_copied, bytes_copied, files_shared, bytes_shared, .. } = copier.report;
+
     Ok(BackupReport {
         commit: source.commit,
         tables: source.manifest.tables.len() as u64,
@@ -204,11 +219,11 @@ fn renew(
 
 /// Copies the segments of the log that versions need, unless they are there.
 ///
-/// Each is whole under its name. A store that a loss of power has thrown back uses a number again, so only equal bytes
-/// count as the same segment.
+/// Each is whole under its name. A store that a loss of power has thrown back uses a number again,
+/// so only equal bytes count as the same segment.
 fn copy_log(
-    source: &SessionCore,
-    target: &SessionCore,
+    source: &SessionInner,
+    target: &SessionInner,
     manifest: &StoreManifest,
 ) -> Result<ExportReport> {
     let mut report = ExportReport::default();
@@ -217,6 +232,7 @@ fn copy_log(
         numbers.extend(group.base().segment..=group.until());
     }
     numbers.dedup();
+
     if numbers.is_empty() {
         return Ok(report);
     }
@@ -226,6 +242,7 @@ fn copy_log(
         target.disk().create_dir(&dir)?;
         target.sync_root()?;
     }
+
     for number in numbers {
         source.check_open()?;
         let name = segment_name(number);
@@ -233,36 +250,44 @@ fn copy_log(
             let path = source.dir().join(LOG).join(&name);
             source.disk().open(&path, OpenMode::Read, Access::Buffered)
         };
+
         let file = source.files().open_files().with_room(open)?;
+
         let path = dir.join(&name);
         let is_there = is_copy_of(file.as_ref(), target, &path)?;
         if !is_there {
             copy_segment(file.as_ref(), target, &path)?;
         }
+
         let (files, sum) = if is_there {
             (&mut report.files_shared, &mut report.bytes_shared)
         } else {
             (&mut report.files_copied, &mut report.bytes_copied)
         };
+
         *files += 1;
         *sum += file.len()?;
     }
+
     target.sync_dir(LOG)?;
     Ok(report)
 }
 
 /// Whether the file at `path` has the same bytes.
-fn is_copy_of(file: &dyn DiskFile, target: &SessionCore, path: &Path) -> Result<bool> {
+fn is_copy_of(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result<bool> {
     if target.disk().kind(path)?.is_none() {
         return Ok(false);
     }
     let open = || target.disk().open(path, OpenMode::Read, Access::Buffered);
+
     let other = target.files().open_files().with_room(open)?;
     let len = file.len()?;
     if other.len()? != len {
         return Ok(false);
     }
-    let (mut one, mut copy) = (Vec::new(), Vec::new());
+    let mut one = Vec::new();
+    let mut copy = Vec::new();
+
     for at in (0..len).step_by(COPIED_BYTES) {
         let bytes = (len - at).min(COPIED_BYTES as u64) as usize;
         one.resize(bytes, 0);
@@ -273,13 +298,15 @@ fn is_copy_of(file: &dyn DiskFile, target: &SessionCore, path: &Path) -> Result<
             return Ok(false);
         }
     }
+
     Ok(true)
 }
 
 /// Copies a segment, which is whole when it gets its name.
-fn copy_segment(file: &dyn DiskFile, target: &SessionCore, path: &Path) -> Result<()> {
+fn copy_segment(file: &dyn DiskFile, target: &SessionInner, path: &Path) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(TMP_SUFFIX);
+
     let temporary = PathBuf::from(temporary);
     match target.disk().remove(&temporary) {
         Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -299,6 +326,7 @@ fn copy_segment(file: &dyn DiskFile, target: &SessionCore, path: &Path) -> Resul
         target.files().synced(&temporary, copy.sync())?;
         Ok(target.disk().rename(&temporary, path)?)
     };
+
     copy().inspect_err(|_| {
         // The first error is the one to report; the next backup removes what is left.
         if let Err(error) = target.disk().remove(&temporary) {
@@ -308,7 +336,7 @@ fn copy_segment(file: &dyn DiskFile, target: &SessionCore, path: &Path) -> Resul
 }
 
 /// Removes the segments of the log that no version of a backup needs any more.
-fn remove_log(target: &SessionCore, manifest: &StoreManifest) -> Result<()> {
+fn remove_log(target: &SessionInner, manifest: &StoreManifest) -> Result<()> {
     let dir = target.dir().join(LOG);
     if target.disk().kind(&dir)?.is_none() {
         return Ok(());
@@ -322,23 +350,24 @@ fn remove_log(target: &SessionCore, manifest: &StoreManifest) -> Result<()> {
     Ok(())
 }
 
-/// Brings the snapshots that are new or others now, and removes those that the store has no more. Returns
-/// how many there are. One that cannot be read keeps the others from nothing.
+/// Brings the snapshots that are new or others now, and removes those that the store has no more.
+/// Returns how many there are. One that cannot be read keeps the others from nothing.
 fn renew_snapshots(
-    core: &SessionCore,
-    target: &SessionCore,
+    inner: &SessionInner,
+    target: &SessionInner,
     copier: &mut Copier<'_>,
 ) -> Result<u64> {
-    let names = snapshot::list(core)?;
+    let names = snapshot::list(inner)?;
     let mut damage = Ok(());
     for name in &names {
-        match renew_snapshot(core, target, name, copier) {
+        match renew_snapshot(inner, target, name, copier) {
             // Deleted in the meantime.
             Err(Error::SnapshotDoesNotExist { .. }) => {}
             Err(error @ Error::SnapshotCorrupted { .. }) => damage = damage.and(Err(error)),
             renewed => renewed?,
         }
     }
+
     // Last, since others may have had what they have by another name.
     for old in snapshot::list(target)?.iter().filter(|name| !names.contains(name)) {
         snapshot::delete(target, old)?;
@@ -347,18 +376,18 @@ fn renew_snapshots(
 }
 
 fn renew_snapshot(
-    core: &SessionCore,
-    target: &SessionCore,
+    inner: &SessionInner,
+    target: &SessionInner,
     name: &SnapshotName,
     copier: &mut Copier<'_>,
 ) -> Result<()> {
-    let reading = snapshot::read(core, name)?;
+    let reading = snapshot::read(inner, name)?;
     let there = snapshot::list(target)?.contains(name);
     if there && target.read_snapshot(name.as_str()).is_ok_and(|old| is_copy(&old, &reading.meta)) {
         return Ok(());
     }
     let copied = copier.copy(&reading.meta);
-    let copied = copied.map_err(|error| snapshot::damaged(core.dir(), name.as_str(), error))?;
+    let copied = copied.map_err(|error| snapshot::damaged(inner.dir(), name.as_str(), error))?;
     if there {
         snapshot::delete(target, name)?;
     }

@@ -1,16 +1,19 @@
-//! Compaction on demand: everything that a table holds becomes one run, without what was deleted or replaced.
+//! Compaction on demand: everything that a table holds becomes one run, without what was deleted or
+//! replaced.
 //!
-//! The write buffer is flushed, and then all runs are the inputs of one merge on the last level, which is done at once by
-//! whoever asks for it. It is a merge like any other: readers look into its inputs until it is complete, updates go on above
-//! it, a snapshot made meanwhile keeps it with its inputs, and after a crash it goes on from the last checkpoint. If it fails
-//! its inputs stay, to be merged in their time.
+//! The write buffer is flushed, and then all runs are the inputs of one merge on the last level,
+//! which is done at once by whoever asks for it. It is a merge like any other: readers look into
+//! its inputs until it is complete, updates go on above it, a snapshot made meanwhile keeps it with
+//! its inputs, and after a crash it goes on from the last checkpoint. If it fails its inputs stay,
+//! to be merged in their time.
 //!
-//! Invariant: the lock of a store is held only to begin and to end a flush or a merge, never for the work of one (but for what
-//! other commits make due meanwhile), and no commit waits for a merge that is not due.
+//! Invariant: the lock of a store is held only to begin and to end a flush or a merge, never for
+//! the work of one (but for what other commits make due meanwhile), and no commit waits for a merge
+//! that is not due.
 
 use std::sync::Arc;
 
-use crate::compaction::compaction::Merging;
+use crate::compaction::compaction::Compaction;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::run::check::Progress;
@@ -24,7 +27,8 @@ const PAGES_AT_ONCE: u64 = 256;
 
 /// A table that is compacted, wherever it is.
 trait Place {
-    /// Does something to the table that changes nothing of what it holds, and no more than a moment.
+    /// Does something to the table that changes nothing of what it holds, and no more than a
+    /// moment.
     fn change<T>(&mut self, act: impl FnOnce(&mut Table) -> Result<T>) -> Result<T>;
 
     /// Asks the table as it is now.
@@ -56,24 +60,28 @@ fn compact(mut place: impl Place, progress: Progress<'_>) -> Result<()> {
     for (merging, target) in place.ask(|table| Ok(table.work_ahead()))? {
         advance(&mut place, &merging, target, &mut |_, _| {})?;
     }
+
     if let Some(flush) = place.change(Table::begin_flush)? {
         advance(&mut place, &flush, u64::MAX, &mut |_, _| {})?;
     }
+
     let Some(merging) = place.change(|table| Ok(table.begin_compaction()))? else {
         return Ok(());
     };
     let merged = advance(&mut place, &merging, u64::MAX, progress);
+
     let ended = place.change(|table| {
         table.end_compaction(&merging);
         Ok(())
     });
+
     merged.and(ended)
 }
 
 /// Does the work of a merge up to some page of it, step by step.
 fn advance(
     place: &mut impl Place,
-    merging: &Arc<Merging>,
+    merging: &Arc<Compaction>,
     target: u64,
     progress: Progress<'_>,
 ) -> Result<()> {
@@ -86,19 +94,22 @@ fn advance(
 }
 
 impl Table {
-    /// Merges all that the table holds into one run, in which no key is twice and none is deleted. The content stays the
-    /// same. Duplicates, cursors and snapshots keep the runs that they have, which take room as long as they do. `progress` is
-    /// told of pages. A union that is not complete is completed first.
+    /// Merges all that the table holds into one run, in which no key is twice and none is deleted.
+    /// The content stays the same. Duplicates, cursors and snapshots keep the runs that they have,
+    /// which take room as long as they do. `progress` is told of pages. A union that is not
+    /// complete is completed first.
     ///
-    /// Cost: that of the next flush of the write buffer; then reads and writes each page once, in large chunks. Memory for
-    /// these, and for the filter and the index of the run.
-    /// Until it is done the disk holds the table twice, without what was deleted. On a full disk that needs as much room as the
-    /// live entries take; where there is less, what was written for it is removed again. Held by the test `compaction`.
+    /// Cost: that of the next flush of the write buffer; then reads and writes each page once, in
+    /// large chunks. Memory for these, and for the filter and the index of the run. Until it is
+    /// done the disk holds the table twice, without what was deleted. On a full disk that needs as
+    /// much room as the live entries take; where there is less, what was written for it is removed
+    /// again. Held by the test `compaction`.
     ///
     /// # Errors
     /// [`Error::Disk`] (also of a full disk), [`Error::Corrupt`] (damage in a page),
-    /// [`Error::TableTooLarge`], [`Error::Poisoned`], [`Error::ReadOnly`], [`Error::SessionClosed`]. The content is the same then, too, and nothing is left to be done for the
-    /// updates that follow.
+    /// [`Error::TableTooLarge`], [`Error::Poisoned`], [`Error::ReadOnly`],
+    /// [`Error::SessionClosed`]. The content is the same then, too, and nothing is left to be done
+    /// for the updates that follow.
     pub fn compact(&mut self, progress: Progress<'_>) -> Result<()> {
         self.supply_union_credits(u64::MAX)?;
         compact(self, progress)
@@ -106,38 +117,45 @@ impl Table {
 }
 
 impl Store {
-    /// Compacts each named table as [`Table::compact`] does, durably, and lets go of the log but for its smallest segment.
-    /// Reads and commits go on meanwhile; what is committed while a table is merged is not in its run. Retained versions,
-    /// snapshots, backups under way and readers keep the runs that they need. `progress` is told of pages, of which more may
-    /// turn out to be to do.
+    /// Compacts each named table as [`Table::compact`] does, durably, and lets go of the log but
+    /// for its smallest segment. Reads and commits go on meanwhile; what is committed while a table
+    /// is merged is not in its run. Retained versions, snapshots, backups under way and readers
+    /// keep the runs that they need. `progress` is told of pages, of which more may turn out to be
+    /// to do.
     ///
-    /// Cost: that of [`Table::compact`] for one table after the other, each with a [`checkpoint`](Self::checkpoint), which
-    /// frees what was merged; so the disk holds no more than the largest one twice. The next commit may have to make a segment
-    /// of the log.
+    /// Cost: that of [`Table::compact`] for one table after the other, each with a
+    /// [`checkpoint`](Self::checkpoint), which frees what was merged; so the disk holds no more
+    /// than the largest one twice. The next commit may have to make a segment of the log.
     ///
     /// # Errors
-    /// Those of [`Table::compact`] and of [`checkpoint`](Self::checkpoint). What was compacted before stays so.
+    /// Those of [`Table::compact`] and of [`checkpoint`](Self::checkpoint). What was compacted
+    /// before stays so.
     pub fn compact(&self, progress: Progress<'_>) -> Result<()> {
         let shared = &self.shared;
-        let (mut before, mut made) = (0, 0);
+        let mut before = 0;
+        let mut made = 0;
         for info in self.tables()? {
             let named = match self.table(&info.name) {
                 // It was dropped meanwhile.
                 Err(Error::TableDoesNotExist { .. }) => continue,
                 named => named?,
             };
-            event!(DEBUG, "store.compact", shared.core.dir(), name = %info.name);
+
+            event!(DEBUG, "store.compact", shared.inner.dir(), name = %info.name);
             let compacted = compact(&named, &mut |done, total| {
                 made = total;
                 progress(before + done, before + total);
             });
+
             match compacted {
                 Err(Error::TableDoesNotExist { .. }) => continue,
                 compacted => compacted?,
             }
+
             before += std::mem::take(&mut made);
             shared.checkpoint()?;
         }
+
         shared.checkpoint_leaving(&mut lock(&shared.published), LogRoom::Least)
     }
 }

@@ -1,7 +1,9 @@
-//! What the handles of one store share: its tables, the end of its log, its manifest; see [`crate::store::store`].
+//! State that the handles of one store share: tables, end of the WAL, manifest; see
+//! [`crate::store::store`].
 //!
-//! Invariants: commits have numbers without gaps, and after a crash the tables hold all commits up to some number
-//! that is not below the last durable one. Locks are taken in the order `published`, `state`, `slot`, `durable`.
+//! Invariants: commits have numbers without gaps, and after a crash the tables hold all commits up
+//! to some number that is not below the last durable one. Locks are taken in the order `published`,
+//! `state`, `slot`, `durable`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,12 +18,12 @@ use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::manifest::manifest::StoreManifest;
 use crate::manifest::wal::{
-    LOG, LogDir, LogEnd, Made, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, UPDATE_BYTES,
+    LOG, Made, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, UPDATE_BYTES, WalDir, WalEnd,
     segment_name, segments,
 };
-use crate::session::current_manifest::Published;
-use crate::session::group_commit::Durable;
-use crate::session::inner::SessionCore;
+use crate::session::current_manifest::CurrentManifest;
+use crate::session::group_commit::GroupCommit;
+use crate::session::inner::SessionInner;
 use crate::session::snapshot::WrittenOut;
 use crate::store::options::{CheckpointThread, Durability, StoreOptions, TableName};
 use crate::table::session::Session;
@@ -34,14 +36,14 @@ pub(crate) const SEGMENTS: u64 = 4;
 /// Bytes of a found log that are written again at once.
 const SECURED_BYTES: usize = 1 << 20;
 
-/// Segments of a found log that make no checkpoint due: those of a log of full length. Each process that ends without a
-/// checkpoint leaves one more, and each opening reads all of them.
+/// Segments of a found log that make no checkpoint due: those of a log of full length. Each process
+/// that ends without a checkpoint leaves one more, and each opening reads all of them.
 const FOUND_SEGMENTS_MAX: u64 = SEGMENTS + 1;
 
 /// Old segments that are kept to be written again.
 const SPARES_MAX: usize = SEGMENTS as usize;
 
-/// What of the log a checkpoint leaves.
+/// Part of the WAL that a checkpoint leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogRoom {
     /// Segments for the commits that follow.
@@ -52,15 +54,15 @@ pub(crate) enum LogRoom {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) core: Arc<SessionCore>,
+    pub(crate) inner: Arc<SessionInner>,
     pub(crate) session: Session,
     pub(crate) options: StoreOptions,
     pub(crate) log_bytes_max: u64,
-    pub(crate) log_dir: LogDir,
+    pub(crate) log_dir: WalDir,
     /// Held by whoever writes another manifest.
-    pub(crate) published: Mutex<Published>,
+    pub(crate) published: Mutex<CurrentManifest>,
     pub(crate) state: Mutex<State>,
-    pub(crate) durable: Durable,
+    pub(crate) durable: GroupCommit,
     /// Bytes that this process has written to the log.
     pub(crate) log_written: AtomicU64,
     /// Bytes of the log since the last checkpoint, and when the next one is due.
@@ -76,12 +78,14 @@ pub(crate) struct State {
     pub(crate) tables: BTreeMap<u64, Named>,
     /// The number of the last commit.
     pub(crate) commit: u64,
-    /// The end of the log. A process never goes on in a segment that it has found, as nobody knows what stands behind its
-    /// last record: it seals that one and begins the next.
-    pub(crate) log: Option<LogEnd>,
-    /// Whether the manifest on disk leads there: nothing is committed to a segment that recovery would not find.
+    /// The end of the log. A process never goes on in a segment that it has found, as nobody knows
+    /// what stands behind its last record: it seals that one and begins the next.
+    pub(crate) log: Option<WalEnd>,
+    /// Whether the manifest on disk leads there: nothing is committed to a segment that recovery
+    /// would not find.
     pub(crate) is_linked: bool,
-    /// Whether a commit has not ended, as the store is to be poisoned then: tables may hold a part of it.
+    /// Whether a commit has not ended, as the store is to be poisoned then: tables may hold a part
+    /// of it.
     pub(crate) is_torn: bool,
     /// Counts what was done to tables.
     pub(crate) changes: u64,
@@ -89,8 +93,8 @@ pub(crate) struct State {
     pub(crate) segment: u64,
     /// Segments that no manifest needs, to be written again.
     pub(crate) spares: Vec<u64>,
-    /// Where the records of sealed segments end, by number. What is behind is given back if a segment stays for the
-    /// sake of a version.
+    /// Where the records of sealed segments end, by number. What is behind is given back if a
+    /// segment stays for the sake of a version.
     pub(crate) ends: BTreeMap<u64, u64>,
     /// The log that another process has left, until this one goes on behind it.
     pub(crate) found: Option<FoundLog>,
@@ -117,24 +121,27 @@ pub(crate) struct FoundLog {
 
 impl FoundLog {
     fn segments(&self) -> u64 {
+        debug_assert!(self.from <= self.last, "the found WAL has a segment");
         self.last - self.from + 1
     }
 
     /// Makes all of it durable. Returns its end, for the next segment to follow on.
     ///
-    /// Bytes of a process that died, or whose sync failed, can be seen and not be durable, and the system may take
-    /// them for written. So every byte is written again where it stands, which takes no room, and synced then. What stands
-    /// behind the last record counts for nothing once the segment is sealed.
+    /// Bytes of a process that died, or whose sync failed, can be seen and not be durable, and the
+    /// system may take them for written. So every byte is written again where it stands, which
+    /// takes no room, and synced then. What stands behind the last record counts for nothing once
+    /// the segment is sealed.
     ///
     /// # Errors
     /// Those of the disk. Nothing has changed then.
-    pub(crate) fn secure(&self, core: &SessionCore) -> Result<LogEnd> {
-        let files = core.files().open_files();
+    pub(crate) fn secure(&self, inner: &SessionInner) -> Result<WalEnd> {
+        let files = inner.files().open_files();
         let _right = files.may_write()?;
+
         let mut bytes = Vec::new();
         for number in self.from..=self.last {
-            let path = core.dir().join(LOG).join(segment_name(number));
-            let open = || core.disk().open(&path, OpenMode::ReadWrite, Access::Buffered);
+            let path = inner.dir().join(LOG).join(segment_name(number));
+            let open = || inner.disk().open(&path, OpenMode::ReadWrite, Access::Buffered);
             let file = files.with_room(open)?;
             let end = if number == self.last { self.end } else { file.len()? };
             for at in (0..end).step_by(SECURED_BYTES) {
@@ -142,11 +149,12 @@ impl FoundLog {
                 file.read_at(&mut bytes, at)?;
                 file.write_at(&bytes, at)?;
             }
-            core.files().synced(&path, file.sync())?;
+            inner.files().synced(&path, file.sync())?;
             if number == self.last {
-                return Ok(LogEnd::found(files, file, number, end));
+                return Ok(WalEnd::found(files, file, number, end));
             }
         }
+
         // `from` is no greater than `last`.
         Err(Error::SessionClosed)
     }
@@ -159,7 +167,7 @@ pub(crate) struct TableKey {
     pub(crate) name: TableName,
 }
 
-/// What a commit does to one table.
+/// Changes of one commit to one table.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     pub(crate) key: &'a TableKey,
@@ -177,7 +185,7 @@ impl Batch<'_> {
     }
 }
 
-/// What readers of a table have in common.
+/// State that the readers of a table share.
 #[derive(Debug, Default)]
 pub(crate) struct Slot(pub(crate) Mutex<Reading>);
 
@@ -214,7 +222,8 @@ impl State {
         table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_string() })
     }
 
-    /// Applies batches of different tables; what was done of them is in `applied`, also after an error.
+    /// Applies batches of different tables; what was done of them is in `applied`, also after an
+    /// error.
     fn apply(&mut self, batches: &[Batch<'_>], applied: &mut Vec<(u64, Applied)>) -> Result<()> {
         for Batch { key, updates } in batches {
             self.table(key.id, &key.name)?;
@@ -252,55 +261,62 @@ impl Shared {
         self.options.durability > Durability::SnapshotOnly
     }
 
-    /// The state, ready for a commit. Before the first one the log is begun, behind what was found of it. Makes a
-    /// checkpoint if one is due, here or on the thread; an error only if the log is too long. Even then a commit that
-    /// `frees` room goes on if the disk is full.
+    /// The state, ready for a commit. Before the first one the log is begun, behind what was found
+    /// of it. Makes a checkpoint if one is due, here or on the thread; an error only if the log is
+    /// too long. Even then a commit that `frees` room goes on if the disk is full.
     pub(crate) fn state_to_commit(self: &Arc<Self>, frees: bool) -> Result<MutexGuard<'_, State>> {
         let state = lock(&self.state);
         let is_begun = !self.is_logged() || state.is_linked;
+
         // An attempt takes a segment, so not each commit that frees room makes one after a failure.
         let is_put_off = frees && !self.is_due_again();
         if is_begun && (!self.is_due() || is_put_off) {
             return Ok(state);
         }
         drop(state);
+
         if !is_begun {
             self.begin_logging(&mut lock(&self.published))?;
         }
+
         match self.make_checkpoint_if_due() {
             Err(error) if frees && error.is_no_space() => {
                 let due_at = self.log_bytes.load(Ordering::Relaxed) + self.log_bytes_max / 2;
                 self.due_at.store(due_at, Ordering::Relaxed);
-                event!(WARN, "checkpoint.failed", self.core.dir(), %error);
+                event!(WARN, "checkpoint.failed", self.inner.dir(), %error);
             }
             made => made?,
         }
+
         Ok(lock(&self.state))
     }
 
     /// Makes commits possible: behind the log that was found, else behind a checkpoint.
-    fn begin_logging(&self, published: &mut Published) -> Result<()> {
+    fn begin_logging(&self, published: &mut CurrentManifest) -> Result<()> {
         match self.take_up_log() {
             Ok(true) => Ok(()),
             Ok(false) => self.checkpoint_over(published),
             Err(error) => {
-                self.core.files().check_poisoned()?;
-                event!(WARN, "log.unreadable", self.core.dir(), %error);
+                self.inner.files().check_poisoned()?;
+                event!(WARN, "log.unreadable", self.inner.dir(), %error);
                 self.checkpoint_over(published)
             }
         }
     }
 
-    /// Makes the log that was found durable, for commits to go on behind it; says whether there is one.
+    /// Makes the log that was found durable, for commits to go on behind it; says whether there is
+    /// one.
     fn take_up_log(&self) -> Result<bool> {
-        self.core.check_writable()?;
+        self.inner.check_writable()?;
+
         let mut state = lock(&self.state);
         let state = &mut *state;
         if state.is_linked {
             return Ok(true);
         }
         let Some(found) = state.found.filter(|_| state.log.is_none()) else { return Ok(false) };
-        let end = found.secure(&self.core)?;
+        let end = found.secure(&self.inner)?;
+
         if found.segments() > FOUND_SEGMENTS_MAX {
             self.due_at.store(0, Ordering::Relaxed);
         }
@@ -313,52 +329,60 @@ impl Shared {
 
     /// Makes the directory of the log, unless it is there.
     fn make_log_dir(&self) -> Result<()> {
-        let (disk, dir) = (self.core.disk(), self.core.dir().join(LOG));
+        let disk = self.inner.disk();
+        let dir = self.inner.dir().join(LOG);
         if disk.kind(&dir)?.is_some() {
             return Ok(());
         }
-        self.core.files().open_files().with_space(|| disk.create_dir(&dir))?;
-        let synced = self.core.sync_root();
+        self.inner.files().open_files().with_space(|| disk.create_dir(&dir))?;
+
+        let synced = self.inner.sync_root();
         if synced.is_err()
             // No later sync can be trusted with this name; the next attempt makes a new one.
             && let Err(error) = disk.remove_dir(&dir)
         {
-            event!(WARN, "cleanup.failed", self.core.dir(), %error);
+            event!(WARN, "cleanup.failed", self.inner.dir(), %error);
         }
+
         synced
     }
 
-    /// Begins another segment of the log, for a record of so many bytes. If the manifest leads to the old one,
-    /// what is in that is durable then.
+    /// Begins another segment of the log, for a record of so many bytes. If the manifest leads to
+    /// the old one, what is in that is durable then.
     fn begin_segment(&self, state: &mut State, record: usize, room: LogRoom) -> Result<()> {
-        let files = self.core.files();
+        let files = self.inner.files();
         files.check_poisoned()?;
         let _right = files.open_files().may_write()?;
+
         if state.log.is_none() {
             self.make_log_dir()?;
         }
         let header = SegmentHeader { number: state.segment + 1, first: state.commit + 1 };
+
         let made = match room {
             LogRoom::Ordinary => state.spares.pop().map_or(Made::New, Made::Again),
             LogRoom::Least => Made::Least,
         };
+
         let end = self.log_dir.begin(header, record, made)?;
-        self.core.sync_dir(LOG)?;
+        self.inner.sync_dir(LOG)?;
         if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {
             // The seal says that all of this is durable, so it comes after.
             let file = &old.log.file;
             self.durable.sync_in_turn(file, state.commit)?;
-            old.seal(state.commit).or_else(|error| self.core.poison(file.path(), error))?;
+            old.seal(state.commit).or_else(|error| self.inner.poison(file.path(), error))?;
             self.durable.sync_in_turn(file, state.commit)?;
             self.durable.set_end(&end.log, state.commit);
             state.ends.insert(old.log.number, old.end());
         }
+
+        debug_assert!(state.ends.keys().all(|&sealed| sealed < header.number));
         state.segment = header.number;
         state.log = Some(end);
         Ok(())
     }
 
-    /// What a commit of these batches writes to the log, if there is one.
+    /// Record that a commit of these batches appends to the WAL; `None` without a WAL.
     ///
     /// # Errors
     /// [`Error::CommitTooLarge`].
@@ -366,14 +390,18 @@ impl Shared {
         if !self.is_logged() {
             return Ok(RecordBuilder::default());
         }
-        let (bytes, limit) = (batches.iter().map(Batch::bytes).sum(), RECORD_BYTES_MAX);
+        let bytes = batches.iter().map(Batch::bytes).sum();
+        let limit = RECORD_BYTES_MAX;
+
         if bytes > limit {
             return Err(Error::CommitTooLarge { bytes, limit });
         }
+
         let mut record = RecordBuilder::with_capacity(bytes);
         for batch in batches {
             record.part(batch.key.id, &batch.updates);
         }
+
         if record.len() > limit {
             return Err(Error::CommitTooLarge { bytes: record.len(), limit });
         }
@@ -387,14 +415,22 @@ impl Shared {
         batches: &[Batch<'_>],
         record: RecordBuilder,
     ) -> Result<u64> {
-        self.core.check_writable()?;
+        self.inner.check_writable()?;
         if self.is_logged() && !state.log.as_ref().is_some_and(|log| log.has_room(record.len())) {
             self.begin_segment(state, record.len(), LogRoom::Ordinary)?;
         }
-        // A resolve function that panics leaves a part of the commit behind.
+
+        assert!(!state.is_torn, "a commit that did not end has poisoned the store");
+        debug_assert!(
+            !self.is_logged() || state.log.as_ref().is_some_and(|log| log.has_room(record.len())),
+            "a record is written to one segment"
+        );
+
+        // A merge operator that panics leaves a part of the commit behind.
         let unwinding = Unwinding(self);
         state.is_torn = true;
         let mut applied = Vec::new();
+
         let done = state.apply(batches, &mut applied);
         let done = done.and_then(|()| self.write(state, record));
         if done.is_err() {
@@ -411,18 +447,21 @@ impl Shared {
     /// Writes the next commit to the log, if there is one.
     fn write(&self, state: &mut State, record: RecordBuilder) -> Result<()> {
         let Some(log) = state.log.as_mut().filter(|_| self.is_logged()) else { return Ok(()) };
-        let _right = self.core.files().open_files().may_write()?;
+        let _right = self.inner.files().open_files().may_write()?;
         let commit = state.commit + 1;
         let known = self.durable.commit();
-        let record = record.finish(self.core.salt(), log.log.number, commit, known);
+        debug_assert!(known < commit, "only written commits are durable");
+
+        let record = record.finish(self.inner.salt(), log.log.number, commit, known);
         if let Err(error) = log.write(&record) {
             // Nobody must read what there may be of it, now or later.
             let withdrawn = log.withdraw(&error);
             let file = &log.log.file;
-            withdrawn.or_else(|error| self.core.poison(file.path(), error))?;
-            self.core.files().synced(file.path(), file.sync())?;
+            withdrawn.or_else(|error| self.inner.poison(file.path(), error))?;
+            self.inner.files().synced(file.path(), file.sync())?;
             return Err(error);
         }
+
         self.log_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
         self.log_written.fetch_add(record.len() as u64, Ordering::Relaxed);
         self.durable.set_end(&log.log, commit);
@@ -436,7 +475,7 @@ impl Shared {
     }
 
     /// Makes all commits so far durable.
-    pub(crate) fn make_durable(&self, published: &mut Published) -> Result<()> {
+    pub(crate) fn make_durable(&self, published: &mut CurrentManifest) -> Result<()> {
         if !self.is_logged() {
             return self.checkpoint_over(published);
         }
@@ -445,7 +484,8 @@ impl Shared {
         if self.durable.wait_for(last)? { Ok(()) } else { self.checkpoint_over(published) }
     }
 
-    /// A checkpoint, here or on the thread, if the log is long enough. An error only if it is too long.
+    /// A checkpoint, here or on the thread, if the log is long enough. An error only if it is too
+    /// long.
     fn make_checkpoint_if_due(self: &Arc<Self>) -> Result<()> {
         if !self.is_due() {
             return Ok(());
@@ -470,8 +510,8 @@ impl Shared {
         self.is_logged() && bytes >= self.due_at.load(Ordering::Relaxed).min(self.log_bytes_max)
     }
 
-    /// A checkpoint, unless somebody else has made it meanwhile. After a failure the next one is due an eighth
-    /// of the log later.
+    /// A checkpoint, unless somebody else has made it meanwhile. After a failure the next one is
+    /// due an eighth of the log later.
     fn checkpoint_if_due(&self) -> Result<()> {
         let mut published = lock(&self.published);
         if !self.is_due() {
@@ -488,7 +528,7 @@ impl Shared {
 
     fn checkpoint_or_tell(&self) {
         if let Err(error) = self.checkpoint_if_due() {
-            event!(WARN, "checkpoint.failed", self.core.dir(), %error);
+            event!(WARN, "checkpoint.failed", self.inner.dir(), %error);
         }
     }
 
@@ -496,6 +536,7 @@ impl Shared {
         if self.is_checkpointing.swap(true, Ordering::AcqRel) {
             return;
         }
+
         let shared = Arc::clone(self);
         let run = move || {
             // Also if it panics.
@@ -503,6 +544,7 @@ impl Shared {
             shared.checkpoint_or_tell();
             drop(running);
         };
+
         match std::thread::Builder::new().name("terrane-checkpoint".into()).spawn(run) {
             // An earlier one has ended.
             Ok(thread) => drop(lock(&self.thread).replace(thread)),
@@ -517,17 +559,17 @@ impl Shared {
         self.checkpoint_over(&mut lock(&self.published))
     }
 
-    pub(crate) fn checkpoint_over(&self, published: &mut Published) -> Result<()> {
+    pub(crate) fn checkpoint_over(&self, published: &mut CurrentManifest) -> Result<()> {
         self.checkpoint_leaving(published, LogRoom::Ordinary)
     }
 
     /// A checkpoint that leaves so much of the log. What is less than wanted is not cut for more.
     pub(crate) fn checkpoint_leaving(
         &self,
-        published: &mut Published,
+        published: &mut CurrentManifest,
         room: LogRoom,
     ) -> Result<()> {
-        self.core.check_writable()?;
+        self.inner.check_writable()?;
         let mut next = published.manifest.clone();
         let (copies, log_bytes) = {
             let mut state = lock(&self.state);
@@ -541,37 +583,43 @@ impl Shared {
             next.commit = state.commit;
             (copies, self.log_bytes.load(Ordering::Relaxed))
         };
+
         let commit = next.commit;
-        event!(DEBUG, "store.checkpoint", self.core.dir(), commit);
+        event!(DEBUG, "store.checkpoint", self.inner.dir(), commit);
         let written = write_out(&copies, &mut next)?;
-        let both = published.publish(&self.core, next)?;
+        let both = published.publish(&self.inner, next)?;
+
         for written in &written {
-            written.share(&self.core);
+            written.share(&self.inner);
         }
         {
             let mut state = lock(&self.state);
             for (id, changed, _) in &copies {
                 if let Some(named) = state.tables.get_mut(id) {
+                    debug_assert!(*changed <= named.changed, "changes are counted upwards");
                     named.written = *changed;
                 }
             }
+            debug_assert!(state.commit >= commit, "commits go on during a checkpoint");
             self.link(&mut state, commit, log_bytes);
         }
+
         if both {
             published.age_chain();
             self.recycle(published, room);
         }
-        event!(DEBUG, "store.checkpointed", self.core.dir(), commit);
+
+        event!(DEBUG, "store.checkpointed", self.inner.dir(), commit);
         Ok(())
     }
 
-    /// Lets the log, if there is one, go on in a new segment, unless the present one has no record; the number of that
-    /// segment is for a manifest.
+    /// Lets the log, if there is one, go on in a new segment, unless the present one has no record;
+    /// the number of that segment is for a manifest.
     fn cut_log(&self, state: &mut State, room: LogRoom) -> Result<u64> {
-        // Nothing is committed to a segment that is not linked: if there is an empty one, it follows on the last
-        // commit.
+        // Nothing is committed to a segment that is not linked: if there is an empty one, it
+        // follows on the last commit.
         let is_enough =
-            |log: &LogEnd| log.is_empty() && (room == LogRoom::Ordinary || log.is_least());
+            |log: &WalEnd| log.is_empty() && (room == LogRoom::Ordinary || log.is_least());
         if state.log.as_ref().is_some_and(is_enough) {
             return Ok(state.segment);
         }
@@ -583,70 +631,86 @@ impl Shared {
         if !self.is_logged() {
             return Ok(0);
         }
+        let before = state.segment;
         self.begin_segment(state, 0, room)?;
+        debug_assert_eq!(state.segment, before + 1, "segments are numbered without a gap");
         Ok(state.segment)
     }
 
-    /// Notes that the manifest on disk leads to the present segment and has all up to `commit`, which so many bytes
-    /// of the log were for.
+    /// Notes that the manifest on disk leads to the present segment and has all up to `commit`,
+    /// which so many bytes of the log were for.
     pub(crate) fn link(&self, state: &mut State, commit: u64, log_bytes: u64) {
-        self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
+        let before = self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
+        debug_assert!(before >= log_bytes, "a checkpoint takes off only what was counted");
         self.due_at.store(self.log_bytes_max / 2, Ordering::Relaxed);
         state.is_linked = self.is_logged();
         state.found = None;
+        debug_assert!(!state.is_linked || state.log.is_some(), "a linked store has a segment");
         let end = state.log.as_ref().filter(|_| state.is_linked);
         self.durable.reach(commit, end.map(|log| (&log.log, state.commit)));
     }
 
-    /// Keeps some of the segments that a manifest, which both copies hold, does not need, and removes the others.
-    pub(crate) fn recycle(&self, published: &Published, room: LogRoom) {
+    /// Keeps some of the segments that a manifest, which both copies hold, does not need, and
+    /// removes the others.
+    pub(crate) fn recycle(&self, published: &CurrentManifest, room: LogRoom) {
         let mut state = lock(&self.state);
         if let Err(error) = self.recycle_from(&mut state, published, room) {
-            event!(WARN, "cleanup.failed", self.core.dir(), %error);
+            event!(WARN, "cleanup.failed", self.inner.dir(), %error);
         }
     }
 
-    fn recycle_from(&self, state: &mut State, published: &Published, room: LogRoom) -> Result<()> {
+    fn recycle_from(
+        &self,
+        state: &mut State,
+        published: &CurrentManifest,
+        room: LogRoom,
+    ) -> Result<()> {
         if state.segment == 0 {
             return Ok(());
         }
-        let _right = self.core.files().open_files().may_write()?;
+        let _right = self.inner.files().open_files().may_write()?;
+
         let needed_from = match published.manifest.segment {
             0 => state.segment + 1,
             segment => segment,
         };
-        let leased_from = self.core.leased_segment()?;
+
+        let leased_from = self.inner.leased_segment()?;
         let spares_max = match room {
             LogRoom::Ordinary if self.is_logged() => SPARES_MAX,
             LogRoom::Ordinary | LogRoom::Least => 0,
         };
+
         if room == LogRoom::Least {
             state.spares.clear();
         }
 
-        for number in segments(self.core.disk(), self.core.dir())? {
+        for number in segments(self.inner.disk(), self.inner.dir())? {
             if number >= needed_from.min(leased_from) || state.spares.contains(&number) {
                 continue;
             }
+            debug_assert!(number < state.segment || state.log.is_none(), "the last segment stays");
             if published.needs_segment(number) {
                 self.trim(state, number)?;
             } else if state.spares.len() < spares_max {
                 state.spares.push(number);
+                debug_assert!(state.spares.len() <= spares_max);
             } else {
-                self.core.disk().remove(&self.log_dir.path(number))?;
+                self.inner.disk().remove(&self.log_dir.path(number))?;
             }
             state.ends.remove(&number);
         }
+
         Ok(())
     }
 
-    /// Gives the room behind the records of a sealed segment back. Only of one that this process has sealed: of others it
-    /// does not know where they end.
+    /// Gives the room behind the records of a sealed segment back. Only of one that this process
+    /// has sealed: of others it does not know where they end.
     fn trim(&self, state: &State, number: u64) -> Result<()> {
         let Some(&end) = state.ends.get(&number) else { return Ok(()) };
-        let files = self.core.files().open_files();
+        let files = self.inner.files().open_files();
         let path = self.log_dir.path(number);
-        let open = || self.core.disk().open(&path, OpenMode::ReadWrite, Access::Buffered);
+        let open = || self.inner.disk().open(&path, OpenMode::ReadWrite, Access::Buffered);
         Ok(files.with_room(open)?.set_len(end)?)
     }
 }
@@ -656,8 +720,8 @@ struct Unwinding<'a>(&'a Shared);
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        let core = &self.0.core;
-        core.files().open_files().panicked(core.dir());
+        let inner = &self.0.inner;
+        inner.files().open_files().panicked(inner.dir());
     }
 }
 
@@ -673,7 +737,7 @@ impl Drop for Checkpointing<'_> {
 impl State {
     /// Whether the log takes no more room than a checkpoint is to leave.
     fn has_no_more_than(&self, room: LogRoom) -> bool {
-        let is_least = |log: &LogEnd| log.is_least();
+        let is_least = |log: &WalEnd| log.is_least();
         room == LogRoom::Ordinary
             || self.spares.is_empty() && self.log.as_ref().is_some_and(is_least)
     }
@@ -690,7 +754,7 @@ pub(crate) fn write_out(
     copies: &[(u64, u64, Table)],
     manifest: &mut StoreManifest,
 ) -> Result<Vec<WrittenOut>> {
-    let mut all = Vec::new();
+    let mut all = Vec::with_capacity(copies.len());
     for (id, _, table) in copies {
         let written = table.write_out()?;
         for named in manifest.tables.iter_mut().filter(|named| named.id == *id) {

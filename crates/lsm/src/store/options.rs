@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::manifest::snapshot_meta::is_name;
 use crate::table::session::SessionOptions;
@@ -50,25 +50,29 @@ impl fmt::Display for TableName {
     }
 }
 
-/// What a commit has survived when its call returns.
+/// Failures that a commit survives once its call has returned.
 ///
-/// **Damage of the newest commits.** Bytes of the log that rot are an error when the store is opened, never a commit
-/// that is quietly gone, if anything on the disk says that the commit was durable: a later commit that was synced, a
-/// mark that whoever syncs writes behind each sync, or a checkpoint, which holds the commit itself. The mark is not
-/// synced itself. So one case cannot be told from a commit whose sync never ended: the power went after the last sync
-/// of all, before its mark was on the disk (the next sync brings it there, or the system within its time of
-/// writing back, on Linux half a minute), and the records of that sync are damaged besides. Nor can commits be missed
-/// that nobody has waited for ([`Buffered`](Self::Buffered)).
+/// **Damage of the newest commits.** Bytes of the log that rot are an error when the store is
+/// opened, never a commit that is quietly gone, if anything on the disk says that the commit was
+/// durable: a later commit that was synced, a mark that whoever syncs writes behind each sync, or a
+/// checkpoint, which holds the commit itself. The mark is not synced itself. So one case cannot be
+/// told from a commit whose sync never ended: the power went after the last sync of all, before its
+/// mark was on the disk (the next sync brings it there, or the system within its time of writing
+/// back, on Linux half a minute), and the records of that sync are damaged besides. Nor can commits
+/// be missed that nobody has waited for ([`Buffered`](Self::Buffered)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Nothing, until a [`Store::checkpoint`](crate::Store::checkpoint) or a snapshot. As the default of a store:
-    /// no log is written. For one commit of a store that has a log: as [`Buffered`](Self::Buffered).
+    /// Nothing, until a [`Store::checkpoint`](crate::Store::checkpoint) or a snapshot. As the
+    /// default of a store: no log is written. For one commit of a store that has a log: as
+    /// [`Buffered`](Self::Buffered).
     SnapshotOnly,
-    /// The end of the process: the log is written, not synced. A loss of power takes a suffix of the commits.
+    /// The end of the process: the log is written, not synced. A loss of power takes a suffix of
+    /// the commits.
     Buffered,
-    /// As [`Buffered`](Self::Buffered), until [`Ticket::wait`](crate::Ticket::wait) returns: then a loss of
-    /// power. All commits that are waited for at the same time, and all before them, share one fsync.
+    /// Like [`Buffered`](Self::Buffered), until [`Ticket::wait`](crate::Ticket::wait) returns: then
+    /// a loss of power. All commits that are waited for at the same time, and all before them,
+    /// share one fsync.
     #[default]
     Group,
     /// A loss of power: an fsync in the call, which it shares as [`Group`](Self::Group) does.
@@ -92,15 +96,17 @@ pub enum CheckpointThread {
 pub struct StoreOptions {
     /// How its session is opened.
     pub session: SessionOptions,
-    /// Of commits that do not say.
+    /// Default durability of a commit.
     pub durability: Durability,
-    /// Bytes of the log, 64 KiB to 1 TiB; 64 MiB unless set. A checkpoint is due when half of it is written since
-    /// the last one, and commits wait for it when all of it is. More takes longer to recover and rewrites less.
+    /// Bytes of the log, 64 KiB to 1 TiB; 64 MiB unless set. A checkpoint is due when half of it is
+    /// written since the last one, and commits wait for it when all of it is. More takes longer to
+    /// recover and rewrites less.
     pub log_bytes_max: Option<u64>,
     /// Where checkpoints are made.
     pub checkpoint_thread: CheckpointThread,
-    /// Resolve functions of the tables that are not ready-made ones: the store knows their names.
-    pub resolves: Vec<Resolve>,
+    /// MergeOperator functions of the tables that are not ready-made ones: the store knows their
+    /// names.
+    pub resolves: Vec<MergeOperator>,
 }
 
 impl StoreOptions {
@@ -136,7 +142,7 @@ impl StoreOptions {
 
     /// The same with one more resolve function.
     #[must_use]
-    pub fn resolve(mut self, resolve: Resolve) -> Self {
+    pub fn resolve(mut self, resolve: MergeOperator) -> Self {
         self.resolves.push(resolve);
         self
     }

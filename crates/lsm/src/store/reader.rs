@@ -1,12 +1,13 @@
 //! A store read by another process than the one that holds it.
 //!
-//! A reader opens the tables that the newest manifest names, applies the log to them in memory, and has a view of
-//! all tables as one commit left them. [`StoreReader::refresh`] goes on in the log; where the manifest has
-//! changed, tables are opened again from there, and share the runs that both have. Nothing but its
-//! [lease](crate::manifest::lease) is written, and the writer waits for nothing.
+//! A reader opens the tables that the newest manifest names, applies the log to them in memory, and
+//! has a view of all tables as one commit left them. [`StoreReader::refresh`] goes on in the log;
+//! where the manifest has changed, tables are opened again from there, and share the runs that both
+//! have. Nothing but its [lease](crate::manifest::lease) is written, and the writer waits for
+//! nothing.
 //!
-//! Invariant: a view holds all commits up to its number and none after it. Files that it needs are leased for as
-//! long as any table or cursor here uses them.
+//! Invariant: a view holds all commits up to its number and none after it. Files that it needs are
+//! leased for as long as any table or cursor here uses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,14 +15,14 @@ use std::sync::Arc;
 
 use terrane_io::{Disk, RealDisk};
 
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::FileHandle;
 use crate::files::handles::OPEN_FILES_DEFAULT;
 use crate::manifest::manifest::{self, StoreManifest};
-use crate::manifest::wal_reader::LogWalk;
+use crate::manifest::wal_reader::WalReader;
 use crate::run::check::Progress;
-use crate::session::inner::SessionCore;
+use crate::session::inner::SessionInner;
 use crate::session::snapshot::SnapshotName;
 use crate::store::backup::{self, BackupPlace, BackupReport, Source};
 use crate::store::inner::damaged;
@@ -37,10 +38,11 @@ use crate::trace::event;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ReaderOptions {
-    /// As [`SessionOptions::open_files_max`].
+    /// Like [`SessionOptions::open_files_max`].
     pub open_files_max: usize,
-    /// Resolve functions of the tables that are not ready-made ones: the store knows their names.
-    pub resolves: Vec<Resolve>,
+    /// MergeOperator functions of the tables that are not ready-made ones: the store knows their
+    /// names.
+    pub resolves: Vec<MergeOperator>,
 }
 
 impl Default for ReaderOptions {
@@ -58,7 +60,7 @@ impl ReaderOptions {
 
     /// The same with one more resolve function.
     #[must_use]
-    pub fn resolve(mut self, resolve: Resolve) -> Self {
+    pub fn resolve(mut self, resolve: MergeOperator) -> Self {
         self.resolves.push(resolve);
         self
     }
@@ -66,8 +68,8 @@ impl ReaderOptions {
 
 /// A store that is open for reading, while another process may write it, or nobody.
 ///
-/// Its view changes only by [`refresh`](Self::refresh); tables that were taken before stay as they are, and
-/// keep the files that they need. A process that is killed lets go of them.
+/// Its view changes only by [`refresh`](Self::refresh); tables that were taken before stay as they
+/// are, and keep the files that they need. A process that is killed lets go of them.
 ///
 /// ```no_run
 /// use terrane_lsm::{ReaderOptions, StoreReader, TableName};
@@ -86,20 +88,20 @@ impl ReaderOptions {
 #[derive(Debug)]
 pub struct StoreReader {
     session: Session,
-    resolves: Vec<Resolve>,
+    resolves: Vec<MergeOperator>,
     /// Where to go on; `None` after an error.
     place: Option<Place>,
     view: View,
 }
 
 impl Store {
-    /// Opens the store in `dir` for reading only, also beside the process that writes it, on read-only media, and for
-    /// users who may not write there: the same as [`StoreReader::open`].
+    /// Opens the store in `dir` for reading only, also beside the process that writes it, on
+    /// read-only media, and for users who may not write there: the same as [`StoreReader::open`].
     ///
     /// Cost: see [`StoreReader::refresh`].
     ///
     /// # Errors
-    /// As [`StoreReader::open`].
+    /// The errors of [`StoreReader::open`].
     pub fn open_read_only(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -123,7 +125,7 @@ struct Place {
     /// Those that the log has updates for.
     ahead: BTreeSet<u64>,
     /// `None` in a store without a log.
-    log: Option<LogWalk>,
+    log: Option<WalReader>,
 }
 
 impl std::fmt::Debug for Place {
@@ -136,45 +138,49 @@ impl StoreReader {
     /// Opens a store on the real disk: [`open`](Self::open) with [`RealDisk::auto`].
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_dir(dir: impl AsRef<Path>, options: &ReaderOptions) -> Result<Self> {
         Self::open(RealDisk::auto(), dir.as_ref(), options)
     }
 
-    /// Opens the store in `dir`, which any process may hold, and [refreshes](Self::refresh) it. For its lease the reader
-    /// makes and writes a small file there. Where it cannot, on a read-only medium or in somebody else's
-    /// directory, it reads under a shared lock, which keeps writers out as long as the reader lives; where there is
-    /// nothing to lock, it reads without one, and nobody may write. On a full disk the lease says that everything is needed.
+    /// Opens the store in `dir`, which any process may hold, and [refreshes](Self::refresh) it. For
+    /// its lease the reader makes and writes a small file there. Where it cannot, on a read-only
+    /// medium or in somebody else's directory, it reads under a shared lock, which keeps writers
+    /// out as long as the reader lives; where there is nothing to lock, it reads without one, and
+    /// nobody may write. On a full disk the lease says that everything is needed.
     ///
     /// # Errors
-    /// [`Error::SessionDirLocked`] if no lease can be written and somebody has the store open for writing;
-    /// [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`], [`Error::SessionDirCorrupted`],
-    /// [`Error::UnknownVersion`], [`Error::InvalidConfig`], and those of [`refresh`](Self::refresh).
+    /// [`Error::SessionDirLocked`] if no lease can be written and somebody has the store open for
+    /// writing; [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`],
+    /// [`Error::SessionDirCorrupted`], [`Error::UnknownVersion`], [`Error::InvalidConfig`], and
+    /// those of [`refresh`](Self::refresh).
     #[expect(clippy::needless_pass_by_value, reason = "a reader keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &ReaderOptions) -> Result<Self> {
         SessionOptions::default().open_files_max(options.open_files_max).validate()?;
         event!(DEBUG, "reader.open", dir);
-        let core = SessionCore::open_read_only(&disk, dir, options.open_files_max)?;
-        let (session, resolves) = (Session::of(core), options.resolves.clone());
+        let inner = SessionInner::open_read_only(&disk, dir, options.open_files_max)?;
+        let session = Session::of(inner);
+        let resolves = options.resolves.clone();
         let mut reader = Self { session, resolves, place: None, view: View::default() };
         reader.refresh()?;
         Ok(reader)
     }
 
-    /// Moves the view to a commit that is not older than the last one that was durable when this was called; returns its
-    /// number. It may hold commits that are not durable yet, which the same loss of power takes from the
-    /// writer.
+    /// Moves the view to a commit that is not older than the last one that was durable when this
+    /// was called; returns its number. It may hold commits that are not durable yet, which the same
+    /// loss of power takes from the writer.
     ///
-    /// Cost: reads the manifest twice and the log that was written since, and up to 1 MiB behind it; if the writer made a checkpoint since,
-    /// the whole log behind it, and footers, filters and indexes of the runs that are new, as opening a snapshot does. What the log
-    /// holds is in memory: up to [`StoreOptions::log_bytes_max`](crate::StoreOptions::log_bytes_max) of the writer, and as
-    /// much again. No merge and no flush.
+    /// Cost: reads the manifest twice and the log that was written since, and up to 1 MiB behind
+    /// it; if the writer made a checkpoint since, the whole log behind it, and footers, filters and
+    /// indexes of the runs that are new, as opening a snapshot does. What the log holds is in
+    /// memory: up to [`StoreOptions::log_bytes_max`](crate::StoreOptions::log_bytes_max) of the
+    /// writer, and as much again. No merge and no flush.
     ///
     /// # Errors
-    /// [`Error::StoreCorrupted`] if manifest or log are damaged, [`Error::TooManyReaders`], [`Error::Disk`],
-    /// [`Error::SessionClosed`]. The view stays what it was.
+    /// [`Error::StoreCorrupted`] if manifest or log are damaged, [`Error::TooManyReaders`],
+    /// [`Error::Disk`], [`Error::SessionClosed`]. The view stays what it was.
     pub fn refresh(&mut self) -> Result<u64> {
-        self.core().check_open()?;
+        self.inner().check_open()?;
         let mut place = self.place.take();
         if let Some(at) = &mut place
             // Whatever goes wrong here, a newer manifest may be the reason.
@@ -182,26 +188,28 @@ impl StoreReader {
         {
             place = None;
         }
+
         let found = place.map_or_else(|| self.find_place(), Ok);
         let shown = found.and_then(|place| {
             self.view = place.view()?;
             self.place = Some(place);
             Ok(self.view.commit)
         });
+
         // The files of the view before are not needed any more, either.
         self.let_log_go();
         let commit = shown?;
-        event!(DEBUG, "reader.refreshed", self.core().dir(), commit);
+        event!(DEBUG, "reader.refreshed", self.inner().dir(), commit);
         Ok(commit)
     }
 
-    fn core(&self) -> &Arc<SessionCore> {
-        self.session.core()
+    fn inner(&self) -> &Arc<SessionInner> {
+        self.session.inner()
     }
 
     fn newest(&self) -> Result<StoreManifest> {
-        let core = self.core();
-        let read = || manifest::read(core.disk(), core.dir());
+        let inner = self.inner();
+        let read = || manifest::read(inner.disk(), inner.dir());
         Ok(read()?.manifest.unwrap_or_default())
     }
 
@@ -209,21 +217,25 @@ impl StoreReader {
         Ok(self.newest()?.sequence == sequence)
     }
 
-    /// Opens the tables of the newest manifest and applies the log to them, which is leased then, too.
+    /// Opens the tables of the newest manifest and applies the log to them, which is leased then,
+    /// too.
     fn find_place(&self) -> Result<Place> {
-        let core = self.core();
-        // Comes to an end: it goes on only where a table was made, renamed or dropped meanwhile, a commit was taken
-        // back, or a checkpoint came between two small calls.
+        let inner = self.inner();
+
+        // Comes to an end: it goes on only where a table was made, renamed or dropped meanwhile, a
+        // commit was taken back, or a checkpoint came between two small calls.
         loop {
-            core.check_open()?;
+            inner.check_open()?;
             let manifest = self.newest()?;
             let sequence = manifest.sequence;
-            core.need_log(if manifest.segment == 0 { u64::MAX } else { manifest.segment });
-            let _held = core.hold(manifest.numbers())?;
+            inner.need_log(if manifest.segment == 0 { u64::MAX } else { manifest.segment });
+            let _held = inner.hold(manifest.numbers())?;
+
             if !self.is_newest(sequence)? {
                 continue;
             }
-            let opened = Place::open(core, &self.resolves, manifest);
+
+            let opened = Place::open(inner, &self.resolves, manifest);
             let newest = self.newest()?;
             match opened {
                 // The log may have gone on over a change of the tables.
@@ -252,7 +264,8 @@ impl StoreReader {
         opened.map(info).collect()
     }
 
-    /// A named table as the view has it. Whatever changes it is refused with [`Error::ReadOnly`]. Cost: no I/O.
+    /// A named table as the view has it. Whatever changes it is refused with [`Error::ReadOnly`].
+    /// Cost: no I/O.
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`]; for this table only [`Error::ResolveNotCompatible`] and
@@ -267,16 +280,18 @@ impl StoreReader {
     /// The retained versions that the store has now, oldest first. Cost: reads the manifest.
     ///
     /// # Errors
-    /// As [`refresh`](Self::refresh).
+    /// The errors of [`refresh`](Self::refresh).
     pub fn versions(&self) -> Result<Vec<VersionInfo>> {
-        self.core().check_open()?;
+        self.inner().check_open()?;
         Ok(self.newest()?.version_infos())
     }
 
-    /// Opens a retained version. Cost: as [`Store::version`](crate::Store::version); reads the manifest twice.
+    /// Opens a retained version. Cost: as [`Store::version`](crate::Store::version); reads the
+    /// manifest twice.
     ///
     /// # Errors
-    /// [`Error::VersionDoesNotExist`], [`Error::ResolveNotCompatible`], and as [`refresh`](Self::refresh).
+    /// [`Error::VersionDoesNotExist`], [`Error::ResolveNotCompatible`], and as
+    /// [`refresh`](Self::refresh).
     pub fn version(&self, number: u64) -> Result<Version> {
         let opened = self.open_version(number);
         self.let_log_go();
@@ -284,44 +299,46 @@ impl StoreReader {
     }
 
     fn open_version(&self, number: u64) -> Result<Version> {
-        let core = self.core();
+        let inner = self.inner();
         // Comes to an end: a version never changes but for its name.
         loop {
-            core.check_open()?;
+            inner.check_open()?;
             let manifest = self.newest()?;
             let version = manifest.version(number)?;
-            core.need_log(version.first_segment());
-            let _held = core.hold(version.base.numbers())?;
+            inner.need_log(version.first_segment());
+            let _held = inner.hold(version.base.numbers())?;
             if self.newest()?.version(number)? == version {
-                return open_version(core, version, manifest.next_table, &self.resolves);
+                return open_version(inner, version, manifest.next_table, &self.resolves);
             }
         }
     }
 
-    /// Leases the log no longer, since what was read of it is in memory. Until that is written, too much is leased.
+    /// Leases the log no longer, since what was read of it is in memory. Until that is written, too
+    /// much is leased.
     fn let_log_go(&self) {
-        self.core().need_log(u64::MAX);
-        if let Err(error) = self.core().lease() {
-            event!(WARN, "cleanup.failed", self.core().dir(), %error);
+        self.inner().need_log(u64::MAX);
+        if let Err(error) = self.inner().lease() {
+            event!(WARN, "cleanup.failed", self.inner().dir(), %error);
         }
     }
 
     /// Opens the retained version of that name.
     ///
     /// # Errors
-    /// As [`version`](Self::version).
+    /// The errors of [`version`](Self::version).
     pub fn version_named(&self, name: &SnapshotName) -> Result<Version> {
         self.version(self.newest()?.version_named(name)?)
     }
 
-    /// [Refreshes](Self::refresh) the view and copies the store as it is then to the directory of a backup: see
-    /// [`Store::back_up`](crate::Store::back_up). The process that writes the store is not disturbed. The backup may hold
-    /// commits that are not durable yet; if a loss of power takes them from the store, it is older than its backup until
-    /// it has made as many again, and is refused there as long.
+    /// [Refreshes](Self::refresh) the view and copies the store as it is then to the directory of a
+    /// backup: see [`Store::back_up`](crate::Store::back_up). The process that writes the store is
+    /// not disturbed. The backup may hold commits that are not durable yet; if a loss of power
+    /// takes them from the store, it is older than its backup until it has made as many again, and
+    /// is refused there as long.
     ///
     /// # Errors
-    /// As [`Store::back_up`](crate::Store::back_up) and [`refresh`](Self::refresh); those of [`table`](Self::table) for tables
-    /// that were changed since the last checkpoint.
+    /// The errors of [`Store::back_up`](crate::Store::back_up) and [`refresh`](Self::refresh);
+    /// those of [`table`](Self::table) for tables that were changed since the last checkpoint.
     pub fn back_up(&mut self, place: &BackupPlace, progress: Progress<'_>) -> Result<BackupReport> {
         let made = self.back_up_leased(place, progress);
         self.let_log_go();
@@ -343,19 +360,21 @@ impl StoreReader {
                 changed.insert(*id, table.as_ref().map_err(Clone::clone)?);
             }
         }
-        let source = Source { core: self.core(), manifest, commit, changed };
+        let source = Source { inner: self.inner(), manifest, commit, changed };
         backup::back_up(&source, place, progress)
     }
 
-    /// Refreshes the view, and leases what its manifest names beside the tables, too: also the log that versions need.
+    /// Refreshes the view, and leases what its manifest names beside the tables, too: also the log
+    /// that versions need.
     fn refresh_whole(&mut self) -> Result<(u64, Vec<FileHandle>)> {
         loop {
             let commit = self.refresh()?;
             let newest = self.newest()?;
             let log_from = newest.first_segment_of_versions();
-            self.core().need_log(log_from);
-            let held = self.core().hold(newest.numbers())?;
+            self.inner().need_log(log_from);
+            let held = self.inner().hold(newest.numbers())?;
             let age = newest.age();
+
             // A version that was retained since belongs to a later commit.
             let is_of_view = newest.versions.last().is_none_or(|last| last.number <= commit);
             if let Some(place) = self.place.as_mut()
@@ -381,13 +400,13 @@ impl StoreReader {
 
 impl Place {
     fn open(
-        core: &Arc<SessionCore>,
-        resolves: &[Resolve],
+        inner: &Arc<SessionInner>,
+        resolves: &[MergeOperator],
         manifest: StoreManifest,
     ) -> Result<Self> {
         let mut tables = BTreeMap::new();
         for named in &manifest.tables {
-            let table = match open_table(core, named, resolves) {
+            let table = match open_table(inner, named, resolves) {
                 // The others can be read all the same.
                 Err(
                     error @ (Error::ResolveNotCompatible { .. } | Error::StoreCorrupted { .. }),
@@ -396,8 +415,9 @@ impl Place {
             };
             tables.insert(named.id, table);
         }
+
         let from = (manifest.segment, manifest.commit);
-        let begin = || LogWalk::begin(core.files().disk(), core.dir(), core.salt(), from);
+        let begin = || WalReader::begin(inner.files().disk(), inner.dir(), inner.salt(), from);
         let log = if manifest.segment == 0 { None } else { Some(begin()?) };
         let mut place = Self { manifest, tables, ahead: BTreeSet::new(), log };
         place.catch_up()?;
@@ -431,10 +451,10 @@ impl Place {
         self.is_there()
     }
 
-    /// Whether the last record that was applied still stands where it was: one that could not be written in full is
-    /// taken back.
+    /// Whether the last record that was applied still stands where it was: one that could not be
+    /// written in full is taken back.
     fn is_there(&self) -> Result<bool> {
-        self.log.as_ref().map_or(Ok(true), LogWalk::is_last_there)
+        self.log.as_ref().map_or(Ok(true), WalReader::is_last_there)
     }
 
     fn apply_rest(&mut self) -> Result<()> {
@@ -448,7 +468,7 @@ impl Place {
 
     /// Applies the record that the log has been moved to.
     fn apply(&mut self) -> Result<()> {
-        let Some(record) = self.log.as_ref().and_then(LogWalk::record) else { return Ok(()) };
+        let Some(record) = self.log.as_ref().and_then(WalReader::record) else { return Ok(()) };
         for part in record.updates(self.manifest.next_table).map_err(damaged)? {
             // A table that is not there was dropped since.
             self.ahead.insert(part.table);
@@ -468,7 +488,7 @@ impl Place {
             };
             tables.insert(named.name.clone(), table);
         }
-        let commit = self.log.as_ref().map_or(self.manifest.commit, LogWalk::commit);
+        let commit = self.log.as_ref().map_or(self.manifest.commit, WalReader::commit);
         Ok(View { commit, tables })
     }
 }

@@ -3,30 +3,31 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::Result;
 use crate::manifest::manifest::{NamedMeta, StoreManifest, VersionMeta};
 use crate::manifest::wal::{LOG, SegmentScan, segment_name, segments};
-use crate::manifest::wal_reader::LogWalk;
-use crate::session::inner::{Holder, SessionCore};
+use crate::manifest::wal_reader::WalReader;
+use crate::session::inner::{Holder, SessionInner};
 use crate::session::snapshot::{self, OpenOptions};
 use crate::store::inner::{FoundLog, Named, State, corrupted, damaged};
 use crate::table::table::Table;
 
-/// What the log is applied to stays in memory up to this weight in each table: 64 MiB of log with entries of
-/// ordinary size and a half more. What is longer than that is written out as a run.
+/// Weight of a memtable in each table up to which recovery does not flush: 64 MiB of WAL with
+/// entries of ordinary size and a half more. What is longer than that is written out as a run.
 const REPLAYED_BYTES_MAX: u64 = 128 << 20;
 
 /// Opens all named tables.
 pub(crate) fn open_tables(
-    core: &Arc<SessionCore>,
+    inner: &Arc<SessionInner>,
     manifest: &StoreManifest,
-    resolves: &[Resolve],
+    resolves: &[MergeOperator],
 ) -> Result<BTreeMap<u64, Named>> {
     let mut tables = BTreeMap::new();
     for named in &manifest.tables {
-        let table = open_table(core, named, resolves)?;
-        let (id, slot) = (named.id, Arc::default());
+        let table = open_table(inner, named, resolves)?;
+        let id = named.id;
+        let slot = Arc::default();
         tables.insert(id, Named { table, changed: 0, written: 0, slot });
     }
     Ok(tables)
@@ -34,11 +35,11 @@ pub(crate) fn open_tables(
 
 /// Opens a named table as the manifest has it.
 pub(crate) fn open_table(
-    core: &Arc<SessionCore>,
+    inner: &Arc<SessionInner>,
     NamedMeta { name, meta, .. }: &NamedMeta,
-    resolves: &[Resolve],
+    resolves: &[MergeOperator],
 ) -> Result<Table> {
-    let session = core.register(Holder::Table);
+    let session = inner.register(Holder::Table);
     let mut meta = meta.clone();
     let given = resolves.iter().find(|resolve| resolve.name() == meta.resolve);
     meta.config.resolve = snapshot::resolve_of(name, &meta.resolve, given)?;
@@ -47,53 +48,67 @@ pub(crate) fn open_table(
     Ok(Table::new(session, tree, meta.config))
 }
 
-/// Applies the log from where the manifest says; `older` is what its other copy says, if that is older. Returns how
-/// long that part is.
+/// Applies the log from where the manifest says; `older` is what its other copy says, if that is
+/// older. Returns how long that part is.
 pub(crate) fn recover(
-    core: &SessionCore,
+    inner: &SessionInner,
     manifest: &StoreManifest,
     older: Option<&StoreManifest>,
     (is_logged, state): (bool, &mut State),
 ) -> Result<u64> {
-    let (disk, dir) = (core.disk(), core.dir());
+    let disk = inner.disk();
+    let dir = inner.dir();
     let has_log = disk.kind(&dir.join(LOG))?.is_some();
     let numbers = if has_log { segments(disk, dir)? } else { Vec::new() };
-    let leased = core.leased_segment()?;
+
+    let leased = inner.leased_segment()?;
     let spares = |number: &u64| {
         let is_old = manifest.segment == 0 || *number < manifest.segment;
         let mut manifests = std::iter::once(manifest).chain(older);
         is_old && *number < leased && !manifests.any(|manifest| manifest.needs_segment(*number))
     };
+
     state.spares = numbers.iter().copied().filter(spares).collect();
     if manifest.sequence == 0 {
-        // Before the first manifest nothing is committed: these are of an attempt to make it that has failed. The next
-        // one begins with the first number again, so that a greater one tells of a manifest.
+        // Before the first manifest nothing is committed: these are of an attempt to make it that
+        // has failed. The next one begins with the first number again, so that a greater one tells
+        // of a manifest.
         for number in state.spares.drain(..) {
             disk.remove(&dir.join(LOG).join(segment_name(number)))?;
         }
         return Ok(0);
     }
+
     if manifest.segment == 0 {
         state.segment = numbers.last().copied().unwrap_or(0);
         return Ok(0);
     }
+
     let from = (manifest.segment, manifest.commit);
-    let mut walk = LogWalk::begin(core.files().disk(), dir, core.salt(), from).map_err(damaged)?;
+
+    let mut walk =
+        WalReader::begin(inner.files().disk(), dir, inner.salt(), from).map_err(damaged)?;
     while walk.advance().map_err(damaged)? {
         apply(&walk, manifest.next_table, state).map_err(damaged)?;
     }
     walk.check_end().map_err(damaged)?;
+
     if let Some(version) = manifest.versions.iter().find(|version| version.number > walk.commit()) {
         // The log was durable up to there when the version was retained.
         let reason = ends_before(version.number, walk.commit());
         return Err(corrupted(&dir.join(LOG).join(segment_name(walk.segment())), reason));
     }
+
+    debug_assert!(walk.segment() >= manifest.segment, "the WAL is read forwards");
     state.segment = walk.segment();
-    let (from, last, end) = (manifest.segment, walk.segment(), walk.position());
+    let from = manifest.segment;
+    let last = walk.segment();
+    let end = walk.position();
     state.found = is_logged.then_some(FoundLog { from, last, end });
+
     for number in numbers {
         if number > state.segment {
-            if let Some(mut scan) = SegmentScan::open(disk, dir, core.salt(), number)?
+            if let Some(mut scan) = SegmentScan::open(disk, dir, inner.salt(), number)?
                 && scan.advance()?
             {
                 // Records are written to a segment only when the one before is sealed.
@@ -104,6 +119,7 @@ pub(crate) fn recover(
             disk.remove(&dir.join(LOG).join(segment_name(number)))?;
         }
     }
+
     Ok(walk.bytes())
 }
 
@@ -112,10 +128,10 @@ pub(crate) fn ends_before(version: u64, last: u64) -> String {
     format!("the log ends with commit {last}, and version {version} was retained")
 }
 
-/// Applies the log to tables that were opened as the base of a version has them, up to the commit of the version;
-/// `next_table` is a number that no table has.
+/// Applies the log to tables that were opened as the base of a version has them, up to the commit
+/// of the version; `next_table` is a number that no table has.
 pub(crate) fn apply_log_of_version(
-    core: &SessionCore,
+    inner: &SessionInner,
     version: &VersionMeta,
     next_table: u64,
     tables: &mut BTreeMap<u64, Table>,
@@ -124,13 +140,14 @@ pub(crate) fn apply_log_of_version(
         return Ok(());
     }
     let from = (version.base.segment, version.base.commit);
+
     // A reader has no file to write runs to.
-    let flush_at = (!core.is_read_only()).then_some(REPLAYED_BYTES_MAX);
-    let mut walk = LogWalk::begin(core.files().disk(), core.dir(), core.salt(), from)?;
+    let flush_at = (!inner.is_read_only()).then_some(REPLAYED_BYTES_MAX);
+    let mut walk = WalReader::begin(inner.files().disk(), inner.dir(), inner.salt(), from)?;
     while walk.commit() < version.number {
-        core.check_open()?;
+        inner.check_open()?;
         if !walk.advance()? {
-            let path = core.dir().join(LOG).join(segment_name(walk.segment()));
+            let path = inner.dir().join(LOG).join(segment_name(walk.segment()));
             return Err(corrupted(&path, ends_before(version.number, walk.commit())));
         }
         let Some(record) = walk.record() else { continue };
@@ -140,19 +157,22 @@ pub(crate) fn apply_log_of_version(
             }
         }
     }
+
     Ok(())
 }
 
 /// Applies the record that a walk has come to.
-fn apply(walk: &LogWalk, next_table: u64, state: &mut State) -> Result<()> {
+fn apply(walk: &WalReader, next_table: u64, state: &mut State) -> Result<()> {
     let Some(record) = walk.record() else { return Ok(()) };
     for part in record.updates(next_table)? {
         // A table that is not there was dropped since.
         if let Some(named) = state.tables.get_mut(&part.table) {
             named.table.replay(&part.updates, Some(REPLAYED_BYTES_MAX))?;
-            (state.changes, named.changed) = (state.changes + 1, state.changes + 1);
+            state.changes += 1;
+            named.changed = state.changes;
         }
     }
+    debug_assert!(record.commit > state.commit, "records stand in the order of commits");
     state.commit = record.commit;
     Ok(())
 }

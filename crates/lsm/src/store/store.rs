@@ -1,17 +1,19 @@
-//! A store: a session whose named tables last, with a log that makes commits durable and a manifest.
+//! A store: a session whose named tables last, with a log that makes commits durable and a
+//! manifest.
 //!
-//! **Commit.** A batch, for one table or several, is applied in memory and written to the log; if either
-//! fails, it is taken back. How durable it is when the call returns is the caller's choice, [`Durability`];
-//! all that wait for an fsync at the same time share one.
+//! **Commit.** A batch, for one table or several, is applied in memory and written to the log; if
+//! either fails, it is taken back. How durable it is when the call returns is the caller's choice,
+//! [`Durability`]; all that wait for an fsync at the same time share one.
 //!
-//! **Checkpoint.** When the log has grown, all tables that have changed are written out as a snapshot would be,
-//! from duplicates, so that commits go on meanwhile; then the manifest says so, and the segments of the log
-//! before it are used again.
+//! **Checkpoint.** When the log has grown, all tables that have changed are written out as a
+//! snapshot would be, from duplicates, so that commits go on meanwhile; then the manifest says so,
+//! and the segments of the log before it are used again.
 //!
-//! **Recovery.** The manifest names the tables and their files; the log is applied from where it says, in memory, up
-//! to 128 MiB in each table. So opening takes time in proportion to the log. The first commit makes the log that was
-//! found durable, seals it and goes on behind it; the next checkpoint writes out what was applied. So a deletion on a full disk takes no
-//! more than one small segment. The merges that are due then are shares of later updates.
+//! **Recovery.** The manifest names the tables and their files; the log is applied from where it
+//! says, in memory, up to 128 MiB in each table. So opening takes time in proportion to the log.
+//! The first commit makes the log that was found durable, seals it and goes on behind it; the next
+//! checkpoint writes out what was applied. So a deletion on a full disk takes no more than one
+//! small segment. The merges that are due then are shares of later updates.
 
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
@@ -30,10 +32,10 @@ use crate::files::file_set::lock;
 use crate::lookup::result::Lookup;
 use crate::manifest::manifest::{self, COPIES, NamedMeta, StoreManifest};
 use crate::manifest::snapshot_meta::SnapshotMeta;
-use crate::manifest::wal::LogDir;
+use crate::manifest::wal::WalDir;
 use crate::run::check::Progress;
-use crate::session::current_manifest::{Published, sync_edits};
-use crate::session::group_commit::Durable;
+use crate::session::current_manifest::{CurrentManifest, sync_edits};
+use crate::session::group_commit::GroupCommit;
 use crate::session::inner::{Holder, TMP_SUFFIX};
 use crate::session::snapshot::SnapshotName;
 use crate::stats::TableStats;
@@ -70,7 +72,8 @@ pub struct TableInfo {
     pub config: TableConfig,
 }
 
-/// The receipt of a commit. It keeps nothing open: when the last handle on the store has gone, so has the store.
+/// The receipt of a commit. It keeps nothing open: when the last handle on the store has gone, so
+/// has the store.
 #[derive(Debug, Clone)]
 pub struct Ticket {
     shared: Weak<Shared>,
@@ -83,40 +86,44 @@ impl Store {
     /// Opens a store on the real disk: [`open`](Self::open) with [`RealDisk::auto`].
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_dir(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<Self> {
         Self::open(RealDisk::auto(), dir.as_ref(), options)
     }
 
     /// Opens the store in `dir`, a directory of a session, or makes one if the directory is empty.
     ///
-    /// Cost: that of opening a session and one snapshot for each named table, and of reading the log since the
-    /// last checkpoint, which is applied in memory: a table's write buffer grows to 128 MiB for it, if it has no memory
-    /// budget, and is flushed beyond that. The first commit writes the log that was found once more, where it stands, and syncs it.
+    /// Cost: that of opening a session and one snapshot for each named table, and of reading the
+    /// log since the last checkpoint, which is applied in memory: a table's write buffer grows to
+    /// 128 MiB for it, if it has no memory budget, and is flushed beyond that. The first commit
+    /// writes the log that was found once more, where it stands, and syncs it.
     ///
     /// # Errors
-    /// As [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
-    /// [`Error::InvalidConfig`]. A log that ends before the last commit that is known to have been durable is
-    /// corrupted; what is known is said at [`Durability`].
+    /// The errors of [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
+    /// [`Error::InvalidConfig`]. A log that ends before the last commit that is known to have been
+    /// durable is corrupted; what is known is said at [`Durability`].
     #[expect(clippy::needless_pass_by_value, reason = "a store keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &StoreOptions) -> Result<Self> {
         let log_bytes_max = options.log_bytes()?;
         let dir = &disk.absolute(dir)?;
         let session = Session::open_for_store(&disk, dir, &options.session)?;
-        let core = Arc::clone(session.core());
-        let disk = core.disk();
+        let inner = Arc::clone(session.inner());
+        let disk = inner.disk();
+
         let found = manifest::read(disk, dir)?;
         if found.manifest.is_some() {
             // In their place there is nothing to lose.
             for path in &found.stale {
-                core.write_whole(path, &found.bytes)?;
+                inner.write_whole(path, &found.bytes)?;
             }
             if !found.stale.is_empty() {
-                core.sync_root()?;
+                inner.sync_root()?;
             }
         }
-        sync_edits(&core, found.manifests())?;
+
+        sync_edits(&inner, found.manifests())?;
         let older = found.older.iter().flat_map(StoreManifest::numbers).collect();
+
         // From here on it is a store of its own.
         let manifest = StoreManifest { is_backup: false, ..found.manifest.unwrap_or_default() };
         for name in COPIES {
@@ -125,8 +132,9 @@ impl Store {
                 disk.remove(&unfinished)?;
             }
         }
+
         let mut state = State {
-            tables: open_tables(&core, &manifest, &options.resolves)?,
+            tables: open_tables(&inner, &manifest, &options.resolves)?,
             commit: manifest.commit,
             log: None,
             is_linked: false,
@@ -137,22 +145,24 @@ impl Store {
             ends: BTreeMap::new(),
             found: None,
         };
+
         let is_logged = options.durability > Durability::SnapshotOnly;
         let place = (is_logged, &mut state);
-        let log_bytes = recover(&core, &manifest, found.older.as_ref(), place)?;
+        let log_bytes = recover(&inner, &manifest, found.older.as_ref(), place)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
-        let durable = Durable::new(Arc::clone(&core), manifest.commit);
+
+        let durable = GroupCommit::new(Arc::clone(&inner), manifest.commit);
         let shared = Arc::new(Shared {
-            log_dir: LogDir::new(
-                Arc::clone(core.files().open_files()),
+            log_dir: WalDir::new(
+                Arc::clone(inner.files().open_files()),
                 dir,
                 log_bytes_max / SEGMENTS,
             ),
-            core,
+            inner,
             session,
             options: options.clone(),
             log_bytes_max,
-            published: Mutex::new(Published::found(manifest, older)),
+            published: Mutex::new(CurrentManifest::found(manifest, older)),
             state: Mutex::new(state),
             durable,
             log_written: AtomicU64::new(0),
@@ -161,6 +171,7 @@ impl Store {
             is_checkpointing: AtomicBool::new(false),
             thread: Mutex::default(),
         });
+
         Ok(Self { shared })
     }
 
@@ -176,32 +187,37 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::TableExists`], [`Error::InvalidConfig`], [`Error::Disk`], [`Error::Poisoned`],
-    /// [`Error::SessionClosed`]. After an error, or a crash, there is no such table, or an empty one.
+    /// [`Error::SessionClosed`]. After an error, or a crash, there is no such table, or an empty
+    /// one.
     pub fn create_table(&self, name: &TableName, config: &TableConfig) -> Result<NamedTable> {
         config.validate()?;
         let shared = &self.shared;
         let mut published = lock(&shared.published);
-        shared.core.check_writable()?;
-        event!(DEBUG, "store.create_table", shared.core.dir(), %name);
+        shared.inner.check_writable()?;
+        event!(DEBUG, "store.create_table", shared.inner.dir(), %name);
+
         if published.manifest.tables.iter().any(|table| table.name == name.0) {
             return Err(Error::TableExists { name: name.to_string() });
         }
         let table = shared.session.new_table(config)?;
         let id = published.manifest.next_table;
+
         let meta = SnapshotMeta {
-            created_ns: shared.core.disk().clock().wall().as_nanos() as u64,
+            created_ns: shared.inner.disk().clock().wall().as_nanos() as u64,
             resolve: config.resolve.name().to_owned(),
             config: config.clone(),
             ..SnapshotMeta::default()
         };
+
         shared.make_durable(&mut published)?;
         let mut next = published.manifest.clone();
         next.next_table += 1;
         next.tables.push(NamedMeta { id, name: name.0.clone(), meta });
-        published.publish(&shared.core, next)?;
+        published.publish(&shared.inner, next)?;
         let slot = Arc::new(Slot::default());
         let named = Named { table, changed: 0, written: 0, slot: Arc::clone(&slot) };
         lock(&shared.state).tables.insert(id, named);
+
         Ok(NamedTable {
             shared: Arc::clone(shared),
             key: TableKey { id, name: name.clone() },
@@ -214,7 +230,7 @@ impl Store {
     /// # Errors
     /// [`Error::TableDoesNotExist`], [`Error::SessionClosed`].
     pub fn table(&self, name: &TableName) -> Result<NamedTable> {
-        self.shared.core.check_open()?;
+        self.shared.inner.check_open()?;
         let published = lock(&self.shared.published);
         let id = published.manifest.find(name)?;
         let state = lock(&self.shared.state);
@@ -232,7 +248,7 @@ impl Store {
     /// # Errors
     /// [`Error::SessionClosed`].
     pub fn tables(&self) -> Result<Vec<TableInfo>> {
-        self.shared.core.check_open()?;
+        self.shared.inner.check_open()?;
         let published = lock(&self.shared.published);
         let state = lock(&self.shared.state);
         let mut tables = Vec::new();
@@ -245,8 +261,8 @@ impl Store {
         Ok(tables)
     }
 
-    /// Gives a table another name, durably; all commits before are durable then, too. Handles on it stay
-    /// valid.
+    /// Gives a table another name, durably; all commits before are durable then, too. Handles on it
+    /// stay valid.
     ///
     /// Cost: as [`create_table`](Self::create_table).
     ///
@@ -255,42 +271,46 @@ impl Store {
     /// [`Error::SessionClosed`]. After an error, or a crash, it has the one name or the other.
     pub fn rename_table(&self, from: &TableName, to: &TableName) -> Result<()> {
         let mut published = lock(&self.shared.published);
-        self.shared.core.check_writable()?;
-        event!(DEBUG, "store.rename_table", self.shared.core.dir(), name = %from, %to);
+        self.shared.inner.check_writable()?;
+        event!(DEBUG, "store.rename_table", self.shared.inner.dir(), name = %from, %to);
         let id = published.manifest.find(from)?;
+
         if published.manifest.tables.iter().any(|table| table.name == to.0) {
             return Err(Error::TableExists { name: to.to_string() });
         }
         self.shared.make_durable(&mut published)?;
+
         let mut next = published.manifest.clone();
         for table in next.tables.iter_mut().filter(|table| table.id == id) {
             table.name.clone_from(&to.0);
         }
-        published.publish(&self.shared.core, next).map(drop)
+        published.publish(&self.shared.inner, next).map(drop)
     }
 
-    /// Removes a table, durably; all commits before are durable then, too. Views, duplicates and snapshots of
-    /// it stay.
+    /// Removes a table, durably; all commits before are durable then, too. Views, duplicates and
+    /// snapshots of it stay.
     ///
     /// Cost: as [`create_table`](Self::create_table); unlinks the files that nobody else needs.
     ///
     /// # Errors
-    /// [`Error::TableDoesNotExist`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an
-    /// error, or a crash, the table is there as it was, or gone.
+    /// [`Error::TableDoesNotExist`], [`Error::Disk`], [`Error::Poisoned`],
+    /// [`Error::SessionClosed`]. After an error, or a crash, the table is there as it was, or gone.
     pub fn drop_table(&self, name: &TableName) -> Result<()> {
         let shared = &self.shared;
         let mut published = lock(&shared.published);
-        shared.core.check_writable()?;
-        event!(DEBUG, "store.drop_table", shared.core.dir(), %name);
+        shared.inner.check_writable()?;
+        event!(DEBUG, "store.drop_table", shared.inner.dir(), %name);
         let id = published.manifest.find(name)?;
         shared.make_durable(&mut published)?;
         let mut next = published.manifest.clone();
         next.tables.retain(|table| table.id != id);
+
         // No commit may come in between that would be durable and yet for nothing.
         let mut state = lock(&shared.state);
-        published.publish(&shared.core, next)?;
+        published.publish(&shared.inner, next)?;
         let dropped = state.tables.remove(&id);
         drop(state);
+
         if let Some(named) = dropped {
             lock(&named.slot.0).view = None;
         }
@@ -302,18 +322,18 @@ impl Store {
     /// Cost: as of `view`, for each; waits for a commit that is being applied.
     ///
     /// # Errors
-    /// As [`NamedTable::view`].
+    /// The errors of [`NamedTable::view`].
     pub fn views(&self, tables: &[&NamedTable]) -> Result<Vec<Arc<Table>>> {
-        self.shared.core.check_open()?;
+        self.shared.inner.check_open()?;
         let state = lock(&self.shared.state);
         tables.iter().map(|table| table.view_in(&state)).collect()
     }
 
-    /// Commits batches for several tables, all or nothing, with the durability of the store. The batches are
-    /// applied in their order; a table may come more than once.
+    /// Commits batches for several tables, all or nothing, with the durability of the store. The
+    /// batches are applied in their order; a table may come more than once.
     ///
     /// # Errors
-    /// As [`commit_with`](Self::commit_with).
+    /// The errors of [`commit_with`](Self::commit_with).
     pub fn commit<K: AsRef<[u8]>>(
         &self,
         batches: &[(&NamedTable, &[(K, Update<'_>)])],
@@ -321,23 +341,24 @@ impl Store {
         self.commit_with(batches, self.shared.options.durability)
     }
 
-    /// The same with a durability of its own. In a store without a log, what becomes durable does so by a
-    /// checkpoint.
+    /// The same with a durability of its own. In a store without a log, what becomes durable does
+    /// so by a checkpoint.
     ///
-    /// Cost: as [`Table::write_batch`]; one write to the log, as long as the batches, and what the durability
-    /// asks for. Now and then a checkpoint, see [`StoreOptions::log_bytes_max`].
+    /// Cost: as [`Table::write_batch`]; one write to the log, as long as the batches, and what the
+    /// durability asks for. Now and then a checkpoint, see [`StoreOptions::log_bytes_max`].
     ///
     /// # Errors
-    /// Those of [`Table::write_batch`]; [`Error::CommitTooLarge`]; [`Error::TableDoesNotExist`] for a table that
-    /// was dropped or belongs to another store. Nothing was changed then. But if the waiting of
-    /// [`Each`](Durability::Each) fails, the commit is seen and not durable: a failed fsync poisons the store; in
-    /// a store without a log [`sync`](Self::sync) tries again.
+    /// Those of [`Table::write_batch`]; [`Error::CommitTooLarge`]; [`Error::TableDoesNotExist`] for
+    /// a table that was dropped or belongs to another store. Nothing was changed then. But if the
+    /// waiting of [`Each`](Durability::Each) fails, the commit is seen and not durable: a failed
+    /// fsync poisons the store; in a store without a log [`sync`](Self::sync) tries again.
     pub fn commit_with<K: AsRef<[u8]>>(
         &self,
         batches: &[(&NamedTable, &[(K, Update<'_>)])],
         durability: Durability,
     ) -> Result<Ticket> {
         let shared = &self.shared;
+
         // One for each table: what is taken back is the last thing that was done to it.
         let mut grouped: Vec<Batch<'_>> = Vec::with_capacity(batches.len());
         for (table, updates) in batches {
@@ -350,14 +371,17 @@ impl Store {
                 None => grouped.push(Batch { key: &table.key, updates: updates.collect() }),
             }
         }
+
         for batch in &grouped {
-            shared.core.check_room_for(&batch.updates)?;
+            shared.inner.check_room_for(&batch.updates)?;
         }
         let record = shared.record(&grouped)?;
+
         let frees = grouped
             .iter()
             .flat_map(|batch| &batch.updates)
             .all(|(_, update)| matches!(update, Update::Delete));
+
         let commit = shared.commit(&mut *shared.state_to_commit(frees)?, &grouped, record)?;
         let ticket = Ticket::new(shared, commit);
         if durability == Durability::Each {
@@ -369,7 +393,7 @@ impl Store {
     /// Whether a sync has failed, so that nothing can be written any more.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
-        self.shared.core.files().check_poisoned().is_err()
+        self.shared.inner.files().check_poisoned().is_err()
     }
 
     /// The number of the last commit; 0 before the first.
@@ -384,17 +408,19 @@ impl Store {
         self.shared.durable.commit()
     }
 
-    /// Waits until a commit survives a loss of power, as [`Ticket::wait`] does. One that is still to come is not waited for.
+    /// Waits until a commit survives a loss of power, as [`Ticket::wait`] does. One that is still
+    /// to come is not waited for.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync).
+    /// The errors of [`sync`](Self::sync).
     pub fn sync_to(&self, commit: u64) -> Result<()> {
         self.shared.wait_for(commit.min(self.last_commit()))
     }
 
     /// Makes all commits so far durable.
     ///
-    /// Cost: an fsync of the log, unless there is nothing to sync; in a store without a log, a checkpoint.
+    /// Cost: an fsync of the log, unless there is nothing to sync; in a store without a log, a
+    /// checkpoint.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`].
@@ -402,82 +428,89 @@ impl Store {
         self.shared.wait_for(self.last_commit())
     }
 
-    /// Writes out what is only in memory and in the log, so that neither is needed to open the store.
+    /// Writes out what is only in memory and in the log, so that neither is needed to open the
+    /// store.
     ///
-    /// Cost: for each table that has changed since the last one as [`Table::save_snapshot`], but for one small
-    /// file: the two copies of the manifest are written and synced for all together.
+    /// Cost: for each table that has changed since the last one as [`Table::save_snapshot`], but
+    /// for one small file: the two copies of the manifest are written and synced for all together.
     ///
     /// # Errors
-    /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. Nothing is lost then; the next one does
-    /// it.
+    /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. Nothing is lost then; the
+    /// next one does it.
     pub fn checkpoint(&self) -> Result<()> {
         self.shared.checkpoint()
     }
 
-    /// Copies the store to the directory of a backup: all tables as of the last commit, retained versions and snapshots.
-    /// The directory is made if it is missing (its parent must exist) or empty; an earlier backup of this
-    /// store there is made like the store again, bringing only the runs that are not there yet and letting go of those
-    /// that are not needed. Commits go on meanwhile. `progress` is told of bytes, of which more may turn out to
-    /// be to do; it must not close the store itself, since closing waits for this. A backup is opened, read, inspected and verified like
-    /// any store.
+    /// Copies the store to the directory of a backup: all tables as of the last commit, retained
+    /// versions and snapshots. The directory is made if it is missing (its parent must exist) or
+    /// empty; an earlier backup of this store there is made like the store again, bringing only the
+    /// runs that are not there yet and letting go of those that are not needed. Commits go on
+    /// meanwhile. `progress` is told of bytes, of which more may turn out to be to do; it must not
+    /// close the store itself, since closing waits for this. A backup is opened, read, inspected
+    /// and verified like any store.
     ///
-    /// Cost: a [`checkpoint`](Self::checkpoint); reads and writes each run that is not there yet once, in large chunks, and
-    /// checks every page's checksum.
+    /// Cost: a [`checkpoint`](Self::checkpoint); reads and writes each run that is not there yet
+    /// once, in large chunks, and checks every page's checksum.
     ///
     /// # Errors
     /// [`Error::NotABackup`] if something else is there, or a store that was committed to;
-    /// [`Error::SessionDirLocked`] if somebody has the backup open for writing; [`Error::StoreCorrupted`] and
-    /// [`Error::SnapshotCorrupted`] (after all else has been copied) for damage here; [`Error::Disk`],
-    /// [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash, the tables there are those of the earlier backup or of this one,
-    /// and each snapshot is whole or absent.
+    /// [`Error::SessionDirLocked`] if somebody has the backup open for writing;
+    /// [`Error::StoreCorrupted`] and [`Error::SnapshotCorrupted`] (after all else has been copied)
+    /// for damage here; [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an
+    /// error, or a crash, the tables there are those of the earlier backup or of this one, and each
+    /// snapshot is whole or absent.
     pub fn back_up(&self, place: &BackupPlace, progress: Progress<'_>) -> Result<BackupReport> {
         let shared = &self.shared;
-        let _call = shared.core.register(Holder::Call);
+        let _call = shared.inner.register(Holder::Call);
         let (manifest, _held, _log) = {
             let mut published = lock(&shared.published);
             shared.checkpoint_over(&mut published)?;
             let manifest = published.manifest.clone();
             let held: Vec<_> =
-                manifest.numbers().map(|run| shared.core.files().attach(run)).collect();
-            let log = shared.core.keep_log(manifest.first_segment_of_versions());
+                manifest.numbers().map(|run| shared.inner.files().attach(run)).collect();
+            let log = shared.inner.keep_log(manifest.first_segment_of_versions());
             (manifest, held, log)
         };
+
         let commit = manifest.commit;
         let changed = BTreeMap::new();
-        let source = Source { core: &shared.core, manifest: &manifest, commit, changed };
+        let source = Source { inner: &shared.inner, manifest: &manifest, commit, changed };
         backup::back_up(&source, place, progress)
     }
 
-    /// Makes a [`checkpoint`](Self::checkpoint), if the store has a log, lets go of the log but for its smallest segment, and
-    /// ends the store and its session for all handles. If the disk has no room for the checkpoint, the log keeps what it
-    /// would have written, durably.
+    /// Makes a [`checkpoint`](Self::checkpoint), if the store has a log, lets go of the log but for
+    /// its smallest segment, and ends the store and its session for all handles. If the disk has no
+    /// room for the checkpoint, the log keeps what it would have written, durably.
     ///
     /// # Errors
-    /// Those of [`checkpoint`](Self::checkpoint), but for a full disk, and [`Session::close`]. The store is closed in any
-    /// case.
+    /// Those of [`checkpoint`](Self::checkpoint), but for a full disk, and [`Session::close`]. The
+    /// store is closed in any case.
     pub fn close(&self) -> Result<()> {
         let shared = &self.shared;
         let is_ours = {
             let state = lock(&shared.state);
             state.is_linked && state.log.as_ref().is_some_and(|log| !log.is_found())
         };
-        let written = if is_ours && shared.core.check_writable().is_ok() {
+
+        let written = if is_ours && shared.inner.check_writable().is_ok() {
             let made = shared.checkpoint_leaving(&mut lock(&shared.published), LogRoom::Least);
             made.or_else(|error| {
                 if !error.is_no_space() {
                     return Err(error);
                 }
-                event!(WARN, "checkpoint.failed", shared.core.dir(), %error);
+                event!(WARN, "checkpoint.failed", shared.inner.dir(), %error);
                 shared.durable.wait_for(self.last_commit()).map(drop)
             })
         } else {
             Ok(())
         };
+
         let closed = shared.session.close();
         if let Some(thread) = lock(&shared.thread).take() {
             // It tells what it fails at as an event.
             drop(thread.join());
         }
+
         written.and(closed)
     }
 }
@@ -494,10 +527,11 @@ impl NamedTable {
     /// Cost: as [`Table::fork`], once for all that read between two commits.
     ///
     /// # Errors
-    /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`]; [`Error::Poisoned`] if a resolve
-    /// function has panicked in a commit, so that only what somebody has read before is known to be whole.
+    /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`];
+    /// [`Error::Poisoned`] if a resolve function has panicked in a commit, so that only what
+    /// somebody has read before is known to be whole.
     pub fn view(&self) -> Result<Arc<Table>> {
-        self.shared.core.check_open()?;
+        self.shared.inner.check_open()?;
         {
             let mut reading = lock(&self.slot.0);
             reading.is_wanted = true;
@@ -508,10 +542,11 @@ impl NamedTable {
         self.view_in(&lock(&self.shared.state))
     }
 
-    /// Does something to the table that changes nothing of what it holds, for the next checkpoint to write out.
+    /// Does something to the table that changes nothing of what it holds, for the next checkpoint
+    /// to write out.
     pub(crate) fn rearrange<T>(&self, act: impl FnOnce(&mut Table) -> Result<T>) -> Result<T> {
         let mut state = lock(&self.shared.state);
-        self.shared.core.check_writable()?;
+        self.shared.inner.check_writable()?;
         let change = state.changes + 1;
         let Some(named) = state.tables.get_mut(&self.key.id) else {
             return Err(Error::TableDoesNotExist { name: self.key.name.to_string() });
@@ -527,7 +562,7 @@ impl NamedTable {
         let named = state.table(self.key.id, &self.key.name)?;
         if state.is_torn {
             // Nobody is to read a part of a commit.
-            self.shared.core.files().check_poisoned()?;
+            self.shared.inner.files().check_poisoned()?;
         }
         let mut reading = lock(&named.slot.0);
         reading.is_wanted = true;
@@ -537,28 +572,28 @@ impl NamedTable {
         reading.view.clone().ok_or(Error::SessionClosed)
     }
 
-    /// As [`Table::get`] of the [`view`](Self::view).
+    /// Like [`Table::get`] of the [`view`](Self::view).
     ///
     /// # Errors
-    /// As [`Table::get_many`] and [`view`](Self::view).
+    /// The errors of [`Table::get_many`] and [`view`](Self::view).
     #[doc(alias("lookup"))]
     pub fn get(&self, key: &[u8]) -> Result<Lookup> {
         self.view()?.get(key)
     }
 
-    /// As [`Table::get_many`] of the [`view`](Self::view).
+    /// Like [`Table::get_many`] of the [`view`](Self::view).
     ///
     /// # Errors
-    /// As [`Table::get_many`] and [`view`](Self::view).
+    /// The errors of [`Table::get_many`] and [`view`](Self::view).
     #[doc(alias("multi_get", "lookups"))]
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
         self.view()?.get_many(keys)
     }
 
-    /// As [`Table::cursor`] of the [`view`](Self::view); other cursors are made from a view.
+    /// Like [`Table::cursor`] of the [`view`](Self::view); other cursors are made from a view.
     ///
     /// # Errors
-    /// As [`view`](Self::view).
+    /// The errors of [`view`](Self::view).
     pub fn cursor(&self) -> Result<Cursor> {
         self.view()?.cursor()
     }
@@ -566,24 +601,24 @@ impl NamedTable {
     /// An independent table of the same content, which does not last.
     ///
     /// # Errors
-    /// As [`view`](Self::view).
+    /// The errors of [`view`](Self::view).
     #[doc(alias("duplicate", "clone"))]
     pub fn fork(&self) -> Result<Table> {
         self.view()?.fork()
     }
 
-    /// As [`Table::save_snapshot`] of the [`view`](Self::view).
+    /// Like [`Table::save_snapshot`] of the [`view`](Self::view).
     ///
     /// # Errors
-    /// As [`Table::save_snapshot`] and [`view`](Self::view).
+    /// The errors of [`Table::save_snapshot`] and [`view`](Self::view).
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
         self.view()?.save_snapshot(name, label)
     }
 
-    /// As [`Table::stats`]; counts of lookups are those of the views' own.
+    /// Like [`Table::stats`]; counts of lookups are those of the views' own.
     ///
     /// # Errors
-    /// As [`view`](Self::view).
+    /// The errors of [`view`](Self::view).
     pub fn stats(&self) -> Result<TableStats> {
         let state = lock(&self.shared.state);
         Ok(state.table(self.key.id, &self.key.name)?.table.stats())
@@ -592,7 +627,7 @@ impl NamedTable {
     /// Commits a batch with the durability of the store: [`Store::commit`] for one table.
     ///
     /// # Errors
-    /// As [`Store::commit_with`].
+    /// The errors of [`Store::commit_with`].
     #[doc(alias("updates", "put_many"))]
     pub fn write_batch<K: AsRef<[u8]>>(&self, batch: &[(K, Update<'_>)]) -> Result<Ticket> {
         Store { shared: Arc::clone(&self.shared) }.commit(&[(self, batch)])
@@ -601,7 +636,7 @@ impl NamedTable {
     /// Commits the insertion of one entry.
     ///
     /// # Errors
-    /// As [`Store::commit_with`].
+    /// The errors of [`Store::commit_with`].
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<Ticket> {
         self.write_batch(&[(key, Update::Insert(value))])
     }
@@ -609,7 +644,7 @@ impl NamedTable {
     /// Commits an upsert of one key.
     ///
     /// # Errors
-    /// As [`Store::commit_with`].
+    /// The errors of [`Store::commit_with`].
     pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Ticket> {
         self.write_batch(&[(key, Update::Upsert(value))])
     }
@@ -619,8 +654,8 @@ impl NamedTable {
     /// Cost: a [`Store::checkpoint`].
     ///
     /// # Errors
-    /// As [`Table::set_config`] and [`Store::checkpoint`]; [`Error::TableDoesNotExist`]. After an error the
-    /// table has the configuration that it had.
+    /// The errors of [`Table::set_config`] and [`Store::checkpoint`]; [`Error::TableDoesNotExist`].
+    /// After an error the table has the configuration that it had.
     pub fn set_config(&self, config: &TableConfig) -> Result<()> {
         let mut published = lock(&self.shared.published);
         let set = |config: &TableConfig| -> Result<TableConfig> {
@@ -635,6 +670,7 @@ impl NamedTable {
             state.changes = change;
             Ok(before)
         };
+
         let before = set(config)?;
         self.shared.checkpoint_over(&mut published).or_else(|error| {
             set(&before)?;
@@ -645,7 +681,7 @@ impl NamedTable {
     /// Commits the deletion of one key.
     ///
     /// # Errors
-    /// As [`Store::commit_with`].
+    /// The errors of [`Store::commit_with`].
     pub fn delete(&self, key: &[u8]) -> Result<Ticket> {
         self.write_batch(&[(key, Update::Delete)])
     }
@@ -654,11 +690,11 @@ impl NamedTable {
 impl NamedTable {
     /// Commits the deletion of all keys in a range, with the durability of the store.
     ///
-    /// Cost: that of [`Table::delete_range`], and one small record of the log, whatever the range holds. Other commits and
-    /// lookups wait for no longer than for that of one key.
+    /// Cost: that of [`Table::delete_range`], and one small record of the log, whatever the range
+    /// holds. Other commits and lookups wait for no longer than for that of one key.
     ///
     /// # Errors
-    /// As [`Store::commit_with`].
+    /// The errors of [`Store::commit_with`].
     pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
         &self,
         range: R,
@@ -666,10 +702,11 @@ impl NamedTable {
         self.delete_over(&KeyRange::new(&range))
     }
 
-    /// Commits the deletion of all keys that begin with `prefix`: as [`delete_range`](Self::delete_range).
+    /// Commits the deletion of all keys that begin with `prefix`: as
+    /// [`delete_range`](Self::delete_range).
     ///
     /// # Errors
-    /// As [`delete_range`](Self::delete_range).
+    /// The errors of [`delete_range`](Self::delete_range).
     pub fn delete_prefix(&self, prefix: &[u8]) -> Result<Ticket> {
         self.delete_over(&KeyRange::prefix(prefix))
     }
@@ -701,8 +738,8 @@ impl Ticket {
     /// Waits until the commit survives a loss of power, with an fsync that all share who wait.
     ///
     /// # Errors
-    /// As [`Store::sync`]; [`Error::SessionClosed`] if no handle on the store is left, and the commit was not durable
-    /// when the last one went.
+    /// The errors of [`Store::sync`]; [`Error::SessionClosed`] if no handle on the store is left,
+    /// and the commit was not durable when the last one went.
     pub fn wait(&self) -> Result<()> {
         match self.shared.upgrade() {
             _ if self.is_durable() => Ok(()),

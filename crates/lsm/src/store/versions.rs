@@ -1,29 +1,30 @@
 //! Retained versions of a store: what its tables were after some commit, kept until it is released.
 //!
-//! A version is an entry of the manifest: its *base*, which is what a checkpoint left of the tables, and the commit up to
-//! which the log leads from there. So retaining writes neither entries nor a manifest. It syncs the log and appends
-//! an [edit](crate::manifest::manifest) of some forty bytes to both copies. The segments between the base and the commit stay.
-//! A version has the number of its commit and perhaps a name, and outlives the process.
+//! A version is an entry of the manifest: its *base*, which is what a checkpoint left of the
+//! tables, and the commit up to which the log leads from there. So retaining writes neither entries
+//! nor a manifest. It syncs the log and appends an [edit](crate::manifest::manifest) of some forty
+//! bytes to both copies. The segments between the base and the commit stay. A version has the
+//! number of its commit and perhaps a name, and outlives the process.
 //!
-//! **Bases.** Versions share a base as long as the log behind it is short ([`CHAIN_LOGS`]) and each checkpoint has had a
-//! version before it. Each base keeps the
-//! runs of its checkpoint, which merges would have removed; each byte of the log behind a base is read when a version
-//! is opened. A store without a log makes a checkpoint, which is the base of that one version.
+//! **Bases.** Versions share a base as long as the log behind it is short ([`CHAIN_LOGS`]) and each
+//! checkpoint has had a version before it. Each base keeps the runs of its checkpoint, which merges
+//! would have removed; each byte of the log behind a base is read when a version is opened. A store
+//! without a log makes a checkpoint, which is the base of that one version.
 //!
-//! **Rollback** writes a manifest whose tables are those of the version. It is a commit of its own, in between
-//! no other, and durable when the call returns.
+//! **Rollback** writes a manifest whose tables are those of the version. It is a commit of its own,
+//! in between no other, and durable when the call returns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::entry::merge_operator::Resolve;
+use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::manifest::manifest::{Edit, StoreManifest, VersionBase, VersionMeta};
 use crate::manifest::snapshot_meta::MANIFEST_BYTES_MAX;
-use crate::session::current_manifest::{Chain, Published};
-use crate::session::inner::{Holder, SessionCore};
+use crate::session::current_manifest::{Chain, CurrentManifest};
+use crate::session::inner::{Holder, SessionInner};
 use crate::session::snapshot::SnapshotName;
 use crate::store::inner::{LogRoom, Named, Shared, damaged, write_out};
 use crate::store::options::TableName;
@@ -51,8 +52,8 @@ pub struct VersionInfo {
     pub tables: Vec<TableName>,
 }
 
-/// A retained version that was opened: its tables stay as long as they are held, also when the version is
-/// released.
+/// A retained version that was opened: its tables stay as long as they are held, also when the
+/// version is released.
 #[derive(Debug)]
 pub struct Version {
     number: u64,
@@ -72,8 +73,8 @@ impl Version {
         self.tables.keys().cloned().map(TableName).collect()
     }
 
-    /// A table as the version has it. [`Table::diff`] compares it with another version's, or with the
-    /// [view](crate::NamedTable::view) of the present. Cost: no I/O.
+    /// A table as the version has it. [`Table::diff`] compares it with another version's, or with
+    /// the [view](crate::NamedTable::view) of the present. Cost: no I/O.
     ///
     /// # Errors
     /// [`Error::TableDoesNotExist`].
@@ -110,29 +111,30 @@ impl StoreManifest {
     }
 }
 
-/// Opens the tables of a version whose files stay, by number; `next_table` is a number that no table has.
+/// Opens the tables of a version whose files stay, by number; `next_table` is a number that no
+/// table has.
 fn open_tables(
-    core: &Arc<SessionCore>,
+    inner: &Arc<SessionInner>,
     version: &VersionMeta,
     next_table: u64,
-    resolves: &[Resolve],
+    resolves: &[MergeOperator],
 ) -> Result<BTreeMap<u64, Table>> {
     let mut tables = BTreeMap::new();
     for named in &version.base.tables {
-        tables.insert(named.id, open_table(core, named, resolves)?);
+        tables.insert(named.id, open_table(inner, named, resolves)?);
     }
-    apply_log_of_version(core, version, next_table, &mut tables).map_err(damaged)?;
+    apply_log_of_version(inner, version, next_table, &mut tables).map_err(damaged)?;
     Ok(tables)
 }
 
 /// Opens a version whose files stay; `next_table` is a number that no table has.
 pub(crate) fn open_version(
-    core: &Arc<SessionCore>,
+    inner: &Arc<SessionInner>,
     version: &VersionMeta,
     next_table: u64,
-    resolves: &[Resolve],
+    resolves: &[MergeOperator],
 ) -> Result<Version> {
-    let mut opened = open_tables(core, version, next_table, resolves)?;
+    let mut opened = open_tables(inner, version, next_table, resolves)?;
     let mut tables = BTreeMap::new();
     for named in &version.base.tables {
         let table = opened.remove(&named.id).map(Arc::new);
@@ -142,9 +144,9 @@ pub(crate) fn open_version(
 }
 
 impl Shared {
-    /// Makes all commits so far durable. Returns the last one, and the segment of the log that it is in or that follows on
-    /// it; 0 without a log.
-    fn durable_place(&self, published: &mut Published) -> Result<(u64, u64)> {
+    /// Makes all commits so far durable. Returns the last one, and the segment of the log that it
+    /// is in or that follows on it; 0 without a log.
+    fn durable_place(&self, published: &mut CurrentManifest) -> Result<(u64, u64)> {
         self.make_durable(published)?;
         let state = lock(&self.state);
         let segment = if state.is_linked { state.segment } else { 0 };
@@ -154,10 +156,11 @@ impl Shared {
     }
 
     /// The base of a version that is retained now: that of the last one, or the last checkpoint.
-    fn base_of_version(&self, published: &mut Published) -> Arc<VersionBase> {
+    fn base_of_version(&self, published: &mut CurrentManifest) -> Arc<VersionBase> {
         let StoreManifest { commit, segment, tables, .. } = &published.manifest;
         let written = self.log_written.load(Ordering::Relaxed);
         let most = (CHAIN_LOGS * self.log_bytes_max).min(CHAIN_BYTES_MAX);
+
         let is_short = |start: u64| written - start <= most;
         if let Some(chain) = published.live_chain()
             && is_short(chain.start)
@@ -176,14 +179,16 @@ impl Shared {
 }
 
 impl Store {
-    /// Retains all named tables as they are now, durably, under the number of the last commit, which is
-    /// returned, and perhaps a name. If that version is retained already, it gets the name unless it has one. If
-    /// tables were made, renamed, dropped or configured since that was done, a commit of nothing is made first.
+    /// Retains all named tables as they are now, durably, under the number of the last commit,
+    /// which is returned, and perhaps a name. If that version is retained already, it gets the name
+    /// unless it has one. If tables were made, renamed, dropped or configured since that was done,
+    /// a commit of nothing is made first.
     ///
-    /// Cost: syncs the log, unless it is durable up to there; appends about 40 bytes to each copy of the manifest and syncs
-    /// it. Now and then writes both copies anew, so that K versions write some 100 K bytes of manifests in all. What the log
-    /// has up to the version stays on the disk, and the runs of a checkpoint before. In a store without a
-    /// log: a [`checkpoint`](Self::checkpoint), if there was a commit since the last one.
+    /// Cost: syncs the log, unless it is durable up to there; appends about 40 bytes to each copy
+    /// of the manifest and syncs it. Now and then writes both copies anew, so that K versions write
+    /// some 100 K bytes of manifests in all. What the log has up to the version stays on the disk,
+    /// and the runs of a checkpoint before. In a store without a log: a
+    /// [`checkpoint`](Self::checkpoint), if there was a commit since the last one.
     ///
     /// # Errors
     /// [`Error::VersionExists`] if another version has the name, or this one has another;
@@ -192,26 +197,32 @@ impl Store {
     pub fn retain(&self, name: Option<&SnapshotName>) -> Result<u64> {
         let shared = &self.shared;
         let mut published = lock(&shared.published);
-        shared.core.check_writable()?;
+        shared.inner.check_writable()?;
         let (mut number, mut segment) = shared.durable_place(&mut published)?;
         let StoreManifest { versions, tables, .. } = &published.manifest;
+
         let is_other = |last: &VersionMeta| last.number == number && !last.base.has_tables(tables);
         if versions.last().is_some_and(is_other) {
-            // Tables were made, renamed or dropped since, or configured: another version needs another number.
+            // Tables were made, renamed or dropped since, or configured: another version needs
+            // another number.
             shared.commit(&mut lock(&shared.state), &[], shared.record(&[])?)?;
             (number, segment) = shared.durable_place(&mut published)?;
         }
 
-        event!(DEBUG, "store.retain", shared.core.dir(), number);
+        event!(DEBUG, "store.retain", shared.inner.dir(), number);
         let versions = &published.manifest.versions;
+
         let wanted = name.map_or("", SnapshotName::as_str);
         let taken = |version: &&VersionMeta| {
             !wanted.is_empty() && version.name == wanted && version.number != number
         };
+
         if let Some(version) = versions.iter().find(taken) {
-            let (name, number) = (wanted.to_owned(), version.number);
+            let name = wanted.to_owned();
+            let number = version.number;
             return Err(Error::VersionExists { name, number });
         }
+
         let version = match versions.last().filter(|version| version.number == number) {
             Some(version) if wanted.is_empty() || version.name == wanted => return Ok(number),
             Some(version) if version.name.is_empty() => {
@@ -227,12 +238,14 @@ impl Store {
             }
         };
 
-        let (bytes, limit) = (published.bytes() as usize, MANIFEST_BYTES_MAX / 2);
+        let bytes = published.bytes() as usize;
+        let limit = MANIFEST_BYTES_MAX / 2;
         if bytes as u64 > limit {
             // What is left is for the tables to grow.
             return Err(Error::SnapshotTooLarge { bytes, limit });
         }
-        published.amend(&shared.core, Edit::Retain(version))?;
+
+        published.amend(&shared.inner, Edit::Retain(version))?;
         if let Some(chain) = &mut published.chain {
             chain.is_used = true;
         }
@@ -241,17 +254,19 @@ impl Store {
 
     /// Retains a version no longer, durably. What was opened of it stays.
     ///
-    /// Cost: as [`retain`](Self::retain) of a version that is durable; removes the files that nobody else needs.
+    /// Cost: as [`retain`](Self::retain) of a version that is durable; removes the files that
+    /// nobody else needs.
     ///
     /// # Errors
-    /// [`Error::VersionDoesNotExist`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`].
+    /// [`Error::VersionDoesNotExist`], [`Error::Disk`], [`Error::Poisoned`],
+    /// [`Error::SessionClosed`].
     pub fn release(&self, number: u64) -> Result<()> {
         let shared = &self.shared;
         let mut published = lock(&shared.published);
-        shared.core.check_writable()?;
-        event!(DEBUG, "store.release", shared.core.dir(), number);
+        shared.inner.check_writable()?;
+        event!(DEBUG, "store.release", shared.inner.dir(), number);
         let until = published.manifest.version(number)?.until;
-        let both = published.amend(&shared.core, Edit::Release(number))?;
+        let both = published.amend(&shared.inner, Edit::Release(number))?;
         if both && until > 0 && !published.needs_segment(until) {
             shared.recycle(&published, LogRoom::Ordinary);
         }
@@ -263,61 +278,64 @@ impl Store {
     /// # Errors
     /// [`Error::SessionClosed`].
     pub fn versions(&self) -> Result<Vec<VersionInfo>> {
-        self.shared.core.check_open()?;
+        self.shared.inner.check_open()?;
         Ok(lock(&self.shared.published).manifest.version_infos())
     }
 
     /// Opens a retained version.
     ///
-    /// Cost: as [`Session::open_snapshot`](crate::Session::open_snapshot), for each of its tables; and reads what the log
-    /// has between its base and the version, which is applied in memory. That is up to twice
-    /// [`log_bytes_max`](crate::StoreOptions::log_bytes_max).
+    /// Cost: as [`Session::open_snapshot`](crate::Session::open_snapshot), for each of its tables;
+    /// and reads what the log has between its base and the version, which is applied in memory.
+    /// That is up to twice [`log_bytes_max`](crate::StoreOptions::log_bytes_max).
     ///
     /// # Errors
     /// [`Error::VersionDoesNotExist`], and those of [`open`](Self::open).
     pub fn version(&self, number: u64) -> Result<Version> {
         let shared = &self.shared;
-        shared.core.check_open()?;
-        let _call = shared.core.register(Holder::Call);
+        shared.inner.check_open()?;
+        let _call = shared.inner.register(Holder::Call);
         let (version, next_table, _log, _runs) = {
             let published = lock(&shared.published);
             let version = published.manifest.version(number)?.clone();
-            let log = shared.core.keep_log(version.first_segment());
+            let log = shared.inner.keep_log(version.first_segment());
             let runs: Vec<_> =
-                version.base.numbers().map(|run| shared.core.files().attach(run)).collect();
+                version.base.numbers().map(|run| shared.inner.files().attach(run)).collect();
             (version, published.manifest.next_table, log, runs)
         };
-        open_version(&shared.core, &version, next_table, &shared.options.resolves)
+        open_version(&shared.inner, &version, next_table, &shared.options.resolves)
     }
 
     /// Opens the retained version of that name.
     ///
     /// # Errors
-    /// As [`version`](Self::version).
+    /// The errors of [`version`](Self::version).
     pub fn version_named(&self, name: &SnapshotName) -> Result<Version> {
         let number = lock(&self.shared.published).manifest.version_named(name)?;
         self.version(number)
     }
 
-    /// Makes all named tables what they were in a retained version, durably; returns the number of the commit that
-    /// this is. Tables made since are gone, those dropped since are there again; handles on the others stay
-    /// valid. Versions, also those in between, stay retained: going forward again is going back, too.
+    /// Makes all named tables what they were in a retained version, durably; returns the number of
+    /// the commit that this is. Tables made since are gone, those dropped since are there again;
+    /// handles on the others stay valid. Versions, also those in between, stay retained: going
+    /// forward again is going back, too.
     ///
-    /// Cost: as opening a version; writes out what the log has for it, as a [`checkpoint`](Self::checkpoint) would; and
-    /// writes and syncs the two copies of the manifest. Whatever has happened since: nothing is undone step by step.
+    /// Cost: as opening a version; writes out what the log has for it, as a
+    /// [`checkpoint`](Self::checkpoint) would; and writes and syncs the two copies of the manifest.
+    /// Whatever has happened since: nothing is undone step by step.
     ///
     /// # Errors
-    /// Those of [`version`](Self::version); [`Error::SnapshotTooLarge`], [`Error::Disk`], [`Error::Poisoned`]. The tables are then as they
-    /// were; but after an error that poisons the store, the next opening may find that it was done.
+    /// Those of [`version`](Self::version); [`Error::SnapshotTooLarge`], [`Error::Disk`],
+    /// [`Error::Poisoned`]. The tables are then as they were; but after an error that poisons the
+    /// store, the next opening may find that it was done.
     pub fn roll_back(&self, number: u64) -> Result<u64> {
         let shared = &self.shared;
         drop(shared.state_to_commit(false)?);
         let mut published = lock(&shared.published);
-        shared.core.check_writable()?;
-        event!(DEBUG, "store.roll_back", shared.core.dir(), number);
+        shared.inner.check_writable()?;
+        event!(DEBUG, "store.roll_back", shared.inner.dir(), number);
         let version = published.manifest.version(number)?.clone();
         let next_table = published.manifest.next_table;
-        let tables = open_tables(&shared.core, &version, next_table, &shared.options.resolves)?;
+        let tables = open_tables(&shared.inner, &version, next_table, &shared.options.resolves)?;
         let mut next = published.manifest.clone();
         next.tables.clone_from(&version.base.tables);
         let copies: Vec<_> = tables.into_iter().map(|(id, table)| (id, 0, table)).collect();
@@ -325,38 +343,51 @@ impl Store {
 
         let mut guard = lock(&shared.state);
         let state = &mut *guard;
-        // It has a number, but no record: the log of the manifest before ends with the commit before.
+
+        // It has a number, but no record: the log of the manifest before ends with the commit
+        // before.
         let log_bytes = shared.log_bytes.load(Ordering::Relaxed);
-        let (log, segment, is_linked) = (state.log.clone(), state.segment, state.is_linked);
+        let log = state.log.clone();
+        let segment = state.segment;
+        let is_linked = state.is_linked;
         state.commit += 1;
         state.is_linked = false;
         next.commit = state.commit;
+
         let made = shared.begin_log(state, LogRoom::Ordinary).and_then(|segment| {
             next.segment = segment;
-            published.publish(&shared.core, next)
+            published.publish(&shared.inner, next)
         });
+
         if made.is_err() {
-            // The log goes on where it was; the segment that was begun is the next one to be begun again.
+            // The log goes on where it was; the segment that was begun is the next one to be begun
+            // again.
             state.commit -= 1;
             (state.log, state.segment, state.is_linked) = (log, segment, is_linked);
         }
+
         let both = made?;
+
         // The log goes on from other tables.
         published.chain = None;
         for written in &written {
-            written.share(&shared.core);
+            written.share(&shared.inner);
         }
+
         let mut slots: BTreeMap<u64, _> = std::mem::take(&mut state.tables)
             .into_iter()
             .map(|(id, named)| (id, named.slot))
             .collect();
+
         for slot in slots.values() {
             lock(&slot.0).view = None;
         }
+
         for (id, _, table) in copies {
             let slot = slots.remove(&id).unwrap_or_default();
             state.tables.insert(id, Named { table, changed: 0, written: 0, slot });
         }
+
         shared.link(state, published.manifest.commit, log_bytes);
         drop(guard);
         if both {

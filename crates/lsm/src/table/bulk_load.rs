@@ -1,15 +1,17 @@
 //! Loading a table from entries in any order, faster than updates can: an external merge sort.
 //!
-//! Entries are collected in memory; what has come together is sorted and written as a run without a filter,
-//! on the session's background thread if the table has its merges there. At the end all these runs are merged
-//! into one, which is the table's last level, by one thread that merges and one that writes, if the table has its merges
-//! on the background thread. So each entry is written twice, whatever the size of the table;
-//! with more than [`FAN_IN`] runs, groups of as many are merged first, and it is written once more.
+//! Entries are collected in memory; what has come together is sorted and written as a run without a
+//! filter, on the session's background thread if the table has its merges there. At the end all
+//! these runs are merged into one, which is the table's last level, by one thread that merges and
+//! one that writes, if the table has its merges on the background thread. So each entry is written
+//! twice, whatever the size of the table; with more than [`FAN_IN`] runs, groups of as many are
+//! merged first, and it is written once more.
 //!
-//! Invariant: runs are kept in the order of their entries' arrival, so that the last update of a key counts,
-//! and upserts combine as they would in a table. A batch is added as a whole or not at all: what was there is
-//! written before any of a batch is added that does not fit beside it, and a batch that is larger than what is sorted
-//! at once begins with an empty buffer, so that its own runs can be let go.
+//! Invariant: runs are kept in the order of their entries' arrival, so that the last update of a
+//! key counts, and upserts combine as they would in a table. A batch is added as a whole or not at
+//! all: what was there is written before any of a batch is added that does not fit beside it, and a
+//! batch that is larger than what is sorted at once begins with an empty buffer, so that its own
+//! runs can be let go.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,14 +20,14 @@ use std::sync::atomic::Ordering;
 use terrane_io::QueueKind;
 
 use crate::block::index::IndexKind;
-use crate::compaction::compaction::{Input, MergeSpec, Merging};
-use crate::compaction::levels::{Context, Incoming, Level, Tree};
-use crate::config::{LEVELS_MAX, MergeThread, TableConfig};
+use crate::compaction::compaction::{Compaction, CompactionSpec, Input};
+use crate::compaction::levels::{CompactionEnv, Incoming, Level, Levels};
+use crate::config::{CompactionThread, LEVELS_MAX, TableConfig};
 use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, Update};
 use crate::entry::mask::{Masking, Span};
 use crate::error::{Error, Result};
 use crate::memory::budget::{Held, budget_min, check_budget};
-use crate::memtable::memtable::WriteBuffer;
+use crate::memtable::memtable::Memtable;
 use crate::memtable::part::Room;
 use crate::run::run::{Purpose, Run};
 use crate::session::inner::Registered;
@@ -34,8 +36,8 @@ use crate::table::table::{Table, check_batch};
 /// Weight of the entries that are sorted in memory, without a memory budget.
 const SORTED_BYTES: u64 = 64 << 20;
 
-/// The share of a memory budget that they may weigh: two sets of them exist at once, and a set takes up to
-/// about twice its weight.
+/// The share of a memory budget that they may weigh: two sets of them exist at once, and a set
+/// takes up to about twice its weight.
 const BUDGET_SHARE: u64 = 8;
 
 /// Runs that are merged at once.
@@ -48,16 +50,17 @@ fn is_range(update: &Update<'_>) -> bool {
     matches!(update, Update::DeleteRange(_))
 }
 
-/// Loads entries in any order into a new table: see [`Session::bulk_load`](crate::Session::bulk_load).
+/// Loads entries in any order into a new table: see
+/// [`Session::bulk_load`](crate::Session::bulk_load).
 ///
-/// What was loaded is lost if this is dropped before [`finish`](Self::finish).
+/// Dropping the loader before [`finish`](Self::finish) discards the loaded entries.
 #[derive(Debug)]
 pub struct BulkLoader {
     // Fields drop in order: the files of runs go while the session still holds the lock.
     config: TableConfig,
-    buffer: WriteBuffer,
+    buffer: Memtable,
     /// The buffer before this one, on its way to becoming a run.
-    flushing: Option<Arc<Merging>>,
+    flushing: Option<Arc<Compaction>>,
     /// Runs that have been written and merged so often, oldest first.
     tiers: Vec<Vec<Arc<Run>>>,
     written_bytes: u64,
@@ -66,31 +69,36 @@ pub struct BulkLoader {
 
 impl BulkLoader {
     pub(crate) fn new(session: Registered, config: TableConfig) -> Self {
-        let (buffer, tiers) = (WriteBuffer::default(), Vec::new());
+        let buffer = Memtable::default();
+        let tiers = Vec::new();
         Self { session, config, buffer, flushing: None, tiers, written_bytes: 0 }
     }
 
-    /// Adds updates, whose keys may come in any order and more than once: what comes later counts as if it had
-    /// been given to [`Table::write_batch`] later.
+    /// Adds updates, whose keys may come in any order and more than once: what comes later counts
+    /// as if it had been given to [`Table::write_batch`] later.
     ///
-    /// Cost: no read; each entry is written once by this, in whole pages. Memory: an eighth of the table's
-    /// memory budget or 64 MiB of keys, values and 40 bytes for each, twice, and what they take
-    /// beside, whatever the size of a batch.
+    /// Cost: no read; each entry is written once by this, in whole pages. Memory: an eighth of the
+    /// table's memory budget or 64 MiB of keys, values and 40 bytes for each, twice, and what they
+    /// take beside, whatever the size of a batch.
     ///
     /// # Errors
-    /// As [`Table::write_batch`]: after any error nothing of the batch has been added, so it can be given again.
+    /// The errors of [`Table::write_batch`]: after any error nothing of the batch has been added,
+    /// so it can be given again.
     pub fn write_batch<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_writable()?;
         self.session.check_room_for(batch)?;
         let (room, blob_bytes) = check_batch(batch)?;
+
         if batch.is_empty() {
             return Ok(());
         }
+
         if batch.iter().any(|(_, update)| is_range(update)) {
             return self.add_with_ranges(batch);
         }
         let weight = room.weight_bytes() + blob_bytes as u64;
         self.merge_groups()?;
+
         if self.buffer.weight_bytes() + weight > self.sorted_bytes() {
             self.flush()?;
         }
@@ -101,6 +109,7 @@ impl BulkLoader {
     fn add_with_ranges<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.settle()?;
         let before = (self.buffer.clone(), self.tiers.clone(), self.written_bytes);
+
         let mut parts = batch.chunk_by(|one, other| is_range(&one.1) == is_range(&other.1));
         let added = parts.try_for_each(|part| {
             if !is_range(&part[0].1) {
@@ -118,16 +127,19 @@ impl BulkLoader {
             }
             Ok(())
         });
+
         if added.is_err() {
             (self.buffer, self.tiers, self.written_bytes) = before;
             self.flushing = None;
         }
+
         added
     }
 
     /// Adds a batch to what is in memory, or nothing of it.
     fn add<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)], room: Room) -> Result<()> {
-        let (salt, resolve) = (self.session.salt(), &self.config.resolve);
+        let salt = self.session.salt();
+        let resolve = &self.config.resolve;
         let mut undo = self.buffer.begin(room, resolve)?;
         for (key, update) in batch {
             let update = (key.as_ref(), *update);
@@ -139,21 +151,24 @@ impl BulkLoader {
         Ok(())
     }
 
-    /// Adds a batch that is larger than what is sorted at once, or nothing of it. Nothing else is in memory but what
-    /// is on its way to becoming a run.
+    /// Adds a batch that is larger than what is sorted at once, or nothing of it. Nothing else is
+    /// in memory but what is on its way to becoming a run.
     fn add_in_parts<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.settle()?;
-        let (runs, written_bytes) = (self.tiers.first().map_or(0, Vec::len), self.written_bytes);
+        let runs = self.tiers.first().map_or(0, Vec::len);
+        let written_bytes = self.written_bytes;
         let added = self.parts(batch).into_iter().try_for_each(|part| {
             self.flush()?;
             self.add(part, Room::default())
         });
+
         if added.is_err() {
-            self.buffer = WriteBuffer::default();
+            self.buffer = Memtable::default();
             self.flushing = None;
             self.tiers.iter_mut().take(1).for_each(|newest| newest.truncate(runs));
             self.written_bytes = written_bytes;
         }
+
         added
     }
 
@@ -163,7 +178,9 @@ impl BulkLoader {
         batch: &'a [(K, Update<'u>)],
     ) -> Vec<&'a [(K, Update<'u>)]> {
         let limit = self.sorted_bytes();
-        let (mut parts, mut start, mut weight) = (Vec::new(), 0, 0);
+        let mut parts = Vec::new();
+        let mut start = 0;
+        let mut weight = 0;
         for (at, (key, update)) in batch.iter().enumerate() {
             let (_, value, blob) = update.parts();
             let bytes = key.as_ref().len() + value.len() + blob.map_or(0, <[u8]>::len);
@@ -174,6 +191,7 @@ impl BulkLoader {
             }
             weight += own;
         }
+
         parts.push(&batch[start..]);
         parts
     }
@@ -183,8 +201,8 @@ impl BulkLoader {
     }
 
     /// A merge into a run that is only read in order.
-    fn begin_merge(&self, inputs: Vec<Input>) -> Arc<Merging> {
-        let spec = MergeSpec {
+    fn begin_merge(&self, inputs: Vec<Input>) -> Arc<Compaction> {
+        let spec = CompactionSpec {
             inputs,
             drop_deletes: false,
             resolve: self.config.resolve.clone(),
@@ -194,13 +212,13 @@ impl BulkLoader {
             salt: self.session.salt(),
             purpose: Purpose::Level,
         };
-        Arc::new(Merging::new(self.session.files(), spec))
+        Arc::new(Compaction::new(self.session.files(), spec))
     }
 
-    /// Whether a merge may have a second thread: where the configuration gives merges one, but on a simulated disk,
-    /// whose calls are to come in one order.
+    /// Whether a merge may have a second thread: where the configuration gives merges one, but on a
+    /// simulated disk, whose calls are to come in one order.
     fn has_two_threads(&self) -> bool {
-        self.config.merge_thread == MergeThread::Background
+        self.config.merge_thread == CompactionThread::Background
             && self.session.disk().queue_kind() != QueueKind::Simulated
     }
 
@@ -212,7 +230,7 @@ impl BulkLoader {
         }
         let buffer = std::mem::take(&mut self.buffer);
         let merging = self.begin_merge(vec![Input::Buffer(buffer)]);
-        if self.config.merge_thread == MergeThread::Background {
+        if self.config.merge_thread == CompactionThread::Background {
             merging.requested.store(u64::MAX, Ordering::Release);
             self.session.worker().advance(&merging);
         }
@@ -254,12 +272,14 @@ impl BulkLoader {
 
     /// The table with all that was added.
     ///
-    /// Cost: reads what was written by [`write_batch`](Self::write_batch) and writes it once more. Memory: the filter
-    /// and the index of the table, 128 KiB for each run, and half a megabyte if the table has its merges on the background
-    /// thread, where one thread then merges and this one writes.
+    /// Cost: reads what was written by [`write_batch`](Self::write_batch) and writes it once more.
+    /// Memory: the filter and the index of the table, 128 KiB for each run, and half a megabyte if
+    /// the table has its merges on the background thread, where one thread then merges and this one
+    /// writes.
     ///
     /// # Errors
-    /// As [`Table::write_batch`]; [`Error::InvalidConfig`] if the memory budget is too small for a table of this size.
+    /// The errors of [`Table::write_batch`]; [`Error::InvalidConfig`] if the memory budget is too
+    /// small for a table of this size.
     pub fn finish(self) -> Result<Table> {
         let done = self.finish_watched(&mut |_, _| ControlFlow::<()>::Continue(()))?;
         match done {
@@ -268,11 +288,11 @@ impl BulkLoader {
         }
     }
 
-    /// As [`finish`](Self::finish), telling `watch` from time to time how many pages of how many have been
-    /// merged; what it breaks off with is returned, and what was loaded is lost then.
+    /// Like [`finish`](Self::finish), telling `watch` from time to time how many pages of how many
+    /// have been merged; what it breaks off with is returned, and what was loaded is lost then.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish).
+    /// The errors of [`finish`](Self::finish).
     pub fn finish_watched<B>(
         mut self,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
@@ -281,28 +301,33 @@ impl BulkLoader {
         self.settle()?;
         self.merge_groups()?;
         let inputs: Vec<Input> = self.tiers.iter().flat_map(|runs| newest_first(runs)).collect();
-        let context = Context {
+
+        let context = CompactionEnv {
             set: self.session.files(),
             config: &self.config,
             salt: self.session.salt(),
             table: self.session.id(),
         };
+
         let weight: u64 = inputs.iter().filter_map(Input::run).map(|r| context.run_size(r)).sum();
         let level = context.last_level_of(weight);
         let spec = context.spec(inputs, (level, level), true, &Held::default());
-        let merging = Merging::new(self.session.files(), spec);
+
+        let merging = Compaction::new(self.session.files(), spec);
         if self.has_two_threads()
             && let ControlFlow::Break(reason) = merging.merge_on_two_threads(watch)?
         {
             return Ok(ControlFlow::Break(reason));
         }
+
         while !merging.is_complete() {
             if let ControlFlow::Break(reason) = watch(merging.done(), merging.total()) {
                 return Ok(ControlFlow::Break(reason));
             }
             merging.advance_to(merging.done() + STEP_PAGES)?;
         }
-        let mut tree = Tree { written_bytes: self.written_bytes, ..Tree::default() };
+
+        let mut tree = Levels { written_bytes: self.written_bytes, ..Levels::default() };
         if let Some(run) = merging.finish()? {
             if let Some(budget) = self.config.memory_budget {
                 let least = budget_min(run.memory_bytes().1 as u64, self.config.memory_goal);
@@ -312,6 +337,7 @@ impl BulkLoader {
             tree.levels = vec![Level::default(); level];
             tree.levels[level - 1].incoming = Some(Incoming::Single(run));
         }
+
         Ok(ControlFlow::Continue(Table::new(self.session, tree, self.config)))
     }
 }

@@ -1,8 +1,8 @@
 //! The logical content of a table as one stream of bytes: equal contents give equal bytes.
 //!
-//! Writing goes through a cursor, so that nothing of runs, levels or salts can show. Reading trusts nothing:
-//! it takes no length for true before as many bytes have come, and gives a table only when order, number
-//! and digest of the entries are right.
+//! Writing goes through a cursor, so that nothing of runs, levels or salts can show. Reading trusts
+//! nothing: it takes no length for true before as many bytes have come, and gives a table only when
+//! order, number and digest of the entries are right.
 
 #![doc = include_str!("../../../../docs/format/canonical.md")]
 
@@ -16,7 +16,7 @@ use crate::entry::entry::{KEY_BYTES_MAX, Update};
 use crate::error::{Error, Result};
 use crate::lookup::result::Record;
 use crate::run::blob::{self, BlobRef};
-use crate::session::inner::SessionCore;
+use crate::session::inner::SessionInner;
 use crate::table::cursor::Cursor;
 
 /// First bytes of a canonical export.
@@ -46,7 +46,7 @@ const END_BYTES: u64 = 41;
 /// Bytes of blobs, or of entries, after which a batch is full.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// What a canonical export holds.
+/// Totals of a canonical export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CanonicalSummary {
@@ -86,7 +86,7 @@ impl<W: Write> Output<W> {
     }
 
     /// Puts entries with their blobs, which the cursor keeps that gave the references.
-    fn put_all(&mut self, session: &SessionCore, records: &[Record]) -> Result<()> {
+    fn put_all(&mut self, session: &SessionInner, records: &[Record]) -> Result<()> {
         let refs: Vec<_> = records.iter().filter_map(|record| record.blob.clone()).collect();
         let blobs = blob::retrieve(session.disk(), blob::READS_IN_FLIGHT, &refs)?;
         let mut blobs = blobs.iter().map(Vec::as_slice);
@@ -103,7 +103,7 @@ fn stream(error: io::Error) -> Error {
 
 /// Writes what a cursor over all of a table gives.
 pub(crate) fn export(
-    session: &SessionCore,
+    session: &SessionInner,
     mut cursor: Cursor,
     out: impl Write,
 ) -> Result<CanonicalSummary> {
@@ -111,8 +111,10 @@ pub(crate) fn export(
     let mut output = Output { out, bytes: 0, digest: StateDigest::default() };
     output.put(&CANONICAL_MAGIC)?;
     output.put(&CANONICAL_VERSION.to_le_bytes())?;
+
     // Entries whose blobs are read together, and those between them.
-    let (mut records, mut blob_bytes) = (Vec::new(), 0);
+    let mut records = Vec::new();
+    let mut blob_bytes = 0;
     while let Some(record) = cursor.next_ref()? {
         let blob = record.blob();
         if blob.is_none() && records.is_empty() {
@@ -126,6 +128,7 @@ pub(crate) fn export(
             (records, blob_bytes) = (Vec::new(), 0);
         }
     }
+
     output.put_all(session, &records)?;
     let digest = std::mem::take(&mut output.digest);
     let count = digest.count();
@@ -189,8 +192,8 @@ impl Entry {
     }
 }
 
-/// Reads an export; `take` is given its entries in order, many at a time. Only a success says that they are
-/// those of the export.
+/// Reads an export; `take` is given its entries in order, many at a time. Only a success says that
+/// they are those of the export.
 pub(crate) fn import(
     input: impl Read,
     mut take: impl FnMut(&[Entry]) -> Result<()>,
@@ -199,10 +202,12 @@ pub(crate) fn import(
     let mut input = Input { input, offset: 0 };
     check_head(&mut input)?;
     let mut digest = StateDigest::default();
+
     let mut last: Option<Vec<u8>> = None;
     let mut has_ended = false;
     while !has_ended {
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let mut batch = Vec::new();
+        let mut bytes = 0;
         while batch.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
             let Some(entry) = next_entry(&mut input, last.as_deref())? else {
                 has_ended = true;
@@ -215,21 +220,25 @@ pub(crate) fn import(
         }
         take(&batch)?;
     }
+
     check_end(input, digest)
 }
 
-/// What the ends of an export say of it; its entries are not read.
+/// Reads the header and the trailer of an export, not its entries.
 pub(crate) fn summary(file: &dyn DiskFile) -> Result<CanonicalSummary> {
     let bytes = file.len()?;
+
     let malformed =
         |offset, reason: &str| Err(Error::CanonicalMalformed { offset, reason: reason.to_owned() });
     let Some(end) = bytes.checked_sub(END_BYTES).filter(|&end| end >= HEAD_BYTES) else {
         return malformed(bytes, "it ends early");
     };
-    let (mut head, mut last) = ([0; HEAD_BYTES as usize], [0; END_BYTES as usize]);
+    let mut head = [0; HEAD_BYTES as usize];
+    let mut last = [0; END_BYTES as usize];
     file.read_at(&mut head, 0)?;
     file.read_at(&mut last, end)?;
     check_head(&mut Input { input: head.as_slice(), offset: 0 })?;
+
     let mut input = Input { input: last.as_slice(), offset: end };
     if input.array()? != [TAG_END] {
         return malformed(end, "there is no end record");
@@ -252,20 +261,24 @@ fn check_head(input: &mut Input<impl Read>) -> Result<()> {
     Ok(())
 }
 
-/// The next entry, whose key must be above the `last` one; `None` once the tag of the end has been read.
+/// The next entry, whose key must be above the `last` one; `None` once the tag of the end has been
+/// read.
 fn next_entry(input: &mut Input<impl Read>, last: Option<&[u8]>) -> Result<Option<Entry>> {
     let [tag] = input.array()?;
     if tag == TAG_END {
         return Ok(None);
     }
+
     if tag != TAG_ENTRY && tag != TAG_ENTRY_WITH_BLOB {
         input.offset -= 1;
         return input.malformed(format!("unknown tag {tag}"));
     }
+
     let key_len = u32::from_le_bytes(input.array()?);
     if key_len as usize > KEY_BYTES_MAX {
         return input.malformed(format!("a key of {key_len} bytes; the limit is {KEY_BYTES_MAX}"));
     }
+
     let key = input.bytes(key_len)?;
     if last.is_some_and(|last| last >= key.as_slice()) {
         return input.malformed("the key is not above the one before it");
@@ -282,10 +295,13 @@ fn check_end(mut input: Input<impl Read>, digest: StateDigest) -> Result<Canonic
         let read = digest.count();
         return input.malformed(format!("the end says {count} entries; {read} have been read"));
     }
-    let (expected, found) = (input.array()?, digest.finish());
+
+    let expected = input.array()?;
+    let found = digest.finish();
     if expected != found {
         return Err(Error::CanonicalDigestMismatch { expected, found });
     }
+
     if !input.up_to(1)?.is_empty() {
         return input.malformed("bytes after the end");
     }

@@ -1,23 +1,23 @@
 //! Ordered reading of a table as it was when the cursor was made, forward and back.
 //!
-//! A cursor stands in a *gap*: before the first entry of its range, between two of them, or after the last.
-//! Going forward passes the entry after the gap, going back the one before it. While it moves in one
-//! direction its readers stand at the next entry, or still at the one that was given last; when it turns or
-//! seeks they are let go of, and opened again at the gap by the next read.
+//! A cursor stands in a *gap*: before the first entry of its range, between two of them, or after
+//! the last. Going forward passes the entry after the gap, going back the one before it. While it
+//! moves in one direction its readers stand at the next entry, or still at the one that was given
+//! last; when it turns or seeks they are let go of, and opened again at the gap by the next read.
 
 use std::ops::Bound;
 
-use crate::compaction::levels::Tree;
-use crate::compaction::loser_tree::KMerge;
+use crate::compaction::levels::Levels;
+use crate::compaction::loser_tree::MergeIterator;
 use crate::compaction::sources::{Scan, Sources};
 use crate::entry::entry::{EntryRef, Kind, Order};
 use crate::entry::key_range::KeyRange;
-use crate::entry::merge_operator::{Resolve, TooLarge};
+use crate::entry::merge_operator::{MergeOperator, TooLarge};
 use crate::error::{Error, Result};
 use crate::lookup::result::Record;
 use crate::run::blob::{Blob, BlobRef};
 use crate::run::chunk_reader::Reading;
-use crate::run::prefetch::ReadAhead;
+use crate::run::prefetch::Prefetcher;
 use crate::session::inner::Registered;
 use crate::trace::event;
 
@@ -37,7 +37,7 @@ enum Gap {
 /// Readers at a gap, on their way in one direction.
 #[derive(Debug)]
 struct Readers {
-    merge: KMerge,
+    merge: MergeIterator,
     order: Order,
     /// Whether the entry that the readers stand at has been given, so that the gap is beyond it.
     is_passed: bool,
@@ -82,7 +82,7 @@ pub struct RecordRef<'a> {
     /// Its value.
     pub value: &'a [u8],
     /// Stands at the entry.
-    merge: &'a KMerge,
+    merge: &'a MergeIterator,
 }
 
 impl RecordRef<'_> {
@@ -100,26 +100,28 @@ impl RecordRef<'_> {
     }
 }
 
-/// A position in a stable view of a table; gives the live entries of a range in key order and against it.
+/// A position in a stable view of a table; gives the live entries of a range in key order and
+/// against it.
 ///
-/// The position is a gap between two entries, or before the first or after the last one of the range:
-/// [`next`](Self::next) gives the entry after the gap and passes it, [`prev`](Self::prev) the one before the
-/// gap; so after `next`, `prev` gives the same entry again.
+/// The position is a gap between two entries, or before the first or after the last one of the
+/// range: [`next`](Self::next) gives the entry after the gap and passes it, [`prev`](Self::prev)
+/// the one before the gap; so after `next`, `prev` gives the same entry again.
 ///
-/// Later updates of the table, and dropping it, do not disturb a cursor. It keeps the files and write buffers
-/// that may hold keys of its range, and no others. After an error it gives that error again, so that no reader
-/// takes a broken scan for a complete one.
+/// Later updates of the table, and dropping it, do not disturb a cursor. It keeps the files and
+/// write buffers that may hold keys of its range, and no others. After an error it gives that error
+/// again, so that no reader takes a broken scan for a complete one.
 ///
-/// **Cost.** Making a cursor, [`seek`](Self::seek) and its like read nothing. The first read after them, or
-/// after a turn, positions the readers: one page of each run whose keys lie around the position, and one more
-/// where they fall between two pages; runs beyond it are read when the cursor gets there. From then on each
-/// page of each run on the way is read once, in chunks that grow from 4 KiB to 256 KiB. From the fourth chunk
-/// of a run on, the following ones are read ahead, up to the end of the range: at most 8 MiB for all runs
-/// together. So a cursor holds at most these 8 MiB, and 256 KiB for each run that it is in the middle of.
-/// To turn or to seek in the middle of that waits for what is being read.
+/// **Cost.** Making a cursor, [`seek`](Self::seek) and its like read nothing. The first read after
+/// them, or after a turn, positions the readers: one page of each run whose keys lie around the
+/// position, and one more where they fall between two pages; runs beyond it are read when the
+/// cursor gets there. From then on each page of each run on the way is read once, in chunks that
+/// grow from 4 KiB to 256 KiB. From the fourth chunk of a run on, the following ones are read
+/// ahead, up to the end of the range: at most 8 MiB for all runs together. So a cursor holds at
+/// most these 8 MiB, and 256 KiB for each run that it is in the middle of. To turn or to seek in
+/// the middle of that waits for what is being read.
 ///
-/// **Bulk reads.** [`next_ref`](Self::next_ref) copies nothing but the keys of compressed pages and is the
-/// way to read much:
+/// **Bulk reads.** [`next_ref`](Self::next_ref) copies nothing but the keys of compressed pages and
+/// is the way to read much:
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -145,14 +147,19 @@ pub struct Cursor {
     gap: Gap,
     view: Sources,
     range: KeyRange,
-    resolve: Resolve,
+    resolve: MergeOperator,
     failed: Option<Error>,
     session: Registered,
 }
 
 impl Cursor {
     /// A cursor before the first entry of a range.
-    pub(crate) fn new(session: Registered, tree: &Tree, range: KeyRange, resolve: Resolve) -> Self {
+    pub(crate) fn new(
+        session: Registered,
+        tree: &Levels,
+        range: KeyRange,
+        resolve: MergeOperator,
+    ) -> Self {
         let mut view = tree.sources();
         view.buffers.insert(0, tree.buffer.clone());
         view.narrow(&range);
@@ -187,7 +194,8 @@ impl Cursor {
         self.readers = None;
     }
 
-    /// Goes to the next entry in this direction, and passes it if `pass` says so. Says whether there is one.
+    /// Goes to the next entry in this direction, and passes it if `pass` says so. Says whether
+    /// there is one.
     fn read(&mut self, order: Order, pass: bool) -> Result<bool> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -208,13 +216,15 @@ impl Cursor {
             let gap = readers.gap();
             self.go_to(gap);
         }
+
         if self.readers.is_none() {
             let Some(range) = self.ahead(order) else { return Ok(false) };
-            let reading = Reading::Scan(ReadAhead::new(self.session.files().open_files()));
+            let reading = Reading::Scan(Prefetcher::new(self.session.files().open_files()));
             let scan = Scan { order, resolve: self.resolve.clone(), reading };
             let merge = scan.of_table(&self.view, &range);
             self.readers = Some(Readers { merge, order, is_passed: false });
         }
+
         let Some(readers) = &mut self.readers else { return Ok(false) };
         let is_there = readers.settle()?;
         if readers.merge.kind() == Some(Kind::TooLarge)
@@ -222,6 +232,7 @@ impl Cursor {
         {
             return Err(TooLarge::error(entry.key, entry.value));
         }
+
         readers.is_passed = is_there && pass;
         Ok(is_there)
     }
@@ -265,36 +276,38 @@ impl Cursor {
         Ok(taken)
     }
 
-    /// The entry after the gap, which is passed; `None` at the end of the range, also when asked again.
+    /// The entry after the gap, which is passed; `None` at the end of the range, also when asked
+    /// again.
     ///
     /// # Errors
-    /// Any error of the disk, damage found, and [`SessionClosed`](crate::Error::SessionClosed). A failed read
-    /// ahead is an error when the cursor gets there.
+    /// Any error of the disk, damage found, and [`SessionClosed`](crate::Error::SessionClosed). A
+    /// failed read ahead is an error when the cursor gets there.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot fail once for good")]
     pub fn next(&mut self) -> Result<Option<Record>> {
         Ok(self.next_ref()?.map(|record| record.to_record()))
     }
 
-    /// The entry before the gap, which is passed; `None` at the start of the range, also when asked again.
+    /// The entry before the gap, which is passed; `None` at the start of the range, also when asked
+    /// again.
     ///
     /// # Errors
-    /// As [`next`](Self::next).
+    /// The errors of [`next`](Self::next).
     pub fn prev(&mut self) -> Result<Option<Record>> {
         Ok(self.prev_ref()?.map(|record| record.to_record()))
     }
 
-    /// As [`next`](Self::next), without copying.
+    /// Like [`next`](Self::next), without copying.
     ///
     /// # Errors
-    /// As [`next`](Self::next).
+    /// The errors of [`next`](Self::next).
     pub fn next_ref(&mut self) -> Result<Option<RecordRef<'_>>> {
         self.read_one(Order::Ascending, true)
     }
 
-    /// As [`prev`](Self::prev), without copying.
+    /// Like [`prev`](Self::prev), without copying.
     ///
     /// # Errors
-    /// As [`next`](Self::next).
+    /// The errors of [`next`](Self::next).
     pub fn prev_ref(&mut self) -> Result<Option<RecordRef<'_>>> {
         self.read_one(Order::Descending, true)
     }
@@ -302,7 +315,7 @@ impl Cursor {
     /// The entry that [`next`](Self::next) will give, without passing it.
     ///
     /// # Errors
-    /// As [`next`](Self::next).
+    /// The errors of [`next`](Self::next).
     pub fn peek(&mut self) -> Result<Option<RecordRef<'_>>> {
         self.read_one(Order::Ascending, false)
     }
@@ -310,7 +323,7 @@ impl Cursor {
     /// The entry that [`prev`](Self::prev) will give, without passing it.
     ///
     /// # Errors
-    /// As [`next`](Self::next).
+    /// The errors of [`next`](Self::next).
     pub fn peek_prev(&mut self) -> Result<Option<RecordRef<'_>>> {
         self.read_one(Order::Descending, false)
     }
@@ -338,7 +351,7 @@ impl Cursor {
     /// The next `count` entries; fewer only at the end of the range.
     ///
     /// # Errors
-    /// As [`next`](Self::next); the entries read before are lost then.
+    /// The errors of [`next`](Self::next); the entries read before are lost then.
     pub fn take(&mut self, count: usize) -> Result<Vec<Record>> {
         self.take_while(count, |_| true)
     }
@@ -346,7 +359,7 @@ impl Cursor {
     /// The `count` entries before the gap, the nearest first; fewer only at the start of the range.
     ///
     /// # Errors
-    /// As [`next`](Self::next); the entries read before are lost then.
+    /// The errors of [`next`](Self::next); the entries read before are lost then.
     pub fn take_back(&mut self, count: usize) -> Result<Vec<Record>> {
         self.take_while_back(count, |_| true)
     }
@@ -362,11 +375,11 @@ impl Cursor {
         Ok(keys)
     }
 
-    /// The next entries, up to `count` of them, as long as `is_wanted` holds. The first that is not wanted
-    /// is not passed.
+    /// The next entries, up to `count` of them, as long as `is_wanted` holds. The first that is not
+    /// wanted is not passed.
     ///
     /// # Errors
-    /// As [`next`](Self::next); the entries read before are lost then.
+    /// The errors of [`next`](Self::next); the entries read before are lost then.
     pub fn take_while(
         &mut self,
         count: usize,
@@ -375,11 +388,11 @@ impl Cursor {
         self.read_while(Order::Ascending, count, is_wanted)
     }
 
-    /// The entries before the gap, the nearest first, up to `count` of them, as long as `is_wanted` holds. The
-    /// first that is not wanted is not passed.
+    /// The entries before the gap, the nearest first, up to `count` of them, as long as `is_wanted`
+    /// holds. The first that is not wanted is not passed.
     ///
     /// # Errors
-    /// As [`next`](Self::next); the entries read before are lost then.
+    /// The errors of [`next`](Self::next); the entries read before are lost then.
     pub fn take_while_back(
         &mut self,
         count: usize,

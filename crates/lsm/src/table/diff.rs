@@ -1,27 +1,28 @@
 //! The keys whose content differs between two tables, in key order.
 //!
-//! Only layers that are newer than all that the tables share are read ([`crate::table::divergence`]): merged for each
-//! table on its own, and both merges followed in key order side by side. A key of which they amount to the same is
-//! passed over; where one is decisive it is what the table has, where not the key is looked up there. Such
-//! *suspects* are gathered by the thousand, so that these lookups, and the reads of blobs to be compared, go side
+//! Only layers that are newer than all that the tables share are read
+//! ([`crate::table::divergence`]): merged for each table on its own, and both merges followed in
+//! key order side by side. A key of which they amount to the same is passed over; where one is
+//! decisive it is what the table has, where not the key is looked up there. Such *suspects* are
+//! gathered by the thousand, so that these lookups, and the reads of blobs to be compared, go side
 //! by side.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::compaction::levels::Tree;
-use crate::compaction::loser_tree::KMerge;
+use crate::compaction::levels::Levels;
+use crate::compaction::loser_tree::MergeIterator;
 use crate::compaction::sources::Scan;
 use crate::config::TableConfig;
 use crate::entry::entry::{Kind, Order};
 use crate::error::{Error, Result};
-use crate::lookup::lookup::{LookupContext, lookup_in};
+use crate::lookup::lookup::{LookupEnv, lookup_in};
 use crate::lookup::plan::Plan;
 use crate::lookup::result::Lookup;
 use crate::run::blob::{Blob, BlobRef, READS_IN_FLIGHT, retrieve};
 use crate::run::chunk_reader::Reading;
-use crate::run::prefetch::ReadAhead;
-use crate::session::inner::{Registered, SessionCore};
+use crate::run::prefetch::Prefetcher;
+use crate::session::inner::{Registered, SessionInner};
 use crate::table::divergence::{Difference, Layer, layers_of, merge_of};
 use crate::trace::event;
 
@@ -39,9 +40,9 @@ const BLOB_BYTES_MAX: usize = 4 << 20;
 pub struct Change {
     /// The key.
     pub key: Vec<u8>,
-    /// What the older table has.
+    /// Entry of the older table.
     pub old: Lookup,
-    /// What the newer table has; never the same as `old`.
+    /// Entry of the newer table; never equal to `old`.
     pub new: Lookup,
 }
 
@@ -56,14 +57,15 @@ impl View {
     /// Looks up those suspects that `place` has nothing for yet.
     fn look_up(
         &self,
-        session: &SessionCore,
+        session: &SessionInner,
         suspects: &mut [Suspect],
         place: fn(&mut Suspect) -> &mut Option<Lookup>,
     ) -> Result<()> {
         let unknown: Vec<usize> =
             (0..suspects.len()).filter(|&at| place(&mut suspects[at]).is_none()).collect();
         let keys: Vec<&[u8]> = unknown.iter().map(|&at| suspects[at].key.as_slice()).collect();
-        let context = LookupContext {
+
+        let context = LookupEnv {
             cache: None,
             salt: session.salt(),
             queue_depth: self.config.queue_depth as usize,
@@ -71,6 +73,7 @@ impl View {
             spare: session.spare_pages(),
             idle: None,
         };
+
         let buffers: Vec<_> = self.plan.buffers.iter().collect();
         let (found, _) = lookup_in(&buffers, &self.plan, &context, &keys)?;
         for (at, found) in unknown.into_iter().zip(found) {
@@ -80,7 +83,7 @@ impl View {
     }
 }
 
-/// What the layers that are read of a table amount to for one key.
+/// Result of the sources that a diff reads of one table, for one key.
 struct Part<'a> {
     kind: Kind,
     value: &'a [u8],
@@ -88,8 +91,8 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Of a key at which a merge may stand; `is_all` says that nothing is older.
-    fn of(merge: &'a KMerge, key: &[u8], is_all: bool) -> Option<Self> {
+    /// Makes the result for the current key of a merge; `is_all` says that no source is older.
+    fn of(merge: &'a MergeIterator, key: &[u8], is_all: bool) -> Option<Self> {
         let entry = merge.current().filter(|entry| entry.key == key)?;
         let kind = match entry.kind {
             Kind::Delete if is_all => return None,
@@ -100,7 +103,7 @@ impl<'a> Part<'a> {
         Some(Self { kind, value: entry.value, blob })
     }
 
-    /// What its table has of the key, if nothing older matters.
+    /// Entry of the table, if older sources cannot change it.
     fn get(&self, key: &[u8]) -> Result<Option<Lookup>> {
         let lookup = || Lookup::from_entry(key, (self.kind, self.value), self.blob.as_ref());
         self.kind.is_decisive().then(lookup).transpose()
@@ -134,14 +137,14 @@ struct Suspect {
 /// The keys whose content differs between two tables of a session, in key order; see
 /// [`Table::diff`](crate::Table::diff).
 ///
-/// Later updates of the tables, and dropping them, do not disturb it: it keeps their files and write buffers. So
-/// references to blobs that it gives are valid for as long as it is there. After an error it gives that error
-/// again. Dropping it early costs nothing.
+/// Later updates of the tables, and dropping them, do not disturb it: it keeps their files and
+/// write buffers. So references to blobs that it gives are valid for as long as it is there. After
+/// an error it gives that error again. Dropping it early costs nothing.
 #[derive(Debug)]
 pub struct Diff {
     // Fields drop in order: readers before what keeps the session's lock.
-    older_merge: KMerge,
-    newer_merge: KMerge,
+    older_merge: MergeIterator,
+    newer_merge: MergeIterator,
     /// Whether nothing is older than what is merged.
     is_everything: bool,
     ready: VecDeque<Change>,
@@ -155,14 +158,15 @@ impl Diff {
     /// The difference of two trees, each with the configuration of its table.
     pub(crate) fn new(
         session: Registered,
-        older: (&Tree, &TableConfig),
-        newer: (&Tree, &TableConfig),
+        older: (&Levels, &TableConfig),
+        newer: (&Levels, &TableConfig),
     ) -> Self {
         let mut sources = [older, newer].map(|(tree, _)| {
             let mut all = tree.sources();
             all.buffers.insert(0, tree.buffer.clone());
             all
         });
+
         if let (Some(one), Some(other)) = (&older.0.union, &newer.0.union)
             && Arc::ptr_eq(one, other)
         {
@@ -172,6 +176,7 @@ impl Diff {
                 sources.union = Some(Box::new(united.clone().under_mask(&tree.union_mask)));
             }
         }
+
         let [of_older, of_newer] = [&sources[0], &sources[1]].map(layers_of);
         let difference = if older.1.resolve == newer.1.resolve {
             Difference::new(of_older, of_newer)
@@ -179,11 +184,14 @@ impl Diff {
             // What combines in another way is not the same.
             Difference { older: of_older, newer: of_newer, is_everything: true }
         };
-        let reading = Reading::Scan(ReadAhead::new(session.files().open_files()));
+
+        let reading = Reading::Scan(Prefetcher::new(session.files().open_files()));
         let merge = |layers: &[Layer], config: &TableConfig| {
-            let (order, resolve) = (Order::Ascending, config.resolve.clone());
+            let order = Order::Ascending;
+            let resolve = config.resolve.clone();
             merge_of(layers, &Scan { order, resolve, reading: reading.clone() })
         };
+
         let [of_older, of_newer] = sources;
         Self {
             older_merge: merge(&difference.older, older.1),
@@ -202,7 +210,8 @@ impl Diff {
     /// Each change is made in memory of its own anyway, so nothing is gained by borrowing it.
     ///
     /// # Errors
-    /// Those of [`Table::get_many`](crate::Table::get_many) and of [`Cursor::next`](crate::Cursor::next).
+    /// Those of [`Table::get_many`](crate::Table::get_many) and of
+    /// [`Cursor::next`](crate::Cursor::next).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot fail once for good")]
     pub fn next(&mut self) -> Result<Option<Change>> {
         if let Some(error) = &self.failed {
@@ -210,6 +219,7 @@ impl Diff {
         }
         self.session.check_open()?;
         event!(TRACE, "diff.read", self.session.dir(), cursor = self.session.id());
+
         while self.ready.is_empty() {
             match self.gather() {
                 Ok(true) => {}
@@ -220,10 +230,12 @@ impl Diff {
                 }
             }
         }
+
         Ok(self.ready.pop_front())
     }
 
-    /// Gathers suspects and makes changes ready of those that differ; false if there are no more suspects.
+    /// Gathers suspects and makes changes ready of those that differ; false if there are no more
+    /// suspects.
     fn gather(&mut self) -> Result<bool> {
         let mut suspects = self.suspects()?;
         if suspects.is_empty() {
@@ -231,10 +243,12 @@ impl Diff {
         }
         self.older.look_up(&self.session, &mut suspects, |suspect| &mut suspect.old)?;
         self.newer.look_up(&self.session, &mut suspects, |suspect| &mut suspect.new)?;
+
         let both = suspects.into_iter().map(|Suspect { key, old, new }| {
             let looked_up = |side: Option<Lookup>| side.unwrap_or(Lookup::NotFound);
             Change { key, old: looked_up(old), new: looked_up(new) }
         });
+
         let mut changes: Vec<Change> = both.filter(Change::may_be_one).collect();
         let are_same = same_blobs(&self.session, &changes)?;
         let mut are_same = are_same.into_iter();
@@ -248,15 +262,18 @@ impl Diff {
         let Self { older_merge: older, newer_merge: newer, is_everything, .. } = self;
         older.load()?;
         newer.load()?;
-        let (mut suspects, mut bytes) = (Vec::new(), 0);
+        let mut suspects = Vec::new();
+        let mut bytes = 0;
+
         let mut key = Vec::new();
         while suspects.len() < SUSPECTS_MAX && bytes < SUSPECT_BYTES_MAX {
-            let heads = [&*older, &*newer].map(KMerge::current);
+            let heads = [&*older, &*newer].map(MergeIterator::current);
             let Some(next) = heads.into_iter().flatten().map(|entry| entry.key).min() else {
                 break;
             };
             key.clear();
             key.extend_from_slice(next);
+
             let old = Part::of(older, &key, *is_everything);
             let new = Part::of(newer, &key, *is_everything);
             if !are_same(old.as_ref(), new.as_ref()) {
@@ -269,12 +286,14 @@ impl Diff {
                 };
                 suspects.push(Suspect { key: key.clone(), old: known(old)?, new: known(new)? });
             }
+
             for merge in [&mut *older, &mut *newer] {
                 if merge.current().is_some_and(|entry| entry.key == key) {
                     merge.advance()?;
                 }
             }
         }
+
         Ok(suspects)
     }
 }
@@ -292,18 +311,21 @@ impl Change {
 
     /// The blobs, if nothing but these can tell whether the sides differ.
     fn blobs_to_compare(&self) -> Option<[&BlobRef; 2]> {
-        let (old, new) = (self.old.blob()?, self.new.blob()?);
+        let old = self.old.blob()?;
+        let new = self.new.blob()?;
         let is_open = self.old.value() == self.new.value() && old.len() == new.len();
         is_open.then_some([old, new])
     }
 }
 
-/// Of each change whether only its blobs may differ, and do not.
-fn same_blobs(session: &SessionCore, changes: &[Change]) -> Result<Vec<bool>> {
+/// For each change, whether only blobs could differ and these are equal.
+fn same_blobs(session: &SessionInner, changes: &[Change]) -> Result<Vec<bool>> {
     let mut are_same = vec![false; changes.len()];
     let mut open = changes.iter().enumerate().peekable();
     while open.peek().is_some() {
-        let (mut refs, mut places, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut refs = Vec::new();
+        let mut places = Vec::new();
+        let mut bytes = 0;
         while bytes < BLOB_BYTES_MAX
             && let Some((at, change)) = open.next()
         {
@@ -317,5 +339,6 @@ fn same_blobs(session: &SessionCore, changes: &[Change]) -> Result<Vec<bool>> {
             are_same[at] = pair[0] == pair[1];
         }
     }
+
     Ok(are_same)
 }

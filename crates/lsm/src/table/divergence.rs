@@ -1,36 +1,39 @@
-//! What two tables do not have in common: the layers above the newest one that both have.
+//! Divergence of two tables: the sources above the newest source that both share.
 //!
-//! A table is a sequence of *layers*, newest first: the chunks of its write buffers, its runs, and what a
-//! union has not united yet. The entries of a key in all layers, combined in this order, are what the table
-//! has of it ([`crate::entry::entry`]).
+//! A table is a sequence of *layers*, newest first: the chunks of its write buffers, its runs, and
+//! what a union has not united yet. The entries of a key in all layers, combined in this order, are
+//! what the table has of it ([`crate::entry::entry`]).
 //!
-//! Invariant: what is older than a layer amounts to the same in all tables that have the layer. A layer is made on
-//! top of what a table holds; duplicates and snapshots share both, updates go to newer layers, and
-//! merges change how older ones are divided, never what they amount to. So two tables differ in the keys
-//! of those layers at most that are newer than the newest one that both have:
+//! Invariant: what is older than a layer amounts to the same in all tables that have the layer. A
+//! layer is made on top of what a table holds; duplicates and snapshots share both, updates go to
+//! newer layers, and merges change how older ones are divided, never what they amount to. So two
+//! tables differ in the keys of those layers at most that are newer than the newest one that both
+//! have:
 //!
 //! ```text
 //! older   a1 a2    S  r1 r2
 //! newer   b1 b2 b3 S  m            m is what r1 and r2 were merged to
 //! ```
 //!
-//! A merge that one table has completed, and the other not begun, replaces a run by others that hold the same. So
-//! where the other table has what a run was merged from, directly or through other merges, and all of that is
-//! still there, these runs stand for it as layers. The runs are held by whoever has them, never for the sake of
-//! this: with the last version between two others, what only that had goes.
+//! A merge that one table has completed, and the other not begun, replaces a run by others that
+//! hold the same. So where the other table has what a run was merged from, directly or through
+//! other merges, and all of that is still there, these runs stand for it as layers. The runs are
+//! held by whoever has them, never for the sake of this: with the last version between two others,
+//! what only that had goes.
 //!
-//! Chunks are the same if they are the same piece of memory, runs if they are the same file, unions if they
-//! are made of the same; and all of them only under the same mask. A deleted range masks every layer that is there, so
-//! of a table and of its duplicate that has deleted a range all layers differ.
+//! Chunks are the same if they are the same piece of memory, runs if they are the same file, unions
+//! if they are made of the same; and all of them only under the same mask. A deleted range masks
+//! every layer that is there, so of a table and of its duplicate that has deleted a range all
+//! layers differ.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::compaction::loser_tree::{Combine, KMerge, Rules, Source};
+use crate::compaction::loser_tree::{Combine, MergeIterator, Rules, Source};
 use crate::compaction::sources::{Scan, Sources, UnionSources};
 use crate::entry::key_range::KeyRange;
 use crate::entry::mask::Mask;
-use crate::memtable::part::{Chunk, Segment, SegmentReader};
+use crate::memtable::part::{Chunk, MemtablePart, MemtablePartReader};
 use crate::run::reader::RunReader;
 use crate::run::run::Run;
 
@@ -39,7 +42,7 @@ use crate::run::run::Run;
 pub(crate) enum Layer {
     Chunk(Arc<Chunk>),
     /// A masked segment of a write buffer.
-    Masked(Segment),
+    Masked(MemtablePart),
     Run(Arc<Run>),
     /// The tables of a union, as far as they are not in its slices, which are layers of their own.
     Union(Box<UnionSources>),
@@ -59,11 +62,11 @@ impl Layer {
     fn source(&self, scan: &Scan, range: &KeyRange) -> Source {
         match self {
             Self::Chunk(chunk) => {
-                let segment = Segment::Chunk(Arc::clone(chunk));
-                Source::Segment(SegmentReader::new(&segment, range, scan.order))
+                let segment = MemtablePart::Chunk(Arc::clone(chunk));
+                Source::Segment(MemtablePartReader::new(&segment, range, scan.order))
             }
             Self::Masked(segment) => {
-                Source::Segment(SegmentReader::new(segment, range, scan.order))
+                Source::Segment(MemtablePartReader::new(segment, range, scan.order))
             }
             Self::Run(run) => {
                 let reader = RunReader::new(run, range, scan.order, scan.reading.clone());
@@ -75,10 +78,12 @@ impl Layer {
 }
 
 /// The entries of layers, as they combine. Reads nothing.
-pub(crate) fn merge_of(layers: &[Layer], scan: &Scan) -> KMerge {
+pub(crate) fn merge_of(layers: &[Layer], scan: &Scan) -> MergeIterator {
     let sources = layers.iter().map(|layer| layer.source(scan, &KeyRange::ALL)).collect();
-    let (combine, resolve, order) = (Combine::Levels, scan.resolve.clone(), scan.order);
-    KMerge::new(sources, Rules { combine, resolve, order })
+    let combine = Combine::Levels;
+    let resolve = scan.resolve.clone();
+    let order = scan.order;
+    MergeIterator::new(sources, Rules { combine, resolve, order })
 }
 
 /// The layers of a table, newest first; its own write buffer must be among the sources.
@@ -87,12 +92,13 @@ pub(crate) fn layers_of(sources: &Sources) -> Vec<Layer> {
     let mut layers = Vec::new();
     for segment in segments {
         match segment {
-            Segment::Masked(_) => layers.push(Layer::Masked(segment.clone())),
-            Segment::Chunk(_) | Segment::Folded(_) => {
+            MemtablePart::Masked(_) => layers.push(Layer::Masked(segment.clone())),
+            MemtablePart::Chunk(_) | MemtablePart::Folded(_) => {
                 layers.extend(segment.chunks().iter().rev().cloned().map(Layer::Chunk));
             }
         }
     }
+
     layers.extend(sources.runs.iter().cloned().map(Layer::Run));
     if let Some(union) = &sources.union {
         // Their keys follow each other, so any order will do.
@@ -101,14 +107,16 @@ pub(crate) fn layers_of(sources: &Sources) -> Vec<Layer> {
             layers.push(Layer::Union(union.clone()));
         }
     }
+
     layers
 }
 
-/// Whether two unions are made of the same and have got equally far, so that what is not in their slices is the
-/// same. The depth of the recursion is that of unions of unions.
+/// Whether two unions are made of the same and have got equally far, so that what is not in their
+/// slices is the same. The depth of the recursion is that of unions of unions.
 fn are_same_unions(one: &UnionSources, other: &UnionSources) -> bool {
     let are_same = |(one, other): (&Sources, &Sources)| {
-        let (one, other) = (layers_of(one), layers_of(other));
+        let one = layers_of(one);
+        let other = layers_of(other);
         one.len() == other.len() && one.iter().zip(&other).all(|(one, other)| one.is_same(other))
     };
     one.frontier == other.frontier
@@ -133,7 +141,8 @@ fn runs_in(layers: &[Layer]) -> impl Iterator<Item = &Arc<Run>> {
     })
 }
 
-/// What a run was merged from, newest first and under its mask, if all of it is still there.
+/// Inputs of the compaction that wrote a run, newest first and under its mask, if all of them
+/// remain.
 fn inputs_of(run: &Run, there: &Runs) -> Option<Vec<Arc<Run>>> {
     let inputs = run.origin()?.inputs.iter();
     let found = inputs.map(|(number, mask, input)| {
@@ -158,11 +167,13 @@ fn with_ancestors<'a>(runs: impl Iterator<Item = &'a Arc<Run>>, there: &Runs) ->
     all
 }
 
-/// The layers with runs replaced by what they were merged from, where that leads to some of the `others`.
+/// The layers with runs replaced by what they were merged from, where that leads to some of the
+/// `others`.
 fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
     let mut traced = Vec::with_capacity(layers.len());
     let mut rest = layers;
     rest.reverse();
+
     while let Some(layer) = rest.pop() {
         let inputs = match &layer {
             Layer::Run(run) if !others.contains_key(&place_of(run)) => {
@@ -171,20 +182,23 @@ fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
             }
             _ => None,
         };
+
         let leads_there = |inputs: &Vec<Arc<Run>>| {
             let ancestors = with_ancestors(inputs.iter(), there);
             ancestors.keys().any(|place| others.contains_key(place))
         };
+
         match inputs.filter(leads_there) {
             Some(inputs) => rest.extend(inputs.into_iter().rev().map(Layer::Run)),
             None => traced.push(layer),
         }
     }
+
     traced
 }
 
-/// The layers of two tables, with runs of the one replaced by what they were merged from where the other has
-/// that.
+/// The layers of two tables, with runs of the one replaced by what they were merged from where the
+/// other has that.
 fn trace(older: Vec<Layer>, newer: Vec<Layer>) -> (Vec<Layer>, Vec<Layer>) {
     let runs = runs_in(&older).chain(runs_in(&newer));
     let there: Runs = runs.map(|run| (place_of(run), Arc::clone(run))).collect();
@@ -203,7 +217,7 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// Of the layers of two tables of one session with the same resolve function.
+    /// Divergence of two tables of one session that have the same merge operator.
     pub(crate) fn new(older: Vec<Layer>, newer: Vec<Layer>) -> Self {
         let (mut older, mut newer) = trace(older, newer);
         let shared = older.iter().enumerate().find_map(|(at, layer)| {

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use terrane_io::{Disk, RealDisk};
 
-use crate::compaction::levels::Tree;
+use crate::compaction::levels::Levels;
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
 use crate::files::handles::{OPEN_FILES_DEFAULT, OPEN_FILES_MAX};
 use crate::files::reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, WantedReserve, check_room_for};
 use crate::run::blob::{self, BlobRef};
 use crate::run::check::Progress;
-use crate::session::inner::{Holder, SessionCore, make_dir};
+use crate::session::inner::{Holder, SessionInner, make_dir};
 use crate::session::snapshot::{self, OpenOptions, SnapshotInfo, SnapshotName};
 use crate::session::transfer::{self, ExportReport, ImportReport, SnapshotPlace};
 use crate::stats::SessionStats;
@@ -27,36 +27,38 @@ use crate::trace::event;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SessionOptions {
-    /// Salt of all hashes of a session that is created, drawn at random if not given. A session that
-    /// exists keeps its own.
+    /// Salt of all hashes of a session that is created, drawn at random if not given. A session
+    /// that exists keeps its own.
     pub salt: Option<u64>,
     /// Whether a missing directory is created (its parent must exist).
     pub create_dir: bool,
-    /// Files of runs that are kept open, 4 to 65,536; 128 unless set. A run whose file is closed has it
-    /// opened again by the next call that reads it, which costs a few microseconds.
+    /// Files of runs that are kept open, 4 to 65,536; 128 unless set. A run whose file is closed
+    /// has it opened again by the next call that reads it, which costs a few microseconds.
     ///
-    /// A cursor that reads ahead counts as a file. Beside these a session has up to one descriptor for each
-    /// call that runs at the same time, its lock, and with `io_uring` a ring for each thread that looks up
-    /// at the same time, of which up to 16 are kept. So the default needs less than 256 descriptors
-    /// (`RLIMIT_NOFILE`), and 24 need less than 64. Where there are fewer, files are closed when one more
-    /// cannot be opened.
+    /// A cursor that reads ahead counts as a file. Beside these a session has up to one descriptor
+    /// for each call that runs at the same time, its lock, and with `io_uring` a ring for each
+    /// thread that looks up at the same time, of which up to 16 are kept. So the default needs less
+    /// than 256 descriptors (`RLIMIT_NOFILE`), and 24 need less than 64. Where there are fewer,
+    /// files are closed when one more cannot be opened.
     pub open_files_max: usize,
-    /// Bytes of the disk that the session keeps in reserve, 64 KiB to 1 TiB; 0 for none. A session remembers what
-    /// it was told: unless set, it keeps the reserve that it has. A new one has none, but a new
-    /// [`Store`](crate::Store) has 1 MiB, or a 16th of what is free if that is less and no less than 64 KiB: enough to delete
-    /// entries and drop tables on a full disk. More than is free is refused.
+    /// Bytes of the disk that the session keeps in reserve, 64 KiB to 1 TiB; 0 for none. A session
+    /// remembers what it was told: unless set, it keeps the reserve that it has. A new one has
+    /// none, but a new [`Store`](crate::Store) has 1 MiB, or a 16th of what is free if that is less
+    /// and no less than 64 KiB: enough to delete entries and drop tables on a full disk. More than
+    /// is free is refused.
     ///
-    /// When a write finds the disk full, the reserve is given up for it, and from then on only what makes room in
-    /// the end goes on: batches of deletions alone, and the merges, checkpoints, snapshots and changes of tables
-    /// beside them. Insertions, upserts and imports are refused with
-    /// [`OutOfSpace`](crate::Error::OutOfSpace) until there is room for the whole reserve again, which
-    /// the first of them that finds it takes back. Deleting a snapshot or dropping a table gives its room back at
-    /// once. Deleting entries does so when merges have carried the deletions to the last level, and merges write
-    /// their output before they remove their inputs: to be sure that this ends well the reserve must have room for the largest run
-    /// of a table besides a segment of the log (a quarter of it) and the write buffers.
+    /// When a write finds the disk full, the reserve is given up for it, and from then on only what
+    /// makes room in the end goes on: batches of deletions alone, and the merges, checkpoints,
+    /// snapshots and changes of tables beside them. Insertions, upserts and imports are refused
+    /// with [`OutOfSpace`](crate::Error::OutOfSpace) until there is room for the whole reserve
+    /// again, which the first of them that finds it takes back. Deleting a snapshot or dropping a
+    /// table gives its room back at once. Deleting entries does so when merges have carried the
+    /// deletions to the last level, and merges write their output before they remove their inputs:
+    /// to be sure that this ends well the reserve must have room for the largest run of a table
+    /// besides a segment of the log (a quarter of it) and the write buffers.
     ///
-    /// Cost: allocated, not written, when the session is created; nothing until the disk is full. On a file system
-    /// that cannot allocate in advance it is no reserve.
+    /// Cost: allocated, not written, when the session is created; nothing until the disk is full.
+    /// On a file system that cannot allocate in advance it is no reserve.
     pub reserve_bytes: Option<u64>,
 }
 
@@ -100,6 +102,7 @@ impl SessionOptions {
                 allowed: format!("{} to {}", OPEN_FILES_MAX.start(), OPEN_FILES_MAX.end()),
             });
         }
+
         match self.reserve_bytes {
             None | Some(0 | RESERVE_BYTES_MIN..=RESERVE_BYTES_MAX) => Ok(()),
             Some(bytes) => Err(Error::InvalidConfig {
@@ -111,36 +114,36 @@ impl SessionOptions {
     }
 }
 
-/// A handle on a session; clones are the same session. The lock is held until [`close`](Self::close), or
-/// until the last handle, table and cursor is gone.
+/// A handle on a session; clones are the same session. The lock is held until
+/// [`close`](Self::close), or until the last handle, table and cursor is gone.
 #[derive(Debug, Clone)]
 pub struct Session {
-    core: Arc<SessionCore>,
+    inner: Arc<SessionInner>,
 }
 
 impl Session {
     /// Opens a session on the real disk: [`open`](Self::open) with [`RealDisk::auto`].
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_dir(dir: impl AsRef<Path>, options: &SessionOptions) -> Result<Self> {
         Self::open(RealDisk::auto(), dir.as_ref(), options)
     }
 
     /// Opens the session in `dir`, or creates one if the directory is empty.
     ///
-    /// Tables that were not saved in a snapshot before the last close or crash are gone; what the named tables of
-    /// a [`Store`](crate::Store) need stays.
+    /// Tables that were not saved in a snapshot before the last close or crash are gone; what the
+    /// named tables of a [`Store`](crate::Store) need stays.
     ///
     /// Cost: reads the metadata of all snapshots; removes the files of lost tables.
     ///
     /// # Errors
     /// [`SessionDirDoesNotExist`](crate::Error::SessionDirDoesNotExist),
     /// [`SessionDirLocked`](crate::Error::SessionDirLocked),
-    /// [`SessionDirCorrupted`](crate::Error::SessionDirCorrupted) (also for a directory of something else,
-    /// which is left as it is), [`UnknownVersion`](crate::Error::UnknownVersion),
-    /// [`InvalidConfig`](crate::Error::InvalidConfig), [`ReserveTooLarge`](crate::Error::ReserveTooLarge),
-    /// [`Disk`](crate::Error::Disk).
+    /// [`SessionDirCorrupted`](crate::Error::SessionDirCorrupted) (also for a directory of
+    /// something else, which is left as it is), [`UnknownVersion`](crate::Error::UnknownVersion),
+    /// [`InvalidConfig`](crate::Error::InvalidConfig),
+    /// [`ReserveTooLarge`](crate::Error::ReserveTooLarge), [`Disk`](crate::Error::Disk).
     #[expect(clippy::needless_pass_by_value, reason = "a session keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &SessionOptions) -> Result<Self> {
         let reserve = options.reserve_bytes.map_or(WantedReserve::AsItIs, WantedReserve::Bytes);
@@ -173,28 +176,31 @@ impl Session {
             make_dir(disk.as_ref(), dir)?;
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
-        let core = SessionCore::open(disk, dir, salt, options.open_files_max, reserve)?;
+        let inner = SessionInner::open(disk, dir, salt, options.open_files_max, reserve)?;
         event!(DEBUG, "session.opened", dir);
-        Ok(Self { core })
+        Ok(Self { inner })
     }
 
-    /// Opens the session in `dir` for reading only, whether another process has it open for writing or nobody has:
-    /// snapshots can be listed, opened, compared and exported, and whatever would change something is refused with
-    /// [`ReadOnly`](crate::Error::ReadOnly). Of the options only
+    /// Opens the session in `dir` for reading only, whether another process has it open for writing
+    /// or nobody has: snapshots can be listed, opened, compared and exported, and whatever would
+    /// change something is refused with [`ReadOnly`](crate::Error::ReadOnly). Of the options only
     /// [`open_files_max`](SessionOptions::open_files_max) counts.
     ///
-    /// What is read is protected by a lease, a small file in the directory. Where none can be written, on a
-    /// read-only medium, or without the right to write, the session is read under a shared lock, which
-    /// keeps writers out meanwhile; where there is nothing to lock either, without one.
+    /// A lease, a small file in the directory, protects the files that are read. Where none can be
+    /// written, on a read-only medium, or without the right to write, the session is read under a
+    /// shared lock, which keeps writers out meanwhile; where there is nothing to lock either,
+    /// without one.
     ///
     /// Cost: reads `metadata`. Opening a snapshot reads its metadata twice.
     ///
     /// # Errors
-    /// [`SessionDirDoesNotExist`](crate::Error::SessionDirDoesNotExist), [`NotTerrane`](crate::Error::NotTerrane),
-    /// [`SessionDirCorrupted`](crate::Error::SessionDirCorrupted), [`UnknownVersion`](crate::Error::UnknownVersion),
-    /// [`InvalidConfig`](crate::Error::InvalidConfig), [`Disk`](crate::Error::Disk). From the calls that read:
-    /// [`SessionDirLocked`](crate::Error::SessionDirLocked) if no lease can be written and somebody has the
-    /// session open for writing.
+    /// [`SessionDirDoesNotExist`](crate::Error::SessionDirDoesNotExist),
+    /// [`NotTerrane`](crate::Error::NotTerrane),
+    /// [`SessionDirCorrupted`](crate::Error::SessionDirCorrupted),
+    /// [`UnknownVersion`](crate::Error::UnknownVersion),
+    /// [`InvalidConfig`](crate::Error::InvalidConfig), [`Disk`](crate::Error::Disk). From the calls
+    /// that read: [`SessionDirLocked`](crate::Error::SessionDirLocked) if no lease can be written
+    /// and somebody has the session open for writing.
     #[expect(clippy::needless_pass_by_value, reason = "a session keeps its disk")]
     pub fn open_read_only(
         disk: Arc<dyn Disk>,
@@ -203,18 +209,18 @@ impl Session {
     ) -> Result<Self> {
         options.validate()?;
         event!(DEBUG, "session.open", dir);
-        let core = SessionCore::open_read_only(&disk, dir, options.open_files_max)?;
+        let inner = SessionInner::open_read_only(&disk, dir, options.open_files_max)?;
         event!(DEBUG, "session.opened", dir);
-        Ok(Self { core })
+        Ok(Self { inner })
     }
 
     /// A handle on what was opened for reading only.
-    pub(crate) fn of(core: Arc<SessionCore>) -> Self {
-        Self { core }
+    pub(crate) fn of(inner: Arc<SessionInner>) -> Self {
+        Self { inner }
     }
 
-    pub(crate) fn core(&self) -> &Arc<SessionCore> {
-        &self.core
+    pub(crate) fn inner(&self) -> &Arc<SessionInner> {
+        &self.inner
     }
 
     /// A new, empty table.
@@ -222,78 +228,83 @@ impl Session {
     /// Cost: no I/O.
     ///
     /// # Errors
-    /// [`InvalidConfig`](crate::Error::InvalidConfig), [`SessionClosed`](crate::Error::SessionClosed).
+    /// [`InvalidConfig`](crate::Error::InvalidConfig),
+    /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn new_table(&self, config: &TableConfig) -> Result<Table> {
-        if self.core.is_read_only() {
-            self.core.check_writable()?;
+        if self.inner.is_read_only() {
+            self.inner.check_writable()?;
         }
-        self.core.check_open()?;
+        self.inner.check_open()?;
         config.validate()?;
-        let session = self.core.register(Holder::Table);
-        event!(DEBUG, "table.new", self.core.dir(), table = session.id());
-        Ok(Table::new(session, Tree::default(), config.clone()))
+        let session = self.inner.register(Holder::Table);
+        event!(DEBUG, "table.new", self.inner.dir(), table = session.id());
+        Ok(Table::new(session, Levels::default(), config.clone()))
     }
 
-    /// Loads a new table from entries in any order, several times faster than updates do; the table is one run
-    /// on its last level.
+    /// Loads a new table from entries in any order, several times faster than updates do; the table
+    /// is one run on its last level.
     ///
     /// Cost: no I/O; see [`BulkLoader`].
     ///
     /// # Errors
-    /// As [`new_table`](Self::new_table); [`ReadOnly`](crate::Error::ReadOnly).
+    /// The errors of [`new_table`](Self::new_table); [`ReadOnly`](crate::Error::ReadOnly).
     pub fn bulk_load(&self, config: &TableConfig) -> Result<BulkLoader> {
-        self.core.check_writable()?;
-        self.core.check_open()?;
+        self.inner.check_writable()?;
+        self.inner.check_open()?;
         config.validate()?;
-        Ok(BulkLoader::new(self.core.register(Holder::Table), config.clone()))
+        Ok(BulkLoader::new(self.inner.register(Holder::Table), config.clone()))
     }
 
-    /// The union of some tables, complete: [`incremental_union`](Self::incremental_union) with its whole debt
-    /// paid.
+    /// The union of some tables, complete: [`incremental_union`](Self::incremental_union) with its
+    /// whole debt paid.
     ///
     /// Cost: reads the runs of all tables, writes and reads and writes the result.
     ///
     /// # Errors
-    /// As [`incremental_union`](Self::incremental_union) and [`Table::supply_union_credits`].
+    /// The errors of [`incremental_union`](Self::incremental_union) and
+    /// [`Table::supply_union_credits`].
     pub fn union(&self, tables: &[&Table]) -> Result<Table> {
         let mut table = self.incremental_union(tables)?;
         table.supply_union_credits(u64::MAX)?;
         Ok(table)
     }
 
-    /// A new table with what several tables hold together. Where more than one has a key, the table's resolve
-    /// function combines the values, left to right, the left one being the newer; the blob is that of the
-    /// leftmost one. A deletion in one table hides nothing in another. The tables stay as they are and
-    /// independent; the new one has the configuration of the last.
+    /// A new table with what several tables hold together. Where more than one has a key, the
+    /// table's resolve function combines the values, left to right, the left one being the newer;
+    /// the blob is that of the leftmost one. A deletion in one table hides nothing in another. The
+    /// tables stay as they are and independent; the new one has the configuration of the last.
     ///
     /// It can be used at once; the work of making it one run is paid in instalments with
     /// [`Table::supply_union_credits`], and lookups get faster as it is.
     ///
-    /// Cost: finishes the flush under way of each table and writes its write buffer; nothing else. Until the debt is paid a lookup costs what it
-    /// costs in each of the tables, and afterwards what it costs in one.
+    /// Cost: finishes the flush under way of each table and writes its write buffer; nothing else.
+    /// Until the debt is paid a lookup costs what it costs in each of the tables, and afterwards
+    /// what it costs in one.
     ///
     /// # Errors
-    /// [`TableUnionNotCompatible`](crate::Error::TableUnionNotCompatible) for tables of another session or with
-    /// another resolve function, [`UnionOfNothing`](crate::Error::UnionOfNothing),
-    /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`UnionTooLarge`](crate::Error::UnionTooLarge) for more
-    /// than 65,536 runs, [`Disk`](crate::Error::Disk), [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
+    /// [`TableUnionNotCompatible`](crate::Error::TableUnionNotCompatible) for tables of another
+    /// session or with another resolve function, [`UnionOfNothing`](crate::Error::UnionOfNothing),
+    /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`UnionTooLarge`](crate::Error::UnionTooLarge)
+    /// for more than 65,536 runs, [`Disk`](crate::Error::Disk),
+    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn incremental_union(&self, tables: &[&Table]) -> Result<Table> {
-        Table::incremental_union(&self.core, tables)
+        Table::incremental_union(&self.inner, tables)
     }
 
     /// A new table with the content of a snapshot; any number of them may be opened.
     ///
-    /// Cost: reads footer, filter and index of each run that is not open yet, several runs at once, and asks for the
-    /// length of each file of blobs; data pages are checked when they are read. A merge that was under way goes on where it stood: shared
-    /// with the table that has it, or, after another session, with reading again what it had written, in steps
-    /// with the updates to come. If these would be too few for that, part of it is done here, so that each of
-    /// them does little.
+    /// Cost: reads footer, filter and index of each run that is not open yet, several runs at once,
+    /// and asks for the length of each file of blobs; data pages are checked when they are read. A
+    /// merge that was under way goes on where it stood: shared with the table that has it, or,
+    /// after another session, with reading again what it had written, in steps with the updates to
+    /// come. If these would be too few for that, part of it is done here, so that each of them does
+    /// little.
     ///
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
     /// [`SnapshotNotCompatible`](crate::Error::SnapshotNotCompatible) for another label,
-    /// [`ResolveNotCompatible`](crate::Error::ResolveNotCompatible) for a resolve function that is not
-    /// ready-made, which [`open_snapshot_with`](Self::open_snapshot_with) takes,
+    /// [`ResolveNotCompatible`](crate::Error::ResolveNotCompatible) for a resolve function that is
+    /// not ready-made, which [`open_snapshot_with`](Self::open_snapshot_with) takes,
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
     /// [`SessionClosed`](crate::Error::SessionClosed).
@@ -303,19 +314,20 @@ impl Session {
 
     /// The same with parts of the configuration changed, or with everything checked first.
     ///
-    /// Cost: as [`open_snapshot`](Self::open_snapshot); with [`Verify::Full`](crate::Verify::Full) every page
-    /// of every run is read besides, by several threads.
+    /// Cost: as [`open_snapshot`](Self::open_snapshot); with [`Verify::Full`](crate::Verify::Full)
+    /// every page of every run is read besides, by several threads.
     ///
     /// # Errors
-    /// As [`open_snapshot`](Self::open_snapshot); [`InvalidConfig`](crate::Error::InvalidConfig).
+    /// The errors of [`open_snapshot`](Self::open_snapshot);
+    /// [`InvalidConfig`](crate::Error::InvalidConfig).
     pub fn open_snapshot_with(
         &self,
         name: &SnapshotName,
         label: &str,
         options: &OpenOptions,
     ) -> Result<Table> {
-        let session = self.core.register(Holder::Table);
-        event!(DEBUG, "table.new", self.core.dir(), table = session.id(), snapshot = %name);
+        let session = self.inner.register(Holder::Table);
+        event!(DEBUG, "table.new", self.inner.dir(), table = session.id(), snapshot = %name);
         let (tree, config) = snapshot::open(&session, name, Some(label), options)?;
         Ok(Table::new(session, tree, config))
     }
@@ -327,9 +339,9 @@ impl Session {
     /// [`SnapshotExists`](crate::Error::SnapshotExists), [`Disk`](crate::Error::Disk),
     /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn rename_snapshot(&self, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
-        event!(DEBUG, "session.rename_snapshot", self.core.dir(), snapshot = %from, %to);
-        snapshot::rename(&self.core, from, to)?;
-        event!(DEBUG, "session.renamed", self.core.dir(), snapshot = %from, %to);
+        event!(DEBUG, "session.rename_snapshot", self.inner.dir(), snapshot = %from, %to);
+        snapshot::rename(&self.inner, from, to)?;
+        event!(DEBUG, "session.renamed", self.inner.dir(), snapshot = %from, %to);
         Ok(())
     }
 
@@ -339,17 +351,17 @@ impl Session {
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist), [`Disk`](crate::Error::Disk),
     /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn delete_snapshot(&self, name: &SnapshotName) -> Result<()> {
-        event!(DEBUG, "session.delete_snapshot", self.core.dir(), snapshot = %name);
-        snapshot::delete(&self.core, name)?;
-        event!(DEBUG, "session.deleted", self.core.dir(), snapshot = %name);
+        event!(DEBUG, "session.delete_snapshot", self.inner.dir(), snapshot = %name);
+        snapshot::delete(&self.inner, name)?;
+        event!(DEBUG, "session.deleted", self.inner.dir(), snapshot = %name);
         Ok(())
     }
 
-    /// Deletes a snapshot if there is one of that name, and says whether there was: for a program that
-    /// goes on after a crash and does not know how far it had come.
+    /// Deletes a snapshot if there is one of that name, and says whether there was: for a program
+    /// that goes on after a crash and does not know how far it had come.
     ///
     /// # Errors
-    /// As [`delete_snapshot`](Self::delete_snapshot), but for a missing one.
+    /// The errors of [`delete_snapshot`](Self::delete_snapshot), but for a missing one.
     pub fn delete_snapshot_if_exists(&self, name: &SnapshotName) -> Result<bool> {
         match self.delete_snapshot(name) {
             Ok(()) => Ok(true),
@@ -358,11 +370,11 @@ impl Session {
         }
     }
 
-    /// Copies a snapshot to the directory of another session on the same disk, under its own name: the whole
-    /// of [`export_snapshot_to`](Self::export_snapshot_to) for the ordinary case.
+    /// Copies a snapshot to the directory of another session on the same disk, under its own name:
+    /// the whole of [`export_snapshot_to`](Self::export_snapshot_to) for the ordinary case.
     ///
     /// # Errors
-    /// As [`export_snapshot_to`](Self::export_snapshot_to).
+    /// The errors of [`export_snapshot_to`](Self::export_snapshot_to).
     pub fn export_snapshot(
         &self,
         name: &SnapshotName,
@@ -372,32 +384,33 @@ impl Session {
         self.export_snapshot_to(name, &place, &mut |_, _| {})
     }
 
-    /// Copies a snapshot to the directory of another session, durably. The directory is made if it is
-    /// missing (its parent must exist) or empty, with the salt of this session; `progress` is told of bytes.
-    /// The copy shares nothing with this session, and is opened, inspected and verified like any session.
-    /// If the session there has another salt, filters and indexes are made anew.
+    /// Copies a snapshot to the directory of another session, durably. The directory is made if it
+    /// is missing (its parent must exist) or empty, with the salt of this session; `progress` is
+    /// told of bytes. The copy shares nothing with this session, and is opened, inspected and
+    /// verified like any session. If the session there has another salt, filters and indexes are
+    /// made anew.
     ///
-    /// Cost: reads and writes each run that an earlier export has not brought there, once and in large chunks, and
-    /// checks every page's checksum. While it goes on, this session can be used; it must not be closed by
-    /// `progress` itself, since closing waits for the export to end.
+    /// Cost: reads and writes each run that an earlier export has not brought there, once and in
+    /// large chunks, and checks every page's checksum. While it goes on, this session can be used;
+    /// it must not be closed by `progress` itself, since closing waits for the export to end.
     ///
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist);
-    /// [`SnapshotExportDirExists`](crate::Error::SnapshotExportDirExists) if something else is there, which is
-    /// left as it is; [`SnapshotExists`](crate::Error::SnapshotExists) if the session there has that name;
-    /// [`SessionDirLocked`](crate::Error::SessionDirLocked);
+    /// [`SnapshotExportDirExists`](crate::Error::SnapshotExportDirExists) if something else is
+    /// there, which is left as it is; [`SnapshotExists`](crate::Error::SnapshotExists) if the
+    /// session there has that name; [`SessionDirLocked`](crate::Error::SessionDirLocked);
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted); [`Disk`](crate::Error::Disk);
-    /// [`SessionClosed`](crate::Error::SessionClosed). After an error, or a crash, there is no snapshot of that
-    /// name there, or a whole one.
+    /// [`SessionClosed`](crate::Error::SessionClosed). After an error, or a crash, there is no
+    /// snapshot of that name there, or a whole one.
     pub fn export_snapshot_to(
         &self,
         name: &SnapshotName,
         place: &SnapshotPlace,
         progress: Progress<'_>,
     ) -> Result<ExportReport> {
-        let dir = self.core.dir();
+        let dir = self.inner.dir();
         event!(DEBUG, "session.export_snapshot", dir, snapshot = %name);
-        let report = transfer::export(&self.core, name, place, progress)?;
+        let report = transfer::export(&self.inner, name, place, progress)?;
         event!(DEBUG, "session.exported", dir, snapshot = %name);
         Ok(report)
     }
@@ -406,7 +419,7 @@ impl Session {
     /// [`import_snapshot_from`](Self::import_snapshot_from) for the ordinary case.
     ///
     /// # Errors
-    /// As [`import_snapshot_from`](Self::import_snapshot_from).
+    /// The errors of [`import_snapshot_from`](Self::import_snapshot_from).
     pub fn import_snapshot(
         &self,
         dir: impl AsRef<Path>,
@@ -417,14 +430,15 @@ impl Session {
         self.import_snapshot_from(&place, to, &mut |_, _| {})
     }
 
-    /// Takes in a snapshot from the directory of another session, which nobody may hold, under the name `to`,
-    /// durably; `progress` is told of bytes. Every page is checked on the way, the order and number of keys,
-    /// and that filters and indexes lead to every key; if the session there has another salt, filters and
-    /// indexes are made anew. In the other directory at most a file `lock` is made.
+    /// Takes in a snapshot from the directory of another session, which nobody may hold, under the
+    /// name `to`, durably; `progress` is told of bytes. Every page is checked on the way, the order
+    /// and number of keys, and that filters and indexes lead to every key; if the session there has
+    /// another salt, filters and indexes are made anew. In the other directory at most a file
+    /// `lock` is made.
     ///
-    /// Cost: reads and writes each run of the snapshot once, or with another salt reads it twice; runs of this
-    /// session are never shared. While it goes on, this session can be used; it must not be closed by
-    /// `progress` itself, since closing waits for the import to end.
+    /// Cost: reads and writes each run of the snapshot once, or with another salt reads it twice;
+    /// runs of this session are never shared. While it goes on, this session can be used; it must
+    /// not be closed by `progress` itself, since closing waits for the import to end.
     ///
     /// # Errors
     /// [`SnapshotImportDirDoesNotExist`](crate::Error::SnapshotImportDirDoesNotExist),
@@ -434,32 +448,34 @@ impl Session {
     /// [`SnapshotExists`](crate::Error::SnapshotExists) here,
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted), naming the other directory's file;
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
-    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed). After an error, or a
-    /// crash, there is no snapshot of that name, or a whole one.
+    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed). After
+    /// an error, or a crash, there is no snapshot of that name, or a whole one.
     pub fn import_snapshot_from(
         &self,
         place: &SnapshotPlace,
         to: &SnapshotName,
         progress: Progress<'_>,
     ) -> Result<ImportReport> {
-        let dir = self.core.dir();
+        let dir = self.inner.dir();
         event!(DEBUG, "session.import_snapshot", dir, snapshot = %to);
-        let report = transfer::import(&self.core, place, to, progress)?;
+        let report = transfer::import(&self.inner, place, to, progress)?;
         event!(DEBUG, "session.imported", dir, snapshot = %to);
         Ok(report)
     }
 
-    /// Writes what a snapshot holds, whatever its label: [`Table::export_canonical`] of a table opened from it.
+    /// Writes what a snapshot holds, whatever its label: [`Table::export_canonical`] of a table
+    /// opened from it.
     ///
     /// # Errors
-    /// As [`open_snapshot`](Self::open_snapshot), but for the label, and [`Table::export_canonical`].
+    /// The errors of [`open_snapshot`](Self::open_snapshot), but for the label, and
+    /// [`Table::export_canonical`].
     pub fn export_canonical(
         &self,
         name: &SnapshotName,
         out: impl Write,
     ) -> Result<CanonicalSummary> {
-        let session = self.core.register(Holder::Table);
-        event!(DEBUG, "table.new", self.core.dir(), table = session.id(), snapshot = %name);
+        let session = self.inner.register(Holder::Table);
+        event!(DEBUG, "table.new", self.inner.dir(), table = session.id(), snapshot = %name);
         let (tree, config) = snapshot::open(&session, name, None, &OpenOptions::default())?;
         Table::new(session, tree, config).export_canonical(out)
     }
@@ -472,14 +488,14 @@ impl Session {
     /// # Errors
     /// [`CanonicalMalformed`](crate::Error::CanonicalMalformed) with the place in the stream,
     /// [`CanonicalDigestMismatch`](crate::Error::CanonicalDigestMismatch),
-    /// [`Stream`](crate::Error::Stream) if `input` fails; those of [`new_table`](Self::new_table) and
-    /// [`Table::write_batch`].
+    /// [`Stream`](crate::Error::Stream) if `input` fails; those of [`new_table`](Self::new_table)
+    /// and [`Table::write_batch`].
     pub fn import_canonical(
         &self,
         input: impl Read,
         config: &TableConfig,
     ) -> Result<(Table, CanonicalSummary)> {
-        let dir = self.core.dir();
+        let dir = self.inner.dir();
         event!(DEBUG, "session.import_canonical", dir);
         let mut table = self.new_table(config)?;
         let summary = canonical::import(input, |entries| {
@@ -490,7 +506,7 @@ impl Session {
         Ok((table, summary))
     }
 
-    /// What a snapshot says of itself: label, time, configuration, size. Cost: reads its metadata.
+    /// Returns label, time, configuration and size of a snapshot. Cost: reads its metadata.
     ///
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
@@ -498,18 +514,18 @@ impl Session {
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_info(&self, name: &SnapshotName) -> Result<SnapshotInfo> {
-        event!(DEBUG, "session.snapshot_info", self.core.dir(), snapshot = %name);
-        snapshot::info(&self.core, name)
+        event!(DEBUG, "session.snapshot_info", self.inner.dir(), snapshot = %name);
+        snapshot::info(&self.inner, name)
     }
 
-    /// The names of all snapshots, sorted; damaged ones too, but none that is still being saved. Cost: no I/O; of a
-    /// [reader](crate::StoreReader) those of a directory.
+    /// The names of all snapshots, sorted; damaged ones too, but none that is still being saved.
+    /// Cost: no I/O; of a [reader](crate::StoreReader) those of a directory.
     ///
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn list_snapshots(&self) -> Result<Vec<SnapshotName>> {
-        event!(DEBUG, "session.list_snapshots", self.core.dir());
-        snapshot::list(&self.core)
+        event!(DEBUG, "session.list_snapshots", self.inner.dir());
+        snapshot::list(&self.inner)
     }
 
     /// Whether there is a snapshot of that name. Cost: as [`list_snapshots`](Self::list_snapshots).
@@ -517,46 +533,47 @@ impl Session {
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_exists(&self, name: &SnapshotName) -> Result<bool> {
-        event!(DEBUG, "session.snapshot_exists", self.core.dir(), snapshot = %name);
-        snapshot::exists(&self.core, name)
+        event!(DEBUG, "session.snapshot_exists", self.inner.dir(), snapshot = %name);
+        snapshot::exists(&self.inner, name)
     }
 
     /// Reads blobs, in the order of the references, all pages side by side.
     ///
-    /// Cost: for each blob that is not in memory, one read of the pages that it stands in (several if it is
-    /// longer than 256 KiB).
+    /// Cost: for each blob that is not in memory, one read of the pages that it stands in (several
+    /// if it is longer than 256 KiB).
     ///
     /// # Errors
     /// [`BlobRefInvalid`](crate::Error::BlobRefInvalid), [`Disk`](crate::Error::Disk),
     /// [`Corrupt`](crate::Error::Corrupt), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn retrieve_blobs(&self, refs: &[BlobRef]) -> Result<Vec<Vec<u8>>> {
-        self.core.check_open()?;
-        event!(TRACE, "session.retrieve_blobs", self.core.dir(), count = refs.len());
-        let _call = self.core.register(Holder::Call);
-        blob::retrieve(self.core.disk(), blob::READS_IN_FLIGHT, refs)
+        self.inner.check_open()?;
+        event!(TRACE, "session.retrieve_blobs", self.inner.dir(), count = refs.len());
+        let _call = self.inner.register(Holder::Call);
+        blob::retrieve(self.inner.disk(), blob::READS_IN_FLIGHT, refs)
     }
 
-    /// What the session holds, and what all its handles have counted since it was opened. Cost: no I/O.
+    /// Returns the statistics of the session and of all its handles since it was opened. Cost: no
+    /// I/O.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
-        self.core.stats()
+        self.inner.stats()
     }
 
     /// The salt of the session's hashes.
     #[must_use]
     pub fn salt(&self) -> u64 {
-        self.core.salt()
+        self.inner.salt()
     }
 
-    /// Ends the session: removes what is in no snapshot and no named table, releases the lock; from then on every call on
-    /// the session, its tables and its cursors gives [`SessionClosed`](crate::Error::SessionClosed).
-    /// Snapshots being saved or deleted at the moment are waited for; those being opened are given up.
-    /// Closing twice is harmless.
+    /// Ends the session: removes what is in no snapshot and no named table, releases the lock; from
+    /// then on every call on the session, its tables and its cursors gives
+    /// [`SessionClosed`](crate::Error::SessionClosed). Snapshots being saved or deleted at the
+    /// moment are waited for; those being opened are given up. Closing twice is harmless.
     ///
     /// # Errors
-    /// [`Disk`](crate::Error::Disk) if a file could not be removed now or earlier; the session is closed
-    /// all the same.
+    /// [`Disk`](crate::Error::Disk) if a file could not be removed now or earlier; the session is
+    /// closed all the same.
     pub fn close(&self) -> Result<()> {
-        self.core.close()
+        self.inner.close()
     }
 }

@@ -9,25 +9,25 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::compaction::compaction::{Merging, View};
-use crate::compaction::levels::{Context, Incoming, Level, Pending, Tree};
+use crate::compaction::compaction::{Compaction, View};
+use crate::compaction::levels::{CompactionEnv, Incoming, Level, Levels, ScheduledCompaction};
 use crate::compaction::sources::Sources;
 use crate::compaction::value_room::ValueRoom;
-use crate::config::{DiskCache, MergeSchedule, MergeThread, TableConfig};
+use crate::config::{CompactionSchedule, CompactionThread, DiskCache, TableConfig};
 use crate::entry::entry::{BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 use crate::entry::key_range::KeyRange;
 use crate::entry::mask::{SPAN_KEY_BYTES_MAX, Span};
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
-use crate::lookup::lookup::{Batch, Idle, LookupContext, begin_batch, lookup_batch};
+use crate::lookup::lookup::{Batch, Idle, LookupEnv, begin_batch, lookup_batch};
 use crate::lookup::result::Lookup;
 use crate::lookup::submitted::{PendingLookups, Submitted};
 use crate::memory::budget::{budget_min, check_budget};
 use crate::memory::page_cache::CacheShare;
-use crate::memtable::memtable::WriteBuffer;
+use crate::memtable::memtable::Memtable;
 use crate::memtable::part::{Room, Undo};
 use crate::run::run::Run;
-use crate::session::inner::{Holder, Registered, SessionCore};
+use crate::session::inner::{Holder, Registered, SessionInner};
 use crate::session::snapshot::{self, SnapshotName, WrittenOut};
 use crate::stats::{Counters, FilterStats, LevelStats, TableStats};
 use crate::table::canonical::{self, CanonicalSummary};
@@ -38,11 +38,12 @@ use crate::trace::event;
 /// How far a background thread may fall behind before updates help, in batches of merge work.
 const LAG_BATCHES_MAX: u64 = 64;
 
-/// So many times that far, and updates wait for the thread.
+/// Multiple of the allowed lag of the background thread beyond which updates wait for the thread.
 const LAG_MAX_FACTOR: u64 = 4;
 
-/// Fewer keys than this are deleted one by one where masks have no [room](crate::entry::mask::Mask::has_room_for) for another
-/// span. So each further span removes as many keys.
+/// Fewer keys than this are deleted one by one where masks have no
+/// [room](crate::entry::mask::Mask::has_room_for) for another span. So each further span removes as
+/// many keys.
 const MASKED_KEYS_MIN: usize = 4_096;
 
 /// A handle on a table.
@@ -53,7 +54,7 @@ const MASKED_KEYS_MIN: usize = 4_096;
 #[derive(Debug)]
 pub struct Table {
     // Fields drop in order: the files of the tree go while the session still holds the lock.
-    tree: Tree,
+    tree: Levels,
     config: TableConfig,
     /// No merge needs work before this moment, in ticks.
     next_work: u64,
@@ -66,24 +67,25 @@ pub struct Table {
     has_room_to_write: bool,
     /// Pages that lookups have read, as far as the memory budget has room for them.
     cache: Option<CacheShare>,
-    /// What references to blobs point into that were given out since the last update; shared with the
+    /// Blob files of the references given out since the last update; shared with the
     /// duplicates made since then, which the references are as valid for.
     anchor: Arc<Mutex<Anchor>>,
     session: Registered,
 }
 
-/// Sources that are kept although the table may no longer need them: a merge or a union that another holder
-/// completes lets go of its inputs.
+/// Sources that are kept although the table may no longer need them: a merge or a union that
+/// another holder completes lets go of its inputs.
 #[derive(Debug, Default)]
 struct Anchor {
-    buffers: Vec<WriteBuffer>,
+    buffers: Vec<Memtable>,
     /// By address, since a run may be there more than once.
     runs: BTreeMap<usize, Arc<Run>>,
 }
 
 impl Anchor {
-    /// Keeps what these results of a lookup refer to. Nothing but an update brings other write buffers.
-    fn keep(&mut self, results: &[Lookup], buffers: &[WriteBuffer]) {
+    /// Keeps what these results of a lookup refer to. Nothing but an update brings other write
+    /// buffers.
+    fn keep(&mut self, results: &[Lookup], buffers: &[Memtable]) {
         for blob in results.iter().filter_map(Lookup::blob).filter(|blob| !blob.is_empty()) {
             match blob.run() {
                 Some(run) => {
@@ -105,12 +107,12 @@ pub(crate) struct Applied {
     /// In the write buffer, unless a flush has taken it away.
     undo: Option<Undo>,
     /// The table as it was when a flush took the buffer away, and how to take the batch back there.
-    before: Option<(Tree, Undo)>,
+    before: Option<(Levels, Undo)>,
 }
 
 impl Table {
     /// A table that has been entered in the session.
-    pub(crate) fn new(session: Registered, tree: Tree, config: TableConfig) -> Self {
+    pub(crate) fn new(session: Registered, tree: Levels, config: TableConfig) -> Self {
         let cache = new_cache(&config);
         let table = Self::with_cache(session, tree, config, cache);
         table.limit_cache(&table.tree);
@@ -119,7 +121,7 @@ impl Table {
 
     fn with_cache(
         session: Registered,
-        tree: Tree,
+        tree: Levels,
         config: TableConfig,
         cache: Option<CacheShare>,
     ) -> Self {
@@ -138,12 +140,12 @@ impl Table {
         }
     }
 
-    fn context(&self) -> Context<'_> {
+    fn context(&self) -> CompactionEnv<'_> {
         context(&self.session, &self.config)
     }
 
-    fn lookup_context(&self) -> LookupContext<'_> {
-        LookupContext {
+    fn lookup_context(&self) -> LookupEnv<'_> {
+        LookupEnv {
             salt: self.session.salt(),
             queue_depth: self.config.queue_depth as usize,
             resolve: &self.config.resolve,
@@ -174,7 +176,8 @@ impl Table {
         &self.config
     }
 
-    /// Before the first update of a table with a memory budget: until then other things have all of it.
+    /// Before the first update of a table with a memory budget: until then other things have all of
+    /// it.
     fn make_room_to_write(&mut self) {
         if self.has_room_to_write {
             return;
@@ -186,8 +189,9 @@ impl Table {
         }
     }
 
-    /// Leaves to the cache of pages what a tree, which is the table's or is about to be, does not need.
-    fn limit_cache(&self, tree: &Tree) {
+    /// Leaves to the cache of pages what a tree, which is the table's or is about to be, does not
+    /// need.
+    fn limit_cache(&self, tree: &Levels) {
         if let (Some(cache), Some(budget)) = (&self.cache, self.config.memory_budget) {
             let context = self.context();
             let (bytes, runs) = tree.left_for_pages(&context, budget, self.has_room_to_write);
@@ -197,29 +201,33 @@ impl Table {
 
     /// Changes the configuration. The content stays the same, whatever is changed.
     ///
-    /// In force with the next update: `merge_schedule`, `merge_thread`, `merge_batch_pages` and the write
-    /// buffer, which is flushed earlier or later than it would have been; with the next lookup:
-    /// `queue_depth`. With the next flush: `merge_policy` and `size_ratio`, level by level as runs arrive
-    /// there; a merge that is wanted earlier than it had been planned for is completed at once. For runs
-    /// written from then on: `filter`, `index`, `disk_cache`; a lower `memory_budget` also folds filters that
-    /// are there, for all tables that share the runs. `resolve` stays as it is. Duplicates and snapshots
-    /// made before keep theirs.
+    /// In force with the next update: `merge_schedule`, `merge_thread`, `merge_batch_pages` and the
+    /// write buffer, which is flushed earlier or later than it would have been; with the next
+    /// lookup: `queue_depth`. With the next flush: `merge_policy` and `size_ratio`, level by level
+    /// as runs arrive there; a merge that is wanted earlier than it had been planned for is
+    /// completed at once. For runs written from then on: `filter`, `index`, `disk_cache`; a lower
+    /// `memory_budget` also folds filters that are there, for all tables that share the runs.
+    /// `resolve` stays as it is. Duplicates and snapshots made before keep theirs.
     ///
     /// Cost: no I/O.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`], also for another resolve function and for a memory budget that the
-    /// indexes of this table would not leave room in; [`Error::SessionClosed`]. Nothing has changed then.
+    /// indexes of this table would not leave room in; [`Error::SessionClosed`]. Nothing has changed
+    /// then.
     pub fn set_config(&mut self, config: &TableConfig) -> Result<()> {
         self.session.check_open()?;
         event!(DEBUG, "table.set_config", self.session.dir(), table = self.session.id());
         config.validate()?;
+
         let refused = |option, value, allowed| Error::InvalidConfig { option, value, allowed };
         if config.resolve != self.config.resolve {
-            let (value, kept) = (config.resolve.name().to_owned(), self.config.resolve.name());
+            let value = config.resolve.name().to_owned();
+            let kept = self.config.resolve.name();
             let allowed = format!("{kept}, which the table was made with");
             return Err(refused("resolve", value, allowed));
         }
+
         if let Some(budget) = config.memory_budget
             && (config.memory_budget, config.memory_goal)
                 != (self.config.memory_budget, self.config.memory_goal)
@@ -227,14 +235,17 @@ impl Table {
             let least = budget_min(self.stats().index_bytes, config.memory_goal);
             check_budget(budget, least, "for a table of this size")?;
         }
+
         let now = self.tree.now(&self.context());
         self.config = config.clone();
         self.cache = new_cache(config);
+
         if std::mem::take(&mut self.has_room_to_write) {
             self.make_room_to_write();
         } else {
             self.limit_cache(&self.tree);
         }
+
         // Time has another measure now.
         self.next_work = 0;
         if config.memory_budget.is_some() {
@@ -242,17 +253,18 @@ impl Table {
         } else if self.tree.untimed > 0 {
             self.tree.set_time(&context(&self.session, &self.config), now);
         }
+
         event!(DEBUG, "table.config_set", self.session.dir(), table = self.session.id());
         Ok(())
     }
 
     /// Sets the value of a key.
     ///
-    /// Cost: no read. Written about `size_ratio · levels / 2` times in the end, in whole pages, by merges
-    /// that this and later updates do their share of.
+    /// Cost: no read. Written about `size_ratio · levels / 2` times in the end, in whole pages, by
+    /// merges that this and later updates do their share of.
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch).
+    /// The errors of [`write_batch`](Self::write_batch).
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write_batch(&[(key, Update::Insert(value))])
     }
@@ -261,16 +273,17 @@ impl Table {
     /// [`insert`](Self::insert) of a value as long as both.
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch).
+    /// The errors of [`write_batch`](Self::write_batch).
     pub fn insert_with_blob(&mut self, key: &[u8], value: &[u8], blob: &[u8]) -> Result<()> {
         self.write_batch(&[(key, Update::InsertWithBlob(value, blob))])
     }
 
-    /// Sets the value of a key that is absent; otherwise combines it with the old value by the table's
-    /// resolve function, without reading. Removes the key's blob. Cost: as [`insert`](Self::insert).
+    /// Sets the value of a key that is absent; otherwise combines it with the old value by the
+    /// table's resolve function, without reading. Removes the key's blob. Cost: as
+    /// [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch).
+    /// The errors of [`write_batch`](Self::write_batch).
     pub fn upsert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write_batch(&[(key, Update::Upsert(value))])
     }
@@ -278,21 +291,23 @@ impl Table {
     /// Removes a key; no effect if it is absent. Cost: as [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch).
+    /// The errors of [`write_batch`](Self::write_batch).
     pub fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.write_batch(&[(key, Update::Delete)])
     }
 
     /// Removes all keys in a range.
     ///
-    /// Cost: no read and no write, whatever the range holds: a reference for each run and each segment of the write
-    /// buffer, which the table sees without the range from then on. Merges leave out what is deleted, and files go when
-    /// nobody needs them; what a merge does not come to stays on the disk until [`compact`](Self::compact). Where a run has
-    /// 1,000 ranges to be left out already that do not touch this one, up to 4,096 keys of the range are read, and if it
-    /// has fewer these are deleted one by one.
+    /// Cost: no read and no write, whatever the range holds: a reference for each run and each
+    /// segment of the write buffer, which the table sees without the range from then on. Merges
+    /// leave out what is deleted, and files go when nobody needs them; what a merge does not come
+    /// to stays on the disk until [`compact`](Self::compact). Where a run has 1,000 ranges to be
+    /// left out already that do not touch this one, up to 4,096 keys of the range are read, and if
+    /// it has fewer these are deleted one by one.
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch), and [`Cursor::next`] where keys are read. After any error the table is as it was before.
+    /// The errors of [`write_batch`](Self::write_batch), and [`Cursor::next`] where keys are read.
+    /// After any error the table is as it was before.
     pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
         &mut self,
         range: R,
@@ -303,7 +318,7 @@ impl Table {
     /// Removes all keys that begin with `prefix`: as [`delete_range`](Self::delete_range).
     ///
     /// # Errors
-    /// As [`delete_range`](Self::delete_range).
+    /// The errors of [`delete_range`](Self::delete_range).
     pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<()> {
         self.delete_over(&KeyRange::prefix(prefix))
     }
@@ -322,10 +337,12 @@ impl Table {
     /// Cost: that of each of its updates, as [`insert`](Self::insert) says.
     ///
     /// # Errors
-    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::UpsertTooLarge`] (upserts grow to such a value),
-    /// [`Error::BlobTooLarge`], [`Error::TableTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
-    /// again after making space), [`Error::OutOfSpace`] (of a session with a reserve, unless all are deletions), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
-    /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
+    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::UpsertTooLarge`] (upserts grow to
+    /// such a value), [`Error::BlobTooLarge`], [`Error::TableTooLarge`], [`Error::Disk`] (a merge
+    /// or a flush failed; call again after making space), [`Error::OutOfSpace`] (of a session with
+    /// a reserve, unless all are deletions), [`Error::Corrupt`] (a merge met a damaged page),
+    /// [`Error::Poisoned`], [`Error::SessionClosed`]. After any error the table is as it was before
+    /// the call.
     #[doc(alias("updates", "put_many"))]
     pub fn write_batch<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_room_for(batch)?;
@@ -335,31 +352,36 @@ impl Table {
     /// Applies a batch that may be taken back as long as nothing else is done to the table.
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch).
+    /// The errors of [`write_batch`](Self::write_batch).
     pub(crate) fn apply_batch<K: AsRef<[u8]>>(
         &mut self,
         batch: &[(K, Update<'_>)],
     ) -> Result<Applied> {
         self.session.check_writable()?;
-        let (start, id) = (self.clock(), self.session.id());
+        let start = self.clock();
+        let id = self.session.id();
         event!(TRACE, "table.updates", self.session.dir(), table = id, count = batch.len());
         let (room, blob_bytes) = check_batch(batch)?;
         let bytes = (room.bytes + blob_bytes) as u64;
+
         if batch.is_empty() {
             return Ok(Applied::default());
         }
         let tries_upserts = self.tries_upserts(batch, room.bytes as u64);
         self.anchor = Arc::default();
         self.make_room_to_write();
+
         let room = match self.config.memory_budget {
             Some(_) => Room::default(),
             None => self.tree.room_for(&self.context(), room),
         };
+
         let undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         let mut applied = Applied { undo, before: None };
         let ticks = self.tree.now(&self.context());
-        // A resolve function that panics leaves a part of the batch behind. A merge that it was called by
-        // begins anew by itself.
+
+        // A resolve function that panics leaves a part of the batch behind. A merge that it was
+        // called by begins anew by itself.
         let done =
             catch_unwind(AssertUnwindSafe(|| self.apply(batch, &mut applied, tries_upserts)));
         match done {
@@ -373,25 +395,29 @@ impl Table {
                 resume_unwind(panic);
             }
         }
+
         self.batch_ticks = self.tree.now(&self.context()).saturating_sub(ticks);
         let time = self.took(start);
         self.count(|counters| {
             counters.add_updates(batch.len() as u64, bytes);
             counters.update_times.record(time);
         });
+
         event!(TRACE, "table.updated", self.session.dir(), table = id);
         Ok(applied)
     }
 
-    /// Applies a batch out of the log. No merge is due for it, since time stands still for what comes this way:
-    /// the write buffer grows beyond its capacity. If it weighs `flush_at` bytes or more after that, and is full,
-    /// it is flushed, with all that its flush makes due; it never is without that bound. But a table with a memory
-    /// budget keeps it, unless there is no bound: the batch is then applied as any other.
+    /// Applies a batch out of the log. No merge is due for it, since time stands still for what
+    /// comes this way: the write buffer grows beyond its capacity. If it weighs `flush_at` bytes or
+    /// more after that, and is full, it is flushed, with all that its flush makes due; it never is
+    /// without that bound. But a table with a memory budget keeps it, unless there is no bound: the
+    /// batch is then applied as any other.
     ///
     /// Cost: no I/O but that of a flush, and of reading a range that is deleted key by key.
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch). The batch may have been applied in part then.
+    /// The errors of [`write_batch`](Self::write_batch). The batch may have been applied in part
+    /// then.
     pub(crate) fn replay<K: AsRef<[u8]>>(
         &mut self,
         batch: &[(K, Update<'_>)],
@@ -401,6 +427,7 @@ impl Table {
             // What was committed counts, also on a full disk.
             return self.apply_batch(batch).map(drop);
         }
+
         if batch.is_empty() {
             return Ok(());
         }
@@ -410,6 +437,7 @@ impl Table {
         self.value_room.note(room.bytes as u64);
         let now = self.tree.now(&self.context());
         self.tree.buffer.begin(room, &self.config.resolve)?;
+
         for (key, update) in batch {
             match *update {
                 Update::DeleteRange(end) => {
@@ -418,6 +446,7 @@ impl Table {
                 update => self.put(key.as_ref(), update, None)?,
             }
         }
+
         if flush_at.is_some_and(|bytes| self.tree.buffer.weight_bytes() >= bytes)
             && self.tree.is_full(&self.context())
         {
@@ -428,11 +457,12 @@ impl Table {
             // The write buffer may take more than what was set aside for it.
             self.limit_cache(&self.tree);
         }
+
         Ok(())
     }
 
-    /// Notes a batch of so many bytes; says whether its upserts must be tried, since they may make values that are too
-    /// long.
+    /// Notes a batch of so many bytes; says whether its upserts must be tried, since they may make
+    /// values that are too long.
     fn tries_upserts<K>(&mut self, batch: &[(K, Update<'_>)], bytes: u64) -> bool {
         let limit = self.config.resolve.value_bytes_max() as u64;
         let mut has_room = self.value_room.has_room(bytes, limit);
@@ -446,6 +476,7 @@ impl Table {
                 has_room = true;
             }
         }
+
         self.value_room.note(bytes);
         !has_room
     }
@@ -454,6 +485,7 @@ impl Table {
     fn try_upsert(&self, key: &[u8], operand: &[u8]) -> Result<()> {
         let stored = self.get(key)?;
         let Some(stored) = stored.value() else { return Ok(()) };
+
         let mut combined = operand.to_vec();
         match self.config.resolve.combine(&mut combined, stored) {
             Err(Error::ValueTooLarge { bytes, limit }) => Err(Error::UpsertTooLarge {
@@ -469,7 +501,8 @@ impl Table {
 
     /// Puts an update into the write buffer, in which a batch has been begun.
     fn put(&mut self, key: &[u8], update: Update<'_>, undo: Option<&mut Undo>) -> Result<()> {
-        let (salt, resolve) = (self.session.salt(), &self.config.resolve);
+        let salt = self.session.salt();
+        let resolve = &self.config.resolve;
         self.tree.buffer.put_update((key, update), salt, resolve, undo)
     }
 
@@ -500,20 +533,24 @@ impl Table {
             {
                 self.try_upsert(key.as_ref(), operand)?;
             }
+
             match *update {
                 Update::DeleteRange(end) => {
                     if self.delete_span(key.as_ref(), end, applied)? {
-                        // Time has not passed; if the write buffer has gone, with all there was, it begins anew.
+                        // Time has not passed; if the write buffer has gone, with all there was, it
+                        // begins anew.
                         next_size = 0;
                         continue;
                     }
                 }
                 update => self.put(key.as_ref(), update, applied.undo.as_mut())?,
             }
+
             let context = self.context();
             if self.tree.buffer_size(&context) < next_size {
                 continue;
             }
+
             let now = self.tree.now(&context);
             if now >= self.next_work {
                 if now >= self.tree.next_flush() {
@@ -521,12 +558,15 @@ impl Table {
                 }
                 self.work()?;
             }
+
             next_size = self.tree.size_at(&self.context(), self.next_work);
         }
+
         Ok(())
     }
 
-    /// Deletes a range as an update of a batch: true if masks do it, false if its keys were deleted one by one.
+    /// Deletes a range as an update of a batch: true if masks do it, false if its keys were deleted
+    /// one by one.
     #[cold]
     fn delete_span(
         &mut self,
@@ -544,13 +584,15 @@ impl Table {
                 return Ok(false);
             }
         }
+
         self.replace_tree(self.tree.without(&span), applied);
         self.next_work = 0;
         Ok(true)
     }
 
-    /// Goes over to another tree within a batch. What it was before is kept, if it may be asked for.
-    fn replace_tree(&mut self, next: Tree, Applied { undo, before }: &mut Applied) {
+    /// Goes over to another tree within a batch. What it was before is kept, if it may be asked
+    /// for.
+    fn replace_tree(&mut self, next: Levels, Applied { undo, before }: &mut Applied) {
         let old = std::mem::replace(&mut self.tree, next);
         *before = before.take().or(undo.take().map(|undo| (old, undo)));
     }
@@ -558,16 +600,16 @@ impl Table {
     /// Whether lookups may do merge work that the next batch of updates will ask for.
     fn can_merge_ahead(&self) -> bool {
         self.batch_ticks > 0
-            && self.config.merge_thread == MergeThread::Caller
-            && self.config.merge_schedule == MergeSchedule::Incremental
+            && self.config.merge_thread == CompactionThread::Caller
+            && self.config.merge_schedule == CompactionSchedule::Incremental
     }
 
-    /// Does a page of merge work that the next batch of updates will ask for, and says whether it could be done
-    /// now; `None` if there is none.
+    /// Does a page of merge work that the next batch of updates will ask for, and says whether it
+    /// could be done now; `None` if there is none.
     fn merge_ahead(&self) -> Result<Option<bool>> {
         let soon = self.tree.now(&self.context()) + self.batch_ticks;
         let mut done = None;
-        for Pending { merging, .. } in
+        for ScheduledCompaction { merging, .. } in
             self.tree.pending().filter(|pending| pending.merging.done() < pending.required(soon))
         {
             if merging.advance_unasked()? {
@@ -578,11 +620,11 @@ impl Table {
         Ok(done)
     }
 
-    fn flush(&self) -> Result<Tree> {
+    fn flush(&self) -> Result<Levels> {
         let context = self.context();
         let mut next = self.tree.flush(&context)?;
         self.limit_cache(&next);
-        if self.config.merge_schedule == MergeSchedule::OneShot {
+        if self.config.merge_schedule == CompactionSchedule::OneShot {
             let settled = next.settled(&context);
             // The table stays as it is if that failed.
             self.limit_cache(settled.as_ref().unwrap_or(&self.tree));
@@ -594,44 +636,48 @@ impl Table {
     /// Does the merge work that is due by now, and finds out when the next is.
     fn work(&mut self) -> Result<()> {
         let now = self.tree.now(&self.context());
+
         let mut next_work = self.tree.next_flush();
         let batch = u64::from(self.config.merge_batch_pages);
         for pending in self.tree.pending() {
             match self.config.merge_schedule {
-                MergeSchedule::OneShot => {
+                CompactionSchedule::OneShot => {
                     pending.merging.finish()?;
                     continue;
                 }
-                MergeSchedule::Incremental => self.work_on(pending, now, batch)?,
+                CompactionSchedule::Incremental => self.work_on(pending, now, batch)?,
             }
             let asked = match self.config.merge_thread {
-                MergeThread::Caller => 0,
-                MergeThread::Background => pending.merging.requested.load(Ordering::Acquire),
+                CompactionThread::Caller => 0,
+                CompactionThread::Background => pending.merging.requested.load(Ordering::Acquire),
             };
             let target = pending.merging.done().max(asked) + batch;
             next_work = next_work.min(pending.when(target).max(now + 1));
         }
+
         self.next_work = next_work;
         Ok(())
     }
 
-    fn work_on(&self, pending: &Pending, now: u64, batch: u64) -> Result<()> {
+    fn work_on(&self, pending: &ScheduledCompaction, now: u64, batch: u64) -> Result<()> {
         let required = pending.required(now);
         let merging = &pending.merging;
         if required < merging.done() + batch && required < merging.total() {
             return Ok(());
         }
+
         match self.config.merge_thread {
-            // Who is at it, for another handle or to compact, goes on with it; what is due is waited for.
-            MergeThread::Caller if required < merging.total() => {
+            // Who is at it, for another handle or to compact, goes on with it; what is due is
+            // waited for.
+            CompactionThread::Caller if required < merging.total() => {
                 merging.advance_unless_busy(required)
             }
-            MergeThread::Caller => merging.advance_to(required),
-            MergeThread::Background => {
+            CompactionThread::Caller => merging.advance_to(required),
+            CompactionThread::Background => {
                 merging.requested.fetch_max(required, Ordering::AcqRel);
                 self.session.worker().advance(merging);
-                // Credit: what the thread may owe. Beyond it this call pays, or another merge's call does if
-                // the thread is at this one; far beyond it, this call waits its turn.
+                // Credit: what the thread may owe. Beyond it this call pays, or another merge's
+                // call does if the thread is at this one; far beyond it, this call waits its turn.
                 let lag = LAG_BATCHES_MAX * batch;
                 if merging.done() < required.saturating_sub(LAG_MAX_FACTOR * lag) {
                     return merging.advance_to(required.saturating_sub(lag));
@@ -642,16 +688,17 @@ impl Table {
     }
 
     /// The merges that are under way, and how far each must be when the next flush begins.
-    pub(crate) fn work_ahead(&self) -> Vec<(Arc<Merging>, u64)> {
+    pub(crate) fn work_ahead(&self) -> Vec<(Arc<Compaction>, u64)> {
         let moment = self.tree.next_flush();
         let pending = self.tree.pending();
         pending.map(|merge| (Arc::clone(&merge.merging), merge.required(moment))).collect()
     }
 
-    /// Begins the flush of the write buffer, unless it is empty; returns the flush that is under way then, if there is one.
+    /// Begins the flush of the write buffer, unless it is empty; returns the flush that is under
+    /// way then, if there is one.
     ///
     /// Cost: what is left of [`work_ahead`](Self::work_ahead).
-    pub(crate) fn begin_flush(&mut self) -> Result<Option<Arc<Merging>>> {
+    pub(crate) fn begin_flush(&mut self) -> Result<Option<Arc<Compaction>>> {
         if !self.tree.buffer.is_empty() {
             self.anchor = Arc::default();
             self.make_room_to_write();
@@ -662,7 +709,7 @@ impl Table {
     }
 
     /// Begins a merge of all runs; `None` if there is nothing for it to do. Cost: no I/O.
-    pub(crate) fn begin_compaction(&mut self) -> Option<Arc<Merging>> {
+    pub(crate) fn begin_compaction(&mut self) -> Option<Arc<Compaction>> {
         self.make_room_to_write();
         let (tree, merging) = self.tree.compacting(&self.context())?;
         self.anchor = Arc::default();
@@ -671,11 +718,11 @@ impl Table {
     }
 
     /// Ends such a merge, whether it is complete or not. Cost: no I/O.
-    pub(crate) fn end_compaction(&mut self, merging: &Arc<Merging>) {
+    pub(crate) fn end_compaction(&mut self, merging: &Arc<Compaction>) {
         self.set_tree(self.tree.compacted(&self.context(), merging));
     }
 
-    fn set_tree(&mut self, tree: Tree) {
+    fn set_tree(&mut self, tree: Levels) {
         self.tree = tree;
         self.next_work = 0;
         self.limit_cache(&self.tree);
@@ -689,7 +736,7 @@ impl Table {
     /// Looks up one key. Cost: as for a batch of one.
     ///
     /// # Errors
-    /// As [`get_many`](Self::get_many).
+    /// The errors of [`get_many`](Self::get_many).
     #[doc(alias("lookup"))]
     pub fn get(&self, key: &[u8]) -> Result<Lookup> {
         let mut results = self.get_many(&[key])?;
@@ -698,10 +745,10 @@ impl Table {
 
     /// Looks up a batch of any size; results in the order of the keys, which may repeat.
     ///
-    /// Cost: a key decided by the write buffer, none; a page that the table's cache has, none; a key that is present, 1 page read and for each
-    /// newer run as many as its filter's false-positive rate; an absent key only the latter: at the
-    /// default configuration together at most 0.01. Reads of a batch run side by side. Held by the test
-    /// `budgets`.
+    /// Cost: a key decided by the write buffer, none; a page that the table's cache has, none; a
+    /// key that is present, 1 page read and for each newer run as many as its filter's
+    /// false-positive rate; an absent key only the latter: at the default configuration together at
+    /// most 0.01. Reads of a batch run side by side. Held by the test `budgets`.
     ///
     /// # Errors
     /// [`Error::Disk`] if a read fails, [`Error::Corrupt`] if a page fails its checks,
@@ -709,43 +756,51 @@ impl Table {
     #[doc(alias("multi_get", "lookups"))]
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
         self.session.check_open()?;
-        let (start, id) = (self.clock(), self.session.id());
+        let start = self.clock();
+        let id = self.session.id();
         event!(TRACE, "table.lookups", self.session.dir(), table = id, count = keys.len());
         let ahead = MergeAhead { table: self, is_over: Cell::new(false) };
         let idle: Option<&dyn Idle> = if self.can_merge_ahead() { Some(&ahead) } else { None };
-        let context = LookupContext { idle, ..self.lookup_context() };
+        let context = LookupEnv { idle, ..self.lookup_context() };
         let (results, plan, tally) = lookup_batch(&self.tree, &context, keys)?;
+
         let time = self.took(start);
         self.count(|counters| {
             counters.add_lookups(&tally);
             counters.lookup_times.record(time);
         });
+
         if results.iter().any(|result| result.blob().is_some()) {
             lock(&self.anchor).keep(&results, &plan.buffers);
         }
         Ok(results)
     }
 
-    /// Begins a batch of lookups whose results are taken later. Any number of threads may do so; up to
-    /// [`SUBMITTED_MAX`](crate::SUBMITTED_MAX) batches of a session may be under way. The results are those of
-    /// this moment, whatever is done to the table afterwards; references to blobs are valid as those of
-    /// [`get_many`](Self::get_many) at this moment.
+    /// Begins a batch of lookups whose results are taken later. Any number of threads may do so; up
+    /// to [`SUBMITTED_MAX`](crate::SUBMITTED_MAX) batches of a session may be under way. The
+    /// results are those of this moment, whatever is done to the table afterwards; references to
+    /// blobs are valid as those of [`get_many`](Self::get_many) at this moment.
     ///
-    /// Cost: as [`get_many`](Self::get_many). What needs no read is done here; the reads of all batches of a
-    /// session are done by one thread, which is started when it is first needed, through one queue.
+    /// Cost: as [`get_many`](Self::get_many). What needs no read is done here; the reads of all
+    /// batches of a session are done by one thread, which is started when it is first needed,
+    /// through one queue.
     ///
     /// # Errors
-    /// [`Error::TooManyLookups`], [`Error::SessionClosed`], [`Error::UpsertTooLarge`]; the others come with the
-    /// results.
+    /// [`Error::TooManyLookups`], [`Error::SessionClosed`], [`Error::UpsertTooLarge`]; the others
+    /// come with the results.
     pub fn submit<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PendingLookups> {
         self.session.check_open()?;
-        let (start, id) = (self.clock(), self.session.id());
+        let start = self.clock();
+        let id = self.session.id();
         event!(TRACE, "table.submit", self.session.dir(), table = id, count = keys.len());
         let context = self.lookup_context();
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_ref().to_vec()).collect();
         let (batch, ready) = begin_batch(&self.tree, &context, &keys)?;
-        let (call, resolve) = (self.session.register(Holder::Call), self.config.resolve.clone());
-        let (counters, anchor) = (Arc::clone(&self.counters), Arc::clone(&self.anchor));
+        let call = self.session.register(Holder::Call);
+        let resolve = self.config.resolve.clone();
+        let counters = Arc::clone(&self.counters);
+        let anchor = Arc::clone(&self.anchor);
+
         let conclude = Box::new(move |batch: Batch, keys: &[Vec<u8>]| {
             let (results, plan, tally) = batch.conclude(keys, &resolve)?;
             lock(&anchor).keep(&results, &plan.buffers);
@@ -756,20 +811,22 @@ impl Table {
             }
             Ok(results)
         });
+
         let submitted = Submitted { keys, batch, ready, conclude };
         self.session.lookup_thread().submit(self.session.files().disk(), submitted)
     }
 
-    /// Whether the keys are present, in their order. No blob is read. Cost: as [`get_many`](Self::get_many).
+    /// Whether the keys are present, in their order. No blob is read. Cost: as
+    /// [`get_many`](Self::get_many).
     ///
     /// # Errors
-    /// As [`get_many`](Self::get_many).
+    /// The errors of [`get_many`](Self::get_many).
     pub fn contains<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
         Ok(self.get_many(keys)?.iter().map(Lookup::is_found).collect())
     }
 
     /// The union of some tables of one session; see [`Session::incremental_union`](crate::Session).
-    pub(crate) fn incremental_union(session: &Arc<SessionCore>, tables: &[&Self]) -> Result<Self> {
+    pub(crate) fn incremental_union(session: &Arc<SessionInner>, tables: &[&Self]) -> Result<Self> {
         session.check_writable()?;
         let Some(last) = tables.last() else { return Err(Error::UnionOfNothing) };
         for (at, table) in tables.iter().enumerate() {
@@ -782,44 +839,48 @@ impl Table {
                 return Err(differ("not all of them are tables of this session"));
             }
             if table.config.resolve != last.config.resolve {
-                let (left, right) = (table.config.resolve.name(), last.config.resolve.name());
+                let left = table.config.resolve.name();
+                let right = last.config.resolve.name();
                 return Err(differ(&format!("resolve functions `{left}` and `{right}`")));
             }
         }
+
         if let [table] = tables {
             return table.fork();
         }
-        let trees: Vec<&Tree> = tables.iter().map(|table| &table.tree).collect();
+        let trees: Vec<&Levels> = tables.iter().map(|table| &table.tree).collect();
         let registered = session.register(Holder::Table);
         let inputs: Vec<u64> = tables.iter().map(|table| table.session.id()).collect();
         let id = registered.id();
         event!(DEBUG, "table.new", session.dir(), table = id, union_of = ?inputs);
-        let tree = Tree::unite(&Context { table: id, ..last.context() }, &trees)?;
+        let tree = Levels::unite(&CompactionEnv { table: id, ..last.context() }, &trees)?;
         Ok(Self::new(registered, tree, last.config.clone()))
     }
 
-    /// What is left to do until the table's union is one run: an upper bound, in entries to merge. 0 for a
-    /// table that is no union, or no more. It never rises. Cost: no I/O.
+    /// Upper bound of the work left until the union of the table is one run, in entries to merge. 0
+    /// for a table that is no union, or no more. It never rises. Cost: no I/O.
     #[must_use]
     pub fn remaining_union_debt(&self) -> u64 {
         event!(TRACE, "table.union_debt", self.session.dir(), table = self.session.id());
         self.tree.union.as_ref().map_or(0, |union| union.debt().max(1))
     }
 
-    /// Does at least `credits` entries' worth of the work of the table's union, or all that is left, and
-    /// returns the credits that were not needed: if any, the union is complete. The debt falls by at least
-    /// `credits`, for all tables that share the union.
+    /// Does at least `credits` entries' worth of the work of the table's union, or all that is
+    /// left, and returns the credits that were not needed: if any, the union is complete. The debt
+    /// falls by at least `credits`, for all tables that share the union.
     ///
-    /// Cost: pages of the entries merged, read once and written once; what is merged is read with one page
-    /// for each key from then on.
+    /// Cost: pages of the entries merged, read once and written once; what is merged is read with
+    /// one page for each key from then on.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Corrupt`], [`Error::TableTooLarge`],
     /// [`Error::Poisoned`], [`Error::SessionClosed`]. What was done before stays done.
     pub fn supply_union_credits(&mut self, credits: u64) -> Result<u64> {
         self.session.check_writable()?;
-        let (id, dir) = (self.session.id(), self.session.dir());
+        let id = self.session.id();
+        let dir = self.session.dir();
         event!(TRACE, "table.supply_union_credits", dir, table = id, credits);
+
         let Some(union) = self.tree.union.clone().filter(|_| credits > 0) else {
             return Ok(credits);
         };
@@ -845,34 +906,38 @@ impl Table {
         let session = self.session.register(Holder::Table);
         let (id, original) = (session.id(), self.session.id());
         event!(DEBUG, "table.new", session.dir(), table = id, duplicate_of = original);
-        let tree = Tree { written_bytes: 0, ..self.tree.clone() };
+        let tree = Levels { written_bytes: 0, ..self.tree.clone() };
         let cache = self.cache.as_ref().map(CacheShare::share);
         let mut copy = Self::with_cache(session, tree, self.config.clone(), cache);
         copy.next_work = self.next_work;
         copy.value_room = self.value_room;
         copy.has_room_to_write = self.has_room_to_write;
         copy.anchor = Arc::clone(&self.anchor);
+
         if !self.has_room_to_write {
-            // Either may now advance the merges of both; who is updated has set memory aside for that.
+            // Either may now advance the merges of both; who is updated has set memory aside for
+            // that.
             self.limit_cache(&self.tree);
             copy.limit_cache(&copy.tree);
         }
+
         Ok(copy)
     }
 
-    /// Saves the table as it is now under a name; durable when this returns. The table stays usable.
-    /// `label` is checked on opening; it is meant to say what the table holds.
+    /// Saves the table as it is now under a name; durable when this returns. The table stays
+    /// usable. `label` is checked on opening; it is meant to say what the table holds.
     ///
-    /// Cost: finishes the flush under way, writes the write buffer, at most 130 pages of each merge under way and
-    /// one small file, and syncs these merges and the runs that no earlier snapshot has synced: O(runs) file
-    /// operations.
+    /// Cost: finishes the flush under way, writes the write buffer, at most 130 pages of each merge
+    /// under way and one small file, and syncs these merges and the runs that no earlier snapshot
+    /// has synced: O(runs) file operations.
     ///
     /// # Errors
-    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::SnapshotTooLarge`], [`Error::Disk`],
-    /// [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash, there is no snapshot of
-    /// that name, or a whole one.
+    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::SnapshotTooLarge`],
+    /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash,
+    /// there is no snapshot of that name, or a whole one.
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
-        let (start, id) = (self.clock(), self.session.id());
+        let start = self.clock();
+        let id = self.session.id();
         event!(DEBUG, "table.save_snapshot", self.session.dir(), table = id, snapshot = %name);
         snapshot::save(&self.session, &self.context(), &self.tree, name, label)?;
         let time = self.took(start);
@@ -886,15 +951,15 @@ impl Table {
         snapshot::write_out(&self.session, &self.context(), &self.tree, "")
     }
 
-    /// The same with the write buffer written to another session of the same salt. Nothing else may be in memory
-    /// only: of a reader's table nothing is.
-    pub(crate) fn write_out_to(&self, target: &SessionCore) -> Result<WrittenOut> {
-        let context = Context { set: target.files(), ..self.context() };
+    /// The same with the write buffer written to another session of the same salt. Nothing else may
+    /// be in memory only: of a reader's table nothing is.
+    pub(crate) fn write_out_to(&self, target: &SessionInner) -> Result<WrittenOut> {
+        let context = CompactionEnv { set: target.files(), ..self.context() };
         snapshot::write_out(target, &context, &self.tree, "")
     }
 
-    /// Writes what the table holds now as a stream of bytes that is the same for equal contents, whatever
-    /// their history: see `docs/format/canonical.md`. `out` is flushed, not synced.
+    /// Writes what the table holds now as a stream of bytes that is the same for equal contents,
+    /// whatever their history: see `docs/format/canonical.md`. `out` is flushed, not synced.
     ///
     /// Cost: that of a scan, and of reading the blobs.
     ///
@@ -926,8 +991,8 @@ impl Table {
         self.range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
     }
 
-    /// A cursor over the entries whose keys are in `range`, before the first of them: all kinds of bounds;
-    /// empty if the lower one is above the upper one. It can be read in both directions.
+    /// A cursor over the entries whose keys are in `range`, before the first of them: all kinds of
+    /// bounds; empty if the lower one is above the upper one. It can be read in both directions.
     ///
     /// Cost: reads nothing. Sorts the entries of the write buffer, as the first read would.
     ///
@@ -956,21 +1021,23 @@ impl Table {
         Ok(Cursor::new(session, &self.tree, range, self.config.resolve.clone()))
     }
 
-    /// What a newer version of the table has changed: the keys whose value or blob differs between the two, in key
-    /// order, each with what both have. Both stay as they are. Any two tables of a session can be compared, in
-    /// either order; what they have in common is what makes it cheap.
+    /// Changes of a newer version of the table: the keys whose value or blob differs between the
+    /// two, in key order, each with what both have. Both stay as they are. Any two tables of a
+    /// session can be compared, in either order; what they have in common is what makes it cheap.
     ///
-    /// Two entries are the same if their values are equal and their blobs are, byte for byte, or neither has
-    /// one. Blobs that both tables have in the same place are not read for that; two others are only if value and
-    /// length are equal, which reads both: those of up to 1,000 keys side by side, fewer once they come to 4 MiB.
+    /// Two entries are the same if their values are equal and their blobs are, byte for byte, or
+    /// neither has one. Blobs that both tables have in the same place are not read for that; two
+    /// others are only if value and length are equal, which reads both: those of up to 1,000 keys
+    /// side by side, fewer once they come to 4 MiB.
     ///
-    /// Cost: reads nothing yet. Going through it reads, once and in key order, the runs of each table that are newer
-    /// than the newest run or write buffer that both have. Keys of which these say the same in both cost
-    /// nothing more. The others are looked up in each table whose newer runs do not decide them, one page
-    /// for a key that is there, 1,000 keys at a time side by side. A run that was merged from runs of the other
-    /// table since the session was opened counts as these, if all of them are still held by some table or cursor;
-    /// so of versions that follow each other at most the last flush of the write buffer is read. For versions
-    /// so far apart that most keys differ, two cursors read less. Held by the test `diff`.
+    /// Cost: reads nothing yet. Going through it reads, once and in key order, the runs of each
+    /// table that are newer than the newest run or write buffer that both have. Keys of which these
+    /// say the same in both cost nothing more. The others are looked up in each table whose newer
+    /// runs do not decide them, one page for a key that is there, 1,000 keys at a time side by
+    /// side. A run that was merged from runs of the other table since the session was opened counts
+    /// as these, if all of them are still held by some table or cursor; so of versions that follow
+    /// each other at most the last flush of the write buffer is read. For versions so far apart
+    /// that most keys differ, two cursors read less. Held by the test `diff`.
     ///
     /// # Errors
     /// [`Error::TablesOfDifferentSessions`], [`Error::SessionClosed`].
@@ -990,7 +1057,7 @@ impl Table {
     /// Cost: a scan of the whole table.
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// The errors of [`Cursor::next`].
     pub fn count_exact(&self) -> Result<u64> {
         let mut cursor = self.cursor()?;
         let mut count = 0;
@@ -1025,11 +1092,13 @@ impl Table {
             save_times: activity.save_times,
             ..TableStats::default()
         };
+
         let sources = self.tree.sources();
         for buffer in &sources.buffers {
             stats.buffer_entries += buffer.len() as u64;
             stats.buffer_bytes += buffer.memory_bytes() as u64;
         }
+
         let mut seen = BTreeSet::new();
         sources.for_each_run(&mut |run| {
             // A union may have one twice.
@@ -1041,13 +1110,16 @@ impl Table {
             stats.index_bytes += index as u64;
             stats.key_pages += u64::from(run.meta().key_pages);
         });
+
         for pending in self.tree.pending() {
             stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
             stats.unfinished_bytes += pending.merging.built_bytes();
         }
+
         if let Some(union) = &self.tree.union {
             stats.unfinished_bytes += union.built_bytes();
         }
+
         // The run of a complete flush enters level 1 with the next flush, but is read from now on.
         let flushed = self.tree.flushing.as_ref().map(|flushing| flushing.merging.view());
         if let Some(View::Output(Some(run))) = flushed {
@@ -1056,6 +1128,7 @@ impl Table {
             }
             count_run(&mut stats.levels[0], &run);
         }
+
         for (level, filter) in stats.levels.iter_mut().zip(filters) {
             level.filter = filter;
         }
@@ -1077,9 +1150,9 @@ fn new_cache(config: &TableConfig) -> Option<CacheShare> {
     Some(CacheShare::new(budget))
 }
 
-/// What merges of a table have in common.
-fn context<'a>(session: &'a Registered, config: &'a TableConfig) -> Context<'a> {
-    Context { set: session.files(), config, salt: session.salt(), table: session.id() }
+/// Settings that all compactions of a table share.
+fn context<'a>(session: &'a Registered, config: &'a TableConfig) -> CompactionEnv<'a> {
+    CompactionEnv { set: session.files(), config, salt: session.salt(), table: session.id() }
 }
 
 /// Merges of a table, as work for a batch of its lookups while they wait.
@@ -1109,7 +1182,7 @@ impl Drop for Table {
 
 fn level_stats(level: &Level) -> LevelStats {
     let mut shape = LevelStats::default();
-    if let Some(Incoming::Merging(pending)) = &level.incoming {
+    if let Some(Incoming::Compaction(pending)) = &level.incoming {
         shape.merge_pages = pending.merging.total();
         shape.merge_pages_done = pending.merging.done();
     }
@@ -1123,15 +1196,18 @@ fn level_stats(level: &Level) -> LevelStats {
 fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
     let is_range = matches!(update, Update::DeleteRange(_));
+
     let limit = if is_range { SPAN_KEY_BYTES_MAX } else { KEY_BYTES_MAX };
     let longest = if is_range { key.len().max(value.len()) } else { key.len() };
     if longest > limit {
         return Err(Error::KeyTooLarge { bytes: longest, limit });
     }
+
     let limit = VALUE_BYTES_MAX - if blob.is_some() { BLOB_SPAN_SIZE } else { 0 };
     if value.len() > limit {
         return Err(Error::ValueTooLarge { bytes: value.len(), limit });
     }
+
     match blob {
         Some(blob) if blob.len() > BLOB_BYTES_MAX => {
             Err(Error::BlobTooLarge { bytes: blob.len(), limit: BLOB_BYTES_MAX })
@@ -1140,8 +1216,8 @@ fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     }
 }
 
-/// Refuses a batch in which anything is longer than the formats can hold; returns what it takes, and the bytes of its
-/// blobs.
+/// Refuses a batch in which anything is longer than the formats can hold; returns what it takes,
+/// and the bytes of its blobs.
 pub(crate) fn check_batch<K: AsRef<[u8]>>(batch: &[(K, Update<'_>)]) -> Result<(Room, usize)> {
     let mut room = Room { entries: batch.len(), bytes: 0 };
     let mut blob_bytes = 0;
@@ -1169,17 +1245,18 @@ mod tests {
     use terrane_io::{Access, SimDisk};
 
     use super::*;
-    use crate::config::{MergePolicy, WriteBuffer as BufferSize};
+    use crate::config::{CompactionPolicy, WriteBuffer as BufferSize};
     use crate::table::session::{Session, SessionOptions};
 
-    /// Runs on levels up to `cached` are read through the page cache and the others past it: whether they
-    /// were written there, came down alone, or were opened from a snapshot. Returns the levels seen.
+    /// Runs on levels up to `cached` are read through the page cache and the others past it:
+    /// whether they were written there, came down alone, or were opened from a snapshot. Returns
+    /// the levels seen.
     fn check_access(table: &Table, cached: usize) -> usize {
         for (number, level) in (1..).zip(&table.tree.levels) {
             let wanted = if number <= cached { Access::Buffered } else { Access::Direct };
             let mut runs = Sources::default();
             // The inputs of a merge are on their way here from the level above.
-            let merging = matches!(&level.incoming, Some(Incoming::Merging(pending))
+            let merging = matches!(&level.incoming, Some(Incoming::Compaction(pending))
                 if !pending.merging.is_complete());
             let there = Level {
                 incoming: level.incoming.clone().filter(|_| !merging),
@@ -1190,6 +1267,7 @@ mod tests {
                 assert_eq!(run.access(), wanted, "run {} on level {number}", run.number());
             }
         }
+
         table.tree.levels.len()
     }
 
@@ -1197,10 +1275,13 @@ mod tests {
     fn each_run_is_read_in_the_way_of_its_level() {
         let disk = SimDisk::new(1);
         let options = SessionOptions::with_salt(1).create_dir();
+
         let session = Session::open(disk, Path::new("/session"), &options).unwrap();
-        for merge_policy in
-            [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering]
-        {
+        for merge_policy in [
+            CompactionPolicy::LazyLevelling,
+            CompactionPolicy::Levelling,
+            CompactionPolicy::Tiering,
+        ] {
             let config = TableConfig {
                 merge_policy,
                 size_ratio: 2,
@@ -1248,6 +1329,7 @@ mod tests {
     fn a_replay_stays_within_its_bound_in_memory() {
         const BOUND: u64 = 50_000;
         const BATCH: u64 = 50 * 148;
+
         let session = session();
         // What is larger counts: the write buffer or the bound.
         for (write_buffer, most) in
@@ -1265,45 +1347,55 @@ mod tests {
         }
     }
 
-    /// A reader's write buffer grows beyond what a budget gives to it; the cache of pages gives way.
+    /// A reader's write buffer grows beyond what a budget gives to it; the cache of pages gives
+    /// way.
     #[test]
     fn cached_pages_make_room_for_what_is_replayed() {
         const BUDGET: u64 = 1 << 20;
         let session = session();
-        let (memory_budget, disk_cache) = (Some(BUDGET), DiskCache::None);
+        let memory_budget = Some(BUDGET);
+        let disk_cache = DiskCache::None;
         let config = TableConfig { memory_budget, disk_cache, ..TableConfig::default() };
+
         let mut table = session.new_table(&config).unwrap();
         let keys: Vec<_> = (1 << 40..(1 << 40) + 20_000_u64).map(u64::to_le_bytes).collect();
         for key in &keys {
             table.insert(key, &[7; 100]).unwrap();
         }
+
         for _ in 0..2 {
             assert!(table.get_many(&keys).unwrap().iter().all(Lookup::is_found));
         }
         let cached = table.stats().cache_bytes;
         assert!(cached > BUDGET / 2, "{cached} bytes");
+
         replay(&mut table, None, |table| {
             let stats = table.stats();
             assert!(stats.memory_bytes() <= BUDGET.max(stats.buffer_bytes * 5 / 4), "{stats:?}");
         });
+
         let stats = table.stats();
         assert!(stats.buffer_bytes > BUDGET / 2 && stats.cache_bytes < cached / 2, "{stats:?}");
     }
 
-    /// With and without what was replayed the same merges are due with the same update, also after a snapshot.
+    /// With and without what was replayed the same merges are due with the same update, also after
+    /// a snapshot.
     #[test]
     fn time_stands_still_while_a_log_is_replayed() {
         let session = session();
         let config =
             TableConfig { write_buffer: BufferSize::Entries(64), ..TableConfig::default() };
+
         let mut table = session.new_table(&config).unwrap();
         for number in 0..64 * 30 + 20_u64 {
             table.insert(&(1 << 40 | number).to_le_bytes(), &[7; 100]).unwrap();
         }
+
         let done = |table: &Table| -> Vec<(u64, u64)> {
             table.tree.pending().map(|merge| (merge.merging.done(), merge.due)).collect()
         };
-        let (before, now) = (done(&table), table.tree.now(&table.context()));
+        let before = done(&table);
+        let now = table.tree.now(&table.context());
         assert!(before.len() >= 2, "{before:?}");
         replay(&mut table, None, |table| assert_eq!(table.tree.now(&table.context()), now));
         assert_eq!((done(&table), table.tree.buffer.len()), (before, 5_020));
@@ -1312,6 +1404,7 @@ mod tests {
         table.save_snapshot(&name, "").unwrap();
         let mut opened = session.open_snapshot(&name, "").unwrap();
         assert_eq!(opened.tree.now(&opened.context()), now);
+
         for table in [&mut table, &mut opened] {
             let flushes = table.tree.flushes;
             for number in 0..43_u64 {

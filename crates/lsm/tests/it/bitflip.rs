@@ -1,15 +1,16 @@
 //! Every bit of every file of a small session, flipped; and coarser damage.
 //!
 //! Goal: damage gives exactly the right data or a typed error, never other data, never a panic; and
-//! something reports it, since checksums cover every byte. The session stays usable: other snapshots
-//! open, the damaged one can be deleted, a new one saved.
+//! something reports it, since checksums cover every byte. The session stays usable: other
+//! snapshots open, the damaged one can be deleted, a new one saved.
 //!
-//! Method: a session of 64 KiB with all kinds of files in it: metadata, two snapshots that share runs, a
-//! merge under way, a value of several pages, the image of a write buffer. A bit is flipped on the disk,
-//! looked at, and flipped back. Only what reads the file anew is done for each bit: for metadata and a
-//! sample of all others that is everything from the opening of the session on, `verify` included; for
-//! data pages, reading an open table; for the other pages of a run, opening a snapshot. Of the pages of
-//! runs `cargo test` takes every 7th bit, in each footer every one; `TERRANE_SEEDS=7` takes them all.
+//! Method: a session of 64 KiB with all kinds of files in it: metadata, two snapshots that share
+//! runs, a merge under way, a value of several pages, the image of a write buffer. A bit is flipped
+//! on the disk, looked at, and flipped back. Only what reads the file anew is done for each bit:
+//! for metadata and a sample of all others that is everything from the opening of the session on,
+//! `verify` included; for data pages, reading an open table; for the other pages of a run, opening
+//! a snapshot. Of the pages of runs `cargo test` takes every 7th bit, in each footer every one;
+//! `TERRANE_SEEDS=7` takes them all.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use terrane_io::Disk;
 use terrane_io::SimDisk;
-use terrane_lsm::{Error, MergePolicy, SnapshotName, TableConfig, WriteBuffer, verify};
+use terrane_lsm::{CompactionPolicy, Error, SnapshotName, TableConfig, WriteBuffer, verify};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::model::Content;
 use terrane_testkit::seeds::for_each_seed;
@@ -69,7 +70,7 @@ fn specimen(began: Duration) -> Specimen {
     disk.advance(began);
     let config = TableConfig {
         size_ratio: 2,
-        merge_policy: MergePolicy::Tiering,
+        merge_policy: CompactionPolicy::Tiering,
         write_buffer: WriteBuffer::Bytes(600),
         merge_batch_pages: 4096,
         ..TableConfig::default()
@@ -137,8 +138,8 @@ impl Specimen {
         assert!(!report.is_clean(), "verify did not notice");
     }
 
-    /// With a session that opens, work goes on: damaged snapshots are deleted, others are read, a new
-    /// one is saved.
+    /// With a session that opens, work goes on: damaged snapshots are deleted, others are read, a
+    /// new one is saved.
     fn check_usable(&self, disk: &Arc<SimDisk>) {
         let Some(damaged) = self.read_all(disk) else { return };
         let session = open(disk).unwrap();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use terrane_io::{CountedDisk, Counts, SimDisk};
 use terrane_lsm::{
-    FilterPolicy, IndexKind, MergePolicy, MergeSchedule, Session, SessionOptions, Table,
+    CompactionPolicy, CompactionSchedule, FilterPolicy, IndexKind, Session, SessionOptions, Table,
     TableConfig, Update,
 };
 use terrane_testkit::effort::by_effort;
@@ -94,12 +94,12 @@ fn a_present_key_costs_one_read_and_an_absent_one_none() {
 #[test]
 fn absent_keys_cost_no_more_than_the_total_rate_at_every_stage_of_growth() {
     let shapes = [
-        (MergePolicy::LazyLevelling, 4),
-        (MergePolicy::LazyLevelling, 2),
-        (MergePolicy::LazyLevelling, 3),
-        (MergePolicy::LazyLevelling, 8),
-        (MergePolicy::Levelling, 4),
-        (MergePolicy::Tiering, 4),
+        (CompactionPolicy::LazyLevelling, 4),
+        (CompactionPolicy::LazyLevelling, 2),
+        (CompactionPolicy::LazyLevelling, 3),
+        (CompactionPolicy::LazyLevelling, 8),
+        (CompactionPolicy::Levelling, 4),
+        (CompactionPolicy::Tiering, 4),
     ];
     for (merge_policy, size_ratio) in shapes {
         let config = TableConfig { merge_policy, size_ratio, ..buffer_of(300) };
@@ -244,10 +244,12 @@ fn spread_over(n: u64, count: u64) -> u64 {
 
 #[test]
 fn case_16_an_update_does_its_share_of_merging_and_no_more() {
-    for merge_policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
+    for merge_policy in
+        [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
+    {
         let incremental = TableConfig { merge_policy, ..buffer_of(200) };
         let one_shot =
-            TableConfig { merge_schedule: MergeSchedule::OneShot, ..incremental.clone() };
+            TableConfig { merge_schedule: CompactionSchedule::OneShot, ..incremental.clone() };
         let (worst, pages, levels) = worst_update(&incremental, 100_000);
         assert!(levels >= 4, "{levels} levels");
         assert!(worst <= 128 * levels as u64, "{merge_policy:?}: {worst} pages, {levels} levels");
@@ -261,8 +263,8 @@ fn case_16_an_update_does_its_share_of_merging_and_no_more() {
     }
 }
 
-/// A million updates of one entry each, a sixth of them as a sample; the other policies and the one-shot
-/// schedule are above.
+/// A million updates of one entry each, a sixth of them as a sample; the other policies and the
+/// one-shot schedule are above.
 #[test]
 fn case_16_no_update_of_a_long_history_costs_more_than_128_pages_a_level() {
     let config = buffer_of(1_000);
@@ -271,8 +273,9 @@ fn case_16_no_update_of_a_long_history_costs_more_than_128_pages_a_level() {
     assert!(worst <= 128 * levels as u64, "{worst} pages, {levels} levels");
 }
 
-/// Saved just before a merge is due and opened again, in the same session or in another one, a table must
-/// not do what is left of the merge, or what it takes to go on with it, within one of its next updates.
+/// Saved just before a merge is due and opened again, in the same session or in another one, a
+/// table must not do what is left of the merge, or what it takes to go on with it, within one of
+/// its next updates.
 #[test]
 fn no_update_after_reopening_redoes_a_merge() {
     let config = TableConfig { merge_batch_pages: 1, ..buffer_of(200) };
@@ -319,8 +322,8 @@ fn worst_of(disk: &SimDisk, table: &mut Table, updates: &[([u8; 34], Update<'_>)
     worst
 }
 
-/// A session that lives for less than a filling of the write buffer, again and again: merges get done all
-/// the same, and by no update at once.
+/// A session that lives for less than a filling of the write buffer, again and again: merges get
+/// done all the same, and by no update at once.
 #[test]
 fn updates_do_little_each_however_often_a_table_is_reopened() {
     let config = TableConfig { merge_batch_pages: 1, ..buffer_of(200) };
@@ -356,7 +359,7 @@ fn updates_do_little_each_however_often_a_table_is_reopened() {
 
 #[test]
 fn an_index_of_evenly_spread_keys_takes_1_3_to_1_6_bytes_a_page() {
-    let config = TableConfig { merge_schedule: MergeSchedule::OneShot, ..buffer_of(250_000) };
+    let config = TableConfig { merge_schedule: CompactionSchedule::OneShot, ..buffer_of(250_000) };
     for (index, range) in [
         (IndexKind::Auto, 1.3..1.6),
         (IndexKind::Compact, 1.3..1.6),

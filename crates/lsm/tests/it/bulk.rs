@@ -1,15 +1,17 @@
 //! Bulk loads.
 //!
-//! Goal: a loaded table is what the same updates would have made, whatever their order, however many runs
-//! that takes; every entry is written twice; a load that is given up leaves nothing behind. Method: a map as
-//! the model, budgets so small that a few thousand entries make many runs, and the simulated disk's counts.
+//! Goal: a loaded table is what the same updates would have made, whatever their order, however
+//! many runs that takes; every entry is written twice; a load that is given up leaves nothing
+//! behind. Method: a map as the model, budgets so small that a few thousand entries make many runs,
+//! and the simulated disk's counts.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use terrane_io::{Access, Fault, FaultKind, FaultPlan, OpenMode, Repeat};
 use terrane_lsm::{
-    BulkLoader, Error, MEMORY_BUDGET_MIN, MergePolicy, MergeThread, Resolve, TableConfig, Update,
+    BulkLoader, CompactionPolicy, CompactionThread, Error, MEMORY_BUDGET_MIN, MergeOperator,
+    TableConfig, Update,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -22,7 +24,7 @@ const SORTED_BYTES: u64 = MEMORY_BUDGET_MIN / 8;
 fn config() -> TableConfig {
     TableConfig {
         memory_budget: Some(MEMORY_BUDGET_MIN),
-        resolve: Resolve::concatenate(),
+        resolve: MergeOperator::concatenate(),
         ..TableConfig::default()
     }
 }
@@ -42,8 +44,8 @@ fn a_loaded_table_is_what_updates_would_have_made() {
     let name = "a_loaded_table_is_what_updates_would_have_made";
     for_each_seed(name, 3, |rng, seed| {
         for (place, thread) in [
-            (Place::simulated(seed), MergeThread::Caller),
-            (Place::real(), MergeThread::Background),
+            (Place::simulated(seed), CompactionThread::Caller),
+            (Place::real(), CompactionThread::Background),
         ] {
             let session = place.open();
             let config = TableConfig { merge_thread: thread, ..config() };
@@ -64,7 +66,7 @@ fn a_loaded_table_is_what_updates_would_have_made() {
                     let old = model.remove(key.as_slice());
                     match update {
                         Update::Upsert(new) => {
-                            let old = old.map(|old| Resolve::concatenate().apply(new, &old));
+                            let old = old.map(|old| MergeOperator::concatenate().apply(new, &old));
                             model.insert(key.to_vec(), old.unwrap_or_else(|| new.to_vec()));
                         }
                         Update::Insert(new) => {
@@ -162,7 +164,7 @@ fn a_load_that_is_given_up_leaves_nothing_behind() {
 /// The last merge has two threads, and whichever of them meets an error ends both.
 #[test]
 fn a_last_merge_on_two_threads_ends_with_what_happens_to_either() {
-    let config = TableConfig { merge_thread: MergeThread::Background, ..config() };
+    let config = TableConfig { merge_thread: CompactionThread::Background, ..config() };
     let place = Place::real();
     let session = place.open();
     let loaded = || {
@@ -199,7 +201,9 @@ fn a_last_merge_on_two_threads_ends_with_what_happens_to_either() {
 
 #[test]
 fn an_empty_load_gives_an_empty_table_and_each_shape_takes_one() {
-    for merge_policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
+    for merge_policy in
+        [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
+    {
         let place = Place::simulated(2);
         let session = place.open();
         let config = TableConfig { merge_policy, ..config() };
@@ -248,7 +252,8 @@ fn a_batch_of_any_size_is_sorted_in_parts() {
     }
 }
 
-/// Every call of a load fails once. The batch that met the error is given again, and nothing of it counts twice.
+/// Every call of a load fails once. The batch that met the error is given again, and nothing of it
+/// counts twice.
 #[test]
 fn a_batch_that_failed_is_given_again_and_counts_once() {
     let keys: Vec<_> = (0..300).map(key).collect();
@@ -277,7 +282,7 @@ fn a_batch_that_failed_is_given_again_and_counts_once() {
             }
             for (key, value) in entries {
                 let old = expected.entry(key.to_vec()).or_default();
-                *old = Resolve::concatenate().apply(value, old);
+                *old = MergeOperator::concatenate().apply(value, old);
             }
         }
         let (calls, has_failed) = (disk.calls() - first, disk.faults() > 0);

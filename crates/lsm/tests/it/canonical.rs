@@ -1,17 +1,18 @@
 //! Canonical exports: one content, one stream of bytes.
 //!
-//! Goal: equal contents give equal bytes and one digest, whatever the history, configuration, salt and disk;
-//! what is read back is what was written; nothing damaged is taken for an export, and damage is told with
-//! its place, without a panic and without memory for bytes that are not there. Method: random histories
-//! that end in the same content; the format written once more by hand; every byte changed, every length cut.
+//! Goal: equal contents give equal bytes and one digest, whatever the history, configuration, salt
+//! and disk; what is read back is what was written; nothing damaged is taken for an export, and
+//! damage is told with its place, without a panic and without memory for bytes that are not there.
+//! Method: random histories that end in the same content; the format written once more by hand;
+//! every byte changed, every length cut.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 
 use sha2::{Digest as _, Sha256};
 use terrane_lsm::{
-    Error, IndexKind, KEY_BYTES_MAX, MergeSchedule, Resolve, Session, SessionOptions, Table,
-    TableConfig, Update,
+    CompactionSchedule, Error, IndexKind, KEY_BYTES_MAX, MergeOperator, Session, SessionOptions,
+    Table, TableConfig, Update,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::golden;
@@ -62,7 +63,8 @@ fn content(rng: &mut impl Draw) -> Entries {
     entries
 }
 
-/// A table that comes to hold the entries by some history: other values before, keys that go again, upserts.
+/// A table that comes to hold the entries by some history: other values before, keys that go again,
+/// upserts.
 fn reach(table: &mut Table, entries: &Entries, rng: &mut impl Draw) {
     let mut left: Vec<_> = entries.iter().collect();
     let mut passing = Vec::new();
@@ -103,7 +105,7 @@ fn equal_contents_give_equal_bytes_whatever_their_history() {
             for config in [
                 buffer_of(1),
                 TableConfig { index: IndexKind::Ordinary, ..buffer_of(7) },
-                TableConfig { merge_schedule: MergeSchedule::OneShot, ..buffer_of(3) },
+                TableConfig { merge_schedule: CompactionSchedule::OneShot, ..buffer_of(3) },
                 buffer_of(1_000),
             ] {
                 let mut table = session.new_table(&config).unwrap();
@@ -300,7 +302,7 @@ fn golden_canonical_export() {
     let session =
         Session::open(place.disk(), &place.dir(), &SessionOptions::with_salt(SALT).create_dir())
             .unwrap();
-    let config = TableConfig { resolve: Resolve::concatenate(), ..buffer_of(2) };
+    let config = TableConfig { resolve: MergeOperator::concatenate(), ..buffer_of(2) };
     let mut table = session.new_table(&config).unwrap();
     let batch: [(&[u8], Update<'_>); 6] = [
         (b"account", Update::Insert(b"5")),

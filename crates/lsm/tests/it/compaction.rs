@@ -1,11 +1,13 @@
 //! Compaction on demand: everything that a table holds becomes one run.
 //!
-//! Goal: the content stays the same whatever else holds the table, what nobody needs is gone from the disk, others read and
-//! commit meanwhile, and a compaction that fails leaves nothing to be done for the updates that follow.
+//! Goal: the content stays the same whatever else holds the table, what nobody needs is gone from
+//! the disk, others read and commit meanwhile, and a compaction that fails leaves nothing to be
+//! done for the updates that follow.
 //!
-//! Method: tables of a few levels, with everything that shares runs with them; a store whose merge waits at a gate while others
-//! go on; a fault at each call of a compaction. Histories with compactions among other things, and a crash at each of their
-//! calls, are those of [`crate::sim`] and [`crate::store_sweep`].
+//! Method: tables of a few levels, with everything that shares runs with them; a store whose merge
+//! waits at a gate while others go on; a fault at each call of a compaction. Histories with
+//! compactions among other things, and a crash at each of their calls, are those of [`crate::sim`]
+//! and [`crate::store_sweep`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +17,8 @@ use terrane_io::files::allocated_below;
 use terrane_io::{Disk, SimDisk, Survival};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    Durability, Error, MergePolicy, MergeSchedule, SessionOptions, Store, StoreOptions, Table,
-    TableConfig, TableName, Update,
+    CompactionPolicy, CompactionSchedule, Durability, Error, SessionOptions, Store, StoreOptions,
+    Table, TableConfig, TableName, Update,
 };
 
 use crate::gate::GateDisk;
@@ -50,8 +52,10 @@ fn compact(table: &mut Table) {
 
 #[test]
 fn a_table_becomes_one_run_and_whatever_shares_its_runs_stays_as_it_is() {
-    for merge_policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
-        for merge_schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
+    for merge_policy in
+        [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
+    {
+        for merge_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
             let place = Place::simulated(1);
             let session = place.open();
             let config = TableConfig { merge_policy, merge_schedule, ..buffer_of(50) };
@@ -107,7 +111,8 @@ fn a_table_that_was_emptied_takes_nothing_and_a_small_one_is_on_a_small_level() 
     assert_eq!(content(&table).len(), 5_000);
 }
 
-/// The disk holds what is live and no more than a quarter besides (pages, filter, index), and the least that a store takes.
+/// The disk holds what is live and no more than a quarter besides (pages, filter, index), and the
+/// least that a store takes.
 #[test]
 fn what_nobody_needs_is_gone_from_the_disk() {
     let disk = SimDisk::new(1);
@@ -202,7 +207,8 @@ fn others_read_and_commit_while_a_table_is_compacted() {
     assert_eq!(content(&store.table(&main_table()).unwrap().view().unwrap()).len(), 5_900);
 }
 
-/// After a compaction that the disk had no room for, updates need no more room than without it: they do not go on with its merge.
+/// After a compaction that the disk had no room for, updates need no more room than without it:
+/// they do not go on with its merge.
 #[test]
 fn a_compaction_that_fails_leaves_no_work_behind() {
     let make = || {
@@ -246,7 +252,8 @@ fn a_compaction_that_fails_leaves_no_work_behind() {
     assert!(failed > 10, "{failed} failed");
 }
 
-/// Each page is read and written once, and those of the merges that are due with the flush before it once more.
+/// Each page is read and written once, and those of the merges that are due with the flush before
+/// it once more.
 #[test]
 fn a_compaction_reads_and_writes_each_page_once() {
     let disk = SimDisk::new(1);

@@ -1,15 +1,15 @@
-//! Options of a table: what is allowed, what each does, and that none of them, nor changing any of them on a
-//! live table, is ever seen in a result.
+//! Options of a table: what is allowed, what each does, and that none of them, nor changing any of
+//! them on a live table, is ever seen in a result.
 //!
-//! Method: each option's limits from both sides; filters and memory as the statistics show them; random
-//! changes of the configuration among random updates, against a sorted map.
+//! Method: each option's limits from both sides; filters and memory as the statistics show them;
+//! random changes of the configuration among random updates, against a sorted map.
 
 use std::collections::BTreeMap;
 
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN,
-    MemoryGoal, MergePolicy, MergeSchedule, MergeThread, OpenOptions, Resolve, Table, TableConfig,
-    Update, WriteBuffer,
+    CompactionPolicy, CompactionSchedule, CompactionThread, DiskCache, Error, FilterPolicy,
+    IndexKind, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal, MergeOperator,
+    OpenOptions, Table, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -178,8 +178,8 @@ fn each_level_has_the_filters_that_the_list_gives_it() {
     let levels = [24.0, 12.0, 4.0].map(LevelFilter::BitsPerEntry).to_vec();
     let config = TableConfig {
         filter: FilterPolicy::PerLevel(levels),
-        merge_policy: MergePolicy::Levelling,
-        merge_schedule: MergeSchedule::OneShot,
+        merge_policy: CompactionPolicy::Levelling,
+        merge_schedule: CompactionSchedule::OneShot,
         ..buffer_of(500)
     };
     let mut table = Place::simulated(1).open().new_table(&config).unwrap();
@@ -209,8 +209,8 @@ fn reads(table: &Table, entries: u64) -> (f64, f64) {
     (per_key(present), per_key((0..4_000).map(|n| key(1 << 40 | n)).collect()))
 }
 
-/// From a table that the budget is far too large for to one with 15 bits of it for each entry. The sum is
-/// checked after every batch, and so at every stage of every merge; the reads at every size.
+/// From a table that the budget is far too large for to one with 15 bits of it for each entry. The
+/// sum is checked after every batch, and so at every stage of every merge; the reads at every size.
 #[test]
 fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_by_bit() {
     let budget = 256 << 10;
@@ -251,9 +251,11 @@ fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_b
 fn overwriting_and_deleting_stay_within_the_budget() {
     let budget = 256 << 10;
     for index in [IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary] {
-        for merge_policy in
-            [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering]
-        {
+        for merge_policy in [
+            CompactionPolicy::LazyLevelling,
+            CompactionPolicy::Levelling,
+            CompactionPolicy::Tiering,
+        ] {
             let config = TableConfig { merge_policy, index, ..with_budget(budget) };
             let mut table = Place::simulated(1).open().new_table(&config).unwrap();
             for round in 0..60 {
@@ -287,7 +289,8 @@ fn a_budget_given_to_a_live_table_is_kept_to_at_once_where_filters_can_shrink() 
         worst = worst.max(table.stats().memory_bytes());
     }
     assert!(worst <= 256 << 10, "{worst}");
-    // The runs that both have are the same, so the duplicate's memory has shrunk, too, and it is whole.
+    // The runs that both have are the same, so the duplicate's memory has shrunk, too, and it is
+    // whole.
     assert!(duplicate.stats().filter_bytes < before.filter_bytes * 3 / 4);
     assert_eq!(content(&duplicate).len(), 100_000);
     let keys: Vec<_> = (0..100_000).step_by(7).map(key).collect();
@@ -333,16 +336,16 @@ fn draw_config(rng: &mut impl Draw) -> TableConfig {
     };
     TableConfig {
         merge_policy: *rng.pick(&[
-            MergePolicy::LazyLevelling,
-            MergePolicy::Levelling,
-            MergePolicy::Tiering,
+            CompactionPolicy::LazyLevelling,
+            CompactionPolicy::Levelling,
+            CompactionPolicy::Tiering,
         ]),
         size_ratio: *rng.pick(&[2, 3, 4, 9, 16]),
-        merge_schedule: *rng.pick(&[MergeSchedule::Incremental, MergeSchedule::OneShot]),
+        merge_schedule: *rng.pick(&[CompactionSchedule::Incremental, CompactionSchedule::OneShot]),
         merge_thread: *rng.pick(&[
-            MergeThread::Caller,
-            MergeThread::Caller,
-            MergeThread::Background,
+            CompactionThread::Caller,
+            CompactionThread::Caller,
+            CompactionThread::Background,
         ]),
         write_buffer: if budget.is_some() { default.write_buffer } else { write_buffer },
         filter: if budget.is_some() { default.filter.clone() } else { filter },
@@ -417,13 +420,13 @@ fn changing_the_configuration_of_a_live_table_is_never_seen_in_a_result() {
     });
 }
 
-/// A level that was a tiering one has residents, which are older than its newest run. When it became a
-/// levelling one, that newest run alone moved down, below them, once it was too large for the level: from
-/// then on the residents' older entries hid its newer ones.
+/// A level that was a tiering one has residents, which are older than its newest run. When it
+/// became a levelling one, that newest run alone moved down, below them, once it was too large for
+/// the level: from then on the residents' older entries hid its newer ones.
 #[test]
 fn residents_of_a_level_that_becomes_levelling_stay_older_than_what_was_above_them() {
     let tiering =
-        TableConfig { merge_policy: MergePolicy::Tiering, size_ratio: 4, ..buffer_of(10) };
+        TableConfig { merge_policy: CompactionPolicy::Tiering, size_ratio: 4, ..buffer_of(10) };
     let mut table = Place::simulated(1).open().new_table(&tiering).unwrap();
     let mut expected = BTreeMap::new();
     for round in 0..200u64 {
@@ -434,7 +437,7 @@ fn residents_of_a_level_that_becomes_levelling_stay_older_than_what_was_above_th
         // So small that the run on each level is too large for it.
         let buffer = if round % 20 < 10 { 10 } else { 1 };
         let merge_policy =
-            if round % 20 < 10 { MergePolicy::Tiering } else { MergePolicy::Levelling };
+            if round % 20 < 10 { CompactionPolicy::Tiering } else { CompactionPolicy::Levelling };
         table
             .set_config(&TableConfig { merge_policy, size_ratio: 2, ..buffer_of(buffer) })
             .unwrap();
@@ -462,7 +465,7 @@ fn a_smaller_write_buffer_is_flushed_with_the_next_update_and_a_larger_one_later
 #[test]
 fn another_resolve_function_is_refused() {
     let session = Place::simulated(1).open();
-    let config = TableConfig { resolve: Resolve::add_u64_wrapping(), ..buffer_of(5) };
+    let config = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..buffer_of(5) };
     let mut table = session.new_table(&config).unwrap();
     let error = table.set_config(&TableConfig::default()).unwrap_err();
     let named = matches!(&error, Error::InvalidConfig { option: "resolve", allowed, .. }
@@ -495,8 +498,9 @@ fn a_union_stays_within_its_budget_while_its_debt_is_paid() {
     assert!(present < 1.5 && absent < 1.0, "{present} and {absent} reads");
 }
 
-/// A snapshot of a table in which all filters have many bits, opened with budgets from a thousandth of its bytes to
-/// more than all of it takes: what the goal asks for is what becomes cheap, and nothing is over the budget.
+/// A snapshot of a table in which all filters have many bits, opened with budgets from a thousandth
+/// of its bytes to more than all of it takes: what the goal asks for is what becomes cheap, and
+/// nothing is over the budget.
 #[test]
 fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
     use MemoryGoal::{Balanced, Hit, Miss};
@@ -504,7 +508,7 @@ fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
     let session = Place::simulated(1).open();
     let config = TableConfig {
         filter: FilterPolicy::BitsPerEntry(14.0),
-        merge_policy: MergePolicy::Levelling,
+        merge_policy: CompactionPolicy::Levelling,
         size_ratio: 10,
         index: IndexKind::Compact,
         ..buffer_of(1_000)

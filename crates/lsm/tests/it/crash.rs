@@ -1,15 +1,15 @@
 //! Power loss and sudden death at every call on the disk.
 //!
-//! Goal: whatever survives a crash, the session opens again, and each snapshot is absent or whole: there
-//! if its saving had returned, gone if its deletion had, either if the call was under way; under its old or
-//! its new name, but under one of them, if it was being renamed. Nothing that
-//! no snapshot needs stays on the disk, and work goes on. What a session has listed after such an
+//! Goal: whatever survives a crash, the session opens again, and each snapshot is absent or whole:
+//! there if its saving had returned, gone if its deletion had, either if the call was under way;
+//! under its old or its new name, but under one of them, if it was being renamed. Nothing that no
+//! snapshot needs stays on the disk, and work goes on. What a session has listed after such an
 //! opening holds against the next crash.
 //!
 //! Method: a script is run with a crash at call n, for every n; for each of several choices of what
-//! survives of the unsynced sectors and names, the disk is opened again and looked through. On one of
-//! these disks for each n the same is done to the recovery: a crash at one of its calls, every call in
-//! turn.
+//! survives of the unsynced sectors and names, the disk is opened again and looked through. On one
+//! of these disks for each n the same is done to the recovery: a crash at one of its calls, every
+//! call in turn.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -59,8 +59,8 @@ impl Drop for Note<'_> {
     }
 }
 
-/// Runs a script up to a crash at `call` of `disk`. Returns the states of the snapshots that are legal
-/// then, and the steps that were completed.
+/// Runs a script up to a crash at `call` of `disk`. Returns the states of the snapshots that are
+/// legal then, and the steps that were completed.
 fn run_into_crash(
     disk: &Arc<SimDisk>,
     script: &Script,
@@ -106,8 +106,8 @@ fn list(disk: &Arc<SimDisk>, keys: &[Vec<u8>], legal: &[Snapshots]) -> Snapshots
     found.clone()
 }
 
-/// What a program does after a crash: opens the session, goes on from a snapshot, saves under the name
-/// that the crash may have hit, deletes what it went on from.
+/// What a program does after a crash: opens the session, goes on from a snapshot, saves under the
+/// name that the crash may have hit, deletes what it went on from.
 fn recovery(script: &Script, state: &Snapshots, hit: &'static str, seed: u64) -> Script {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
     let mut steps = vec![Step::Open];

@@ -1,9 +1,10 @@
 //! What changed between two versions of a table.
 //!
-//! Goal: the diff of any two tables of a session is the difference of what they hold, in both directions, whatever
-//! they share and however that came about; and versions that are near each other cost few reads. Method: random
-//! histories of duplicates, snapshots and unions on both disks, each pair compared with the difference of two
-//! models; pages are counted on the simulated disk.
+//! Goal: the diff of any two tables of a session is the difference of what they hold, in both
+//! directions, whatever they share and however that came about; and versions that are near each
+//! other cost few reads. Method: random histories of duplicates, snapshots and unions on both
+//! disks, each pair compared with the difference of two models; pages are counted on the simulated
+//! disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use terrane_io::SimDisk;
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    Diff, Error, Lookup, MergePolicy, Resolve, Session, SessionOptions, Table, TableConfig, Update,
+    CompactionPolicy, Diff, Error, Lookup, MergeOperator, Session, SessionOptions, Table,
+    TableConfig, Update,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -104,7 +106,7 @@ impl Version {
 }
 
 /// What a union of two tables holds.
-fn united(left: &Content, right: &Content, resolve: &Resolve) -> Content {
+fn united(left: &Content, right: &Content, resolve: &MergeOperator) -> Content {
     let mut all = right.clone();
     for (key, (newer, blob)) in left {
         let now = match all.remove(key) {
@@ -177,7 +179,11 @@ fn a_diff_is_the_difference_of_any_two_tables() {
         for place in [is_real.then(Place::real), Some(Place::simulated(seed))].into_iter().flatten()
         {
             let session = place.open();
-            let resolves = [Resolve::newest(), Resolve::oldest(), Resolve::add_u64_wrapping()];
+            let resolves = [
+                MergeOperator::newest(),
+                MergeOperator::oldest(),
+                MergeOperator::add_u64_wrapping(),
+            ];
             let config = TableConfig { resolve: rng.pick(&resolves).clone(), ..draw_config(rng) };
             let table = session.new_table(&config).unwrap();
             let mut versions = vec![Version { table, content: Content::new() }];
@@ -234,17 +240,17 @@ fn pages_in(table: &Table) -> u64 {
     table.stats().levels.iter().map(|level| level.bytes).sum::<u64>() / 4_096
 }
 
-/// Two versions 300 updates apart, around each flush of a growing table, which begins merges on all levels in turn.
-/// In the end nearly all of these merges are complete, so one of each two has runs that hold the same as those
-/// of the other. What is read is the run that the write buffer has become, and one page for each key that was
-/// there before and is changed.
+/// Two versions 300 updates apart, around each flush of a growing table, which begins merges on all
+/// levels in turn. In the end nearly all of these merges are complete, so one of each two has runs
+/// that hold the same as those of the other. What is read is the run that the write buffer has
+/// become, and one page for each key that was there before and is changed.
 #[test]
 fn merges_between_two_versions_cost_a_diff_no_reads() {
     const BUFFER: u64 = 1_000;
     let policies = [
-        (MergePolicy::LazyLevelling, 680),
-        (MergePolicy::Levelling, 120),
-        (MergePolicy::Tiering, 120),
+        (CompactionPolicy::LazyLevelling, 680),
+        (CompactionPolicy::Levelling, 120),
+        (CompactionPolicy::Tiering, 120),
     ];
     for (merge_policy, steps) in policies {
         let (disk, _session, mut table) =
@@ -324,12 +330,13 @@ fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
     }
 }
 
-/// Another resolve function makes something else of the same entries, but what both hold is compared.
+/// Another resolve function makes something else of the same entries, but what both hold is
+/// compared.
 #[test]
 fn tables_with_different_functions_are_compared_by_what_they_hold() {
     let place = Place::simulated(1);
     let session = place.open();
-    let made = |resolve: Resolve| {
+    let made = |resolve: MergeOperator| {
         let mut table = session.new_table(&TableConfig { resolve, ..buffer_of(3) }).unwrap();
         fill(&mut table, 0..50);
         for number in 0..50 {
@@ -337,7 +344,7 @@ fn tables_with_different_functions_are_compared_by_what_they_hold() {
         }
         table
     };
-    let (first, last) = (made(Resolve::oldest()), made(Resolve::newest()));
+    let (first, last) = (made(MergeOperator::oldest()), made(MergeOperator::newest()));
     let changes = read(&session, first.diff(&last).unwrap());
     assert_eq!(changes.len(), 25);
     let number = (0..50).find(|&number| key(number) == changes[0].0.as_slice()).unwrap();

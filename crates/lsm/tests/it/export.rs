@@ -1,10 +1,11 @@
 //! Snapshots exported to other directories and imported from them.
 //!
-//! Goal: a copy holds what the original held, shares nothing with it, and is a session like any other; a
-//! second export brings only what is new; an import takes in nothing damaged; whatever goes wrong, the error
-//! says what, nothing half is left, and what was there before is whole. Method: both disks and copies
-//! from one to the other; damage of every kind of page, with checksums wrong and right; operations held at
-//! a call while others go on. Crashes and faults at every call are in `export_crash`.
+//! Goal: a copy holds what the original held, shares nothing with it, and is a session like any
+//! other; a second export brings only what is new; an import takes in nothing damaged; whatever
+//! goes wrong, the error says what, nothing half is left, and what was there before is whole.
+//! Method: both disks and copies from one to the other; damage of every kind of page, with
+//! checksums wrong and right; operations held at a call while others go on. Crashes and faults at
+//! every call are in `export_crash`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,8 +69,8 @@ fn bytes_of(runs: &[(PathBuf, Vec<u8>)]) -> u64 {
     runs.iter().map(|(_, bytes)| bytes.len() as u64).sum()
 }
 
-/// A table with several levels, a merge under way, a filled buffer, deletions, a large value, and blobs in
-/// old runs, new ones and the buffer.
+/// A table with several levels, a merge under way, a filled buffer, deletions, a large value, and
+/// blobs in old runs, new ones and the buffer.
 fn table(session: &Session, config: &TableConfig) -> Table {
     let mut table = session.new_table(config).unwrap();
     table.insert_with_blob(b"old", b"", &value(2, 20_000)).unwrap();
@@ -226,7 +227,8 @@ fn case_13_a_second_export_brings_only_what_is_new() {
     }
 }
 
-/// A run that is missing or damaged where it was exported to, or another one than it seems, is brought again.
+/// A run that is missing or damaged where it was exported to, or another one than it seems, is
+/// brought again.
 #[test]
 fn case_13_an_export_does_not_rely_on_what_is_damaged() {
     for place in Place::both() {
@@ -267,7 +269,8 @@ fn case_13_an_export_does_not_rely_on_what_is_damaged() {
     }
 }
 
-/// Blobs, upserts that are not yet combined, and unions that are not yet paid for are copied like the rest.
+/// Blobs, upserts that are not yet combined, and unions that are not yet paid for are copied like
+/// the rest.
 #[test]
 fn case_13_blobs_upserts_and_unions_come_along() {
     for_each_seed("case_13_blobs_upserts_and_unions_come_along", 2, |rng, _| {
@@ -702,7 +705,8 @@ fn remove_session(disk: &dyn Disk, dir: &Path) {
     }
 }
 
-/// The run of this session that was exported once is damaged now: importing it back must not rely on it.
+/// The run of this session that was exported once is damaged now: importing it back must not rely
+/// on it.
 #[test]
 fn case_13_an_import_brings_back_what_was_damaged_since() {
     for place in Place::both() {
@@ -851,7 +855,8 @@ fn open_sim(disk: &Arc<SimDisk>) -> Session {
     Session::open(Arc::clone(disk) as _, Path::new("/session"), &options).unwrap()
 }
 
-/// The session that is exported from has as many files open as the system allows, and uses none of them.
+/// The session that is exported from has as many files open as the system allows, and uses none of
+/// them.
 #[test]
 fn idle_files_of_the_session_make_room_for_an_export() {
     for salt in [SALT, 7] {

@@ -1,12 +1,14 @@
 //! Crashes and faults at every call of exports and imports.
 //!
-//! Goal: after a power loss or the death of the process at any call, each directory concerned has each
-//! snapshot absent or whole: there if the call had returned, either if it was under way; what was there before
-//! is whole; nothing that no snapshot needs stays; the same can be done again. A call on the disk that fails
-//! comes out as an error, leaves the snapshot absent or whole in the same way, and no handle open.
+//! Goal: after a power loss or the death of the process at any call, each directory concerned has
+//! each snapshot absent or whole: there if the call had returned, either if it was under way; what
+//! was there before is whole; nothing that no snapshot needs stays; the same can be done again. A
+//! call on the disk that fails comes out as an error, leaves the snapshot absent or whole in the
+//! same way, and no handle open.
 //!
-//! Method: a list of copies (into a new directory, from there into a session of another salt, into the directory
-//! that has most of it, and back) is made with a crash or a fault at call n, for every n.
+//! Method: a list of copies (into a new directory, from there into a session of another salt, into
+//! the directory that has most of it, and back) is made with a crash or a fault at call n, for
+//! every n.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -123,7 +125,8 @@ fn prepare(rng: &mut ChaCha8Rng, seed: u64) -> (Arc<SimDisk>, Vec<Vec<u8>>, Stat
     (disk, keys, state)
 }
 
-/// Makes copies until one fails; returns the states that are legal then, and which copies were made.
+/// Makes copies until one fails; returns the states that are legal then, and which copies were
+/// made.
 fn run(disk: &Arc<SimDisk>, mut state: State) -> (Vec<State>, Result<u64>) {
     let mut files_copied = 0;
     for copying in COPIES {
@@ -240,9 +243,9 @@ fn case_13_a_fault_at_any_call_of_an_export_or_import_is_reported_and_leaves_not
             let error = match result {
                 Err(error) => error,
                 Ok(files_copied) => {
-                    // A run that was there already is brought again. The file of another snapshot that cannot be read
-                    // is damaged as long as its session is open. A disk that was full for one call has room once
-                    // what was left of a crash is gone.
+                    // A run that was there already is brought again. The file of another snapshot
+                    // that cannot be read is damaged as long as its session is open. A disk that
+                    // was full for one call has room once what was left of a crash is gone.
                     let kinds = [FaultKind::Eio, FaultKind::Enospc, FaultKind::ShortRead];
                     assert!(repeat == Repeat::Once && kinds.contains(&kind), "swallowed");
                     assert!(files_copied >= undisturbed, "{files_copied} files");

@@ -1,13 +1,15 @@
 //! A fault at every call on the disk, one kind after another, once or from then on.
 //!
-//! Goal: no fault makes the engine panic, lose what it holds, or keep silent. The call in progress says
-//! what happened; the tables are as before it; reads go on as far as the disk lets them; without the
-//! fault the same call succeeds. After a failed sync nothing more is promised, and opening the session
-//! anew gives back the snapshots. Wrong bytes are found out, never returned. No handle leaks.
+//! Goal: no fault makes the engine panic, lose what it holds, or keep silent. The call in progress
+//! says what happened; the tables are as before it; reads go on as far as the disk lets them;
+//! without the fault the same call succeeds. After a failed sync nothing more is promised, and
+//! opening the session anew gives back the snapshots. Wrong bytes are found out, never returned. No
+//! handle leaks.
 //!
-//! Method: a script is run with a fault at call n, for n = 0, 1, 2, ... until a run ends without one.
-//! What fails outside any call, that is the removal of a file by the drop of its last user, is to be
-//! reported by the closing of the session; so each fault must show up as an error of some step.
+//! Method: a script is run with a fault at call n, for n = 0, 1, 2, ... until a run ends without
+//! one. What fails outside any call, that is the removal of a file by the drop of its last user, is
+//! to be reported by the closing of the session; so each fault must show up as an error of some
+//! step.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -59,8 +61,8 @@ fn took_effect(runner: &Runner<'_>, step: &Step) -> bool {
     }
 }
 
-/// Runs a script on a disk whose plan has faults in it. At the first error the faults are lifted and
-/// everything is checked; then the run goes on.
+/// Runs a script on a disk whose plan has faults in it. At the first error the faults are lifted
+/// and everything is checked; then the run goes on.
 fn run(disk: &Arc<SimDisk>, script: &Script, is_silent: bool) -> Outcome {
     let mut outcome = Outcome::default();
     let mut model = Model::default();
@@ -127,8 +129,8 @@ fn poke(runner: &mut Runner<'_>, step: &Step, model: &Model) {
         let mut after = model.clone();
         after.apply(step);
         if runner.step(step, model).is_ok() {
-            // The fault struck once; the same updates again change nothing any more. They are undone
-            // by what the model held, so that the run goes on from there.
+            // The fault struck once; the same updates again change nothing any more. They are
+            // undone by what the model held, so that the run goes on from there.
             runner.check_tables(&after).unwrap();
             restore(runner, step, model);
         }
@@ -146,8 +148,8 @@ fn restore(runner: &mut Runner<'_>, step: &Step, model: &Model) {
     update(&mut runner.tables[*table], &back).unwrap();
 }
 
-/// After a failed sync: no updates and no saving, reads as before, and everything saved is there when
-/// the session is opened again, with or without a loss of power.
+/// After a failed sync: no updates and no saving, reads as before, and everything saved is there
+/// when the session is opened again, with or without a loss of power.
 fn check_poisoned(disk: &Arc<SimDisk>, mut runner: Runner<'_>, step: &Step, mut model: Model) {
     let script_keys = runner.script().keys.clone();
     for (table, content) in runner.tables.iter_mut().zip(&model.tables) {
@@ -234,9 +236,10 @@ fn strike_each_call(script: &Script, seed: u64, kind: FaultKind, repeat: Repeat)
             return (struck, poisoned);
         }
         if outcome.errors == 0 {
-            // A page that is read instead of itself is no damage, so silent faults may have no effect. What a
-            // merge had written, and a snapshot found, may end early: the merge does without, and begins anew. The file
-            // of a snapshot that cannot be read when the session is opened is damaged until the next time.
+            // A page that is read instead of itself is no damage, so silent faults may have no
+            // effect. What a merge had written, and a snapshot found, may end early: the merge does
+            // without, and begins anew. The file of a snapshot that cannot be read when the session
+            // is opened is damaged until the next time.
             let is_borne = matches!(kind, FaultKind::ShortRead | FaultKind::Eio);
             assert!(is_silent || is_borne, "a fault was swallowed");
             unnoticed += u64::from(!is_silent);
@@ -335,7 +338,8 @@ fn saving_on_a_full_disk_fails_and_succeeds_when_there_is_room() {
         for step in &script.steps {
             if let Step::Save(table, name) = step {
                 let before = disk.files();
-                // Saving finishes the flush under way, which keeps what it has written for the next attempt.
+                // Saving finishes the flush under way, which keeps what it has written for the next
+                // attempt.
                 let mut kept = None;
                 for _ in 0..2 {
                     disk.set_plan(FaultPlan { capacity_bytes: Some(0), ..FaultPlan::default() });
@@ -363,8 +367,8 @@ fn saving_on_a_full_disk_fails_and_succeeds_when_there_is_room() {
     });
 }
 
-/// The metadata of a snapshot is read wrongly when the session is opened, and rightly later: what the
-/// session took for damaged is whole, and its runs, shared or not, must not have been removed.
+/// The metadata of a snapshot is read wrongly when the session is opened, and rightly later: what
+/// the session took for damaged is whole, and its runs, shared or not, must not have been removed.
 #[test]
 fn a_snapshot_that_only_seemed_damaged_keeps_its_runs() {
     for_each_seed("a_snapshot_that_only_seemed_damaged_keeps_its_runs", 2, |rng, seed| {

@@ -1,4 +1,5 @@
-//! A disk on which one call waits until the test lets it go, for tests of what others can do meanwhile.
+//! A disk on which one call waits until the test lets it go, for tests of what others can do
+//! meanwhile.
 //!
 //! No test sleeps: it waits until the call is reached, does what it wants, and opens the gate.
 
@@ -47,7 +48,8 @@ impl GateDisk {
         *self.gate.state.lock().unwrap() = State::Armed(call, path);
     }
 
-    /// Waits until the call is made. It goes on when the result is dropped, also by a test that fails.
+    /// Waits until the call is made. It goes on when the result is dropped, also by a test that
+    /// fails.
     pub(crate) fn wait(&self) -> Held<'_> {
         let state = self.gate.state.lock().unwrap();
         let reached = |state: &mut State| !matches!(state, State::Reached);

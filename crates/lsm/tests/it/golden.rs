@@ -1,9 +1,9 @@
 //! The bytes on disk: golden files of a session, and what is refused.
 //!
-//! Goal: a change of any byte of any format does not pass unnoticed, and files of a released version
-//! are read for ever. Method: a small session with one snapshot in the middle of a merge is written to
-//! a simulated disk whose clock stands still; its files are the golden files. They are then planted on
-//! an empty disk and opened.
+//! Goal: a change of any byte of any format does not pass unnoticed, and files of a released
+//! version are read for ever. Method: a small session with one snapshot in the middle of a merge is
+//! written to a simulated disk whose clock stands still; its files are the golden files. They are
+//! then planted on an empty disk and opened.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Disk, FixedClockDisk, SimDisk};
 use terrane_lsm::inspect::{Inspection, inspect};
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, PAGE_SIZE, ReaderOptions, Resolve,
-    Session, SessionOptions, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,
-    Update, WriteBuffer,
+    DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, MergeOperator, PAGE_SIZE,
+    ReaderOptions, Session, SessionOptions, Store, StoreOptions, StoreReader, Table, TableConfig,
+    TableName, Update, WriteBuffer,
 };
 use terrane_testkit::golden;
 use terrane_testkit::model::Content;
@@ -173,15 +173,15 @@ fn content_with_blobs(session: &Session, table: &Table) -> Vec<(Vec<u8>, Vec<u8>
     records.map(|r| (r.key, r.value.into_vec(), r.blob.map(blob).unwrap_or_default())).collect()
 }
 
-/// Upserts, deletions, blobs within a page and across pages; filters and the page cache by level; a union
-/// whose debt is paid in part; a memory budget.
+/// Upserts, deletions, blobs within a page and across pages; filters and the page cache by level; a
+/// union whose debt is paid in part; a memory budget.
 #[test]
 fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
     let filters = vec![LevelFilter::BitsPerEntry(12.0), LevelFilter::Fpr(0.02)];
     let config = TableConfig {
         filter: FilterPolicy::PerLevel(filters),
         disk_cache: DiskCache::LevelsUpTo(1),
-        resolve: Resolve::concatenate(),
+        resolve: MergeOperator::concatenate(),
         ..config()
     };
     let budget = TableConfig { memory_budget: Some(256 << 10), ..TableConfig::default() };
@@ -298,7 +298,8 @@ fn write_store() -> Arc<SimDisk> {
     };
     let main = table("main", &config());
     table("dropped", &config());
-    let adding = TableConfig { resolve: Resolve::add_u64_wrapping(), ..TableConfig::default() };
+    let adding =
+        TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..TableConfig::default() };
     let sums = table("sums", &adding);
     store.drop_table(&TableName::new("dropped").unwrap()).unwrap();
     let large = [value(2, 9_000), value(3, 9_000)];

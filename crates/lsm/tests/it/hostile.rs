@@ -1,11 +1,13 @@
-//! Stores that somebody or something has had its hands on: files missing, cut, shifted, empty, swapped, unreadable for
-//! good, forbidden, or turned into links and FIFOs.
+//! Stores that somebody or something has had its hands on: files missing, cut, shifted, empty,
+//! swapped, unreadable for good, forbidden, or turned into links and FIFOs.
 //!
-//! Goal: whatever stands in the place of whatever file, reading gives the right data or an error that names the file,
-//! a check reports it, a repair and a writer make nothing worse, and what is redundant is not missed.
+//! Goal: whatever stands in the place of whatever file, reading gives the right data or an error
+//! that names the file, a check reports it, a repair and a writer make nothing worse, and what is
+//! redundant is not missed.
 //!
-//! Method: each deed on each file of a store with tables in runs, blobs, a snapshot, a log and a lease, on the
-//! simulated disk, from a table of deeds. The real disk is for links, which lead nowhere on the simulated one.
+//! Method: each deed on each file of a store with tables in runs, blobs, a snapshot, a log and a
+//! lease, on the simulated disk, from a table of deeds. The real disk is for links, which lead
+//! nowhere on the simulated one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -268,7 +270,8 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
                 }
             }
 
-            // A writer gives the right data or an error, too, and so do a check and a reader after a repair.
+            // A writer gives the right data or an error, too, and so do a check and a reader after
+            // a repair.
             match write(&disk.clone_disk()) {
                 Ok(found) => assert_eq!(found, expected, "{place}"),
                 Err(error) => assert_names(&error, &path, &place),
@@ -295,8 +298,9 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
     }
 }
 
-/// A store was closed cleanly, so its log had no commit; then both copies of its manifest were lost. A check said that all
-/// was well, and the next command, though it was refused, removed every run.
+/// A store was closed cleanly, so its log had no commit; then both copies of its manifest were
+/// lost. A check said that all was well, and the next command, though it was refused, removed every
+/// run.
 #[test]
 fn a_cleanly_closed_store_without_its_manifests_is_damaged_and_keeps_every_file() {
     let (disk, expected) = specimen();
@@ -323,7 +327,8 @@ fn a_cleanly_closed_store_without_its_manifests_is_damaged_and_keeps_every_file(
     assert_eq!(read(&disk).unwrap(), expected);
 }
 
-/// Somebody restored a session without the files of its snapshots. The next opening removed every run.
+/// Somebody restored a session without the files of its snapshots. The next opening removed every
+/// run.
 #[test]
 fn runs_of_lost_snapshots_are_kept_in_lost_and_found_and_come_back_with_them() {
     let disk = SimDisk::new(1);
@@ -531,7 +536,8 @@ fn a_check_goes_on_behind_bad_sectors_and_names_the_keys_that_they_hold() {
     assert_eq!(of_page(2), of_page(3));
 }
 
-/// A cut or missing file of blobs was found by the lookup that needed it, as a raw error of the disk.
+/// A cut or missing file of blobs was found by the lookup that needed it, as a raw error of the
+/// disk.
 #[test]
 fn blobs_that_are_cut_or_missing_are_found_when_a_snapshot_is_opened() {
     let (disk, _) = specimen();
@@ -560,7 +566,8 @@ fn blobs_that_are_cut_or_missing_are_found_when_a_snapshot_is_opened() {
     assert!(found >= 3, "{found}");
 }
 
-/// Opened without an anchor, a lock, a segment or a temporary file was written through a link to wherever it led.
+/// Opened without an anchor, a lock, a segment or a temporary file was written through a link to
+/// wherever it led.
 #[test]
 fn links_in_a_real_store_lead_nothing_out_of_it() {
     use std::os::unix::fs::{PermissionsExt, symlink};

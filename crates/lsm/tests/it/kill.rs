@@ -1,11 +1,12 @@
 //! A real process that commits to a real store is killed, again and again.
 //!
-//! Goal: nothing that it was told to be durable is lost, what is there is a prefix of its commits, and the next
-//! process goes on from there.
+//! Goal: nothing that it was told to be durable is lost, what is there is a prefix of its commits,
+//! and the next process goes on from there.
 //!
-//! Method: the test starts itself as the process that commits; it says on its standard output which commits are
-//! durable, and gets SIGKILL after as many of these lines as the seed says. Commit n follows from n alone, so
-//! the content of any store is known by the number of its last commit. `cargo xtask kill` does it for long.
+//! Method: the test starts itself as the process that commits; it says on its standard output which
+//! commits are durable, and gets SIGKILL after as many of these lines as the seed says. Commit n
+//! follows from n alone, so the content of any store is known by the number of its last commit.
+//! `cargo xtask kill` does it for long.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use terrane_lsm::{
-    CheckpointThread, Durability, MergeThread, NamedTable, StateDigest, Store, StoreOptions,
+    CheckpointThread, CompactionThread, Durability, NamedTable, StateDigest, Store, StoreOptions,
     TableConfig, TableName, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
@@ -42,7 +43,7 @@ fn open(dir: &Path) -> Store {
 fn tables(store: &Store) -> [NamedTable; 2] {
     let config = TableConfig {
         write_buffer: WriteBuffer::Entries(500),
-        merge_thread: MergeThread::Background,
+        merge_thread: CompactionThread::Background,
         ..TableConfig::default()
     };
     ["main", "undo"].map(|name| {

@@ -1,9 +1,10 @@
 //! The ledger's own load: each batch spends old outputs and makes new ones.
 //!
-//! Goal: what the reference's primary benchmark asks of the answers, at a size for tests: every lookup finds
-//! its entry, the serial and the pipelined way give the same bytes, upserts are as good as lookups and
-//! inserts, batches may be of any size. Method: keys follow from a number; numbers are drawn by a
-//! multiplicative generator of full period modulo a prime, so that no key is spent twice.
+//! Goal: what the reference's primary benchmark asks of the answers, at a size for tests: every
+//! lookup finds its entry, the serial and the pipelined way give the same bytes, upserts are as
+//! good as lookups and inserts, batches may be of any size. Method: keys follow from a number;
+//! numbers are drawn by a multiplicative generator of full period modulo a prime, so that no key is
+//! spent twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -88,8 +89,8 @@ fn serial(session: &Session, size: u64, batches: &[Batch]) -> Vec<Answers> {
 /// What one thread hands to the other: the table before a batch, and the batch that made it so.
 type Handed = (Table, Option<Batch>);
 
-/// Every other batch, from `first` on: each is looked up one table behind, and corrected by what the batch
-/// before it changed.
+/// Every other batch, from `first` on: each is looked up one table behind, and corrected by what
+/// the batch before it changed.
 fn every_other(
     batches: &[Batch],
     first: usize,

@@ -1,12 +1,14 @@
-//! Repairs that may lose something: what goes is what was damaged, all of it is named, and the rest is there.
+//! Repairs that may lose something: what goes is what was damaged, all of it is named, and the rest
+//! is there.
 //!
-//! Goal: after a repair with accepted loss the store opens, a check finds nothing, and it can be written; of each
-//! key outside the ranges that the report names the right value is there, and inside them the right one, an older one or none;
-//! of the log all commits up to the one that the report names are there, and none behind it.
+//! Goal: after a repair with accepted loss the store opens, a check finds nothing, and it can be
+//! written; of each key outside the ranges that the report names the right value is there, and
+//! inside them the right one, an older one or none; of the log all commits up to the one that the
+//! report names are there, and none behind it.
 //!
-//! Method: a store with runs of many pages on several levels, blobs, versions, a snapshot and a log, on the simulated
-//! disk, whose state after every commit is known. Each case damages a copy of it. Crashes at each call of a repair lead to the
-//! content that the repair leads to without one.
+//! Method: a store with runs of many pages on several levels, blobs, versions, a snapshot and a
+//! log, on the simulated disk, whose state after every commit is known. Each case damages a copy of
+//! it. Crashes at each call of a repair lead to the content that the repair leads to without one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -190,8 +192,8 @@ fn is_in(gap: &KeyGap, key: &[u8]) -> bool {
 }
 
 impl Specimen {
-    /// Compares a content with the state after a commit, but for the ranges that are lost; at most as many keys differ
-    /// as the report says.
+    /// Compares a content with the state after a commit, but for the ranges that are lost; at most
+    /// as many keys differ as the report says.
     fn compare(&self, found: &Content, commit: u64, report: &Report, place: &str) {
         let expected = &self.states[commit as usize];
         let losses = || {
@@ -385,7 +387,8 @@ fn whatever_becomes_of_a_file_the_rest_is_there_after_a_repair() {
     assert!(lossy > 10, "{lossy}");
 }
 
-/// A lost log: the tables are as the manifest has them, and the report names the commit that this is.
+/// A lost log: the tables are as the manifest has them, and the report names the commit that this
+/// is.
 #[test]
 fn a_store_without_its_log_goes_back_to_its_manifest() {
     let specimen = specimen();

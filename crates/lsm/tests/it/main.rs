@@ -59,15 +59,15 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use terrane_io::{Access, Disk, OpenMode, RealDisk, SimDisk};
 use terrane_lsm::{
-    Error, MergeSchedule, Session, SessionOptions, SnapshotName, Table, TableConfig, Update,
+    CompactionSchedule, Error, Session, SessionOptions, SnapshotName, Table, TableConfig, Update,
     WriteBuffer,
 };
 
 /// The salt of every session here, so that a failing run repeats to the byte.
 const SALT: u64 = 0x5EED;
 
-/// The fewest files that a session can be told to keep open. On the simulated disk most tests work with
-/// so few, so that files are closed and opened again all the time.
+/// The fewest files that a session can be told to keep open. On the simulated disk most tests work
+/// with so few, so that files are closed and opened again all the time.
 const FEW_OPEN_FILES: usize = 4;
 
 /// A disk with a directory for a session.
@@ -148,11 +148,11 @@ impl Place {
 fn small_configs() -> Vec<TableConfig> {
     let mut configs = Vec::new();
     for (entries, merge_schedule) in [
-        (1, MergeSchedule::Incremental),
-        (2, MergeSchedule::OneShot),
-        (3, MergeSchedule::Incremental),
-        (1000, MergeSchedule::OneShot),
-        (1000, MergeSchedule::Incremental),
+        (1, CompactionSchedule::Incremental),
+        (2, CompactionSchedule::OneShot),
+        (3, CompactionSchedule::Incremental),
+        (1000, CompactionSchedule::OneShot),
+        (1000, CompactionSchedule::Incremental),
     ] {
         configs.push(TableConfig { merge_schedule, ..buffer_of(entries) });
     }

@@ -1,8 +1,9 @@
 //! Opening snapshots: with another configuration, and with everything checked.
 //!
-//! Goal: what may be chosen anew when a snapshot is opened is, and nothing else changes; a full check finds
-//! every damage that a lazy opening leaves to be found later, says where it is, and harms nothing. Method:
-//! bytes of runs are changed, with and without their checksums made right again.
+//! Goal: what may be chosen anew when a snapshot is opened is, and nothing else changes; a full
+//! check finds every damage that a lazy opening leaves to be found later, says where it is, and
+//! harms nothing. Method: bytes of runs are changed, with and without their checksums made right
+//! again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
@@ -11,9 +12,9 @@ use std::thread;
 use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Access, OpenMode};
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, LevelFilter, Lookup, MEMORY_BUDGET_MIN, MemoryGoal,
-    MergePolicy, MergeSchedule, MergeThread, OpenOptions, PAGE_SIZE, Result, Session, Table,
-    TableConfig, Verify,
+    CompactionPolicy, CompactionSchedule, CompactionThread, DiskCache, Error, FilterPolicy,
+    LevelFilter, Lookup, MEMORY_BUDGET_MIN, MemoryGoal, OpenOptions, PAGE_SIZE, Result, Session,
+    Table, TableConfig, Verify,
 };
 
 use crate::{Place, buffer_of, content, fill, key, name, value};
@@ -32,13 +33,13 @@ fn parts_of_the_configuration_can_be_chosen_anew() {
         let options = OpenOptions::default()
             .disk_cache(DiskCache::None)
             .merge_batch_pages(3)
-            .merge_thread(MergeThread::Background)
+            .merge_thread(CompactionThread::Background)
             .queue_depth(5);
         let mut opened = session.open_snapshot_with(&name("a"), LABEL, &options).unwrap();
         let expected = TableConfig {
             disk_cache: DiskCache::None,
             merge_batch_pages: 3,
-            merge_thread: MergeThread::Background,
+            merge_thread: CompactionThread::Background,
             queue_depth: 5,
             ..buffer_of(30)
         };
@@ -62,7 +63,8 @@ fn parts_of_the_configuration_can_be_chosen_anew() {
     }
 }
 
-/// A budget takes the place of a write buffer and of filters that were chosen, and is kept to from then on.
+/// A budget takes the place of a write buffer and of filters that were chosen, and is kept to from
+/// then on.
 #[test]
 fn a_memory_budget_can_be_given_to_a_snapshot_that_was_saved_without() {
     const BUDGET: u64 = 256 << 10;
@@ -95,8 +97,9 @@ fn with_ribbons(columns: u8, entries: u64) -> TableConfig {
     TableConfig { filter, ..buffer_of(entries) }
 }
 
-/// Of ribbons as many columns are read as there is room for, and given up when the table is updated: absent keys
-/// cost half as many reads for each, no key is lost, and no budget is exceeded.
+/// Of ribbons as many columns are read as there is room for, and given up when the table is
+/// updated: absent keys cost half as many reads for each, no key is lost, and no budget is
+/// exceeded.
 #[test]
 fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
     const ENTRIES: u64 = 250_000;
@@ -105,8 +108,8 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
     let session = place.open();
     let mut table = session
         .new_table(&TableConfig {
-            merge_policy: MergePolicy::Levelling,
-            merge_schedule: MergeSchedule::OneShot,
+            merge_policy: CompactionPolicy::Levelling,
+            merge_schedule: CompactionSchedule::OneShot,
             ..with_ribbons(14, 25_000)
         })
         .unwrap();
@@ -141,8 +144,8 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
     assert!(before < 2e-4, "{before}");
 }
 
-/// A merge that was half done when its snapshot was saved is gone on with: the segments of its filter that had been
-/// solved are solved again.
+/// A merge that was half done when its snapshot was saved is gone on with: the segments of its
+/// filter that had been solved are solved again.
 #[test]
 fn a_ribbon_of_a_resumed_merge_has_all_keys() {
     let place = Place::simulated(1);
@@ -215,10 +218,10 @@ fn shapes_of_ribbons_that_cannot_be_are_refused_although_their_checksum_is_right
     assert!(open_with(&place.open(), Verify::Full).is_ok());
 }
 
-/// Tables opened side by side share their runs and so the filters of these: whoever comes first reads as much as its
-/// budget has room for, and whoever comes next leaves it at that, or folds it. At first one went on from what it
-/// had seen before the other had read anything, and took the filters away again for good, or found them larger
-/// than its budget.
+/// Tables opened side by side share their runs and so the filters of these: whoever comes first
+/// reads as much as its budget has room for, and whoever comes next leaves it at that, or folds it.
+/// At first one went on from what it had seen before the other had read anything, and took the
+/// filters away again for good, or found them larger than its budget.
 #[test]
 fn tables_opened_at_once_have_the_filters_that_their_budgets_have_room_for() {
     const BUDGETS: [u64; 3] = [1 << 20, 16 << 20, MEMORY_BUDGET_MIN];
@@ -256,7 +259,8 @@ fn tables_opened_at_once_have_the_filters_that_their_budgets_have_room_for() {
 type Content = Vec<(Vec<u8>, Vec<u8>)>;
 type Contents = (Content, Content);
 
-/// A closed session with the snapshots `a`, of several runs and a large value, and `b`, of other runs.
+/// A closed session with the snapshots `a`, of several runs and a large value, and `b`, of other
+/// runs.
 fn make(place: &Place) -> Contents {
     let session = place.open();
     let save = |numbers: std::ops::Range<u64>, name_: &str| {
@@ -331,8 +335,8 @@ fn a_full_check_passes_what_is_whole_and_reads_all_of_it() {
     assert!(3 * lazy < data_pages, "a lazy opening reads {lazy} pages of {data_pages}");
 }
 
-/// What a lazy opening does not look at: a full one names the file and the page, other snapshots are not
-/// concerned, nothing stays open, and the damaged one can be deleted.
+/// What a lazy opening does not look at: a full one names the file and the page, other snapshots
+/// are not concerned, nothing stays open, and the damaged one can be deleted.
 #[test]
 fn a_full_check_finds_a_damaged_page_and_harms_nothing() {
     for place in Place::both() {
@@ -443,8 +447,9 @@ fn a_full_check_finds_what_no_checksum_tells() {
     }
 }
 
-/// Under a memory budget filters are folded in memory, or left out, and say yes to every key. A full check looks at
-/// those that are stored, also of runs that another table has opened so, and leaves these as they were.
+/// Under a memory budget filters are folded in memory, or left out, and say yes to every key. A
+/// full check looks at those that are stored, also of runs that another table has opened so, and
+/// leaves these as they were.
 #[test]
 fn a_full_check_looks_at_stored_filters_whatever_the_memory_budget() {
     for place in Place::both() {
@@ -497,7 +502,8 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// What the footer says would be believed when memory is reserved, filters are asked and sums are made.
+/// What the footer says would be believed when memory is reserved, filters are asked and sums are
+/// made.
 #[test]
 fn counts_that_cannot_be_are_refused_although_their_checksum_is_right() {
     let place = Place::simulated(1);

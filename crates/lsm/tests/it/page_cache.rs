@@ -1,15 +1,17 @@
-//! Pages in memory: what is left of a memory budget saves reads, and never one byte more than that is taken.
+//! Pages in memory: what is left of a memory budget saves reads, and never one byte more than that
+//! is taken.
 //!
-//! Method: tables opened with budgets of a part of their size, looked up at random in every way that there is; each
-//! value is compared. Then the same while tables and their duplicates are updated.
+//! Method: tables opened with budgets of a part of their size, looked up at random in every way
+//! that there is; each value is compared. Then the same while tables and their duplicates are
+//! updated.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::Disk;
 use terrane_lsm::{
-    DiskCache, Error, Lookup, MEMORY_BUDGET_MIN, MemoryGoal, MergePolicy, MergeSchedule,
-    MergeThread, OpenOptions, Session, Table, TableConfig,
+    CompactionPolicy, CompactionSchedule, CompactionThread, DiskCache, Error, Lookup,
+    MEMORY_BUDGET_MIN, MemoryGoal, OpenOptions, Session, Table, TableConfig,
 };
 
 use crate::{Place, buffer_of, clear, content, fill, key, name, spread, value};
@@ -19,7 +21,7 @@ const ENTRIES: u64 = 60_000;
 /// A session with a snapshot of a table of 6 MB, in few runs.
 fn session(place: &Place) -> Session {
     let session = place.open();
-    let config = TableConfig { merge_policy: MergePolicy::Levelling, ..buffer_of(2_000) };
+    let config = TableConfig { merge_policy: CompactionPolicy::Levelling, ..buffer_of(2_000) };
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..ENTRIES);
     table.save_snapshot(&name("full"), "").unwrap();
@@ -66,7 +68,8 @@ fn what_is_left_of_a_budget_saves_as_many_reads_as_it_holds_pages() {
             assert!((reads + hits - 1.0).abs() < 0.1, "{budget}: {reads} and {hits}");
             assert!((hits - share).abs() < 0.1, "{budget}: {hits} of {share}");
             assert!(session.stats().cache_hits >= stats.cache_hits);
-            // Whatever was not read before comes in; with room for all of it everything is here in the end.
+            // Whatever was not read before comes in; with room for all of it everything is here in
+            // the end.
             if budget == 16 << 20 {
                 assert!(reads < 0.05 && table.contains(&[key(ENTRIES)]).unwrap() == [false]);
             } else {
@@ -105,8 +108,8 @@ fn without_a_budget_or_with_the_page_cache_of_the_system_there_is_no_cache() {
 fn the_cache_gives_way_to_write_buffers_and_merges_at_once() {
     const BUDGET: u64 = 512 << 10;
     for (merge_schedule, merge_thread) in [
-        (MergeSchedule::Incremental, MergeThread::Background),
-        (MergeSchedule::OneShot, MergeThread::Caller),
+        (CompactionSchedule::Incremental, CompactionThread::Background),
+        (CompactionSchedule::OneShot, CompactionThread::Caller),
     ] {
         let session = Place::simulated(1).open();
         let config = TableConfig {

@@ -1,12 +1,12 @@
 //! Snapshots keep the progress of merges that are under way.
 //!
-//! Goal: a table opened from a snapshot holds what was saved, goes on with its merges where they stood, and
-//! never has to do much at once; what a merge had written is never needed, so no damage to it is a loss; and
-//! no file that another snapshot relies on is ever written.
+//! Goal: a table opened from a snapshot holds what was saved, goes on with its merges where they
+//! stood, and never has to do much at once; what a merge had written is never needed, so no damage
+//! to it is a loss; and no file that another snapshot relies on is ever written.
 //!
-//! Method: tables with upserts, blobs and values of several pages, so small that they merge all the time, in
-//! lock-step with a map; sessions left in every way, on a disk that counts what it is asked to do, crashes
-//! or fails at each call in turn.
+//! Method: tables with upserts, blobs and values of several pages, so small that they merge all the
+//! time, in lock-step with a map; sessions left in every way, on a disk that counts what it is
+//! asked to do, crashes or fails at each call in turn.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
@@ -19,8 +19,8 @@ use terrane_io::{Disk, SimDisk};
 use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_lsm::inspect::{Inspection, OutputInfo, SnapshotInfo, inspect};
 use terrane_lsm::{
-    Error, IndexKind, Lookup, MergePolicy, PAGE_SIZE, Resolve, Result, Session, SessionOptions,
-    Table, TableConfig, Update, verify,
+    CompactionPolicy, Error, IndexKind, Lookup, MergeOperator, PAGE_SIZE, Result, Session,
+    SessionOptions, Table, TableConfig, Update, verify,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -108,8 +108,8 @@ fn apply(entries: &mut Entries, batch: &Batch) {
     }
 }
 
-fn resolve() -> Resolve {
-    Resolve::concatenate()
+fn resolve() -> MergeOperator {
+    MergeOperator::concatenate()
 }
 
 /// Reads all of a table in every way.
@@ -165,7 +165,7 @@ fn is_whole(disk: &Arc<SimDisk>, path: &Path) -> bool {
 fn nearly_merged() -> (Arc<SimDisk>, Entries) {
     let disk = SimDisk::new(1);
     let session = open(&disk).unwrap();
-    let config = TableConfig { merge_policy: MergePolicy::Levelling, ..buffer_of(500) };
+    let config = TableConfig { merge_policy: CompactionPolicy::Levelling, ..buffer_of(500) };
     let mut table = session.new_table(&config).unwrap();
     let mut entries = Entries::new();
     let mut next = 0;
@@ -251,8 +251,8 @@ fn leave(place: &mut Place, session: Session, way: Way, rng: &mut ChaCha8Rng) ->
     place.open()
 }
 
-/// Saved every few updates, left in every way, opened again: it holds what was saved, and the updates that
-/// follow do bounded work each. The table that goes on is the one that was opened.
+/// Saved every few updates, left in every way, opened again: it holds what was saved, and the
+/// updates that follow do bounded work each. The table that goes on is the one that was opened.
 #[test]
 fn case_14_progress_of_merges_is_kept_however_a_session_ends() {
     let test = "case_14_progress_of_merges_is_kept_however_a_session_ends";
@@ -378,7 +378,8 @@ impl MidMerge {
     }
 }
 
-/// A table with merges under way on a simulated disk, saved as `a` when one of them had written something.
+/// A table with merges under way on a simulated disk, saved as `a` when one of them had written
+/// something.
 struct Halfway {
     disk: Arc<SimDisk>,
     session: Session,
@@ -393,14 +394,15 @@ struct Halfway {
 fn small() -> TableConfig {
     TableConfig {
         resolve: resolve(),
-        merge_policy: MergePolicy::Levelling,
+        merge_policy: CompactionPolicy::Levelling,
         merge_batch_pages: 1,
         size_ratio: 3,
         ..buffer_of(8)
     }
 }
 
-/// The hundredths of its work that the merge on the deepest level has done, if it is one of many pages.
+/// The hundredths of its work that the merge on the deepest level has done, if it is one of many
+/// pages.
 fn share_done(table: &Table) -> Option<u64> {
     let level = table.stats().levels.pop()?;
     (level.merge_pages > 40).then(|| level.merge_pages_done * 100 / level.merge_pages)
@@ -434,7 +436,8 @@ impl Halfway {
         apply(&mut self.entries, &batch);
     }
 
-    /// Updates the table until the merge has written more, and saves it as `b`; returns what that holds.
+    /// Updates the table until the merge has written more, and saves it as `b`; returns what that
+    /// holds.
     fn save_later(&mut self, rng: &mut ChaCha8Rng) -> OutputInfo {
         loop {
             self.update(rng, 1);
@@ -509,8 +512,8 @@ fn a_merge_is_shared_with_the_snapshot_that_found_it_under_way() {
         check(&halfway.session, &halfway.table, &halfway.entries).unwrap();
         drop(opened);
 
-        // Both tables are gone. Something still reads the run, so it is no merge any more for who opens the
-        // snapshot now.
+        // Both tables are gone. Something still reads the run, so it is no merge any more for who
+        // opens the snapshot now.
         let cursor = halfway.table.cursor().unwrap();
         let Halfway { disk, session, table, saved, output, .. } = halfway;
         drop(table);
@@ -567,8 +570,8 @@ fn a_snapshot_profits_from_what_a_later_one_has_kept() {
     });
 }
 
-/// The output of a merge became a run of a later snapshot, whose table is open when the earlier snapshot is:
-/// to it the file is whole, too, whatever is known of the earlier one.
+/// The output of a merge became a run of a later snapshot, whose table is open when the earlier
+/// snapshot is: to it the file is whole, too, whatever is known of the earlier one.
 #[test]
 fn a_run_that_others_use_is_never_written() {
     for_each_seed("a_run_that_others_use_is_never_written", 4, |rng, seed| {
@@ -704,8 +707,8 @@ impl Runner {
     }
 }
 
-/// A disk with a snapshot `a` whose merges are under way, and what can be done from there: the merge goes
-/// on and becomes complete, others begin, all of it saved and left on the way.
+/// A disk with a snapshot `a` whose merges are under way, and what can be done from there: the
+/// merge goes on and becomes complete, others begin, all of it saved and left on the way.
 fn script(rng: &mut ChaCha8Rng, seed: u64) -> (Arc<SimDisk>, Model, Vec<Step>) {
     let Reopened { disk, session, saved, .. } = Halfway::new(rng, seed).reopen();
     session.close().unwrap();
@@ -726,8 +729,8 @@ fn script(rng: &mut ChaCha8Rng, seed: u64) -> (Arc<SimDisk>, Model, Vec<Step>) {
     (disk, Model { snapshots, ..Model::default() }, steps)
 }
 
-/// Runs steps until one fails. Returns the states of the snapshots that are legal then, and whether all
-/// steps were done.
+/// Runs steps until one fails. Returns the states of the snapshots that are legal then, and whether
+/// all steps were done.
 fn run(disk: &Arc<SimDisk>, mut model: Model, steps: &[Step]) -> (Vec<Model>, bool) {
     let mut runner = Runner { disk: Arc::clone(disk), table: None, session: None };
     for step in steps {
@@ -742,8 +745,8 @@ fn run(disk: &Arc<SimDisk>, mut model: Model, steps: &[Step]) -> (Vec<Model>, bo
     (vec![model], true)
 }
 
-/// Opens all snapshots, goes on with one of them until its merges are complete, and with another session
-/// looks whether all are as they were.
+/// Opens all snapshots, goes on with one of them until its merges are complete, and with another
+/// session looks whether all are as they were.
 fn check_image(disk: &Arc<SimDisk>, legal: &[Model], rng: &mut ChaCha8Rng) {
     let session = open(disk).expect("a session opens after a crash");
     let names = session.list_snapshots().unwrap();
@@ -777,7 +780,8 @@ fn check_image(disk: &Arc<SimDisk>, legal: &[Model], rng: &mut ChaCha8Rng) {
     assert_eq!(disk.open_files(), 0);
 }
 
-/// Power loss and the death of the process at every call of saving unfinished merges and going on with them.
+/// Power loss and the death of the process at every call of saving unfinished merges and going on
+/// with them.
 #[test]
 fn case_13_progress_survives_a_crash_at_any_call() {
     for_each_seed("case_13_progress_survives_a_crash_at_any_call", 1, |rng, seed| {
@@ -834,8 +838,8 @@ fn faults_of_a_resumed_merge_are_reported_and_change_nothing() {
                 if disk.faults() == 0 {
                     break;
                 }
-                // Where a file ends too early it may be damaged, and of progress damage is no loss. Nor is the file of a
-                // snapshot that cannot be read when the session is opened.
+                // Where a file ends too early it may be damaged, and of progress damage is no loss.
+                // Nor is the file of a snapshot that cannot be read when the session is opened.
                 let may_be_damage =
                     is_silent || matches!(kind, FaultKind::ShortRead | FaultKind::Eio);
                 assert!(errors > 0 || may_be_damage, "a fault was swallowed");

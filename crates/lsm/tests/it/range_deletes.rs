@@ -1,20 +1,22 @@
 //! Deleted ranges: what tables hold against a model of few keys, and what they cost.
 //!
-//! Goal: a deleted range is gone in every way of reading, whatever is done to the table before and after, and newer
-//! entries of its keys are there. Method: random histories over a dense space of 64 keys with tiny buffers, so that
-//! each range meets segments, flushes, merges under way, runs and unions; counted calls of the disk.
+//! Goal: a deleted range is gone in every way of reading, whatever is done to the table before and
+//! after, and newer entries of its keys are there. Method: random histories over a dense space of
+//! 64 keys with tiny buffers, so that each range meets segments, flushes, merges under way, runs
+//! and unions; counted calls of the disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrane_io::{CountedDisk, Disk, SimDisk};
 use terrane_lsm::inspect::{Inspection, MergeInfo, inspect};
 use terrane_lsm::{
-    BackupPlace, Cursor, Error, KEY_BYTES_MAX, Lookup, MergePolicy, MergeSchedule, NamedTable,
-    ReaderOptions, Resolve, Session, SessionOptions, Store, StoreOptions, StoreReader, Table,
-    TableConfig, TableName, Update, WriteBuffer,
+    BackupPlace, CompactionPolicy, CompactionSchedule, Cursor, Error, KEY_BYTES_MAX, Lookup,
+    MergeOperator, NamedTable, ReaderOptions, Session, SessionOptions, Store, StoreOptions,
+    StoreReader, Table, TableConfig, TableName, Update, WriteBuffer,
 };
 use terrane_testkit::RngCore;
 use terrane_testkit::draw::Draw;
@@ -31,15 +33,15 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 fn config(rng: &mut impl RngCore) -> TableConfig {
     TableConfig {
         merge_policy: *rng.pick(&[
-            MergePolicy::LazyLevelling,
-            MergePolicy::Levelling,
-            MergePolicy::Tiering,
+            CompactionPolicy::LazyLevelling,
+            CompactionPolicy::Levelling,
+            CompactionPolicy::Tiering,
         ]),
         size_ratio: 2 + rng.below(3) as u32,
-        merge_schedule: *rng.pick(&[MergeSchedule::Incremental, MergeSchedule::OneShot]),
+        merge_schedule: *rng.pick(&[CompactionSchedule::Incremental, CompactionSchedule::OneShot]),
         write_buffer: WriteBuffer::Entries(*rng.pick(&[1, 4, 9, 30])),
         merge_batch_pages: 1,
-        resolve: Resolve::concatenate(),
+        resolve: MergeOperator::concatenate(),
         ..TableConfig::default()
     }
 }
@@ -108,7 +110,8 @@ fn check_diff(older: (&Table, &Model), newer: (&Table, &Model)) {
     assert_eq!(found, expected);
 }
 
-/// Tables, duplicates, snapshots, diffs, compactions and unions, with ranges in a sixth of all updates.
+/// Tables, duplicates, snapshots, diffs, compactions and unions, with ranges in a sixth of all
+/// updates.
 #[test]
 fn histories_with_deleted_ranges_agree_with_a_model() {
     for_each_seed("range_deletes", by_effort(25, 60), |rng, seed| {
@@ -195,7 +198,7 @@ fn a_batch_with_a_range_is_all_or_nothing() {
         assert!(newer != b"panic", "as planned");
         [older, newer].concat()
     };
-    let resolve = Resolve::new("panics", combine).unwrap();
+    let resolve = MergeOperator::new("panics", combine).unwrap();
     for buffer in [3, 100] {
         let write_buffer = WriteBuffer::Entries(buffer);
         let config =
@@ -256,8 +259,9 @@ fn insert_all(table: &NamedTable, numbers: std::ops::Range<u64>, value: &[u8]) {
     }
 }
 
-/// To delete a range used to read all of its keys and to write a deletion for each, under the lock of the store.
-/// Whatever the range holds, nothing is read now, and what is written is one record, like that of one key.
+/// To delete a range used to read all of its keys and to write a deletion for each, under the lock
+/// of the store. Whatever the range holds, nothing is read now, and what is written is one record,
+/// like that of one key.
 #[test]
 fn deleting_a_range_costs_the_same_whatever_it_holds() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
@@ -278,7 +282,8 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
     assert_eq!((of_range.writes, of_range.syncs), (of_one.writes, of_one.syncs));
     assert!(of_range.write_bytes <= of_one.write_bytes + 64, "{of_range:?}");
 
-    // The first step over the gap reads no more than a few pages of each run, forwards and backwards.
+    // The first step over the gap reads no more than a few pages of each run, forwards and
+    // backwards.
     let first_steps = || {
         let view = table.view().unwrap();
         let runs = view.stats().runs().max(1);
@@ -319,8 +324,70 @@ fn deleting_a_range_costs_the_same_whatever_it_holds() {
     store.close().unwrap();
 }
 
-/// From a thousand ranges on, those of few keys are deleted key by key, and those of many are added: so masks are
-/// small, and no call reads more than a few thousand keys.
+/// From a thousand ranges on, those of few keys are deleted key by key, and those of many are
+/// added: so masks are small, and no call reads more than a few thousand keys.
+/// A deleted range is one record whatever it holds, so other threads go on beside it. Readers of the
+/// same table see the range whole or gone, never a part; commits to other tables are not lost.
+#[test]
+fn threads_read_and_commit_beside_deleted_ranges() {
+    const RANGES: u64 = 20;
+    const KEYS_OF_A_RANGE: u64 = 500;
+    let disk = CountedDisk::new(SimDisk::new(7) as Arc<dyn Disk>);
+    let store = store_on(&disk);
+    let config = TableConfig { write_buffer: WriteBuffer::Entries(300), ..TableConfig::default() };
+    let wide = store.create_table(&TableName::new("wide").unwrap(), &config).unwrap();
+    let other = store.create_table(&TableName::new("other").unwrap(), &config).unwrap();
+    insert_all(&wide, 0..RANGES * KEYS_OF_A_RANGE, b"value");
+
+    let is_done = AtomicBool::new(false);
+    let (rounds, commits) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut rounds = 0u64;
+            let mut gone_before = 0;
+            loop {
+                let was_done = is_done.load(Ordering::Acquire);
+                let view = wide.view().unwrap();
+                let held = view.count_exact().unwrap();
+                assert_eq!(held % KEYS_OF_A_RANGE, 0, "a part of a range is gone");
+
+                let gone = RANGES - held / KEYS_OF_A_RANGE;
+                assert!(gone >= gone_before, "a deleted range came back");
+                gone_before = gone;
+                for range in 0..RANGES {
+                    let last = view.get(&key((range + 1) * KEYS_OF_A_RANGE - 1)).unwrap();
+                    assert_eq!(last.value().is_some(), range >= gone, "range {range}");
+                }
+                rounds += 1;
+                if was_done {
+                    return rounds;
+                }
+            }
+        });
+        let writer = scope.spawn(|| {
+            let mut commits = 0;
+            loop {
+                let was_done = is_done.load(Ordering::Acquire);
+                drop(other.insert(&key(commits), b"beside").unwrap());
+                commits += 1;
+                if was_done {
+                    return commits;
+                }
+            }
+        });
+        for range in 0..RANGES {
+            let from = key(range * KEYS_OF_A_RANGE);
+            let to = key((range + 1) * KEYS_OF_A_RANGE);
+            drop(wide.delete_range(&from[..]..&to[..]).unwrap());
+        }
+        is_done.store(true, Ordering::Release);
+        (reader.join().unwrap(), writer.join().unwrap())
+    });
+
+    assert!(rounds > 0 && commits > 0);
+    assert_eq!(wide.view().unwrap().count_exact().unwrap(), 0);
+    assert_eq!(other.view().unwrap().count_exact().unwrap(), commits);
+}
+
 #[test]
 fn masks_are_bounded() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
@@ -363,7 +430,8 @@ fn masks_are_bounded() {
     check(&store_on(&counted));
 }
 
-/// The numbers of ranges that the runs of a manifest or a snapshot are seen without; the merges among its levels.
+/// The numbers of ranges that the runs of a manifest or a snapshot are seen without; the merges
+/// among its levels.
 fn deleted_ranges(disk: &Arc<CountedDisk>, file: &str) -> (Vec<u64>, Vec<MergeInfo>) {
     let path = Path::new("/store").join(file);
     let shape = match inspect(&(Arc::clone(disk) as Arc<dyn Disk>), &path).unwrap() {
@@ -377,8 +445,9 @@ fn deleted_ranges(disk: &Arc<CountedDisk>, file: &str) -> (Vec<u64>, Vec<MergeIn
     (runs.map(|run| run.deleted_ranges).collect(), merges)
 }
 
-/// The images of a write buffer are shared by the versions before and after a deleted range, which only those
-/// after it have. A table that was opened from a masked image and saved once more used to refer to it unmasked.
+/// The images of a write buffer are shared by the versions before and after a deleted range, which
+/// only those after it have. A table that was opened from a masked image and saved once more used
+/// to refer to it unmasked.
 #[test]
 fn versions_share_images_and_not_what_was_deleted() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
@@ -444,8 +513,8 @@ fn versions_share_images_and_not_what_was_deleted() {
     assert_eq!(count(&backup), 40);
 }
 
-/// A merge is under way when a range is deleted: it goes on, here and where it is opened again, and the table sees
-/// neither its inputs nor its output with the range.
+/// A merge is under way when a range is deleted: it goes on, here and where it is opened again, and
+/// the table sees neither its inputs nor its output with the range.
 #[test]
 fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);
@@ -508,8 +577,8 @@ fn a_merge_under_way_keeps_its_progress_over_a_deleted_range() {
     }
 }
 
-/// Blobs of deleted entries go with the files when a merge has left them out; a reference that is held keeps its own.
-/// And an upsert combines with nothing that a range has deleted.
+/// Blobs of deleted entries go with the files when a merge has left them out; a reference that is
+/// held keeps its own. And an upsert combines with nothing that a range has deleted.
 #[test]
 fn blobs_and_old_values_under_a_range_are_gone() {
     let disk = SimDisk::new(1);
@@ -517,7 +586,7 @@ fn blobs_and_old_values_under_a_range_are_gone() {
     let session = Session::open(Arc::clone(&disk) as _, Path::new("/session"), &options).unwrap();
     for buffer in [10, 1_000] {
         let write_buffer = WriteBuffer::Entries(buffer);
-        let resolve = Resolve::concatenate();
+        let resolve = MergeOperator::concatenate();
         let config = TableConfig { write_buffer, resolve, ..TableConfig::default() };
         let mut table = session.new_table(&config).unwrap();
         for number in 0..100 {
@@ -555,8 +624,8 @@ fn blobs_and_old_values_under_a_range_are_gone() {
     }
 }
 
-/// A range is an update among others: in a commit of two tables it comes after what stands before it, and before what
-/// follows, and a bound may be longer than a key.
+/// A range is an update among others: in a commit of two tables it comes after what stands before
+/// it, and before what follows, and a bound may be longer than a key.
 #[test]
 fn ranges_have_their_place_in_a_commit() {
     let counted = CountedDisk::new(SimDisk::new(1) as Arc<dyn Disk>);

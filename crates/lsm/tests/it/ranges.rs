@@ -1,15 +1,17 @@
 //! Ranges and cursors against a sorted map.
 //!
-//! Goal: a cursor gives exactly the live entries between its bounds, in order and against it, however it is
-//! moved. Method: tables with several runs, deletions, upserts, blobs, values of many pages and a part in the
-//! write buffer; random bounds of every kind, random walks over all movements, compared with a sorted map step
-//! by step while the table goes on changing; the acceptance cases of the reference as they stand.
+//! Goal: a cursor gives exactly the live entries between its bounds, in order and against it,
+//! however it is moved. Method: tables with several runs, deletions, upserts, blobs, values of many
+//! pages and a part in the write buffer; random bounds of every kind, random walks over all
+//! movements, compared with a sorted map step by step while the table goes on changing; the
+//! acceptance cases of the reference as they stand.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 
 use terrane_lsm::{
-    Cursor, DiskCache, IndexKind, Record, RecordRef, Resolve, Session, Table, TableConfig, Update,
+    Cursor, DiskCache, IndexKind, MergeOperator, Record, RecordRef, Session, Table, TableConfig,
+    Update,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -88,7 +90,7 @@ fn grow(table: &mut Table, content: &mut Content, rng: &mut impl Draw, updates: 
 /// Any shape of table in which entries combine in the order of their arrival.
 fn draw_config(rng: &mut impl Draw) -> TableConfig {
     TableConfig {
-        resolve: Resolve::concatenate(),
+        resolve: MergeOperator::concatenate(),
         index: *rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]),
         disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None]),
         ..buffer_of(*rng.pick(&[3, 50, 100_000]))
@@ -215,8 +217,8 @@ fn a_cursor_moves_through_its_range_as_through_a_sorted_map() {
     });
 }
 
-/// So many entries that runs are read ahead, in both directions, and that a walk meets every way of going from
-/// page to page.
+/// So many entries that runs are read ahead, in both directions, and that a walk meets every way of
+/// going from page to page.
 #[test]
 fn a_cursor_moves_through_many_pages() {
     for_each_seed("a_cursor_moves_through_many_pages", 4, |rng, seed| {
@@ -259,7 +261,7 @@ fn united(inputs: &[&Content]) -> Content {
     let mut all = Content::default();
     for (key, (value, blob)) in inputs.iter().flat_map(|input| &input.0) {
         match all.0.get_mut(key) {
-            Some((left, _)) => *left = Resolve::concatenate().apply(left, value),
+            Some((left, _)) => *left = MergeOperator::concatenate().apply(left, value),
             None => {
                 all.0.insert(key.clone(), (value.clone(), blob.clone()));
             }
@@ -437,7 +439,8 @@ fn case_9_cursors() {
                 assert_eq!(cursor.take(9).unwrap(), []);
             }
             assert_eq!(numbers(cursor.take_back(2).unwrap()), [98, 96]);
-            // The first read after the table has gone gives what was there when the cursor was made.
+            // The first read after the table has gone gives what was there when the cursor was
+            // made.
             cursor.seek_to_start();
             assert_eq!(cursor.take(usize::MAX).unwrap().len(), 46);
             table = session.new_table(&config).unwrap();
@@ -447,7 +450,8 @@ fn case_9_cursors() {
     }
 }
 
-/// An exclusive start goes on behind the last page that was read, without reading its last key again.
+/// An exclusive start goes on behind the last page that was read, without reading its last key
+/// again.
 #[test]
 fn pages_of_a_table_follow_each_other() {
     let session = Place::simulated(1).open();

@@ -1,11 +1,13 @@
 //! Readers of a store that another handle, or another process, writes.
 //!
-//! Goal: a view is what some commit left, over all tables, and that commit is not older than the last one that was
-//! durable when the reader refreshed; what a reader uses is not removed; and the writer is never refused anything.
+//! Goal: a view is what some commit left, over all tables, and that commit is not older than the
+//! last one that was durable when the reader refreshed; what a reader uses is not removed; and the
+//! writer is never refused anything.
 //!
-//! Method: on both disks readers and a writer take random turns, on small files that merges replace all the time,
-//! and each view, the ones kept too, is compared with the model of its commit. Then real processes: a writer and
-//! readers that are killed at random, see [`processes`]. Commit n follows from n alone, as in [`crate::kill`].
+//! Method: on both disks readers and a writer take random turns, on small files that merges replace
+//! all the time, and each view, the ones kept too, is compared with the model of its commit. Then
+//! real processes: a writer and readers that are killed at random, see [`processes`]. Commit n
+//! follows from n alone, as in [`crate::kill`].
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,7 +20,7 @@ use std::sync::mpsc::{Sender, channel};
 use terrane_io::Disk;
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    CheckpointThread, Durability, Error, Lookup, NamedTable, ReaderOptions, Resolve, Session,
+    CheckpointThread, Durability, Error, Lookup, MergeOperator, NamedTable, ReaderOptions, Session,
     SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,
     Update, WriteBuffer,
 };
@@ -94,7 +96,8 @@ fn views_are_what_a_commit_left_whatever_the_writer_does() {
             let mut store = open();
             let mut model = BTreeMap::from([("main".to_owned(), Content::new())]);
             let mut table = store.create_table(&name("main"), &config()).unwrap();
-            // By commit; a change of the tables' names counts for the commit that was the last one then.
+            // By commit; a change of the tables' names counts for the commit that was the last one
+            // then.
             let mut history = BTreeMap::from([(0, vec![model.clone()])]);
             let mut readers = vec![reader(&place)];
             let mut kept: Vec<(Arc<Table>, Content)> = Vec::new();
@@ -293,7 +296,7 @@ fn directories_that_cannot_be_read_are_refused() {
 #[test]
 fn tables_are_refused_one_by_one() {
     let place = Place::simulated(1);
-    let resolve = Resolve::new("own", |newer, older| [older, newer].concat()).unwrap();
+    let resolve = MergeOperator::new("own", |newer, older| [older, newer].concat()).unwrap();
     let with = options(Durability::Group).resolve(resolve.clone());
     let store = Store::open(place.disk(), &place.dir(), &with).unwrap();
     let own = TableConfig { resolve: resolve.clone(), ..config() };
@@ -314,7 +317,8 @@ fn tables_are_refused_one_by_one() {
     assert_eq!(value.value(), Some(&[3, 8, 13, 18, 23, 28, 33, 38, 43, 48][..]));
 }
 
-/// Whatever call of a refresh fails: the view stays, the writer does not notice, and the next refresh is right.
+/// Whatever call of a refresh fails: the view stays, the writer does not notice, and the next
+/// refresh is right.
 #[test]
 fn a_refresh_that_fails_leaves_the_view() {
     let mut call = 0;
@@ -505,8 +509,8 @@ fn start(dir: &Path, role: &str, number: u64, said: &Sender<Said>) -> Process {
     Process { child, number }
 }
 
-/// Eight readers beside a writer that commits, flushes, merges, makes and drops tables; one of them all is killed
-/// whenever the processes have said as much as the seed says, and is started again.
+/// Eight readers beside a writer that commits, flushes, merges, makes and drops tables; one of them
+/// all is killed whenever the processes have said as much as the seed says, and is started again.
 #[test]
 fn processes_agree_when_they_are_killed_at_random() {
     if let [Ok(dir), Ok(role)] = CHILD.map(env::var) {
@@ -559,7 +563,8 @@ fn processes_agree_when_they_are_killed_at_random() {
         store.close().unwrap();
         let disk: Arc<dyn Disk> = terrane_io::RealDisk::auto();
         let report = terrane_lsm::verify::verify(&disk, &dir, &mut |_, _| {}).unwrap();
-        // A writer that was killed between the two copies of the manifest may have left one behind, which is a note.
+        // A writer that was killed between the two copies of the manifest may have left one behind,
+        // which is a note.
         assert!(report.problems.is_empty(), "{report:?}");
     });
 }

@@ -1,19 +1,20 @@
 //! Recovery of a store whose log is long beside its write buffers.
 //!
-//! Goal: opening applies the log in memory, whatever merges it would make due, so that it takes time in proportion
-//! to the log; nothing is different for readers; and the updates that follow bring the table back to its shape in
-//! shares, none of them doing at once what the recovery has left.
+//! Goal: opening applies the log in memory, whatever merges it would make due, so that it takes
+//! time in proportion to the log; nothing is different for readers; and the updates that follow
+//! bring the table back to its shape in shares, none of them doing at once what the recovery has
+//! left.
 //!
-//! Method: a table with a small write buffer in lock-step with a map, killed with many fillings of that buffer in
-//! the log, opened on a disk that counts, on the real and the simulated disk.
+//! Method: a table with a small write buffer in lock-step with a map, killed with many fillings of
+//! that buffer in the log, opened on a disk that counts, on the real and the simulated disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use terrane_io::{CountedDisk, Disk};
 use terrane_lsm::{
-    Durability, NamedTable, Resolve, SessionOptions, Store, StoreOptions, TableConfig, TableName,
-    Update,
+    Durability, MergeOperator, NamedTable, SessionOptions, Store, StoreOptions, TableConfig,
+    TableName, Update,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -39,7 +40,7 @@ fn open(place: &Place, disk: Arc<dyn Disk>) -> Store {
 }
 
 fn config() -> TableConfig {
-    TableConfig { resolve: Resolve::concatenate(), ..buffer_of(BUFFER) }
+    TableConfig { resolve: MergeOperator::concatenate(), ..buffer_of(BUFFER) }
 }
 
 fn main_of(store: &Store) -> NamedTable {

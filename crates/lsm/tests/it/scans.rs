@@ -1,9 +1,9 @@
 //! What cursors ask of the disk, what they keep, and what faults do to them.
 //!
-//! Goal: a cursor reads nothing before it is asked to, each page once on its way, ahead of itself and never
-//! beyond its range; it keeps the files that it needs and no others; a fault comes out of the read that needed
-//! the page, and again of every later one. Method: counts of the simulated disk, whose keys follow from
-//! numbers; names in the directory; a fault at each call of a scan.
+//! Goal: a cursor reads nothing before it is asked to, each page once on its way, ahead of itself
+//! and never beyond its range; it keeps the files that it needs and no others; a fault comes out of
+//! the read that needed the page, and again of every later one. Method: counts of the simulated
+//! disk, whose keys follow from numbers; names in the directory; a fault at each call of a scan.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use terrane_io::{Counts, SimDisk};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    Cursor, DiskCache, Error, IndexKind, MergePolicy, MergeSchedule, Session, SessionOptions,
-    Table, TableConfig, Update,
+    CompactionPolicy, CompactionSchedule, Cursor, DiskCache, Error, IndexKind, Session,
+    SessionOptions, Table, TableConfig, Update,
 };
 
 use crate::{Place, SALT, buffer_of, fill, key, value};
@@ -65,7 +65,8 @@ fn nothing_is_read_before_the_first_read() {
     assert!(disk.calls() > before);
 }
 
-/// From there on an entry costs its share of a page, until the pages around the position are used up.
+/// From there on an entry costs its share of a page, until the pages around the position are used
+/// up.
 #[test]
 fn positioning_costs_a_page_of_each_run() {
     let (disk, _session, table) = table_of(60_000, &ordinary());
@@ -124,7 +125,7 @@ fn a_scan_reads_each_page_once_and_in_large_requests() {
 
 #[test]
 fn nothing_is_read_ahead_beyond_the_range() {
-    let config = TableConfig { merge_schedule: MergeSchedule::OneShot, ..ordinary() };
+    let config = TableConfig { merge_schedule: CompactionSchedule::OneShot, ..ordinary() };
     let config = TableConfig { write_buffer: buffer_of(40_000).write_buffer, ..config };
     let (disk, _session, table) = table_of(40_000, &config);
     assert_eq!(table.stats().runs(), 1);
@@ -157,8 +158,8 @@ fn nothing_is_read_ahead_beyond_the_range() {
     }
 }
 
-/// A union of two tables, each with its runs, paid for in part: its slices follow each other, so a reader needs
-/// one of them at a time, and the tables when it comes to the frontier.
+/// A union of two tables, each with its runs, paid for in part: its slices follow each other, so a
+/// reader needs one of them at a time, and the tables when it comes to the frontier.
 #[test]
 fn of_a_union_only_the_slice_in_turn_is_read() {
     let (disk, session) = open();
@@ -199,8 +200,8 @@ fn of_a_union_only_the_slice_in_turn_is_read() {
 /// Entries in the order of their keys, so that each flush is a run of its own part of them.
 fn in_order(session: &Session, entries: u64, size_ratio: u32) -> Table {
     let tiering = TableConfig {
-        merge_policy: MergePolicy::Tiering,
-        merge_schedule: MergeSchedule::OneShot,
+        merge_policy: CompactionPolicy::Tiering,
+        merge_schedule: CompactionSchedule::OneShot,
         size_ratio,
         ..buffer_of(100)
     };
@@ -314,15 +315,15 @@ fn reads_in_flight_leave_nothing_behind() {
     assert_eq!(disk.open_files(), 0);
 }
 
-/// Making room for a queue closes a file, which must be synced: that it cannot be is no concern of a cursor
-/// that has the pages it needs.
+/// Making room for a queue closes a file, which must be synced: that it cannot be is no concern of
+/// a cursor that has the pages it needs.
 #[test]
 fn what_is_in_the_way_of_reading_ahead_fails_no_read() {
     let disk = SimDisk::new(1);
     let options = SessionOptions::with_salt(SALT).create_dir().open_files_max(4);
     let session = Session::open(Arc::clone(&disk) as _, Path::new("/session"), &options).unwrap();
     let one_run = |entries: u64| {
-        let merge_schedule = MergeSchedule::OneShot;
+        let merge_schedule = CompactionSchedule::OneShot;
         let config = TableConfig { merge_schedule, ..buffer_of(entries) };
         let mut table = session.new_table(&config).unwrap();
         fill(&mut table, 0..entries);

@@ -1,9 +1,9 @@
 //! A scripted session and its model, for tests that interrupt it.
 //!
-//! A script is a list of steps drawn from a seed: sessions opened and closed, tables made, duplicated,
-//! updated through flushes and merges, saved, restored, deleted. The same script makes the same calls on
-//! the disk each time, so a test can strike at any one of them. The model says what the tables and the
-//! snapshots hold after each step.
+//! A script is a list of steps drawn from a seed: sessions opened and closed, tables made,
+//! duplicated, updated through flushes and merges, saved, restored, deleted. The same script makes
+//! the same calls on the disk each time, so a test can strike at any one of them. The model says
+//! what the tables and the snapshots hold after each step.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use terrane_io::SimDisk;
 use terrane_lsm::{
-    DiskCache, Error, Lookup, MergePolicy, MergeSchedule, Result, Session, SessionOptions,
-    SnapshotName, Table, TableConfig, Update, WriteBuffer,
+    CompactionPolicy, CompactionSchedule, DiskCache, Error, Lookup, Result, Session,
+    SessionOptions, SnapshotName, Table, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::RngCore;
 use terrane_testkit::draw::Draw;
@@ -33,7 +33,8 @@ pub(crate) type Snapshots = BTreeMap<String, Content>;
 /// Changes of one call; `None` deletes.
 pub(crate) type Batch = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// A call on a session. Tables are numbered in the order in which they were made since it was opened.
+/// A call on a session. Tables are numbered in the order in which they were made since it was
+/// opened.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Open,
@@ -120,7 +121,8 @@ pub(crate) fn snapshot_name(text: &str) -> SnapshotName {
     SnapshotName::new(text).unwrap()
 }
 
-/// Opens the session of a script, with so few open files that each call may have to open one; the salt counts only for a new one.
+/// Opens the session of a script, with so few open files that each call may have to open one; the
+/// salt counts only for a new one.
 pub(crate) fn open(disk: &Arc<SimDisk>) -> Result<Session> {
     let options = SessionOptions::with_salt(0x5A17 + disk.calls()).create_dir();
     let options = options.open_files_max(FEW_OPEN_FILES);
@@ -256,14 +258,15 @@ pub(crate) fn draw_batch(keys: &[Vec<u8>], count: usize, rng: &mut impl RngCore)
 
 /// A configuration so small that a few dozen updates flush and merge.
 pub(crate) fn draw_config(rng: &mut impl RngCore) -> TableConfig {
-    let policies = [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering];
+    let policies =
+        [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering];
     TableConfig {
         merge_policy: *rng.pick(&policies),
         size_ratio: 2 + rng.below(3) as u32,
         merge_schedule: *rng.pick(&[
-            MergeSchedule::Incremental,
-            MergeSchedule::Incremental,
-            MergeSchedule::OneShot,
+            CompactionSchedule::Incremental,
+            CompactionSchedule::Incremental,
+            CompactionSchedule::OneShot,
         ]),
         write_buffer: *rng.pick(&[
             WriteBuffer::Entries(1),

@@ -1,8 +1,9 @@
 //! Operations on snapshots that overlap in time.
 //!
-//! Goal: nobody waits for somebody else's saving, no name is ever seen that does not stand for a whole
-//! snapshot, and closing leaves each snapshot whole or absent. Method: one operation is held at a chosen
-//! call of the disk while others are tried; besides, threads that do all at once, on both disks.
+//! Goal: nobody waits for somebody else's saving, no name is ever seen that does not stand for a
+//! whole snapshot, and closing leaves each snapshot whole or absent. Method: one operation is held
+//! at a chosen call of the disk while others are tried; besides, threads that do all at once, on
+//! both disks.
 
 use std::sync::Arc;
 use std::thread;
@@ -156,8 +157,8 @@ fn closing_gives_up_an_opening_that_is_under_way() {
     }
 }
 
-/// Threads save, open, rename and delete under few names; whatever the order, each call succeeds or says
-/// that a name is missing or taken, and what is listed at the end is whole.
+/// Threads save, open, rename and delete under few names; whatever the order, each call succeeds or
+/// says that a name is missing or taken, and what is listed at the end is whole.
 #[test]
 fn all_operations_at_once_leave_whole_snapshots() {
     for_each_seed("all_operations_at_once_leave_whole_snapshots", 2, |_, seed| {

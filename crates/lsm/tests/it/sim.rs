@@ -1,11 +1,11 @@
 //! The whole engine in lock-step with the model.
 //!
-//! Goal: any history of actions gives the answers of `testkit::model::Forest`, whatever the configuration and
-//! whatever goes wrong on the way, on the real and on the simulated disk, with one thread and with more;
-//! and it leaves nothing behind. Method: each seed draws what it is about ([`swarm`]), then one action after
-//! the other, some with a fault ([`action`]); the engine and the model do the same, and every answer is
-//! compared ([`world`]). A history that fails is cut down to the steps that matter and printed with the
-//! command that runs it again.
+//! Goal: any history of actions gives the answers of `testkit::model::Forest`, whatever the
+//! configuration and whatever goes wrong on the way, on the real and on the simulated disk, with
+//! one thread and with more; and it leaves nothing behind. Method: each seed draws what it is about
+//! ([`swarm`]), then one action after the other, some with a fault ([`action`]); the engine and the
+//! model do the same, and every answer is compared ([`world`]). A history that fails is cut down to
+//! the steps that matter and printed with the command that runs it again.
 
 mod action;
 
@@ -286,7 +286,8 @@ fn any_history_gives_the_models_answers_on_the_real_disk() {
 /// Actions after which there is something of everything.
 const FURNITURE: [&str; 5] = ["NewTable", "Update", "NewCursor", "KeepBlobs", "Save"];
 
-/// Each action with each kind of fault and with a loss of power, in a world that has something of everything.
+/// Each action with each kind of fault and with a loss of power, in a world that has something of
+/// everything.
 #[test]
 fn every_action_withstands_every_fault() {
     let mut coverage = Coverage::default();
@@ -371,8 +372,8 @@ fn a_seed_gives_the_same_calls_each_time() {
     assert!(compared >= by_effort(2, 4), "only {compared} seeds");
 }
 
-/// The model forgets deletions; what is left of a history of hundreds of steps is a table, a batch with a
-/// deletion that matters, and a look at it.
+/// The model forgets deletions; what is left of a history of hundreds of steps is a table, a batch
+/// with a deletion that matters, and a look at it.
 #[test]
 fn a_history_that_fails_is_cut_down_to_what_matters() {
     let broken =

@@ -1,7 +1,7 @@
 //! The acceptance cases for sessions, duplicates and snapshots.
 //!
-//! Goal: the cases of `lsm-tables` that concern what opens, closes, lasts and is shared; each test is
-//! named after its case. Method: each runs on the real and on the simulated disk and, where it
+//! Goal: the cases of `lsm-tables` that concern what opens, closes, lasts and is shared; each test
+//! is named after its case. Method: each runs on the real and on the simulated disk and, where it
 //! matters, with write buffers of 1, 2, 3 and 1,000 entries and both schedules.
 
 use std::env;
@@ -106,7 +106,8 @@ const CHILD_DIR: &str = "TERRANE_TEST_CHILD_DIR";
 
 #[test]
 fn case_2_the_lock_holds_between_processes_and_ends_with_them() {
-    // The test program runs this test again as a child, which opens the session and never closes it.
+    // The test program runs this test again as a child, which opens the session and never closes
+    // it.
     if let Some(dir) = env::var_os(CHILD_DIR) {
         let opened = Session::open_dir(Path::new(&dir), &SessionOptions::default());
         match opened {
@@ -491,8 +492,8 @@ fn case_12_an_empty_table_can_be_saved() {
     }
 }
 
-/// Snapshots in the middle of merges: what was saved comes back, and updates of a table opened from it
-/// go on through many further flushes.
+/// Snapshots in the middle of merges: what was saved comes back, and updates of a table opened from
+/// it go on through many further flushes.
 #[test]
 fn case_14_snapshots_in_mid_merge() {
     for place in Place::both() {
@@ -587,8 +588,8 @@ fn a_snapshot_file_too_large_to_read_leaves_the_others_usable() {
     session.delete_snapshot(&name("huge")).unwrap();
 }
 
-/// Each save wrote the whole write buffer anew, 2.4 MiB for an entry of nine bytes. Snapshots share the images of what
-/// they have in common; in the end nothing is left of any.
+/// Each save wrote the whole write buffer anew, 2.4 MiB for an entry of nine bytes. Snapshots share
+/// the images of what they have in common; in the end nothing is left of any.
 #[test]
 fn saving_after_each_commit_writes_what_is_new() {
     let disk = SimDisk::new(1);

@@ -1,11 +1,13 @@
 //! Running out of space: the reserve, and what goes on with it.
 //!
-//! Goal: a full disk refuses insertions with an error that says so, and nothing else; deletions, merges,
-//! checkpoints, snapshots and changes of tables go on; once there is room, insertions do, in the same session.
-//! Nothing that was committed is lost at any point, whatever fails or crashes on the way.
+//! Goal: a full disk refuses insertions with an error that says so, and nothing else; deletions,
+//! merges, checkpoints, snapshots and changes of tables go on; once there is room, insertions do,
+//! in the same session. Nothing that was committed is lost at any point, whatever fails or crashes
+//! on the way.
 //!
-//! Method: a script fills a simulated disk of a fixed size until it is refused, and then makes room in every way
-//! that there is. It is run as it is, with a crash at call n, and with a fault at call n.
+//! Method: a script fills a simulated disk of a fixed size until it is refused, and then makes room
+//! in every way that there is. It is run as it is, with a crash at call n, and with a fault at call
+//! n.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,8 +18,9 @@ use terrane_io::{BadMedia, SimDisk, Survival};
 use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_lsm::inspect::{self, Inspection};
 use terrane_lsm::{
-    Durability, Error, MergeThread, NamedTable, RESERVE_BYTES_MIN, Result, Session, SessionOptions,
-    Store, StoreOptions, Table, TableConfig, TableName, Update, WriteBuffer, verify,
+    CompactionThread, Durability, Error, NamedTable, RESERVE_BYTES_MIN, Result, Session,
+    SessionOptions, Store, StoreOptions, Table, TableConfig, TableName, Update, WriteBuffer,
+    verify,
 };
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
@@ -51,7 +54,7 @@ fn full(capacity_bytes: u64) -> FaultPlan {
     FaultPlan { capacity_bytes: Some(capacity_bytes), ..FaultPlan::default() }
 }
 
-fn config(merge_thread: MergeThread) -> TableConfig {
+fn config(merge_thread: CompactionThread) -> TableConfig {
     let write_buffer = WriteBuffer::Entries(48);
     TableConfig { write_buffer, merge_thread, ..TableConfig::default() }
 }
@@ -138,13 +141,13 @@ fn script() -> Vec<Step> {
 
 struct Runner {
     disk: Arc<SimDisk>,
-    merge_thread: MergeThread,
+    merge_thread: CompactionThread,
     store: Option<Store>,
 }
 
 impl Runner {
     fn new(disk: &Arc<SimDisk>) -> Self {
-        Self { disk: Arc::clone(disk), merge_thread: MergeThread::Caller, store: None }
+        Self { disk: Arc::clone(disk), merge_thread: CompactionThread::Caller, store: None }
     }
 
     fn store(&mut self) -> Result<Store> {
@@ -207,7 +210,7 @@ struct Outcome {
 }
 
 /// Runs the script on a disk without faults, looking at everything `in_between`.
-fn run_whole(disk: &Arc<SimDisk>, merge_thread: MergeThread, in_between: bool) -> Outcome {
+fn run_whole(disk: &Arc<SimDisk>, merge_thread: CompactionThread, in_between: bool) -> Outcome {
     disk.set_plan(full(CAPACITY));
     let mut outcome = Outcome::default();
     let mut runner = Runner { merge_thread, ..Runner::new(disk) };
@@ -237,7 +240,7 @@ fn run_whole(disk: &Arc<SimDisk>, merge_thread: MergeThread, in_between: bool) -
 
 #[test]
 fn on_a_full_disk_insertions_are_refused_and_all_else_goes_on_until_there_is_room() {
-    for merge_thread in [MergeThread::Caller, MergeThread::Background] {
+    for merge_thread in [CompactionThread::Caller, CompactionThread::Background] {
         let disk = SimDisk::new(1);
         let outcome = run_whole(&disk, merge_thread, true);
         let refused = &outcome.refused;
@@ -252,8 +255,8 @@ fn on_a_full_disk_insertions_are_refused_and_all_else_goes_on_until_there_is_roo
     }
 }
 
-/// After a crash on a disk that stays full: what was committed is there, deletions go on, and with room
-/// insertions do.
+/// After a crash on a disk that stays full: what was committed is there, deletions go on, and with
+/// room insertions do.
 fn check_image(disk: &Arc<SimDisk>, legal: &[Content]) {
     disk.set_plan(full(CAPACITY));
     let store = open_with(disk, None).expect("a full disk opens");
@@ -286,7 +289,7 @@ fn check_image(disk: &Arc<SimDisk>, legal: &[Content]) {
 fn after_a_crash_at_any_call_on_a_full_disk_nothing_is_lost_and_deletions_go_on() {
     for_each_seed("space_crash", 1, |_, seed| {
         let whole = SimDisk::new(seed);
-        run_whole(&whole, MergeThread::Caller, false);
+        run_whole(&whole, CompactionThread::Caller, false);
         let every = by_effort(101, 41);
         for call in (1 + seed % every..whole.calls()).step_by(every as usize) {
             let disk = SimDisk::new(seed);
@@ -316,8 +319,8 @@ fn after_a_crash_at_any_call_on_a_full_disk_nothing_is_lost_and_deletions_go_on(
     });
 }
 
-/// A step failed: nothing of it is seen, unless it could not be made durable only. Returns whether the store can
-/// go on.
+/// A step failed: nothing of it is seen, unless it could not be made durable only. Returns whether
+/// the store can go on.
 fn check_failed(runner: &mut Runner, step: Step, states: &mut Vec<Content>, error: &Error) -> bool {
     let Some(store) = runner.store.clone() else { return true };
     let before = states.last().unwrap().clone();
@@ -385,7 +388,7 @@ fn run_with_fault(seed: u64, fault: Fault) -> bool {
 fn a_fault_at_any_call_on_a_full_disk_loses_nothing() {
     for_each_seed("space_faults", 1, |_, seed| {
         let whole = SimDisk::new(seed);
-        run_whole(&whole, MergeThread::Caller, false);
+        run_whole(&whole, CompactionThread::Caller, false);
         let mut struck = 0;
         let kinds = [
             FaultKind::Eio,
@@ -409,7 +412,7 @@ fn a_fault_at_any_call_on_a_full_disk_loses_nothing() {
 fn without_a_reserve_a_full_disk_is_an_error_of_the_call_and_work_goes_on_when_there_is_room() {
     let disk = SimDisk::new(1);
     let store = open_with(&disk, Some(0)).unwrap();
-    let table = store.create_table(&main_table(), &config(MergeThread::Caller)).unwrap();
+    let table = store.create_table(&main_table(), &config(CompactionThread::Caller)).unwrap();
     disk.set_plan(full(CAPACITY));
     let mut expected = Content::new();
     let refused = (0..1_000).find_map(|number| match insert(&table, number * BATCH) {
@@ -429,8 +432,8 @@ fn without_a_reserve_a_full_disk_is_an_error_of_the_call_and_work_goes_on_when_t
     store.close().unwrap();
 }
 
-/// A full disk could not be emptied again: a new store had no reserve, the first deletion after opening had to write out
-/// all that was recovered from the log, and compaction was refused.
+/// A full disk could not be emptied again: a new store had no reserve, the first deletion after
+/// opening had to write out all that was recovered from the log, and compaction was refused.
 #[test]
 fn a_full_disk_is_emptied_again_by_whoever_opens_the_store() {
     for is_closed in [false, true] {
@@ -488,7 +491,7 @@ fn a_reserve_larger_than_the_disk_is_refused_and_changes_nothing() {
     too_large(CAPACITY);
     let store = open_with(&disk, None).unwrap();
     assert_eq!(store.session().stats().reserve_bytes, RESERVE_BYTES_MIN);
-    let table = store.create_table(&main_table(), &config(MergeThread::Caller)).unwrap();
+    let table = store.create_table(&main_table(), &config(CompactionThread::Caller)).unwrap();
     insert(&table, 0).unwrap();
 }
 
@@ -532,7 +535,7 @@ fn a_session_keeps_the_reserve_that_it_was_told_to_have() {
 fn a_reserve_that_was_removed_by_hand_is_made_again() {
     let disk = SimDisk::new(1);
     let store = open_with(&disk, Some(RESERVE)).unwrap();
-    let table = store.create_table(&main_table(), &config(MergeThread::Caller)).unwrap();
+    let table = store.create_table(&main_table(), &config(CompactionThread::Caller)).unwrap();
     disk.set_plan(full(CAPACITY));
     let refused = (0..1_000).find(|number| insert(&table, number * BATCH).is_err()).unwrap();
     disk.remove(Path::new("/store/reserve")).unwrap();
@@ -618,8 +621,8 @@ fn a_reserve_that_cannot_be_read_is_told_of_and_made_anew() {
     assert!(verified(&disk).is_clean());
 }
 
-/// A reserve that this user could not read was removed and made anew in the default size, so the size
-/// that somebody had chosen was lost.
+/// A reserve that this user could not read was removed and made anew in the default size, so the
+/// size that somebody had chosen was lost.
 #[test]
 fn a_reserve_that_may_not_be_read_is_left_alone() {
     let disk = SimDisk::new(1);
@@ -653,7 +656,7 @@ fn tables_that_do_not_last_and_imports_are_refused_too() {
     let reserve = 256 << 10;
     let options = session_options(Some(reserve));
     let session = Session::open(Arc::clone(&disk) as _, dir, &options).unwrap();
-    let mut table = session.new_table(&config(MergeThread::Caller)).unwrap();
+    let mut table = session.new_table(&config(CompactionThread::Caller)).unwrap();
     for number in 0..8 {
         table.insert(&key(number), &value(number, 60)).unwrap();
     }

@@ -1,14 +1,14 @@
 //! Statistics: each figure against what can be counted from outside.
 //!
-//! Method: histories whose counts are known, on a simulated disk whose clock moves with its calls, so
-//! that times are the same in every run; filters small enough to be wrong often.
+//! Method: histories whose counts are known, on a simulated disk whose clock moves with its calls,
+//! so that times are the same in every run; filters small enough to be wrong often.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use terrane_lsm::{
-    FilterPolicy, LevelFilter, MergePolicy, MergeSchedule, MergeThread, Session, Table,
-    TableConfig, TableStats,
+    CompactionPolicy, CompactionSchedule, CompactionThread, FilterPolicy, LevelFilter, Session,
+    Table, TableConfig, TableStats,
 };
 
 use crate::{Place, buffer_of, clear, content, fill, key, name};
@@ -64,15 +64,15 @@ fn lookups_are_counted_by_what_became_of_them() {
     assert_eq!(table.fork().unwrap().stats().lookups, 0);
 }
 
-/// The rate measured is the rate configured, level by level; and no question is forgotten: each key asks
-/// each run that no newer one has answered for.
+/// The rate measured is the rate configured, level by level; and no question is forgotten: each key
+/// asks each run that no newer one has answered for.
 #[test]
 fn filters_false_positive_rates_are_measured_level_by_level() {
     let rates = [0.1, 0.02, 0.004];
     let filter = FilterPolicy::PerLevel(rates.map(LevelFilter::Fpr).to_vec());
     let config = TableConfig {
-        merge_policy: MergePolicy::Tiering,
-        merge_schedule: MergeSchedule::OneShot,
+        merge_policy: CompactionPolicy::Tiering,
+        merge_schedule: CompactionSchedule::OneShot,
         ..with_filter(filter)
     };
     let session = Place::simulated(1).open();
@@ -99,8 +99,8 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
     let reads = stats.lookup_reads as f64 / false_positives as f64;
     assert!((0.95..=1.01).contains(&reads), "{reads} reads for a false positive");
 
-    // Keys that are there: found once each, and older runs are not asked. So those of the newest run, which
-    // are the last ones that no write buffer has, are asked of this run alone.
+    // Keys that are there: found once each, and older runs are not asked. So those of the newest
+    // run, which are the last ones that no write buffer has, are asked of this run alone.
     let in_vain = |stats: &TableStats| stats.filter.denied + stats.filter.false_positives;
     let mut before = in_vain(&stats);
     let mut has_met_newest = false;
@@ -118,10 +118,11 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
     assert!(has_met_newest && before > in_vain(&stats), "older runs are asked in vain");
 }
 
-/// The sum of what the disk was told to write, in the session's count; and, for a table alone, in its own.
+/// The sum of what the disk was told to write, in the session's count; and, for a table alone, in
+/// its own.
 #[test]
 fn bytes_written_by_flushes_and_merges_are_those_that_the_disk_was_given() {
-    for merge_schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
+    for merge_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
         let place = Place::simulated(1);
         let session = place.open();
         let Place::Simulated { disk } = &place else { panic!("simulated") };
@@ -243,7 +244,7 @@ fn times_are_those_of_the_disks_clock_and_the_same_in_every_run() {
 fn many_threads_count_into_the_same_sums() {
     let place = Place::real();
     let session = place.open();
-    let config = TableConfig { merge_thread: MergeThread::Background, ..buffer_of(500) };
+    let config = TableConfig { merge_thread: CompactionThread::Background, ..buffer_of(500) };
     let mut table = session.new_table(&config).unwrap();
     fill(&mut table, 0..10_000);
     let table = Arc::new(table);

@@ -1,9 +1,10 @@
 //! Named tables, commits, checkpoints and recovery.
 //!
-//! Goal: what a store does, it does as documented; whatever several threads commit, and whatever a process does first
-//! with what a dead one has left, all commits up to some number that is not below the last durable one are there
-//! after a crash, each whole over all its tables. Crashes and faults at every call of many workloads are in
-//! [`crate::store_sweep`] and [`crate::store_faults`].
+//! Goal: what a store does, it does as documented; whatever several threads commit, and whatever a
+//! process does first with what a dead one has left, all commits up to some number that is not
+//! below the last durable one are there after a crash, each whole over all its tables. Crashes and
+//! faults at every call of many workloads are in [`crate::store_sweep`] and
+//! [`crate::store_faults`].
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use terrane_io::Disk;
 use terrane_io::{BadMedia, SimDisk, Survival};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    Durability, Error, NamedTable, Resolve, SessionOptions, Store, StoreOptions, TableConfig,
+    Durability, Error, MergeOperator, NamedTable, SessionOptions, Store, StoreOptions, TableConfig,
     TableName, Ticket, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
@@ -64,8 +65,9 @@ fn commits_that_wait_together_share_an_fsync() {
     store.close().unwrap();
 }
 
-/// Threads that wait for each other's commits: some end early, a checkpoint makes durable what they wait for, and at
-/// last the store is closed. Nobody may be left waiting, and whoever was told that a commit is durable finds it.
+/// Threads that wait for each other's commits: some end early, a checkpoint makes durable what they
+/// wait for, and at last the store is closed. Nobody may be left waiting, and whoever was told that
+/// a commit is durable finds it.
 #[test]
 fn nobody_waits_for_a_sync_that_does_not_come() {
     for place in Place::both() {
@@ -112,7 +114,8 @@ fn nobody_waits_for_a_sync_that_does_not_come() {
     }
 }
 
-/// Four threads commit at the same time, each its own sequence of numbers; the power goes at some call.
+/// Four threads commit at the same time, each its own sequence of numbers; the power goes at some
+/// call.
 #[test]
 fn commits_of_several_threads_survive_in_the_order_of_their_numbers() {
     for_each_seed("store_threads", 12, |rng, seed| {
@@ -156,8 +159,8 @@ fn commits_of_several_threads_survive_in_the_order_of_their_numbers() {
     });
 }
 
-/// Commits 1, 2, 3 and so on to both tables until it fails. Returns the numbers of its commits, and how many of
-/// them were durable.
+/// Commits 1, 2, 3 and so on to both tables until it fails. Returns the numbers of its commits, and
+/// how many of them were durable.
 fn commit_until_crash(store: &Store, tables: &[NamedTable; 2], thread: u8) -> (Vec<u64>, usize) {
     let (mut commits, mut durable) = (Vec::new(), 0);
     loop {
@@ -253,7 +256,7 @@ fn a_view_is_one_commits_whatever_comes_after() {
 fn a_store_asks_for_the_resolve_functions_of_its_tables() {
     let disk = SimDisk::new(1);
     let newest_two = || {
-        Resolve::new("newest-two", |newer: &[u8], older: &[u8]| {
+        MergeOperator::new("newest-two", |newer: &[u8], older: &[u8]| {
             newer.iter().chain(older).take(2).copied().collect::<Vec<u8>>()
         })
         .unwrap()
@@ -265,7 +268,7 @@ fn a_store_asks_for_the_resolve_functions_of_its_tables() {
     let store = open_with(&with()).unwrap();
     let own = TableConfig { resolve: newest_two(), ..config() };
     let table = store.create_table(&name("own"), &own).unwrap();
-    let sums = TableConfig { resolve: Resolve::add_u64_wrapping(), ..config() };
+    let sums = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..config() };
     let sum = store.create_table(&name("sum"), &sums).unwrap();
     for number in 0..30_u8 {
         let one = 1_u64.to_le_bytes();
@@ -300,7 +303,8 @@ fn the_log_stays_within_its_bytes_and_its_segments_are_written_again() {
         let log: Vec<_> =
             disk.files().into_iter().filter(|path| path.starts_with("/store/log")).collect();
         let bytes: u64 = log.iter().map(|path| disk.read_raw(path).unwrap().len() as u64).sum();
-        // Half of it until a checkpoint is due, as much again of old segments, and the one that is begun.
+        // Half of it until a checkpoint is due, as much again of old segments, and the one that is
+        // begun.
         assert!(bytes <= 3 * (64 << 10), "{bytes} bytes in {log:?}");
         files.extend(log);
     }
@@ -320,8 +324,8 @@ fn log_files(disk: &SimDisk) -> Vec<PathBuf> {
     disk.files().into_iter().filter(|path| path.starts_with("/store/log")).collect()
 }
 
-/// An old segment is there to be written again. One with a bad sector, of which nobody needs a byte,
-/// made the next commit fail that needed a segment.
+/// An old segment is there to be written again. One with a bad sector, of which nobody needs a
+/// byte, made the next commit fail that needed a segment.
 #[test]
 fn an_old_segment_with_a_bad_sector_is_replaced() {
     let of_a_file =
@@ -444,7 +448,7 @@ fn a_changed_configuration_is_that_of_the_next_process() {
         table.upsert(&[number], b"value").unwrap();
     }
     let other = TableConfig { write_buffer: WriteBuffer::Entries(33), ..config() };
-    let refused = TableConfig { resolve: Resolve::add_u64_wrapping(), ..other.clone() };
+    let refused = TableConfig { resolve: MergeOperator::add_u64_wrapping(), ..other.clone() };
     assert!(matches!(table.set_config(&refused), Err(Error::InvalidConfig { .. })));
     table.set_config(&other).unwrap();
     assert_eq!(table.view().unwrap().config(), &other);
@@ -480,8 +484,8 @@ fn first_steps(rng: &mut ChaCha8Rng) -> [Step; 5] {
     ]
 }
 
-/// Whatever the next process begins with, and wherever it ends: the files that it has found are seen and may
-/// not be durable.
+/// Whatever the next process begins with, and wherever it ends: the files that it has found are
+/// seen and may not be durable.
 #[test]
 fn a_crash_in_the_first_steps_after_a_kill_loses_nothing() {
     for_each_seed("store_first_steps", 2, |rng, seed| {
@@ -523,7 +527,8 @@ fn a_crash_in_the_first_steps_after_a_kill_loses_nothing() {
     });
 }
 
-/// The first checkpoint fails, at each of its calls; what is committed afterwards is durable all the same.
+/// The first checkpoint fails, at each of its calls; what is committed afterwards is durable all
+/// the same.
 #[test]
 fn nothing_is_committed_to_a_log_that_recovery_would_not_find() {
     for_each_seed("store_first_checkpoint", 1, |rng, seed| {
@@ -557,7 +562,8 @@ fn nothing_is_committed_to_a_log_that_recovery_would_not_find() {
     });
 }
 
-/// A commit that names a table more than once and fails is taken back whole, whatever was rearranged.
+/// A commit that names a table more than once and fails is taken back whole, whatever was
+/// rearranged.
 #[test]
 fn a_commit_that_names_a_table_again_is_taken_back_whole() {
     let disk = SimDisk::new(1);

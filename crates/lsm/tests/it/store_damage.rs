@@ -1,12 +1,13 @@
 //! Damaged manifests and logs of stores, and how they are checked and repaired.
 //!
-//! Goal: damage of a copy of the manifest costs nothing; damage of the log gives exactly the right data or a typed
-//! error, never a part of a commit, never a panic; a check finds all of it that could do harm. Only the records of the
-//! last sync before a loss of power may be gone without an error. Legal states are no problem to a check.
+//! Goal: damage of a copy of the manifest costs nothing; damage of the log gives exactly the right
+//! data or a typed error, never a part of a commit, never a panic; a check finds all of it that
+//! could do harm. Only the records of the last sync before a loss of power may be gone without an
+//! error. Legal states are no problem to a check.
 //!
-//! Method: a store whose process was killed, with two tables in runs and in a log of several segments. Every
-//! bit that has a meaning is flipped (of long values some), the store opened on a copy of the disk and compared with
-//! what it was after each commit.
+//! Method: a store whose process was killed, with two tables in runs and in a log of several
+//! segments. Every bit that has a meaning is flipped (of long values some), the store opened on a
+//! copy of the disk and compared with what it was after each commit.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,7 +27,8 @@ use crate::SALT;
 
 const DIR: &str = "/store";
 
-/// Bytes before the first record of a segment, and of a record before its parts; see `docs/format/log.md`.
+/// Bytes before the first record of a segment, and of a record before its parts; see
+/// `docs/format/log.md`.
 const FIRST_RECORD: usize = 1536;
 const RECORD_HEADER: usize = 36;
 
@@ -270,8 +272,9 @@ fn every_bit_of_the_log_is_guarded() {
     assert_eq!(specimen.reopen(disk), Some(last));
 }
 
-/// One flipped bit in the last record of a log took an acknowledged commit for a torn end, without a word. Now the mark
-/// behind each sync tells. A loss of power can take the mark of the last sync of all, and no other.
+/// One flipped bit in the last record of a log took an acknowledged commit for a torn end, without
+/// a word. Now the mark behind each sync tells. A loss of power can take the mark of the last sync
+/// of all, and no other.
 #[test]
 fn a_loss_of_power_leaves_nothing_undecided_but_the_records_of_the_very_last_sync() {
     let disk = SimDisk::new(1);
@@ -442,8 +445,8 @@ fn lost_metadata_of_a_store_that_is_only_a_log_are_not_replaced_by_others() {
     assert!(report.notes.iter().any(|note| note.contains("no salt")), "{:?}", report.notes);
 }
 
-/// Wherever the making of a table and its first commits are cut short, a check has nothing to say but of a copy of the
-/// manifest that was being overwritten, which is mended.
+/// Wherever the making of a table and its first commits are cut short, a check has nothing to say
+/// but of a copy of the manifest that was being overwritten, which is mended.
 #[test]
 fn a_crash_at_any_call_leaves_nothing_that_a_check_minds() {
     let run = |disk: &Arc<SimDisk>| -> Result<()> {

@@ -1,11 +1,13 @@
-//! Stores with a fault at every call on the disk: every kind that makes a call fail, once and from then on.
+//! Stores with a fault at every call on the disk: every kind that makes a call fail, once and from
+//! then on.
 //!
-//! Goal: no fault makes a store panic or lose what is durable. The call in progress says what happened, and nothing was
-//! changed; reads go on, while the fault lasts as far as the disk lets them; without the fault the same call succeeds.
-//! After a failed sync the store refuses to write, and opening it anew brings back the last durable state at least.
+//! Goal: no fault makes a store panic or lose what is durable. The call in progress says what
+//! happened, and nothing was changed; reads go on, while the fault lasts as far as the disk lets
+//! them; without the fault the same call succeeds. After a failed sync the store refuses to write,
+//! and opening it anew brings back the last durable state at least.
 //!
-//! Method: the workloads of [`crate::store_sweep`], with a fault at call n, for every n-th call of each script.
-//! `cargo xtask sim --store-faults N` takes every call of N scripts of each workload.
+//! Method: the workloads of [`crate::store_sweep`], with a fault at call n, for every n-th call of
+//! each script. `cargo xtask sim --store-faults N` takes every call of N scripts of each workload.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,8 +50,8 @@ fn is_poisoned(store: &Store) -> bool {
     matches!(store.rename_table(&missing, &missing), Err(Error::Poisoned { .. }))
 }
 
-/// What a failed step must have left behind of the states from `base`, the one before it, on: nothing of itself, unless
-/// the store is poisoned. Returns whether it is not.
+/// What a failed step must have left behind of the states from `base`, the one before it, on:
+/// nothing of itself, unless the store is poisoned. Returns whether it is not.
 fn check_failed(runner: &Runner, history: &mut History, step: &Step, base: usize) -> bool {
     let Some(store) = &runner.store else {
         // It could not be opened.
@@ -95,8 +97,9 @@ fn poke(runner: &Runner, legal: &[Stand]) -> bool {
     }
 }
 
-/// Runs a script with a fault. What fails changes nothing, and succeeds without the fault; after a failed sync
-/// the store says that it is poisoned, and opening it again brings back what is durable.
+/// Runs a script with a fault. What fails changes nothing, and succeeds without the fault; after a
+/// failed sync the store says that it is poisoned, and opening it again brings back what is
+/// durable.
 fn run_with_fault(fault: Fault, seed: u64, script: &Script) -> Outcome {
     let disk = SimDisk::new(seed);
     disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
@@ -187,8 +190,8 @@ fn every_failing_call_is_reported_and_changes_nothing_or_poisons_the_store() {
             }
             let Outcome { runs, errors, poisoned, unread } = outcome;
             assert!(runs > by_effort(5, 10), "{kind:?}: {outcome:?}");
-            // What is read of a script is little, and stays in memory where that is given. A disk that is
-            // full once is served by the reserve.
+            // What is read of a script is little, and stays in memory where that is given. A disk
+            // that is full once is served by the reserve.
             let is_borne = kind == (FaultKind::Enospc, Repeat::Once);
             let least = if is_borne { 1 } else { by_effort(1, 3) };
             assert!(errors >= least || kind.0 == FaultKind::ShortRead, "{kind:?}: {outcome:?}");

@@ -1,9 +1,10 @@
 //! Scripts of what is done to a store, and what is legal after they were cut short.
 //!
-//! A [`Script`] is a sequence of steps that follows from a seed; a [`Runner`] does them to a store on a simulated
-//! disk, and a [`History`] keeps what the store must hold after each of them, and which of these states it has
-//! promised to survive. [`check_image`] opens what a crash has left and compares. The names of tables are those of
-//! the script, so that several workloads share all of it.
+//! A [`Script`] is a sequence of steps that follows from a seed; a [`Runner`] does them to a store
+//! on a simulated disk, and a [`History`] keeps what the store must hold after each of them, and
+//! which of these states it has promised to survive. [`check_image`] opens what a crash has left
+//! and compares. The names of tables are those of the script, so that several workloads share all
+//! of it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,8 +13,8 @@ use std::sync::Arc;
 use terrane_io::Disk;
 use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{
-    BackupPlace, Durability, NamedTable, Resolve, Result, SessionOptions, Store, StoreOptions,
-    TableConfig, TableName, Ticket, Update, WriteBuffer,
+    BackupPlace, Durability, MergeOperator, NamedTable, Result, SessionOptions, Store,
+    StoreOptions, TableConfig, TableName, Ticket, Update, WriteBuffer,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -110,7 +111,11 @@ impl Script {
     /// Of its tables. Upserts append.
     fn config(&self) -> TableConfig {
         let write_buffer = WriteBuffer::Entries(self.buffer);
-        TableConfig { write_buffer, resolve: Resolve::concatenate(), ..TableConfig::default() }
+        TableConfig {
+            write_buffer,
+            resolve: MergeOperator::concatenate(),
+            ..TableConfig::default()
+        }
     }
 }
 
@@ -154,7 +159,8 @@ impl History {
         Self::from(vec![Stand::default()], 0)
     }
 
-    /// One that begins with these states, of which the last ones from `logged` on survive the end of the process.
+    /// One that begins with these states, of which the last ones from `logged` on survive the end
+    /// of the process.
     pub(crate) fn from(states: Vec<Stand>, logged: usize) -> Self {
         Self { states, durable: 0, logged, backups: Vec::new(), backed_up: 0 }
     }
@@ -425,7 +431,8 @@ pub(crate) fn go_on(
     }
 }
 
-/// Opens a store after a crash and compares it with what is legal; goes on with it, and comes again.
+/// Opens a store after a crash and compares it with what is legal; goes on with it, and comes
+/// again.
 pub(crate) fn check_image(
     disk: &Arc<SimDisk>,
     durability: Durability,
@@ -443,8 +450,8 @@ pub(crate) fn check_image(
     store.close().unwrap();
 }
 
-/// Opens a store after a crash, compares it with what is legal, and commits something. Returns the disk after a loss of
-/// power that comes then, and what must be there.
+/// Opens a store after a crash, compares it with what is legal, and commits something. Returns the
+/// disk after a loss of power that comes then, and what must be there.
 pub(crate) fn check_found(
     disk: &Arc<SimDisk>,
     durability: Durability,

@@ -1,14 +1,17 @@
 //! Stores after a crash at every call on the disk: many workloads, many images.
 //!
-//! Goal: after a loss of power, or the death of the process, at any call of any workload, a store opens with exactly the
-//! commits that were durable and then a prefix of the rest, each whole; and goes on.
+//! Goal: after a loss of power, or the death of the process, at any call of any workload, a store
+//! opens with exactly the commits that were durable and then a prefix of the rest, each whole; and
+//! goes on.
 //!
-//! Method: each of the [`WORKLOADS`] draws a script from a seed. It is run with a crash at each of its calls, and of each
-//! of these disks several images are made: nothing, everything, prefixes and subsets of what was not synced, names in
-//! directories included, and what the death of the process leaves. Each image is opened, compared, gone on with, and on
-//! some the power goes once more meanwhile. Everything follows from the seed.
+//! Method: each of the [`WORKLOADS`] draws a script from a seed. It is run with a crash at each of
+//! its calls, and of each of these disks several images are made: nothing, everything, prefixes and
+//! subsets of what was not synced, names in directories included, and what the death of the process
+//! leaves. Each image is opened, compared, gone on with, and on some the power goes once more
+//! meanwhile. Everything follows from the seed.
 //!
-//! `cargo xtask sim --crash-images N` goes on with further seeds until N images that all differ have been looked at.
+//! `cargo xtask sim --crash-images N` goes on with further seeds until N images that all differ
+//! have been looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -81,8 +84,8 @@ fn single_commits(rng: &mut ChaCha8Rng) -> Script {
     Script { durability: Durability::Group, buffer: 1_000, steps }
 }
 
-/// Four that commit in any order and wait in any order, as one thread that stands for all of them: so a seed says
-/// which order.
+/// Four that commit in any order and wait in any order, as one thread that stands for all of them:
+/// so a seed says which order.
 fn group_commits(rng: &mut ChaCha8Rng) -> Script {
     let mut steps = vec![Step::Create("main"), Step::Create("undo")];
     let mut waiting = 0;
@@ -151,7 +154,8 @@ fn tables(rng: &mut ChaCha8Rng) -> Script {
     Script { durability: Durability::Group, buffer: 4, steps }
 }
 
-/// Two tables that become one run each, after a flush and in the middle of merges, with a version that needs what was before.
+/// Two tables that become one run each, after a flush and in the middle of merges, with a version
+/// that needs what was before.
 fn compactions(rng: &mut ChaCha8Rng) -> Script {
     let mut steps = vec![Step::Create("main"), Step::Create("undo")];
     for round in 0..14 {
@@ -216,7 +220,8 @@ fn without_log(rng: &mut ChaCha8Rng) -> Script {
     Script { durability: Durability::SnapshotOnly, buffer: 4, steps }
 }
 
-/// Versions that are retained, gone back to and released, and backups, the later ones over the earlier ones.
+/// Versions that are retained, gone back to and released, and backups, the later ones over the
+/// earlier ones.
 fn versions(rng: &mut ChaCha8Rng) -> Script {
     let mut steps = vec![Step::Create("main"), Step::Create("undo")];
     let mut retained = 0;
@@ -325,13 +330,15 @@ impl Drop for Note<'_> {
     }
 }
 
-/// Every so many calls, from one that the seed says on. A seed that is given by hand is to fail again: all.
+/// Every so many calls, from one that the seed says on. A seed that is given by hand is to fail
+/// again: all.
 pub(crate) fn calls(seed: u64, every: u64, calls: u64) -> impl Iterator<Item = u64> {
     let every = if env::var_os("SEED").is_some_and(|seed| !seed.is_empty()) { 1 } else { every };
     (seed % every..calls).step_by(every as usize)
 }
 
-/// What may be left after a crash: the same few, and some prefixes, subsets, and subsets of sectors.
+/// What may be left after a crash: the same few, and some prefixes, subsets, and subsets of
+/// sectors.
 fn losses(disk: &SimDisk, rng: &mut ChaCha8Rng) -> Vec<Loss> {
     let pending = disk.pending();
     let mut survivals = vec![Survival::Nothing];

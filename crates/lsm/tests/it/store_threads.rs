@@ -1,10 +1,12 @@
-//! What threads of a store do to each other: failures that several wait for, panics of resolve functions, closing.
+//! What threads of a store do to each other: failures that several wait for, panics of resolve
+//! functions, closing.
 //!
-//! Goal: a failed fsync is told to all who wait for it; a panic in a commit or in a checkpoint leaves no store that
-//! goes on with half of something, and none that stands still; when closing has returned nobody writes any more, and
-//! what was acknowledged before is there.
+//! Goal: a failed fsync is told to all who wait for it; a panic in a commit or in a checkpoint
+//! leaves no store that goes on with half of something, and none that stands still; when closing
+//! has returned nobody writes any more, and what was acknowledged before is there.
 //!
-//! Method: one call on the disk waits at a gate until the others are where they are to be; nothing here waits for time.
+//! Method: one call on the disk waits at a gate until the others are where they are to be; nothing
+//! here waits for time.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +18,7 @@ use std::thread;
 use terrane_io::{Disk, SimDisk, Survival};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    CheckpointThread, Durability, Error, NamedTable, Resolve, Result, Store, StoreOptions,
+    CheckpointThread, Durability, Error, MergeOperator, NamedTable, Result, Store, StoreOptions,
     TableConfig, Ticket, Update,
 };
 use terrane_testkit::seeds::for_each_seed;
@@ -87,7 +89,7 @@ struct Mine {
 }
 
 impl Mine {
-    fn resolve(self: &Arc<Self>) -> Resolve {
+    fn resolve(self: &Arc<Self>) -> MergeOperator {
         let mine = Arc::clone(self);
         let function = move |newer: &[u8], older: &[u8]| {
             let is_checkpoint = thread::current().name() == Some("terrane-checkpoint");
@@ -100,7 +102,7 @@ impl Mine {
             mine.checkpoint_calls.fetch_add(u64::from(is_checkpoint), Ordering::AcqRel);
             [older, newer].concat()
         };
-        Resolve::new("mine", function).unwrap()
+        MergeOperator::new("mine", function).unwrap()
     }
 }
 
@@ -252,8 +254,8 @@ fn a_checkpoint_that_is_being_made_ends_before_closing_does() {
     next.close().unwrap();
 }
 
-/// Threads commit on and on while the store is closed and opened again: each commit that was acknowledged is there,
-/// and none that was refused.
+/// Threads commit on and on while the store is closed and opened again: each commit that was
+/// acknowledged is there, and none that was refused.
 #[test]
 fn when_closing_has_returned_nobody_writes_any_more() {
     for_each_seed("store_close", 8, |_, seed| {

@@ -1,11 +1,13 @@
 //! Retained versions, rollback and backups of a store.
 //!
-//! Goal: a version is what the tables were after its commit, whatever is done since, in this process, in the next
-//! and in others; going back makes the tables that again, all or nothing; a backup is the store as of one
-//! commit, with its versions and snapshots, and brings only what is not there.
+//! Goal: a version is what the tables were after its commit, whatever is done since, in this
+//! process, in the next and in others; going back makes the tables that again, all or nothing; a
+//! backup is the store as of one commit, with its versions and snapshots, and brings only what is
+//! not there.
 //!
-//! Method: random steps against a model that keeps all states; then a crash and a fault at every call of
-//! retaining, going back, releasing and backing up, after which the state must be the one before or after.
+//! Method: random steps against a model that keeps all states; then a crash and a fault at every
+//! call of retaining, going back, releasing and backing up, after which the state must be the one
+//! before or after.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ use terrane_io::{Access, CountedDisk, Disk, EntryKind, MemoryDisk, OpenMode};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{SimDisk, Survival};
 use terrane_lsm::{
-    BackupPlace, BackupReport, Change, Durability, Error, ReaderOptions, Resolve, Result,
+    BackupPlace, BackupReport, Change, Durability, Error, MergeOperator, ReaderOptions, Result,
     SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,
     Update, WriteBuffer,
 };
@@ -367,14 +369,14 @@ fn a_backup_is_the_store_as_of_a_commit_and_brings_only_what_is_new() {
     });
 }
 
-/// A snapshot saved again under its name shares runs with the one before, which only that one pinned in the backup;
-/// of a table with everything that a table can have.
+/// A snapshot saved again under its name shares runs with the one before, which only that one
+/// pinned in the backup; of a table with everything that a table can have.
 #[test]
 fn snapshots_saved_again_or_renamed_are_whole_in_the_backup() {
     let place = Place::simulated(1);
     let (disk, dir, there) = (place.disk(), place.dir(), Path::new("/backup"));
     let store = open_at(&disk, &dir, Durability::Group);
-    let resolve = Resolve::concatenate();
+    let resolve = MergeOperator::concatenate();
     let config = TableConfig { resolve, memory_budget: Some(1 << 20), ..TableConfig::default() };
     let session = store.session();
     let table = |from: u8| {
@@ -451,10 +453,11 @@ fn other_directories_are_not_taken_for_a_backup() {
     assert!(error.to_string().contains("commit 2"), "{error}");
 }
 
-/// Retaining wrote the whole write buffer and both manifests anew: 2.4 MiB for a commit of nine bytes, and 5 GB for a
-/// version after each of 2,160 blocks. What a version needs is in the log already, so retaining must add next to nothing
-/// to what is written, and keep hardly more than the updates in between. One tenth of those blocks, with a log
-/// and a write buffer of a tenth of the ordinary size.
+/// Retaining wrote the whole write buffer and both manifests anew: 2.4 MiB for a commit of nine
+/// bytes, and 5 GB for a version after each of 2,160 blocks. What a version needs is in the log
+/// already, so retaining must add next to nothing to what is written, and keep hardly more than the
+/// updates in between. One tenth of those blocks, with a log and a write buffer of a tenth of the
+/// ordinary size.
 #[test]
 fn a_version_of_each_block_costs_little_more_than_its_updates() {
     const BLOCKS: u64 = 216;
@@ -514,8 +517,9 @@ fn stored_bytes(disk: &dyn Disk, dir: &Path) -> u64 {
     sum
 }
 
-/// The log that versions need stays while checkpoints recycle the rest, and goes with the last version; so do the runs of
-/// their bases. Reopened now and then, as no base lasts longer than the process that made it.
+/// The log that versions need stays while checkpoints recycle the rest, and goes with the last
+/// version; so do the runs of their bases. Reopened now and then, as no base lasts longer than the
+/// process that made it.
 #[test]
 fn what_versions_need_stays_and_goes_with_them() {
     let disk: Arc<dyn Disk> = SimDisk::new(5);

@@ -1,7 +1,8 @@
 //! Lookups that are submitted and taken later.
 //!
-//! Goal: a batch gives what the table held when it was submitted, however many are under way, whatever is done
-//! to the table meanwhile, in whatever order and way they are taken; what one of them meets is told by that one.
+//! Goal: a batch gives what the table held when it was submitted, however many are under way,
+//! whatever is done to the table meanwhile, in whatever order and way they are taken; what one of
+//! them meets is told by that one.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,8 +14,8 @@ use std::thread::{self, Thread};
 use terrane_io::{Disk, SimDisk};
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    DiskCache, Error, Lookup, PendingLookups, Resolve, SUBMITTED_MAX, Session, SessionOptions,
-    Table, TableConfig, Update, WriteBuffer,
+    DiskCache, Error, Lookup, MergeOperator, PendingLookups, SUBMITTED_MAX, Session,
+    SessionOptions, Table, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -26,7 +27,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 fn config() -> TableConfig {
     TableConfig {
         write_buffer: WriteBuffer::Entries(20),
-        resolve: Resolve::concatenate(),
+        resolve: MergeOperator::concatenate(),
         disk_cache: DiskCache::None,
         ..TableConfig::default()
     }
@@ -219,7 +220,8 @@ impl AsRef<[u8]> for Closing<'_> {
     }
 }
 
-/// The session is closed while a batch is on its way to the thread: no other thread is started for it.
+/// The session is closed while a batch is on its way to the thread: no other thread is started for
+/// it.
 #[test]
 fn a_batch_that_comes_after_the_end_of_the_thread_is_refused() {
     for is_started in [false, true] {

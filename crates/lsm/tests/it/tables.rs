@@ -8,9 +8,9 @@ use std::thread;
 
 use terrane_io::{Access, OpenMode};
 use terrane_lsm::{
-    Cursor, DiskCache, Error, FilterPolicy, IndexKind, KEY_BYTES_MAX, Lookup, MergePolicy,
-    MergeSchedule, MergeThread, PAGE_SIZE, Resolve, Session, SnapshotName, Table, TableConfig,
-    Update,
+    CompactionPolicy, CompactionSchedule, CompactionThread, Cursor, DiskCache, Error, FilterPolicy,
+    IndexKind, KEY_BYTES_MAX, Lookup, MergeOperator, PAGE_SIZE, Session, SnapshotName, Table,
+    TableConfig, Update,
 };
 
 use crate::{Place, SALT, buffer_of, clear, content, fill, key, name, small_configs, value};
@@ -28,7 +28,7 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
         let session = place.open();
         let configs = small_configs().into_iter().map(|config| (config, 500));
         for (config, len) in configs.chain([(buffer_of(4), 5_001)]) {
-            let config = TableConfig { resolve: Resolve::concatenate(), ..config };
+            let config = TableConfig { resolve: MergeOperator::concatenate(), ..config };
             let mut batched = session.new_table(&config).unwrap();
             let mut single = session.new_table(&config).unwrap();
             // Several updates of one key, far apart and next to each other.
@@ -95,7 +95,9 @@ fn a_batch_of_lookups_may_be_any_size() {
 
 #[test]
 fn a_batch_of_lookups_is_the_same_as_its_keys_one_by_one_at_every_run_count() {
-    for policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
+    for policy in
+        [CompactionPolicy::LazyLevelling, CompactionPolicy::Levelling, CompactionPolicy::Tiering]
+    {
         for queue_depth in [1, 3, 128] {
             let config = TableConfig {
                 merge_policy: policy,
@@ -221,15 +223,15 @@ fn a_lookup_finds_the_newest_of_many_versions() {
 /// Deletions are dropped when they reach the last level, and with them all that they hide.
 #[test]
 fn case_17_deleted_entries_leave_the_disk() {
-    for merge_schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
+    for merge_schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
         let config = TableConfig { merge_schedule, ..buffer_of(2_000) };
         let (place, _session, mut table) = table_of(&config);
         fill(&mut table, 0..100_000);
         let full_bytes = place.run_bytes();
         assert!(full_bytes > 100_000 * (34 + 60));
         clear(&mut table, 0..100_000);
-        // Merges go on only with updates: deletions of 2,000 absent keys again and again, which merge
-        // into no more than 2,000 entries a run.
+        // Merges go on only with updates: deletions of 2,000 absent keys again and again, which
+        // merge into no more than 2,000 entries a run.
         for _ in 0..300 {
             clear(&mut table, 1_000_000..1_002_000);
         }
@@ -248,7 +250,7 @@ fn case_17_deleted_entries_leave_the_disk() {
 fn the_background_thread_changes_no_result() {
     for place in Place::both() {
         let session = place.open();
-        for schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
+        for schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
             let with = |merge_thread| {
                 let merge_batch_pages = 1;
                 let base = buffer_of(100);
@@ -260,8 +262,8 @@ fn the_background_thread_changes_no_result() {
                 };
                 session.new_table(&config).unwrap()
             };
-            let mut caller = with(MergeThread::Caller);
-            let mut background = with(MergeThread::Background);
+            let mut caller = with(CompactionThread::Caller);
+            let mut background = with(CompactionThread::Background);
             for round in 0..60 {
                 for table in [&mut caller, &mut background] {
                     fill(table, round * 150..round * 150 + 200);
@@ -355,8 +357,8 @@ fn bytes_of(place: &Place, path: &std::path::Path) -> Vec<u8> {
     bytes
 }
 
-/// What a merge that outlives its session writes must not land in the files of the next one, which begins to
-/// number them anew.
+/// What a merge that outlives its session writes must not land in the files of the next one, which
+/// begins to number them anew.
 #[test]
 fn a_merge_under_way_when_its_session_closes_writes_no_more() {
     for place in Place::both() {
@@ -375,7 +377,7 @@ fn a_merge_under_way_when_its_session_closes_writes_no_more() {
             newer.to_vec()
         };
         let config = TableConfig {
-            resolve: terrane_lsm::Resolve::new("waits", combine).unwrap(),
+            resolve: terrane_lsm::MergeOperator::new("waits", combine).unwrap(),
             ..buffer_of(500)
         };
         let tables = [0, 1].map(|_| {
@@ -416,7 +418,8 @@ fn a_merge_under_way_when_its_session_closes_writes_no_more() {
     }
 }
 
-/// A resolve function that panics on the background thread costs its merge a step, and nobody the thread.
+/// A resolve function that panics on the background thread costs its merge a step, and nobody the
+/// thread.
 #[test]
 fn the_background_thread_outlives_a_panic_of_a_resolve_function() {
     use std::sync::Arc;
@@ -431,8 +434,8 @@ fn the_background_thread_outlives_a_panic_of_a_resolve_function() {
         newer.to_vec()
     };
     let config = TableConfig {
-        resolve: terrane_lsm::Resolve::new("panics", combine).unwrap(),
-        merge_thread: MergeThread::Background,
+        resolve: terrane_lsm::MergeOperator::new("panics", combine).unwrap(),
+        merge_thread: CompactionThread::Background,
         merge_batch_pages: 1,
         ..buffer_of(100)
     };
@@ -470,8 +473,8 @@ fn a_range_of_any_size_is_deleted_whole() {
     }
 }
 
-/// Files of some megabytes and more are removed where nobody waits for it, but for who closes the session, or lets go of
-/// the last handle on it.
+/// Files of some megabytes and more are removed where nobody waits for it, but for who closes the
+/// session, or lets go of the last handle on it.
 #[test]
 fn large_files_that_nobody_uses_are_gone_when_the_session_is() {
     for closes in [true, false] {

@@ -1,8 +1,9 @@
 //! Events: what a listener is told, and what the statistics of a session say of a leak.
 //!
 //! Goal: the sequence of events of a script is the one in `trace.txt`, to the last field. Method: a
-//! subscriber of our own writes one line for each event; everything is on a simulated disk and on this
-//! thread, so the lines are the same in every run. `TERRANE_GOLDEN=write` writes the file anew.
+//! subscriber of our own writes one line for each event; everything is on a simulated disk and on
+//! this thread, so the lines are the same in every run. `TERRANE_GOLDEN=write` writes the file
+//! anew.
 
 use std::fmt::{Debug, Write};
 use std::path::Path;
@@ -11,7 +12,8 @@ use std::sync::{Arc, Mutex, Once};
 use terrane_io::SimDisk;
 use terrane_io::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
-    MergeSchedule, Session, SessionOptions, SnapshotName, Table, TableConfig, Update, WriteBuffer,
+    CompactionSchedule, Session, SessionOptions, SnapshotName, Table, TableConfig, Update,
+    WriteBuffer,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -69,8 +71,8 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// The listener of all other threads, who wants nothing but to be asked. Without it, an event that another test
-/// meets first, while nobody listens there, may be turned off for all.
+/// The listener of all other threads, who wants nothing but to be asked. Without it, an event that
+/// another test meets first, while nobody listens there, may be turned off for all.
 struct Nobody;
 
 impl Subscriber for Nobody {
@@ -149,7 +151,9 @@ fn unions_and_options(session: &Session) {
     drop((left, right));
     assert!(union.remaining_union_debt() > 0);
     union.supply_union_credits(1_000).unwrap();
-    union.set_config(&TableConfig { merge_schedule: MergeSchedule::OneShot, ..config() }).unwrap();
+    union
+        .set_config(&TableConfig { merge_schedule: CompactionSchedule::OneShot, ..config() })
+        .unwrap();
     insert(&mut union, 10..20);
     let found = union.get(&[1]).unwrap();
     session.retrieve_blobs(&[found.blob().unwrap().clone()]).unwrap();
@@ -214,8 +218,8 @@ fn the_events_of_a_script_are_those_of_the_golden_file() {
     assert_eq!(heard.len(), expected.len());
 }
 
-/// A file that cannot be removed when its last user is dropped: nobody is there to be told but a listener,
-/// and the closing of the session.
+/// A file that cannot be removed when its last user is dropped: nobody is there to be told but a
+/// listener, and the closing of the session.
 #[test]
 fn a_failed_removal_in_a_drop_is_told() {
     let heard = listen(|| {

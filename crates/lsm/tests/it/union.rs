@@ -1,15 +1,16 @@
 //! Unions of tables.
 //!
-//! Goal: a union holds what its tables hold together, left to right, the same at every stage of payment; its
-//! debt keeps the relations that the reference states; lookups get cheaper with every instalment; nothing
-//! stays behind. Method: a plain map per table and the reference's table 1.2 as the model, small buffers,
-//! so that tables have many runs and merges under way, and credits in slices of all sizes.
+//! Goal: a union holds what its tables hold together, left to right, the same at every stage of
+//! payment; its debt keeps the relations that the reference states; lookups get cheaper with every
+//! instalment; nothing stays behind. Method: a plain map per table and the reference's table 1.2 as
+//! the model, small buffers, so that tables have many runs and merges under way, and credits in
+//! slices of all sizes.
 
 use std::collections::BTreeMap;
 
 use terrane_io::{CountedDisk, Disk};
 use terrane_lsm::{
-    BlobRef, Error, Lookup, Resolve, Session, Table, TableConfig, Update, WriteBuffer,
+    BlobRef, Error, Lookup, MergeOperator, Session, Table, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -20,7 +21,7 @@ pub(crate) type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<Vec<u8>>)>;
 
 pub(crate) fn config(entries: u64) -> TableConfig {
     TableConfig {
-        resolve: Resolve::concatenate(),
+        resolve: MergeOperator::concatenate(),
         write_buffer: WriteBuffer::Entries(entries),
         merge_batch_pages: 1,
         ..TableConfig::default()
@@ -36,7 +37,7 @@ pub(crate) fn united(inputs: &[&Entries]) -> Entries {
                 None => {
                     all.insert(key.clone(), (value.clone(), blob.clone()));
                 }
-                Some((left, _)) => *left = Resolve::concatenate().apply(left, value),
+                Some((left, _)) => *left = MergeOperator::concatenate().apply(left, value),
             }
         }
     }
@@ -68,7 +69,8 @@ pub(crate) fn update(
             }
             Update::Upsert(_) => {
                 let old = model.get(key.as_slice()).map(|(old, _)| old.clone());
-                let value = old.map_or(value.clone(), |o| Resolve::concatenate().apply(&value, &o));
+                let value =
+                    old.map_or(value.clone(), |o| MergeOperator::concatenate().apply(&value, &o));
                 model.insert(key.to_vec(), (value, None));
             }
             Update::InsertWithBlob(..) => {
@@ -225,7 +227,8 @@ fn case_15_the_rules_of_combination() {
         let session = place.open();
         let mut left = session.new_table(&config(2)).unwrap();
         let mut right = session.new_table(&config(3)).unwrap();
-        // Every pair of: nothing, deleted, a value, a value with a blob, an upsert, an upsert on a deletion.
+        // Every pair of: nothing, deleted, a value, a value with a blob, an upsert, an upsert on a
+        // deletion.
         let states: [&[Update<'_>]; 6] = [
             &[],
             &[Update::Insert(b"gone"), Update::Delete],
@@ -277,7 +280,7 @@ fn case_15_unions_that_are_refused_and_unions_of_nothing() {
         session.incremental_union(&[&foreign, &table]),
         Err(Error::TableUnionNotCompatible { left: 0, right: 1, .. })
     ));
-    let resolve = TableConfig { resolve: Resolve::max(), ..config(4) };
+    let resolve = TableConfig { resolve: MergeOperator::max(), ..config(4) };
     let different = session.new_table(&resolve).unwrap();
     assert!(matches!(
         session.union(&[&table, &different, &table]),
@@ -383,7 +386,8 @@ fn case_11_references_from_a_union_outlive_its_inputs() {
     }
 }
 
-/// The slices that a union has at one time are not there at another, and whoever pays may be anybody.
+/// The slices that a union has at one time are not there at another, and whoever pays may be
+/// anybody.
 #[test]
 fn case_11_references_outlive_the_slices_of_a_union_that_others_pay() {
     for place in Place::both() {
@@ -444,7 +448,8 @@ fn an_instalment_paid_through_one_table_counts_for_all_that_share_the_union() {
     assert_eq!(first.remaining_union_debt(), second.remaining_union_debt());
     first.supply_union_credits(u64::MAX).unwrap();
     assert_eq!(first.remaining_union_debt(), 0);
-    // Complete, but not yet a run of the other table's levels: the next supply or flush makes it one.
+    // Complete, but not yet a run of the other table's levels: the next supply or flush makes it
+    // one.
     assert_eq!(second.remaining_union_debt(), 1);
     assert_eq!(second.supply_union_credits(5).unwrap(), 5);
     assert_eq!(second.remaining_union_debt(), 0);
@@ -479,7 +484,7 @@ fn ten_tables(session: &Session, size: u64) -> Vec<Table> {
     for number in 0..10 {
         let config = TableConfig {
             write_buffer: WriteBuffer::Entries(1_000),
-            resolve: Resolve::newest(),
+            resolve: MergeOperator::newest(),
             disk_cache: terrane_lsm::DiskCache::None,
             ..TableConfig::default()
         };

@@ -1,16 +1,16 @@
 //! Upserts and blobs.
 //!
-//! Goal: an upsert is a lookup and an insert without the lookup, in every configuration; a blob reference
-//! gives exactly its blob or the error that says it is gone. Method: the acceptance cases of the
-//! reference as they stand, the combination table exhaustively over two and three entries spread over
-//! write buffer, flush and runs in all ways, and long histories against a plain map.
+//! Goal: an upsert is a lookup and an insert without the lookup, in every configuration; a blob
+//! reference gives exactly its blob or the error that says it is gone. Method: the acceptance cases
+//! of the reference as they stand, the combination table exhaustively over two and three entries
+//! spread over write buffer, flush and runs in all ways, and long histories against a plain map.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use terrane_lsm::{
-    Error, IndexKind, Lookup, MergeSchedule, OpenOptions, Resolve, Session, Table, TableConfig,
-    Update, WriteBuffer,
+    CompactionSchedule, Error, IndexKind, Lookup, MergeOperator, OpenOptions, Session, Table,
+    TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -18,11 +18,11 @@ use terrane_testkit::seeds::for_each_seed;
 use crate::{Place, name, small_configs};
 
 /// new + " " + old, as the reference's cases have it.
-fn words() -> Resolve {
-    Resolve::new("words", |newer, older| [newer, b" ", older].concat()).unwrap()
+fn words() -> MergeOperator {
+    MergeOperator::new("words", |newer, older| [newer, b" ", older].concat()).unwrap()
 }
 
-fn config(entries: u64, resolve: Resolve) -> TableConfig {
+fn config(entries: u64, resolve: MergeOperator) -> TableConfig {
     TableConfig {
         resolve,
         write_buffer: WriteBuffer::Entries(entries),
@@ -48,7 +48,7 @@ fn read(session: &Session, table: &Table, key: &[u8]) -> Option<(Vec<u8>, Option
 fn a_batch_whose_resolve_function_panics_leaves_nothing_behind() {
     let place = Place::simulated(1);
     let session = place.open();
-    let panics = Resolve::new("panics", |newer, older| {
+    let panics = MergeOperator::new("panics", |newer, older| {
         assert!(newer != b"panic", "on purpose");
         [newer, older].concat()
     })
@@ -146,7 +146,7 @@ const OPERATIONS: [Update<'static>; 4] = [
 
 type State = Option<(Vec<u8>, Option<Vec<u8>>)>;
 
-fn applied(state: State, update: Update<'_>, resolve: &Resolve) -> State {
+fn applied(state: State, update: Update<'_>, resolve: &MergeOperator) -> State {
     match update {
         Update::Insert(value) => Some((value.to_vec(), None)),
         Update::InsertWithBlob(value, blob) => Some((value.to_vec(), Some(blob.to_vec()))),
@@ -158,15 +158,15 @@ fn applied(state: State, update: Update<'_>, resolve: &Resolve) -> State {
     }
 }
 
-/// All sequences of three operations on a key, with so many other updates between them that they stand in
-/// one segment, in several, in a flush, or in runs of several levels, merged or not.
+/// All sequences of three operations on a key, with so many other updates between them that they
+/// stand in one segment, in several, in a flush, or in runs of several levels, merged or not.
 #[test]
 fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
     let resolve = words();
     let session = Place::simulated(1).open();
     let mut combinations = 0;
     for gap in [0, 1, 3, 40] {
-        for schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
+        for schedule in [CompactionSchedule::Incremental, CompactionSchedule::OneShot] {
             let config = TableConfig { merge_schedule: schedule, ..config(3, resolve.clone()) };
             for number in 0..64_usize {
                 let operations = [number / 16, number / 4 % 4, number % 4].map(|at| OPERATIONS[at]);
@@ -203,7 +203,7 @@ fn an_upsert_is_a_lookup_and_an_insert_in_all_configurations() {
     for_each_seed("an_upsert_is_a_lookup_and_an_insert_in_all_configurations", 6, |rng, seed| {
         let session = Place::simulated(seed).open();
         for config in small_configs() {
-            let resolve = rng.pick(&Resolve::all_ready_made()).clone();
+            let resolve = rng.pick(&MergeOperator::all_ready_made()).clone();
             let config = TableConfig { resolve: resolve.clone(), merge_batch_pages: 1, ..config };
             let mut upserted = session.new_table(&config).unwrap();
             let mut inserted = session.new_table(&config).unwrap();
@@ -248,7 +248,7 @@ fn a_table_is_opened_with_its_own_resolve_function_only() {
                 if name == "own" && stored == "words"),
             "{refused:?}"
         );
-        let given = OpenOptions::default().resolve(Resolve::max());
+        let given = OpenOptions::default().resolve(MergeOperator::max());
         let refused = session.open_snapshot_with(&name("own"), "", &given).unwrap_err();
         assert!(
             matches!(&refused, Error::ResolveNotCompatible { stored, given: Some(given), .. }
@@ -264,7 +264,7 @@ fn a_table_is_opened_with_its_own_resolve_function_only() {
 
 /// Buffer of 4 entries; 0 to 99 with blobs.
 fn with_blobs(session: &terrane_lsm::Session) -> (Table, Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    let mut table = session.new_table(&config(4, Resolve::newest())).unwrap();
+    let mut table = session.new_table(&config(4, MergeOperator::newest())).unwrap();
     let keys: Vec<Vec<u8>> = (0..100u8).map(|n| vec![n]).collect();
     let blobs: Vec<Vec<u8>> = (0..100usize).map(|n| vec![n as u8; n * n]).collect();
     for (key, blob) in keys.iter().zip(&blobs) {
@@ -342,13 +342,13 @@ fn case_11_a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
     }
 }
 
-/// A run whose blobs are all empty has no file of blobs, and was once taken for a run without any: a
-/// duplicate did not keep it when another table's updates completed the merge that it went into.
+/// A run whose blobs are all empty has no file of blobs, and was once taken for a run without any:
+/// a duplicate did not keep it when another table's updates completed the merge that it went into.
 #[test]
 fn a_duplicate_keeps_references_to_empty_blobs_valid() {
     for place in Place::both() {
         let session = place.open();
-        let mut table = session.new_table(&config(1, Resolve::newest())).unwrap();
+        let mut table = session.new_table(&config(1, MergeOperator::newest())).unwrap();
         table.insert_with_blob(b"key", b"value", b"").unwrap();
         for number in 0..40u8 {
             table.insert(&[number], b"").unwrap();
@@ -368,7 +368,7 @@ fn blobs_of_all_sizes_survive_merges_snapshots_and_reopening() {
     for mut place in Place::both() {
         let session = place.open();
         let index = IndexKind::Ordinary;
-        let config = TableConfig { index, ..config(7, Resolve::newest()) };
+        let config = TableConfig { index, ..config(7, MergeOperator::newest()) };
         let mut table = session.new_table(&config).unwrap();
         let sizes = [0, 1, 60, 4079, 4080, 4081, 8160, 10_000, 300_000];
         let mut expected = BTreeMap::new();

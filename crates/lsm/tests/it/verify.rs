@@ -1,9 +1,9 @@
 //! Checking and repairing damaged sessions.
 //!
-//! Goal: no bytes make a check panic; whatever is damaged is reported with its place; a repair brings back
-//! all that the data pages still hold, and never leaves less than there was, not even if it is cut short.
-//! Method: a session with runs on several levels, large values, deletions and the image of a write buffer,
-//! on a simulated disk; each case damages a copy of it.
+//! Goal: no bytes make a check panic; whatever is damaged is reported with its place; a repair
+//! brings back all that the data pages still hold, and never leaves less than there was, not even
+//! if it is cut short. Method: a session with runs on several levels, large values, deletions and
+//! the image of a write buffer, on a simulated disk; each case damages a copy of it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -390,7 +390,8 @@ fn what_a_newer_program_wrote_is_reported_and_left_alone() {
     }
 }
 
-/// A snapshot that says something else of a run than another one does: neither is a reason to write.
+/// A snapshot that says something else of a run than another one does: neither is a reason to
+/// write.
 #[test]
 fn snapshots_that_disagree_about_a_run_are_not_repaired_from() {
     let disk = damaged_later();

@@ -1,10 +1,12 @@
-//! Versions of a ledger: duplicates by the thousand, one for each block, each of which can be extended.
+//! Versions of a ledger: duplicates by the thousand, one for each block, each of which can be
+//! extended.
 //!
-//! Goal: keeping the newest 2,160 versions costs little: few files are open whatever their number, each
-//! version holds what it held and grows apart from the others, the files of an old one go with it, and what
-//! the merges of many have in common is done once. Method: a chain of small blocks on both disks, a model of
-//! each version by replaying its blocks; files and descriptors are counted on the simulated disk, and
-//! on the real one a process with few descriptors does what takes many files.
+//! Goal: keeping the newest 2,160 versions costs little: few files are open whatever their number,
+//! each version holds what it held and grows apart from the others, the files of an old one go with
+//! it, and what the merges of many have in common is done once. Method: a chain of small blocks on
+//! both disks, a model of each version by replaying its blocks; files and descriptors are counted
+//! on the simulated disk, and on the real one a process with few descriptors does what takes many
+//! files.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::env;
@@ -15,7 +17,7 @@ use std::thread;
 use terrane_io::FaultPlan;
 use terrane_io::{CountedDisk, SimDisk};
 use terrane_lsm::{
-    DiskCache, Error, MergeThread, Session, SessionOptions, Table, TableConfig, Update,
+    CompactionThread, DiskCache, Error, Session, SessionOptions, Table, TableConfig, Update,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -246,7 +248,8 @@ fn progress_of_merges_is_shared() {
         Session::open(Arc::clone(disk) as _, "/session".as_ref(), &options).unwrap()
     };
     let pages = |disk: &CountedDisk| disk.counts().write_pages + disk.counts().read_pages;
-    // Just after a flush began, with merges on all levels; and nearly a filling of the write buffer.
+    // Just after a flush began, with merges on all levels; and nearly a filling of the write
+    // buffer.
     let prepared = |session: &Session| {
         let mut table = session.new_table(&buffer_of(1_000)).unwrap();
         fill(&mut table, 0..42_001);
@@ -293,7 +296,7 @@ fn work_with_few_descriptors(options: &SessionOptions) {
     let place = Place::real();
     let session = Session::open(place.disk(), &place.dir(), options).unwrap();
     // Past the page cache, so that many reads are in flight.
-    let (disk_cache, merge_thread) = (DiskCache::None, MergeThread::Background);
+    let (disk_cache, merge_thread) = (DiskCache::None, CompactionThread::Background);
     let config = TableConfig { disk_cache, merge_thread, ..buffer_of(16) };
     let mut versions = Versions::new(&session, &config);
     (0..100).for_each(|_| versions.push());
@@ -348,7 +351,8 @@ fn read_ahead_in_many_cursors(session: &Session, options: &SessionOptions) {
         assert_eq!(cursor.take(ENTRIES as usize / 2).unwrap().len() as u64, ENTRIES / 2);
     }
     if cfg!(target_os = "linux") {
-        // Beside those: the lock, the rings of four threads that are no more, what every process has.
+        // Beside those: the lock, the rings of four threads that are no more, what every process
+        // has.
         let count = std::fs::read_dir("/proc/self/fd").unwrap().count();
         assert!(count <= options.open_files_max + 16, "{count} descriptors");
     }

@@ -1,15 +1,17 @@
-//! Addresses: 1 to 35 bytes, as text an even number of lower-case hex digits; and prefixes of them, which may be empty.
-//! Both forms denote the same thing; nothing else is an address, and nothing is converted silently.
+//! Addresses of 1 to 35 bytes, and prefixes of addresses, which may be empty.
+//!
+//! The text of an address is an even number of lower-case hex digits. Parsing refuses everything
+//! else and converts nothing silently.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::base::node_hash::digit;
 
-/// Bytes of an address at most.
+/// Most bytes of an address.
 pub const ADDRESS_BYTES_MAX: usize = 35;
 
-/// Why something is no address, or no prefix of one.
+/// Reason why bytes or a text are no address or prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Nothing at all.
@@ -85,7 +87,7 @@ impl Prefix {
         self.bytes[..usize::from(self.len)].reverse();
     }
 
-    /// What is left after the first `count` bytes.
+    /// The rest after the first `count` bytes.
     pub(crate) fn after(&self, count: usize) -> Self {
         let mut rest = Self::EMPTY;
         rest.extend(&self.as_bytes()[count..]);
@@ -145,9 +147,11 @@ impl FromStr for Prefix {
             }
             chars = position + 1;
         }
+
         if chars % 2 == 1 {
             return Err(AddressError::OddLength { chars });
         }
+
         Self::new(&bytes)
     }
 }
@@ -221,6 +225,7 @@ mod tests {
         for text in ["00", "ab", "abcd", &"7f".repeat(35)] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
+
         for (text, error) in [
             ("", AddressError::Empty),
             ("abc", AddressError::OddLength { chars: 3 }),
@@ -232,6 +237,7 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Address>(), Err(error), "{text:?}");
         }
+
         assert_eq!("".parse::<Prefix>(), Ok(Prefix::EMPTY));
         assert_eq!("a".parse::<Prefix>(), Err(AddressError::OddLength { chars: 1 }));
     }

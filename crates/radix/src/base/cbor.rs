@@ -8,9 +8,9 @@
 //! | `61 76` | "v" |
 //! | `f6`, or the bytes head of the length, and the value | none, or some |
 //!
-//! Heads are the shortest, with one exception that all roots depend on: the length of a value of 65,536 to
-//! 1,048,575 bytes takes 8 bytes (`5b`) and not 4, since the library of the original compares with `0x10_0000` where
-//! `0x1_0000` is meant. This is why the encoder is written by hand.
+//! Heads are the shortest, with one exception that all roots depend on: the length of a value of
+//! 65,536 to 1,048,575 bytes takes 8 bytes (`5b`) and not 4, since the library of the original
+//! compares with `0x10_0000` where `0x1_0000` is meant. This is why the encoder is written by hand.
 
 use crate::base::node_hash::NODE_HASH_BYTES;
 use terrane_hash::sha512::write_hex;
@@ -45,6 +45,7 @@ fn put_value(out: &mut Vec<u8>, value: Option<&[u8]>) {
             out.extend_from_slice(&len.to_be_bytes());
         }
     }
+
     out.extend_from_slice(value);
 }
 
@@ -75,6 +76,7 @@ pub(crate) fn put_node<'a>(
     out.reserve(node_bytes_max(count, value));
     out.extend_from_slice(&[0xa2, 0x61, b'c']);
     put_map_head(out, count);
+
     for (token, hash) in children {
         let mut child = [0; CHILD_BYTES];
         child[0] = 0x62;
@@ -87,6 +89,7 @@ pub(crate) fn put_node<'a>(
         }
         out.extend_from_slice(&child);
     }
+
     out.extend_from_slice(&[0x61, b'v']);
     put_value(out, value);
 }

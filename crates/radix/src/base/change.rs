@@ -1,7 +1,7 @@
-//! Batches of changes: what may stand in one, and the order in which it is applied.
+//! Batch of changes: its rules, and the order in which it is applied.
 //!
-//! No address is named twice in a batch, so its result is the plain update of a map and does not depend on the order of the
-//! changes.
+//! Invariant: a batch names no address twice, so its outcome is the plain update of a map and does
+//! not depend on the order of the changes.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,18 +10,21 @@ use std::sync::Arc;
 use crate::base::address::{Address, Prefix};
 use crate::base::error::{Error, Result};
 
-/// Bytes of a value at most, on every back-end: those of a row, less what a node has beside its value. A server may be
-/// configured to take less, which is [`Error::Size`].
+/// Most bytes of a value on every back-end: those of a record, less what a node has beside its
+/// value. A server may be configured to take less; such a value is [`Error::Size`].
 pub const VALUE_BYTES_MAX: usize = terrane_kv::VALUE_BYTES_MAX - NODE_BYTES_MAX;
-/// More than a row takes besides the value: 256 children of up to 134 bytes, and 8 chains of up to 46.
+/// Upper bound of the bytes of a record besides its value: 256 children of up to 134 bytes, and 8
+/// extensions of up to 46.
 const NODE_BYTES_MAX: usize = 64 << 10;
 
-/// Refuses a value that no row can hold.
+/// Refuses a value that no record can hold.
 ///
 /// # Errors
 /// [`Error::ValueTooLarge`].
 pub(crate) fn check_value(address: &Address, value: &[u8], index: Option<usize>) -> Result<()> {
-    let (address, bytes, max) = (*address, value.len(), VALUE_BYTES_MAX);
+    let address = *address;
+    let bytes = value.len();
+    let max = VALUE_BYTES_MAX;
     if bytes <= max { Ok(()) } else { Err(Error::ValueTooLarge { address, index, bytes, max }) }
 }
 
@@ -32,7 +35,8 @@ pub enum Change {
     Set(Address, Vec<u8>),
     /// Removes the value of an address, which must have one.
     Delete(Address),
-    /// Removes all values whose addresses begin with a prefix; there must be one. Overlaps with no other change of the batch.
+    /// Removes all values whose addresses begin with a prefix; there must be one. Overlaps with no
+    /// other change of the batch.
     DeletePrefix(Prefix),
 }
 
@@ -47,11 +51,12 @@ impl Change {
     }
 }
 
-/// Keeps the last change of each address, for callers who want it so. A prefix that is deleted takes what came
-/// before it and begins with it along; what comes after it stays. Ordered by address.
+/// Keeps the last change of each address, for callers who want it so. A prefix that is deleted
+/// takes what came before it and begins with it along; what comes after it stays. Ordered by
+/// address.
 ///
-/// A batch in which values come and go under a prefix that it deletes as well has no plain form; what follows the deletion is
-/// kept and the batch still refused as overlapping.
+/// A batch in which values come and go under a prefix that it deletes as well has no plain form;
+/// what follows the deletion is kept and the batch still refused as overlapping.
 ///
 /// Cost: O(n log n) for n changes.
 #[must_use]
@@ -71,12 +76,14 @@ pub fn normalise(changes: Vec<Change>) -> Vec<Change> {
                 last.remove(&key);
             }
         }
+
         last.insert((prefix, is_prefix), change);
     }
+
     last.into_values().collect()
 }
 
-/// What is done at an address, or below a prefix.
+/// Effect of a change at an address, or below a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     Set(Arc<[u8]>),
@@ -96,14 +103,15 @@ pub(crate) struct Step {
 /// Brings changes into the order of their addresses.
 ///
 /// # Errors
-/// [`Error::ValueTooLarge`]; [`Error::DuplicateAddress`] if two of them overlap: those of which the later one comes first in
-/// the batch.
+/// [`Error::ValueTooLarge`]; [`Error::DuplicateAddress`] if two of them overlap: those of which the
+/// later one comes first in the batch.
 pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
     for (index, change) in changes.iter().enumerate() {
         if let Change::Set(address, value) = change {
             check_value(address, value, Some(index))?;
         }
     }
+
     let mut steps: Vec<Step> = changes
         .iter()
         .enumerate()
@@ -126,13 +134,16 @@ pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
             other.index,
         ))
     });
+
     let mut found: Option<(usize, usize, Prefix)> = None;
     let mut note = |one: &Step, other: &Step| {
-        let (first, second) = (one.index.min(other.index), one.index.max(other.index));
+        let first = one.index.min(other.index);
+        let second = one.index.max(other.index);
         if found.is_none_or(|(_, earliest, _)| second < earliest) {
             found = Some((first, second, other.prefix));
         }
     };
+
     // Deleted prefixes that the step begins with, the longest last.
     let mut above: Vec<&Step> = Vec::new();
     let mut before: Option<&Step> = None;
@@ -142,6 +153,7 @@ pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
         for prefix in &above {
             note(prefix, step);
         }
+
         let same = before.filter(|before| before.prefix == step.prefix);
         if let Some(same) = same {
             note(same, step);
@@ -149,8 +161,10 @@ pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
         if step.action == Action::DeletePrefix && same.is_none() {
             above.push(step);
         }
+
         before = Some(step);
     }
+
     match found {
         Some((first, second, address)) => Err(Error::DuplicateAddress { address, first, second }),
         None => Ok(steps),

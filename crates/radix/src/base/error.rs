@@ -1,4 +1,4 @@
-//! What goes wrong in a radix state, by what the caller does next.
+//! Errors of a radix state: one variant for each reaction of the caller.
 
 use terrane_io::ErrorKind;
 
@@ -16,7 +16,7 @@ pub enum Error {
         text: String,
         /// Which change of the batch it is in, if it is in one.
         index: Option<usize>,
-        /// What is wrong with it.
+        /// Reason.
         why: AddressError,
     },
     /// A batch that names an address twice, in any combination of changes.
@@ -48,11 +48,12 @@ pub enum Error {
     InvalidRoot {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// Reason.
         why: RootTextError,
     },
-    /// A root that no retained version of the tree has: it never was there, or was pruned. So is one whose row of the
-    /// bookkeeping is lost, which [`Store::verify`](crate::Store::verify) finds.
+    /// A root that no retained version of the tree has: it never was there, or was pruned. A root
+    /// whose record was lost gives the same error; [`Store::verify`](crate::Store::verify) tells
+    /// them apart.
     #[error("root {root} is not in tree {tree:?}")]
     UnknownRoot {
         /// The root.
@@ -60,8 +61,8 @@ pub enum Error {
         /// The name of the tree.
         tree: String,
     },
-    /// A tree that is not there, or whose row of the bookkeeping is lost, which [`Store::verify`](crate::Store::verify)
-    /// finds.
+    /// A tree that does not exist. A tree whose record was lost gives the same error;
+    /// [`Store::verify`](crate::Store::verify) tells them apart.
     #[error("no tree {name:?}")]
     UnknownTree {
         /// Its name.
@@ -76,9 +77,9 @@ pub enum Error {
     /// A name that a tree cannot have.
     #[error("invalid name of a tree: {bytes} bytes; it has 1 to {max}")]
     InvalidTreeName {
-        /// How many bytes it has.
+        /// Bytes that it has.
         bytes: usize,
-        /// How many it may have.
+        /// Most bytes it may have.
         max: usize,
     },
     /// A value that is larger than every back-end can hold. Split it.
@@ -88,26 +89,27 @@ pub enum Error {
         address: Address,
         /// Which change of the batch it is in, if it is in one.
         index: Option<usize>,
-        /// How many bytes it has.
+        /// Bytes that it has.
         bytes: usize,
-        /// How many it may have.
+        /// Most bytes it may have.
         max: usize,
     },
-    /// A key or value of the metadata map, metadata of a version, or a transaction or row, of a size that is not taken by the
-    /// store or this back-end.
+    /// A size that the store or this back-end does not take: of a key or value of the metadata map,
+    /// of a version's metadata, of a record, or of a transaction.
     #[error("{what} of {bytes} bytes; {min} to {max} are taken")]
     Size {
-        /// What it is.
+        /// Name of the thing.
         what: &'static str,
-        /// How many bytes it has.
+        /// Bytes that it has.
         bytes: usize,
-        /// How few it may have.
+        /// Fewest bytes it may have.
         min: usize,
-        /// How many it may have.
+        /// Most bytes it may have.
         max: usize,
     },
-    /// A node is missing, or its bytes are not those that were written, or cannot be read. Restore the store from a copy, or
-    /// take out what is damaged by [`Store::repair`](crate::Store::repair): to prune the root its nodes must be read.
+    /// A node is missing, cannot be read, or is not what was written. Restore the store from a
+    /// copy, or drop the damaged versions with [`Store::repair`](crate::Store::repair). Pruning the
+    /// root does not help: it reads the same nodes.
     #[error("corrupted: {what} below root {} at {path:?}, node {node}", root_text(*.root))]
     Corruption {
         /// The root that was read, where there is one.
@@ -119,26 +121,27 @@ pub enum Error {
         /// Which rule is broken.
         what: String,
     },
-    /// A row of the bookkeeping (trees, versions) breaks the format, or contradicts another; or the back-end found something
-    /// damaged, and it is not known of which node. As [`Corruption`](Self::Corruption).
+    /// A record of a tree or version breaks the format or contradicts another record, or the
+    /// back-end found damage that belongs to no known node. React as to
+    /// [`Corruption`](Self::Corruption).
     #[error("corrupted: {what}")]
-    CorruptRow {
-        /// Which row, and which rule it breaks.
+    CorruptRecord {
+        /// Which record, and which rule it breaks.
         what: String,
     },
-    /// An earlier call of the transaction failed half way. It cannot be finished: drop it, and begin another.
+    /// An earlier call of the transaction failed half way. Drop the transaction and begin another.
     #[error("the transaction failed before and cannot be finished: begin another")]
     Aborted,
-    /// The back-end is full. The store can be read, and the call can be tried again when there is room.
+    /// The back-end is full. Reads go on; repeat the call when there is room.
     #[error("the store is full: {0}")]
     StoreFull(#[source] terrane_kv::Error),
-    /// Somebody else holds what is needed. Try again.
+    /// Another writer or process holds the lock. Try again.
     #[error("the store is busy: {0}")]
     Busy(#[source] terrane_kv::Error),
     /// The store was opened for reading.
     #[error("the store is open for reading only: {0}")]
     ReadOnly(#[source] terrane_kv::Error),
-    /// The back-end lacks what was asked for.
+    /// The back-end cannot do what was asked for.
     #[error("unsupported: {0}")]
     Unsupported(#[source] terrane_kv::Error),
     /// The back-end failed.
@@ -147,7 +150,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the error means, whichever call it came from.
+    /// The kind of the error, the same for all calls.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -163,7 +166,7 @@ impl Error {
             | Self::PrefixNotFound { .. }
             | Self::UnknownRoot { .. }
             | Self::UnknownTree { .. } => ErrorKind::NotFound,
-            Self::Corruption { .. } | Self::CorruptRow { .. } => ErrorKind::Corrupt,
+            Self::Corruption { .. } | Self::CorruptRecord { .. } => ErrorKind::Corrupt,
             Self::StoreFull(source)
             | Self::Busy(source)
             | Self::ReadOnly(source)
@@ -172,7 +175,7 @@ impl Error {
         }
     }
 
-    /// Names the root that damage was met below, where it is not named yet.
+    /// Adds the root that was read, if the error names none.
     pub(crate) fn below(self, below: &Root) -> Self {
         match self {
             Self::Corruption { root, path, node, what } => {
@@ -204,14 +207,16 @@ impl From<terrane_kv::Error> for Error {
             terrane_kv::Error::Size { what, bytes, min, max } => {
                 Self::Size { what, bytes, min, max }
             }
-            terrane_kv::Error::Corruption { .. } => Self::CorruptRow { what: told(&error) },
+            terrane_kv::Error::Corruption { .. } => {
+                Self::CorruptRecord { what: with_causes(&error) }
+            }
             _ => Self::BackEnd(error),
         }
     }
 }
 
-/// An error and its causes.
-pub(crate) fn told(error: &terrane_kv::Error) -> String {
+/// Text of an error with its causes, joined by colons.
+pub(crate) fn with_causes(error: &terrane_kv::Error) -> String {
     let mut parts = vec![error.to_string()];
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {

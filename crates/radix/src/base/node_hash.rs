@@ -1,5 +1,5 @@
-//! The hash of a node, 32 bytes, and its text form, 64 lower-case hex digits. The hash of the node at the empty address is
-//! the root of a state.
+//! Hash of a plain node, 32 bytes, and its text, 64 lower-case hex digits. The hash of the node at
+//! the empty address is the root of a state.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,8 @@ use std::str::FromStr;
 pub const NODE_HASH_BYTES: usize = 32;
 const TEXT_CHARS: usize = 2 * NODE_HASH_BYTES;
 
-/// The hash of a node: the first 32 bytes of SHA-512 of its bytes. Ordered by its bytes, shown as 64 hex digits.
+/// The hash of a node: the first 32 bytes of SHA-512 of its bytes. Ordered by its bytes, shown as
+/// 64 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeHash(pub [u8; NODE_HASH_BYTES]);
 
@@ -36,7 +37,7 @@ impl fmt::Debug for NodeHash {
     }
 }
 
-/// Why a text is no root.
+/// Reason why a text is no root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RootTextError {
     /// Not 64 characters.

@@ -1,8 +1,9 @@
-//! Takes out of a damaged store what is damaged, so that the rest is whole again.
+//! Repair: drops the damaged versions of a store, so that the rest is whole again.
 //!
-//! Versions whose nodes can all be read and hash to their names stay, the others go; the rows of both tables are then made to be
-//! exactly those that the versions that stay need. Every content of a row that is written comes from a row that was there and
-//! hashes to its name.
+//! A version stays if all its nodes can be read and hash to their names. The records of both tables
+//! are then made exactly those that the remaining versions need.
+//!
+//! Invariant: every content that is written comes from a stored record and hashes to its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,27 +13,29 @@ use crate::base::error::{Error, Result};
 use crate::base::node_hash::{NodeHash, Root};
 use crate::check::verify::{Wanted, want};
 use crate::commit::hashing::{hash_branch, hash_leaf, top_of};
-use crate::node::node::{Broken, Edge, Stop};
-use crate::records::node_store::{Loaded, NodeCache, Nodes, Place};
+use crate::node::node::{Broken, Edge, Node};
+use crate::records::book::{self, Book};
+use crate::records::node_store::{Loaded, NodeCache, NodePlace, Nodes};
 use crate::records::record::{
-    CHAINS_IN_ROW_MAX, Chains, Kind, ROW_KEY_BYTES, Row, RowKey, chain_key, chain_of_key,
-    encode_number, key_of, users_key,
+    CHAINS_IN_ROW_MAX, Extensions, Kind, ROW_KEY_BYTES, Record, RecordKey, encode_number,
+    extension_key, extension_of_key, key_of, users_key,
 };
-use crate::records::versions::{self, Book, Head, TreeId, VERSIONS, Version, VersionId};
+use crate::records::versions::{self, Head, TreeId, VERSIONS, Version, VersionId};
 use crate::store::store::Store;
 use terrane_kv::{Database, Reader, Table};
 
-/// Bytes of nodes that are kept in memory meanwhile.
+/// Bytes of the cache of nodes during a repair.
 const CACHE_BYTES: usize = 64 << 20;
-/// Transactions that are counted if it is not known how many there were: more than any store has seen.
+/// Count of transactions if the record of the head is lost: more than any store has made, so that
+/// no other store takes its outdated roots for current.
 const TRANSACTIONS_UNKNOWN: u64 = 1 << 48;
 
-/// Whether a repair may lose something.
+/// Whether a repair may drop versions or trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// If a version or a tree would be lost nothing is done, and the report says what would be.
+    /// If a version or tree would be lost, nothing is changed; the report names the losses.
     Refused,
-    /// Versions that are not whole are dropped, and trees whose rows cannot be read.
+    /// Damaged versions are dropped, and trees whose records cannot be read.
     Accepted,
 }
 
@@ -47,36 +50,38 @@ pub struct Dropped {
     pub root: Root,
 }
 
-/// What a repair did.
+/// Outcome of a repair.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Repaired {
-    /// Versions that are whole and stay.
+    /// Number of whole versions, which stay.
     pub kept: u64,
-    /// Whether nothing was done, as something would be lost; the rest says what would have been done.
+    /// Whether nothing was changed because of a loss; the other fields say what would have been
+    /// done.
     pub was_refused: bool,
-    /// Versions with damaged nodes, which are gone.
+    /// Versions with damaged nodes, which were dropped.
     pub dropped: Vec<Dropped>,
-    /// Versions and trees besides whose own rows were damaged, or missing although others name them; names of trees that have
-    /// another one.
+    /// Number of further versions and trees whose own record is damaged, or missing although
+    /// another record names it; and of second names of one tree.
     pub unreadable: u64,
-    /// Stops that no version needs whose rows can be read: those of versions above, or of one of which nothing else is left.
+    /// Number of readable nodes that no version needs. They belong to the dropped versions, or are
+    /// all that is left of a version.
     pub unreferenced: u64,
-    /// Trees whose names were lost, by the names that they were given.
+    /// New names of trees whose names were lost.
     pub named: Vec<String>,
-    /// Rows of nodes and of the bookkeeping that were removed.
-    pub rows_removed: u64,
-    /// Rows of nodes and of the bookkeeping that were made or written anew.
-    pub rows_written: u64,
+    /// Number of records of nodes and bookkeeping that were removed.
+    pub records_removed: u64,
+    /// Number of records of nodes and bookkeeping that were written.
+    pub records_written: u64,
 }
 
 impl Repaired {
     /// Whether there was nothing to do.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.rows_removed == 0 && self.rows_written == 0
+        self.records_removed == 0 && self.records_written == 0
     }
 
-    /// How many versions, trees and names of trees are lost.
+    /// Number of versions, trees and names of trees that are lost.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.dropped.len() as u64 + self.unreadable + self.named.len() as u64
@@ -84,127 +89,150 @@ impl Repaired {
 }
 
 impl Store {
-    /// Takes out of the store in a database what is damaged: drops the versions that cannot be read as a whole, and those whose
-    /// own row is damaged; then removes and writes anew the rows of nodes and of the bookkeeping, so that they are those that the
-    /// other versions need. These are joined to the nearest ancestor that is left. Trees stay, without versions if need be; one
-    /// whose name is lost and that has versions is named `recovered-` and its number. What it does is one transaction. The
-    /// metadata map is left alone. Copy the database before.
+    /// Repairs the store in a database, in one transaction. Copy the database before.
     ///
-    /// With [`Loss::Refused`] it only does what loses nothing: counts of spans and of differences, which versions a root has, the
-    /// rows of chains; and nothing if a stop is there that no version needs, of which a version may be all that is left.
+    /// * Drops each version that cannot be read as a whole, or whose own record is damaged.
+    /// * Joins each remaining version to its nearest ancestor that is left.
+    /// * Makes the records of nodes and bookkeeping those that the remaining versions need.
+    /// * Keeps trees, even without versions. A tree with versions whose name is lost is named
+    ///   `recovered-` and its number.
+    /// * Leaves the metadata map alone.
     ///
-    /// Cost: reads all rows, some of them two or three times; hashes all nodes; some 250 bytes of memory for each stop; holds the
-    /// writer.
+    /// With [`Loss::Refused`] it corrects only what can be derived: counters, the versions of a
+    /// root, the records of extensions. It changes nothing if a node exists that no version needs,
+    /// since the node may be all that is left of a version.
+    ///
+    /// Cost: reads all records, some of them two or three times; hashes all nodes; some 250 bytes
+    /// of memory for each node; holds the writer.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRow`] if there is nothing of a radix state in
-    /// the database, or if the back-end itself finds damage, so that its tables cannot be gone through: restore it from a copy
-    /// then; those of the back-end. Nothing was changed.
+    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if the
+    /// database holds no radix state, or if the back-end finds damage in its own tables, which must
+    /// be restored from a copy; those of the back-end. Nothing was changed.
     pub fn repair(database: &Arc<dyn Database>, loss: Loss) -> Result<Repaired> {
         let mut writer = database.writer()?;
         let book = Book::read(&*writer, &mut |error| match error {
-            Error::CorruptRow { .. } => Ok(()),
+            Error::CorruptRecord { .. } => Ok(()),
             other => Err(other),
         })?;
         if let Some(error) = book.unread {
             return Err(error);
         }
+
+        // A damaged record of the format is repaired, unless nothing else of a store is there either.
         match versions::check_format(&*writer, database.name()) {
-            Err(Error::CorruptRow { what })
+            Err(Error::CorruptRecord { what })
                 if book.trees.is_empty() && book.versions.is_empty() =>
             {
                 let what = format!("the database has no radix state: {what}");
-                return Err(Error::CorruptRow { what });
+                return Err(Error::CorruptRecord { what });
             }
-            Ok(()) | Err(Error::CorruptRow { .. }) => {}
+            Ok(()) | Err(Error::CorruptRecord { .. }) => {}
             Err(other) => return Err(other),
         }
+
         let mut repaired = Repaired { unreadable: book.lost_versions(), ..Repaired::default() };
+        // The writer is borrowed for reading until all changes are known.
         let mut changes = Vec::new();
         let head = {
             let cache = NodeCache::new(CACHE_BYTES);
             let nodes = Nodes { cache: &cache, reader: &*writer, root: None };
             let kept = whole_versions(&nodes, &book, &mut repaired)?;
             let trees = trees_of(&book, &kept, &mut repaired);
-            let rows = versions::rows(&trees, &kept);
-            compare_bookkeeping(&*writer, rows, &mut changes)?;
+            let records = book::encode(&trees, &kept);
+            compare_bookkeeping(&*writer, records, &mut changes)?;
             repaired.unreferenced = compare_nodes(&nodes, &kept, &mut changes)?;
             head_of(&book, &trees)
         };
-        repaired.rows_removed = changes.iter().filter(|(.., value)| value.is_none()).count() as u64;
-        repaired.rows_written = changes.len() as u64 - repaired.rows_removed;
-        repaired.rows_written += u64::from(book.head != Some(head));
+
+        repaired.records_removed =
+            changes.iter().filter(|(.., value)| value.is_none()).count() as u64;
+        repaired.records_written = changes.len() as u64 - repaired.records_removed;
+        repaired.records_written += u64::from(book.head != Some(head));
+        debug_assert!(repaired.kept <= book.versions.len() as u64);
         let may_lose = repaired.lost() > 0 || repaired.unreferenced > 0;
         repaired.was_refused = loss == Loss::Refused && may_lose;
         if repaired.is_clean() || repaired.was_refused {
             return Ok(repaired);
         }
+
         for (table, key, value) in &changes {
             match value {
                 Some(value) => writer.overwrite(*table, key, value)?,
                 None => drop(writer.remove(*table, key)?),
             }
         }
+
+        // The new count makes every other store forget the roots that it has in memory.
         let transactions = head.transactions + 1;
         versions::put_head(&mut *writer, &Head { transactions, ..head })?;
         let receipt = writer.commit()?;
         database.settle(receipt)?;
+
         Ok(repaired)
     }
 }
 
-/// A row that is to be changed: its table, its key, its new value.
-type RowChange = (Table<'static>, Vec<u8>, Option<Vec<u8>>);
+/// Change of a record: its table, its key, its new value.
+type RecordChange = (Table<'static>, Vec<u8>, Option<Vec<u8>>);
 
-/// Tells which stops are whole with all that is below them. Each is looked at once, wherever it is.
+/// Finds the nodes that are whole with all nodes below them. Visits each node once, wherever it
+/// recurs.
 struct Checker<'a> {
     nodes: &'a Nodes<'a>,
-    /// Tokens from a stop to the lowest node below it; `None` if something is damaged.
+    /// Tokens from a node to the lowest node below it; `None` if a node is damaged.
     heights: HashMap<NodeHash, Option<usize>>,
 }
 
 impl Checker<'_> {
-    /// Tokens of an edge and below it. At most 36 deep, as no address has more tokens and each edge but the first has one.
+    /// Tokens from the top of an edge to the lowest node below it. At most 36 deep: no address has
+    /// more tokens, and each edge but the first has one.
     fn height(&mut self, edge: &Edge, depth: usize) -> Result<Option<usize>> {
-        let chain = edge.chain.as_bytes();
-        let depth = depth + chain.len();
-        let hash = match &edge.stop {
-            Stop::Leaf(value) => hash_leaf(value),
-            Stop::Row(hash) => *hash,
+        let extension = edge.extension.as_bytes();
+        let depth = depth + extension.len();
+        let hash = match &edge.end {
+            Node::Leaf(value) => hash_leaf(value),
+            Node::Stored(hash) => *hash,
         };
-        if depth > ADDRESS_BYTES_MAX || top_of(hash, chain) != edge.top {
+
+        if depth > ADDRESS_BYTES_MAX || top_of(hash, extension) != edge.top {
             return Ok(None);
         }
-        let below = match (&edge.stop, self.heights.get(&hash)) {
+
+        let below = match (&edge.end, self.heights.get(&hash)) {
             // The empty address has no value.
-            (Stop::Leaf(_), _) => (depth > 0).then_some(0),
-            (Stop::Row(_), Some(known)) => *known,
-            (Stop::Row(_), None) => {
-                let height = self.stop_height(hash, depth)?;
+            (Node::Leaf(_), _) => (depth > 0).then_some(0),
+            (Node::Stored(_), Some(known)) => *known,
+            (Node::Stored(_), None) => {
+                let height = self.node_height(hash, depth)?;
                 self.heights.insert(hash, height);
                 height
             }
         };
+
         let below = below.filter(|below| depth + below <= ADDRESS_BYTES_MAX);
-        Ok(below.map(|below| chain.len() + below))
+        Ok(below.map(|below| extension.len() + below))
     }
 
-    fn stop_height(&mut self, node: NodeHash, depth: usize) -> Result<Option<usize>> {
-        let place = Place { node, path: Prefix::EMPTY };
+    fn node_height(&mut self, node: NodeHash, depth: usize) -> Result<Option<usize>> {
+        let place = NodePlace { node, path: Prefix::EMPTY };
         let loaded = match self.nodes.load(&place) {
             Ok(loaded) => loaded,
             Err(Error::Corruption { .. }) => return Ok(None),
             Err(other) => return Err(other),
         };
+
         let branch = match loaded {
             Loaded::Value(value) => {
                 return Ok((hash_leaf(&value) == node && depth > 0).then_some(0));
             }
             Loaded::Branch(branch) => branch,
         };
+
         if hash_branch(&branch) != node || (depth == 0 && branch.value().is_some()) {
             return Ok(None);
         }
+
         let mut height = 0;
         for at in 0..branch.len() {
             match self.height(&branch.edge_at(at).to_edge(), depth + 1)? {
@@ -212,6 +240,7 @@ impl Checker<'_> {
                 None => return Ok(None),
             }
         }
+
         Ok(Some(height))
     }
 }
@@ -227,29 +256,34 @@ fn whole_versions(
     for (id, version) in &book.versions {
         if checker.height(&version.edge, 0)?.is_none() {
             let name = book.trees.iter().find(|(_, tree)| **tree == version.tree);
-            let (tree, root) = (name.map(|(name, _)| name.clone()), version.edge.top);
+            let tree = name.map(|(name, _)| name.clone());
+            let root = version.edge.top;
             repaired.dropped.push(Dropped { id: *id, tree, root });
             continue;
         }
-        // Parents are older, so this ends, and what is kept of them is known.
+
+        // A parent is older than its child, so the walk ends, and it is known whether the parent is
+        // kept.
         let mut ancestor = version;
         let mut neighbour = None;
         while let Some(parent) = ancestor.neighbour.filter(|_| ancestor.is_child) {
-            let Some(row) = book.versions.get(&parent) else { break };
-            if kept.contains_key(&parent) && row.tree == version.tree {
+            let Some(record) = book.versions.get(&parent) else { break };
+            if kept.contains_key(&parent) && record.tree == version.tree {
                 neighbour = Some(parent);
                 break;
             }
-            ancestor = row;
+            ancestor = record;
         }
+
         let is_child = neighbour.is_some();
         kept.insert(*id, Version { neighbour, is_child, ..version.clone() });
     }
+
     repaired.kept = kept.len() as u64;
     Ok(kept)
 }
 
-/// The trees by name, each number once; gives names to those that have versions and no name.
+/// Trees by name, each number once. Names the trees that have versions and no name.
 fn trees_of(
     book: &Book,
     kept: &BTreeMap<VersionId, Version>,
@@ -259,6 +293,7 @@ fn trees_of(
     let mut trees = book.trees.clone();
     trees.retain(|_, tree| known.insert(*tree));
     let doubled = (book.trees.len() - trees.len()) as u64;
+
     for version in kept.values() {
         if known.insert(version.tree) {
             let mut name = format!("recovered-{}", version.tree);
@@ -269,13 +304,14 @@ fn trees_of(
             trees.insert(name, version.tree);
         }
     }
-    // A row that cannot be read may have had the name of one of these.
+
+    // A broken record may have held the name of a tree that has just been named.
     let unreadable = book.lost_trees().saturating_sub(repaired.named.len() as u64);
     repaired.unreadable += unreadable + doubled;
     trees
 }
 
-/// The head, with no transaction more, and numbers that were not given.
+/// The head with the old count of transactions, and with numbers that were never given.
 fn head_of(book: &Book, trees: &BTreeMap<String, TreeId>) -> Head {
     let unknown = Head { transactions: TRANSACTIONS_UNKNOWN, ..Head::NEW };
     let head = book.head.unwrap_or(unknown);
@@ -287,118 +323,161 @@ fn head_of(book: &Book, trees: &BTreeMap<String, TreeId>) -> Head {
     }
 }
 
-/// Notes what the index of versions has otherwise than `rows`, which are all but the head.
+/// Notes where the index of versions differs from `records`, which are all records but the head.
 fn compare_bookkeeping(
     reader: &(impl Reader + ?Sized),
-    mut rows: BTreeMap<Vec<u8>, Vec<u8>>,
-    changes: &mut Vec<RowChange>,
+    mut records: BTreeMap<Vec<u8>, Vec<u8>>,
+    changes: &mut Vec<RecordChange>,
 ) -> Result<()> {
     let table = Table::Index(VERSIONS);
     let mut cursor = reader.cursor(table)?;
     while let Some((key, value)) = cursor.next()? {
-        match rows.remove(&key) {
-            Some(row) if row == value => {}
+        match records.remove(&key) {
+            Some(record) if record == value => {}
             None if versions::is_head(&key) => {}
-            row => changes.push((table, key, row)),
+            record => changes.push((table, key, record)),
         }
     }
-    changes.extend(rows.into_iter().map(|(key, row)| (table, key, Some(row))));
+    changes.extend(records.into_iter().map(|(key, record)| (table, key, Some(record))));
     Ok(())
 }
 
-/// Notes what the main table has otherwise than what versions need; answers how many stops are whose rows can be read and that
-/// none needs.
+/// Number of stored differences from each base, with the hash of the base.
+type Users = BTreeMap<RecordKey, (NodeHash, u64)>;
+
+/// Notes where the main table differs from what the versions need. Returns the number of readable
+/// nodes that no version needs.
 fn compare_nodes(
     nodes: &Nodes<'_>,
     kept: &BTreeMap<VersionId, Version>,
-    changes: &mut Vec<RowChange>,
+    changes: &mut Vec<RecordChange>,
 ) -> Result<u64> {
-    let mut wanted: BTreeMap<RowKey, Wanted> = BTreeMap::new();
+    let mut wanted: BTreeMap<RecordKey, Wanted> = BTreeMap::new();
     for version in kept.values() {
         let neighbour = version.neighbour.and_then(|id| kept.get(&id));
         want(nodes, &version.edge, neighbour.map(|neighbour| &neighbour.edge), &mut wanted).1?;
     }
-    // How many rows are differences from others.
-    let mut users: BTreeMap<RowKey, (NodeHash, u64)> = BTreeMap::new();
-    for (key, stop) in wanted.iter().filter(|(_, stop)| !stop.is_inline) {
-        if let Some(base) = stored(nodes, key, &stop.node, |row| row.base())? {
-            users.entry(key_of(&base)).or_insert((base, 0)).1 += 1;
-        }
-    }
-    // Bases that no version needs for themselves.
+
+    let users = users_of(nodes, &wanted)?;
+    // Bases that no version needs for themselves stay for their differences.
     for (key, (node, _)) in &users {
-        let (node, is_inline, chains) = (*node, false, BTreeMap::new());
-        wanted.entry(*key).or_insert(Wanted { node, is_inline, chains });
+        let base = Wanted { node: *node, is_inline: false, extensions: BTreeMap::new() };
+        wanted.entry(*key).or_insert(base);
     }
-    // Stops whose chains have rows of their own; one that had more of them once may have it so, too.
-    let has_many = |stop: &Wanted| stop.chains.len() > CHAINS_IN_ROW_MAX;
-    let mut spilled: BTreeSet<RowKey> =
-        wanted.iter().filter(|(_, stop)| has_many(stop)).map(|(key, _)| *key).collect();
+
+    // Nodes with spilled extensions. A node that once had more of them may still keep them spilled.
+    let has_many = |end: &Wanted| end.extensions.len() > CHAINS_IN_ROW_MAX;
+    let mut spilled: BTreeSet<RecordKey> =
+        wanted.iter().filter(|(_, end)| has_many(end)).map(|(key, _)| *key).collect();
+
+    // A node's record comes before the records of its extensions, so `spilled` is complete for them.
     let mut unreferenced = 0;
     let mut cursor = nodes.reader.cursor(Table::Main)?;
-    while let Some((key, row)) = cursor.next()? {
-        let own = key.first_chunk::<ROW_KEY_BYTES>();
-        let is_wanted =
-            own.and_then(|own| Some((own, wanted.get(own)?))).is_some_and(|(own, stop)| {
-                if key[..] == users_key(own) {
-                    return users.contains_key(own);
-                }
-                if key.len() > ROW_KEY_BYTES {
-                    let chain = chain_of_key(own, &key).filter(|_| spilled.contains(own));
-                    return chain.is_some_and(|chain| stop.chains.contains_key(&chain));
-                }
-                if let Ok(Row { chains: Chains::Spilled(_), .. }) = Row::decode(own, &row)
-                    && !stop.chains.is_empty()
-                {
-                    spilled.insert(*own);
-                }
-                true
-            });
-        if !is_wanted {
-            let stop: Option<&RowKey> = key.as_slice().try_into().ok();
-            unreferenced += u64::from(stop.is_some_and(|stop| Row::decode(stop, &row).is_ok()));
+    while let Some((key, record)) = cursor.next()? {
+        if !is_wanted(&key, &record, &wanted, &users, &mut spilled) {
+            let end: Option<&RecordKey> = key.as_slice().try_into().ok();
+            unreferenced += u64::from(end.is_some_and(|end| Record::decode(end, &record).is_ok()));
             changes.push((Table::Main, key, None));
         }
     }
-    for (key, stop) in &wanted {
-        let is_spilled = spilled.contains(key);
-        let chains = if is_spilled {
-            Chains::Spilled(stop.chains.len() as u64)
-        } else {
-            Chains::Here(stop.chains.iter().map(|(chain, spans)| (*chain, *spans)).collect())
-        };
-        let row = if stop.is_inline {
-            Row { chains, kind: Kind::Inline, content: &[] }.encode(key)
-        } else {
-            stored(nodes, key, &stop.node, |row| Ok(Row { chains, ..row }.encode(key)))?
-        };
-        let mut rows = vec![(key.to_vec(), row)];
-        if is_spilled {
-            rows.extend(stop.chains.iter().map(|(chain, spans)| {
-                let key = chain_key(key, chain);
-                let row = encode_number(&key, *spans);
-                (key, row)
-            }));
-        }
-        if let Some((_, users)) = users.get(key) {
-            let key = users_key(key);
-            rows.push((key.to_vec(), encode_number(&key, *users)));
-        }
-        for (key, row) in rows {
-            if nodes.reader.get(Table::Main, &key)?.as_ref() != Some(&row) {
-                changes.push((Table::Main, key, Some(row)));
+
+    for (key, end) in &wanted {
+        for (key, record) in records_of(nodes, key, end, spilled.contains(key), &users)? {
+            if nodes.reader.get(Table::Main, &key)?.as_ref() != Some(&record) {
+                changes.push((Table::Main, key, Some(record)));
             }
         }
     }
+
     Ok(unreferenced)
 }
 
-/// What is taken of the row of a stop as it is stored. It has been read before, and hashes to its name.
+/// Counts the differences among the stored contents of the wanted nodes, by base.
+fn users_of(nodes: &Nodes<'_>, wanted: &BTreeMap<RecordKey, Wanted>) -> Result<Users> {
+    let mut users = Users::new();
+    for (key, end) in wanted.iter().filter(|(_, end)| !end.is_inline) {
+        if let Some(base) = stored(nodes, key, &end.node, |record| record.base())? {
+            users.entry(key_of(&base)).or_insert((base, 0)).1 += 1;
+        }
+    }
+    Ok(users)
+}
+
+/// Whether the versions need a record under this key. Adds a node to `spilled` whose stored record
+/// keeps its extensions in records of their own.
+fn is_wanted(
+    key: &[u8],
+    record: &[u8],
+    wanted: &BTreeMap<RecordKey, Wanted>,
+    users: &Users,
+    spilled: &mut BTreeSet<RecordKey>,
+) -> bool {
+    let own = key.first_chunk::<ROW_KEY_BYTES>();
+    let Some((own, end)) = own.and_then(|own| Some((own, wanted.get(own)?))) else { return false };
+
+    if *key == users_key(own) {
+        return users.contains_key(own);
+    }
+
+    if key.len() > ROW_KEY_BYTES {
+        let extension = extension_of_key(own, key).filter(|_| spilled.contains(own));
+        return extension.is_some_and(|extension| end.extensions.contains_key(&extension));
+    }
+
+    if let Ok(Record { extensions: Extensions::Spilled(_), .. }) = Record::decode(own, record)
+        && !end.extensions.is_empty()
+    {
+        spilled.insert(*own);
+    }
+
+    true
+}
+
+/// All records that a wanted node needs, with their keys.
+fn records_of(
+    nodes: &Nodes<'_>,
+    key: &RecordKey,
+    end: &Wanted,
+    is_spilled: bool,
+    users: &Users,
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    debug_assert!(is_spilled || end.extensions.len() <= CHAINS_IN_ROW_MAX);
+    let extensions = if is_spilled {
+        Extensions::Spilled(end.extensions.len() as u64)
+    } else {
+        let all = end.extensions.iter();
+        Extensions::Here(all.map(|(extension, references)| (*extension, *references)).collect())
+    };
+
+    let record = if end.is_inline {
+        Record { extensions, kind: Kind::Inline, content: &[] }.encode(key)
+    } else {
+        stored(nodes, key, &end.node, |record| Ok(Record { extensions, ..record }.encode(key)))?
+    };
+
+    let mut records = vec![(key.to_vec(), record)];
+    if is_spilled {
+        records.extend(end.extensions.iter().map(|(extension, references)| {
+            let key = extension_key(key, extension);
+            let record = encode_number(&key, *references);
+            (key, record)
+        }));
+    }
+
+    if let Some((_, users)) = users.get(key) {
+        let key = users_key(key);
+        records.push((key.to_vec(), encode_number(&key, *users)));
+    }
+
+    Ok(records)
+}
+
+/// Reads a stored record of a node, which has been checked before, by a function.
 fn stored<T>(
     nodes: &Nodes<'_>,
-    key: &RowKey,
+    key: &RecordKey,
     node: &NodeHash,
-    take: impl FnOnce(Row<'_>) -> std::result::Result<T, Broken>,
+    take: impl FnOnce(Record<'_>) -> std::result::Result<T, Broken>,
 ) -> Result<T> {
     let broken = |what: &str| Error::Corruption {
         root: None,
@@ -406,6 +485,7 @@ fn stored<T>(
         node: *node,
         what: what.into(),
     };
-    let row = nodes.reader.get(Table::Main, key)?.ok_or_else(|| broken("the row is missing"))?;
-    Row::decode(key, &row).and_then(take).map_err(|Broken(rule)| broken(rule))
+    let record =
+        nodes.reader.get(Table::Main, key)?.ok_or_else(|| broken("the record is missing"))?;
+    Record::decode(key, &record).and_then(take).map_err(|Broken(rule)| broken(rule))
 }

@@ -1,6 +1,7 @@
-//! The tree that a batch makes of another: one descent for all changes, then every new node hashed once, deepest first.
+//! Applies a batch to a tree: one descent for all changes, then every new node hashed once, deepest
+//! first.
 //!
-//! New nodes stand in a list, children before their parents. Nothing is written here.
+//! NewEdge nodes stand in a list, children before their parents. Nothing is written here.
 
 use std::sync::Arc;
 
@@ -10,41 +11,41 @@ use crate::base::error::{Error, Result};
 use crate::base::node_hash::NodeHash;
 use crate::commit::hashing;
 use crate::node::branch::{Branch, BranchWriter};
-use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
-use crate::records::node_store::{Loaded, Nodes, Place};
+use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Node, common};
+use crate::records::node_store::{Loaded, NodePlace, Nodes};
 
 /// About how many bytes an edge takes.
 const EDGE_BYTES: usize = 90;
 
-/// What an edge that is made ends at.
+/// Node at the end of a new edge.
 #[derive(Debug)]
-pub(crate) enum NewStop {
+pub(crate) enum NewNode {
     /// A value without children.
     Leaf(Arc<[u8]>),
     Branch(NewBranch),
-    /// A stop that was there, at the same address, and is reached by another chain.
-    Kept(Stop),
+    /// An old node at the same address, below another extension.
+    Kept(Node),
 }
 
-/// A branch that is made, as the differences from another.
+/// A new branch, as edits of an old one.
 #[derive(Debug)]
 pub(crate) struct NewBranch {
     pub(crate) value: Option<Arc<[u8]>>,
     /// How many children it has.
     pub(crate) count: usize,
-    /// The other, and its hash.
+    /// The old branch and its hash.
     base: Option<(NodeHash, Arc<Branch>)>,
-    /// Children that the base does not have so, ascending by token: their places in the list, or `None` for those that are
-    /// gone.
+    /// Children that the base does not have so, ascending by token: their places in the list, or
+    /// `None` for those that are gone.
     edits: Vec<(u8, Option<usize>)>,
 }
 
-/// A child of a branch that is made.
+/// A child of a new branch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Child<'a> {
-    /// Taken over from another branch: its place there.
+    /// An edge of an old branch, by its position there.
     Old(&'a Branch, usize),
-    /// Its place in the list.
+    /// A new edge, by its position in the list.
     New(usize),
 }
 
@@ -83,38 +84,38 @@ impl NewBranch {
     }
 }
 
-/// An edge that is made.
+/// A new edge.
 #[derive(Debug)]
-pub(crate) struct New {
-    pub(crate) chain: Prefix,
-    pub(crate) stop: NewStop,
+pub(crate) struct NewEdge {
+    pub(crate) extension: Prefix,
+    pub(crate) end: NewNode,
     /// The edge that the older tree has at this place.
     pub(crate) old: Option<NodeHash>,
-    /// Waves that must be hashed before it.
+    /// Waves of hashing that come before this edge; 0 for leaves.
     pub(crate) height: usize,
-    pub(crate) stop_hash: NodeHash,
+    pub(crate) end_hash: NodeHash,
     pub(crate) top: NodeHash,
 }
 
 /// A sub-tree after the changes.
 #[derive(Debug)]
-enum Sub {
+enum NewSubtree {
     None,
     New(usize),
 }
 
-/// An edge of the older tree, or what is left of one below a place within its chain.
+/// An edge of the older tree, or what is left of one below a place within its extension.
 #[derive(Clone)]
-struct Old {
-    chain: Prefix,
-    stop: Stop,
+struct OldEdge {
+    extension: Prefix,
+    end: Node,
     /// The hash of the edge, if it begins at this place in the older tree.
     top: Option<NodeHash>,
 }
 
-impl Old {
+impl OldEdge {
     fn of(edge: &Edge) -> Self {
-        Self { chain: edge.chain, stop: edge.stop.clone(), top: Some(edge.top) }
+        Self { extension: edge.extension, end: edge.end.clone(), top: Some(edge.top) }
     }
 }
 
@@ -122,7 +123,7 @@ impl Old {
 #[derive(Debug)]
 pub(crate) struct Built {
     /// Children before parents.
-    pub(crate) nodes: Vec<New>,
+    pub(crate) nodes: Vec<NewEdge>,
     /// The place of the whole tree in the list; `None` for a tree without values.
     pub(crate) root: Option<usize>,
 }
@@ -135,14 +136,14 @@ impl Built {
     /// An edge of the list as others refer to it.
     pub(crate) fn edge(&self, at: usize) -> Edge {
         let new = &self.nodes[at];
-        let stop = match &new.stop {
-            NewStop::Kept(stop) => stop.clone(),
-            NewStop::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => {
-                Stop::Leaf(Arc::clone(value))
+        let end = match &new.end {
+            NewNode::Kept(end) => end.clone(),
+            NewNode::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => {
+                Node::Leaf(Arc::clone(value))
             }
-            NewStop::Leaf(_) | NewStop::Branch(_) => Stop::Row(new.stop_hash),
+            NewNode::Leaf(_) | NewNode::Branch(_) => Node::Stored(new.end_hash),
         };
-        Edge { chain: new.chain, top: new.top, stop }
+        Edge { extension: new.extension, top: new.top, end }
     }
 
     /// A branch of the list with all its edges.
@@ -156,6 +157,7 @@ impl Built {
                 return branch;
             }
         }
+
         let bytes = (new.count + 1) * EDGE_BYTES;
         let mut writer = BranchWriter::new(value, new.count, bytes);
         for (token, child) in new.children() {
@@ -164,6 +166,7 @@ impl Built {
                 Child::New(at) => writer.push(token, &self.edge(at)),
             }
         }
+
         writer.finish()
     }
 }
@@ -171,32 +174,36 @@ impl Built {
 /// Applies changes, in the order of their addresses, to a tree.
 ///
 /// # Errors
-/// [`Error::AddressNotFound`] or [`Error::PrefixNotFound`] for the change that comes first in the batch of those that
-/// remove what is not there; [`Error::Corruption`] and those of the back-end.
+/// [`Error::AddressNotFound`] or [`Error::PrefixNotFound`] for the change that comes first in the
+/// batch of those that remove what is not there; [`Error::Corruption`] and those of the back-end.
 pub(crate) fn build(
     nodes: &Nodes<'_>,
     tree: Option<&Edge>,
     steps: &[Step],
     threads: usize,
 ) -> Result<Built> {
-    // A leaf for each step, and branches above them.
+    // At most a leaf and a branch for each step; two more for a split of the root edge.
     let list = Vec::with_capacity(2 * steps.len() + 2);
     let mut builder = Builder { nodes, list, missing: None };
     let sub = match (tree, steps) {
-        (_, []) => Sub::None,
+        (_, []) => NewSubtree::None,
         (None, steps) => builder.grow(0, steps)?,
-        (Some(edge), steps) => builder.update(&Old::of(edge), 0, steps)?,
+        (Some(edge), steps) => builder.update(&OldEdge::of(edge), 0, steps)?,
     };
+
     if let Some(step) = builder.missing {
         return Err(match (step.action, Address::try_from(step.prefix)) {
             (Action::Delete, Ok(address)) => Error::AddressNotFound { address, index: step.index },
             _ => Error::PrefixNotFound { prefix: step.prefix },
         });
     }
+
+    // Children stand before parents in the list, which `hash_all` relies on.
     let root = match sub {
-        Sub::None => None,
-        Sub::New(at) => Some(at),
+        NewSubtree::None => None,
+        NewSubtree::New(at) => Some(at),
     };
+
     let mut list = builder.list;
     hashing::hash_all(&mut list, threads);
     Ok(Built { nodes: list, root })
@@ -204,8 +211,8 @@ pub(crate) fn build(
 
 struct Builder<'a> {
     nodes: &'a Nodes<'a>,
-    list: Vec<New>,
-    /// The change that removes what is not there and comes first in the batch.
+    list: Vec<NewEdge>,
+    /// The first change of the batch that removes an address or prefix without a value.
     missing: Option<Step>,
 }
 
@@ -215,9 +222,9 @@ fn by_token(steps: &[Step], depth: usize) -> impl Iterator<Item = (u8, &[Step])>
     steps.chunk_by(move |one, other| token(one) == token(other)).map(move |of| (token(&of[0]), of))
 }
 
-/// How far all steps go along `chain` from a depth on; they ascend.
-fn along(chain: &[u8], depth: usize, steps: &[Step]) -> usize {
-    let of = |step: &Step| common(chain, &step.prefix.as_bytes()[depth..]);
+/// How far all steps go along `extension` from a depth on; they ascend.
+fn along(extension: &[u8], depth: usize, steps: &[Step]) -> usize {
+    let of = |step: &Step| common(extension, &step.prefix.as_bytes()[depth..]);
     of(&steps[0]).min(of(&steps[steps.len() - 1]))
 }
 
@@ -228,52 +235,68 @@ impl Builder<'_> {
         }
     }
 
-    fn push(&mut self, chain: Prefix, stop: NewStop, old: Option<NodeHash>) -> Sub {
-        let height = match &stop {
-            NewStop::Leaf(_) | NewStop::Kept(_) => 0,
-            NewStop::Branch(branch) => {
+    fn push(&mut self, extension: Prefix, end: NewNode, old: Option<NodeHash>) -> NewSubtree {
+        let height = match &end {
+            NewNode::Leaf(_) | NewNode::Kept(_) => 0,
+            NewNode::Branch(branch) => {
                 branch.new_children().map(|at| self.list[at].height + 1).max().unwrap_or(0)
             }
         };
-        let (stop_hash, top) = (NodeHash::EMPTY, NodeHash::EMPTY);
-        self.list.push(New { chain, stop, old, height, stop_hash, top });
-        Sub::New(self.list.len() - 1)
+        let end_hash = NodeHash::EMPTY;
+        let top = NodeHash::EMPTY;
+        debug_assert!(height <= self.list.len(), "children stand before their parents");
+        self.list.push(NewEdge { extension, end, old, height, end_hash, top });
+        NewSubtree::New(self.list.len() - 1)
     }
 
     /// A sub-tree where there was none.
-    fn grow(&mut self, depth: usize, steps: &[Step]) -> Result<Sub> {
+    fn grow(&mut self, depth: usize, steps: &[Step]) -> Result<NewSubtree> {
         if let [Step { prefix, action: Action::Set(value), .. }] = steps {
-            return Ok(self.push(prefix.after(depth), NewStop::Leaf(Arc::clone(value)), None));
+            return Ok(self.push(prefix.after(depth), NewNode::Leaf(Arc::clone(value)), None));
         }
-        let chain = steps[0].prefix.after(depth);
-        let along = along(chain.as_bytes(), depth, steps);
-        let mut cut = chain;
+        let extension = steps[0].prefix.after(depth);
+        let along = along(extension.as_bytes(), depth, steps);
+        let mut cut = extension;
         cut.truncate(along);
-        self.change(cut, None, Below::Branch(None), None, depth + along, steps)
+        self.change(cut, None, OldChildren::Branch(None), None, depth + along, steps)
     }
 
     /// A sub-tree that was there, after changes of which there is at least one.
-    fn update(&mut self, old: &Old, depth: usize, steps: &[Step]) -> Result<Sub> {
-        let chain = old.chain.as_bytes();
-        let along = along(chain, depth, steps);
+    fn update(&mut self, old: &OldEdge, depth: usize, steps: &[Step]) -> Result<NewSubtree> {
+        let extension = old.extension.as_bytes();
+        let along = along(extension, depth, steps);
         let end = depth + along;
         if let [Step { prefix, action: Action::DeletePrefix, .. }] = steps
             && prefix.as_bytes().len() == end
         {
-            return Ok(Sub::None);
+            return Ok(NewSubtree::None);
         }
-        let mut above = old.chain;
+
+        let mut above = old.extension;
         above.truncate(along);
-        if along < chain.len() {
-            let rest = Old { chain: old.chain.after(along + 1), stop: old.stop.clone(), top: None };
-            return self.change(above, None, Below::Rest(chain[along], rest), old.top, end, steps);
+        if along < extension.len() {
+            let rest = OldEdge {
+                extension: old.extension.after(along + 1),
+                end: old.end.clone(),
+                top: None,
+            };
+
+            return self.change(
+                above,
+                None,
+                OldChildren::Rest(extension[along], rest),
+                old.top,
+                end,
+                steps,
+            );
         }
-        let (value, base) = match &old.stop {
-            Stop::Leaf(value) => (Some(Arc::clone(value)), None),
-            Stop::Row(node) => {
+
+        let (value, base) = match &old.end {
+            Node::Leaf(value) => (Some(Arc::clone(value)), None),
+            Node::Stored(node) => {
                 let mut path = steps[0].prefix;
                 path.truncate(end);
-                match self.nodes.load_whole(&Place { node: *node, path })? {
+                match self.nodes.load_whole(&NodePlace { node: *node, path })? {
                     Loaded::Value(value) => (Some(value), None),
                     Loaded::Branch(branch) => {
                         (branch.value().map(Into::into), Some((*node, branch)))
@@ -281,20 +304,22 @@ impl Builder<'_> {
                 }
             }
         };
-        self.change(above, value, Below::Branch(base), old.top, end, steps)
+
+        self.change(above, value, OldChildren::Branch(base), old.top, end, steps)
     }
 
-    /// A stop below `chain`, at a depth, after changes none of which ends above it.
+    /// A node below `extension`, at a depth, after changes none of which ends above it.
     fn change(
         &mut self,
-        chain: Prefix,
+        extension: Prefix,
         mut value: Option<Arc<[u8]>>,
-        below: Below,
+        below: OldChildren,
         old: Option<NodeHash>,
         depth: usize,
         steps: &[Step],
-    ) -> Result<Sub> {
-        // Only the first one can end here, as they ascend and none is named twice.
+    ) -> Result<NewSubtree> {
+        // At most one step ends here: steps ascend and no address is named twice.
+        debug_assert!(!steps.is_empty());
         let here = steps.iter().take_while(|step| step.prefix.as_bytes().len() == depth).count();
         for step in &steps[..here] {
             match &step.action {
@@ -303,83 +328,100 @@ impl Builder<'_> {
                 Action::Delete | Action::DeletePrefix => self.miss(step),
             }
         }
+
         let (base, mut rest) = match below {
-            Below::Branch(base) => (base, None),
-            Below::Rest(token, rest) => (None, Some((token, rest))),
+            OldChildren::Branch(base) => (base, None),
+            OldChildren::Rest(token, rest) => (None, Some((token, rest))),
         };
+
         let mut count = base.as_ref().map_or(0, |(_, base)| base.len());
         let mut edits = Vec::new();
         for (token, steps) in by_token(&steps[here..], depth) {
             if let Some(before) = rest.take_if(|(other, _)| *other < token) {
                 count += self.keep(before, &mut edits);
             }
+
             let in_base = base.as_ref().and_then(|(_, base)| base.child(token));
             let is_there = in_base.is_some();
-            let child = in_base.map(|edge| Old::of(&edge.to_edge()));
+            let child = in_base.map(|edge| OldEdge::of(&edge.to_edge()));
             let child = child.or_else(|| Some(rest.take_if(|(other, _)| *other == token)?.1));
             let sub = match child {
                 Some(child) => self.update(&child, depth + 1, steps)?,
                 None => self.grow(depth + 1, steps)?,
             };
+
             match sub {
-                Sub::New(at) => {
+                NewSubtree::New(at) => {
                     edits.push((token, Some(at)));
                     count += usize::from(!is_there);
                 }
-                Sub::None if is_there => {
+                NewSubtree::None if is_there => {
                     edits.push((token, None));
                     count -= 1;
                 }
-                Sub::None => {}
+                NewSubtree::None => {}
             }
         }
+
         if let Some(after) = rest {
             count += self.keep(after, &mut edits);
         }
-        Ok(self.finish(chain, NewBranch { value, count, base, edits }, old))
+
+        Ok(self.finish(extension, NewBranch { value, count, base, edits }, old))
     }
 
-    /// Takes over what is left of an edge below a place within its chain: another child.
-    fn keep(&mut self, (token, rest): (u8, Old), edits: &mut Vec<(u8, Option<usize>)>) -> usize {
-        let Sub::New(at) = self.push(rest.chain, NewStop::Kept(rest.stop), None) else { return 0 };
+    /// Adds the rest of an old edge as a child; returns by how much the count of children grows.
+    fn keep(
+        &mut self,
+        (token, rest): (u8, OldEdge),
+        edits: &mut Vec<(u8, Option<usize>)>,
+    ) -> usize {
+        let NewSubtree::New(at) = self.push(rest.extension, NewNode::Kept(rest.end), None) else {
+            return 0;
+        };
         edits.push((token, Some(at)));
         1
     }
 
-    /// Makes of a value and children what stands for them: nothing, a leaf, a longer chain, or a branch.
-    fn finish(&mut self, mut chain: Prefix, branch: NewBranch, old: Option<NodeHash>) -> Sub {
+    /// Normalises a value and children: to nothing, a leaf, a longer extension, or a branch.
+    fn finish(
+        &mut self,
+        mut extension: Prefix,
+        branch: NewBranch,
+        old: Option<NodeHash>,
+    ) -> NewSubtree {
         match (branch.value.is_some(), branch.count) {
-            (false, 0) => Sub::None,
+            (false, 0) => NewSubtree::None,
             (true, 0) => match branch.value {
-                Some(value) => self.push(chain, NewStop::Leaf(value), old),
-                None => Sub::None,
+                Some(value) => self.push(extension, NewNode::Leaf(value), old),
+                None => NewSubtree::None,
             },
             (false, 1) => match branch.children().next() {
                 Some((token, Child::Old(base, at))) => {
                     let edge = base.edge_at(at).to_edge();
-                    chain.extend(&[token]);
-                    chain.extend(edge.chain.as_bytes());
-                    self.push(chain, NewStop::Kept(edge.stop), old)
+                    extension.extend(&[token]);
+                    extension.extend(edge.extension.as_bytes());
+                    self.push(extension, NewNode::Kept(edge.end), old)
                 }
                 Some((token, Child::New(at))) => {
                     let new = &mut self.list[at];
-                    chain.extend(&[token]);
-                    chain.extend(new.chain.as_bytes());
-                    new.chain = chain;
+                    extension.extend(&[token]);
+                    extension.extend(new.extension.as_bytes());
+                    new.extension = extension;
                     new.old = old;
-                    Sub::New(at)
+                    NewSubtree::New(at)
                 }
-                None => Sub::None,
+                None => NewSubtree::None,
             },
-            _ => self.push(chain, NewStop::Branch(branch), old),
+            _ => self.push(extension, NewNode::Branch(branch), old),
         }
     }
 }
 
-/// What is below a stop that changes.
-enum Below {
-    /// The children of a branch, if it is one, and its hash.
+/// Children of a place before the changes.
+enum OldChildren {
+    /// The children of a branch, with its hash; `None` if there were no children.
     Branch(Option<(NodeHash, Arc<Branch>)>),
-    /// What is left of the edge in whose chain the stop appears.
-    Rest(u8, Old),
+    /// One child: the rest of the old edge within whose extension the new node lies.
+    Rest(u8, OldEdge),
 }

@@ -1,9 +1,13 @@
-//! Builds the rows of a whole state from its values, ascending by address, from below: a stop is hashed and written when the
-//! first address comes that is not below it.
+//! Bulk load of a whole state from its values, ascending by address.
 //!
-//! The version that is made so has no neighbour (see `spans`), so that each of its edges is one span.
+//! The tree grows from below: a node is hashed and written when the first address arrives that does
+//! not lie below it.
 //!
-//! Memory: the branches above one address, and rows up to [`BATCH_BYTES`] that are written together.
+//! The version that is made so has no neighbour (see `references`), so that each of its edges is
+//! one reference.
+//!
+//! Memory: the branches above one address, and records up to [`BATCH_BYTES`] that are written
+//! together.
 
 use std::sync::Arc;
 
@@ -11,21 +15,21 @@ use crate::base::address::{Address, Prefix};
 use crate::base::change::check_value;
 use crate::base::error::Result;
 use crate::commit::hashing::{hash_branch, hash_leaf, top_of};
-use crate::commit::record_changes::RowChanges;
+use crate::commit::record_changes::RecordChanges;
 use crate::node::branch::BranchWriter;
-use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
+use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Node, common};
 use crate::records::record::Content;
 use terrane_kv::Writer;
 
-/// About how many bytes of rows are written together.
+/// Estimated bytes of records that are written together.
 const BATCH_BYTES: usize = 4 << 20;
-/// What a row takes in memory besides its content, about.
+/// Estimate of the memory of a record besides its content.
 const ROW_BYTES: usize = 256;
 
-/// A node on the way to the last address that has a value or will have at least two children.
+/// A node above the last address that is not finished yet.
 #[derive(Debug)]
 struct Frame {
-    /// Tokens of the last address above it.
+    /// Tokens of the last address down to this node.
     depth: usize,
     value: Option<Arc<[u8]>>,
     children: Vec<(u8, Edge)>,
@@ -37,15 +41,17 @@ pub(crate) struct Bulk {
     /// From above, down to the last address.
     frames: Vec<Frame>,
     last: Prefix,
-    rows: RowChanges,
-    rows_bytes: usize,
+    records: RecordChanges,
+    record_bytes: usize,
     added: u64,
 }
 
 impl Bulk {
     pub(crate) fn new() -> Self {
-        let (frames, last, rows) = (Vec::new(), Prefix::EMPTY, RowChanges::default());
-        Self { frames, last, rows, rows_bytes: 0, added: 0 }
+        let frames = Vec::new();
+        let last = Prefix::EMPTY;
+        let records = RecordChanges::default();
+        Self { frames, last, records, record_bytes: 0, added: 0 }
     }
 
     /// Adds the value of an address, which is greater than all before it.
@@ -62,6 +68,7 @@ impl Bulk {
         let address = Prefix::from(*address);
         assert!(self.last < address, "addresses ascend");
         let along = common(self.last.as_bytes(), address.as_bytes());
+        // Nodes below the common prefix with the last address get no more children.
         while self.frames.last().is_some_and(|top| top.depth > along) {
             self.close(writer, along)?;
         }
@@ -71,9 +78,11 @@ impl Bulk {
         Ok(())
     }
 
-    /// Makes the lowest node a child of the one above it, which is made if it is not as low as `depth`.
+    /// Finishes the lowest node as a child of the node above it; inserts a node at `depth` if the
+    /// node above is higher.
     fn close(&mut self, writer: &mut dyn Writer, depth: usize) -> Result<()> {
         let Some(frame) = self.frames.pop() else { return Ok(()) };
+        debug_assert!(depth < frame.depth);
         if self.frames.last().is_none_or(|above| above.depth < depth) {
             self.frames.push(Frame { depth, value: None, children: Vec::new() });
         }
@@ -86,20 +95,21 @@ impl Bulk {
         Ok(())
     }
 
-    /// The edge that begins so many tokens below the root and ends at a node; its row is noted.
+    /// The edge from `from` tokens below the root to a node, whose record is added to the batch.
     fn edge(&mut self, writer: &mut dyn Writer, from: usize, frame: Frame) -> Result<Edge> {
-        let mut chain = self.last;
-        chain.truncate(frame.depth);
-        let chain = chain.after(from);
+        let mut extension = self.last;
+        extension.truncate(frame.depth);
+        let extension = extension.after(from);
+        debug_assert!(from <= frame.depth && frame.children.len() <= 256);
         let Frame { value, children, .. } = frame;
-        let (hash, stop, content) = match value {
+        let (hash, end, content) = match value {
             Some(value) if children.is_empty() => {
                 let hash = hash_leaf(&value);
                 if value.len() <= INLINE_VALUE_BYTES_MAX {
-                    (hash, Stop::Leaf(value), Content::Inline)
+                    (hash, Node::Leaf(value), Content::Inline)
                 } else {
-                    self.rows_bytes += value.len();
-                    (hash, Stop::Row(hash), Content::Value(value))
+                    self.record_bytes += value.len();
+                    (hash, Node::Stored(hash), Content::Value(value))
                 }
             }
             value => {
@@ -109,27 +119,29 @@ impl Bulk {
                 }
                 let branch = writer.finish();
                 let hash = hash_branch(&branch);
-                self.rows_bytes += branch.weight();
-                (hash, Stop::Row(hash), Content::Branch(Arc::new(branch)))
+                self.record_bytes += branch.weight();
+                (hash, Node::Stored(hash), Content::Branch(Arc::new(branch)))
             }
         };
-        let edge = Edge { chain, top: top_of(hash, chain.as_bytes()), stop };
-        self.rows.add(hash, &edge.chain, 1, Some(content));
-        self.rows_bytes += ROW_BYTES;
-        if self.rows_bytes >= BATCH_BYTES {
+
+        let edge = Edge { extension, top: top_of(hash, extension.as_bytes()), end };
+        self.records.add(hash, &edge.extension, 1, Some(content));
+        self.record_bytes += ROW_BYTES;
+        if self.record_bytes >= BATCH_BYTES {
             self.write(writer)?;
         }
+
         Ok(edge)
     }
 
     fn write(&mut self, writer: &mut dyn Writer) -> Result<()> {
-        self.rows_bytes = 0;
-        self.added += std::mem::take(&mut self.rows).apply(writer, false)?.added;
+        self.record_bytes = 0;
+        self.added += std::mem::take(&mut self.records).apply(writer, false)?.added;
         Ok(())
     }
 
-    /// Writes what is left. Answers the edge of the whole tree, `None` if it is empty, and how many nodes were not there
-    /// before.
+    /// Writes the rest. Returns the edge of the whole tree, `None` if it is empty, and the number
+    /// of plain nodes that are new to the store.
     pub(crate) fn finish(mut self, writer: &mut dyn Writer) -> Result<(Option<Edge>, u64)> {
         while self.frames.len() > 1 {
             self.close(writer, 0)?;

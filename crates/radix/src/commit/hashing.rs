@@ -1,17 +1,20 @@
-//! The hashes of nodes: each new node once, in waves from the leaves upwards. What a wave hashes is independent of each other,
-//! so that it is hashed side by side, and shared by threads if it is much. The result does not depend on their number.
+//! Hashes of nodes: each new node once, in waves from the leaves upwards.
+//!
+//! The nodes of a wave do not depend on each other, so they are hashed side by side in the lanes of
+//! the processor, and on several threads if the wave is large. The result does not depend on the
+//! number of threads.
 
 use crate::base::cbor::{node_bytes_max, put_node};
 use crate::base::node_hash::NodeHash;
-use crate::commit::build::{Child, New, NewStop};
+use crate::commit::build::{Child, NewEdge, NewNode};
 use crate::node::branch::Branch;
-use crate::node::node::{Edge, Stop};
+use crate::node::node::{Edge, Node};
 use terrane_hash::sha512::{self, BLOCK_BYTES, ChainJob};
 
-/// Blocks of a wave from which on it is worth a thread more.
+/// SHA-512 blocks for which one more thread is worth starting.
 const BLOCKS_FOR_A_THREAD: usize = 4096;
 
-/// Bytes of nodes that are rendered at a time, if they are more than one.
+/// Bytes of encoded nodes that are hashed at a time; a single node may have more.
 const BYTES_AT_ONCE: usize = 512 << 10;
 
 /// The hash of the bytes of a node.
@@ -33,47 +36,51 @@ pub(crate) fn hash_branch(branch: &Branch) -> NodeHash {
     hash_node(&bytes)
 }
 
-/// The hashes of the nodes of a chain, from the one above the stop upwards.
-pub(crate) fn chain_hashes(stop: NodeHash, chain: &[u8]) -> impl Iterator<Item = NodeHash> {
-    let mut jobs = [ChainJob { hash: stop.0, tokens: chain }];
+/// The hashes of the nodes of an extension, from the one above the node upwards.
+pub(crate) fn extension_hashes(end: NodeHash, extension: &[u8]) -> impl Iterator<Item = NodeHash> {
+    let mut jobs = [ChainJob { hash: end.0, tokens: extension }];
     sha512::hash_chain_steps(&mut jobs).into_iter().map(NodeHash)
 }
 
-/// The hash of the uppermost node of a chain, or of the stop if there is none.
-pub(crate) fn top_of(stop: NodeHash, chain: &[u8]) -> NodeHash {
-    let mut jobs = [ChainJob { hash: stop.0, tokens: chain }];
+/// The hash of the uppermost node of an extension, or of the node if there is none.
+pub(crate) fn top_of(end: NodeHash, extension: &[u8]) -> NodeHash {
+    let mut jobs = [ChainJob { hash: end.0, tokens: extension }];
     sha512::hash_chains(&mut jobs);
     NodeHash(jobs[0].hash)
 }
 
-/// The hash of the stop of an edge.
-pub(crate) fn stop_hash(edge: &Edge) -> NodeHash {
-    match &edge.stop {
-        Stop::Row(hash) => *hash,
-        Stop::Leaf(_) if edge.chain.as_bytes().is_empty() => edge.top,
-        Stop::Leaf(value) => hash_leaf(value),
+/// The hash of the node of an edge.
+pub(crate) fn end_hash(edge: &Edge) -> NodeHash {
+    match &edge.end {
+        Node::Stored(hash) => *hash,
+        Node::Leaf(_) if edge.extension.as_bytes().is_empty() => edge.top,
+        Node::Leaf(value) => hash_leaf(value),
     }
 }
 
 /// Hashes all nodes of a list, in which children stand before their parents.
-pub(crate) fn hash_all(list: &mut [New], threads: usize) {
+pub(crate) fn hash_all(list: &mut [NewEdge], threads: usize) {
     let waves = list.iter().map(|new| new.height + 1).max().unwrap_or(0);
     let mut by_height: Vec<Vec<usize>> = vec![Vec::new(); waves];
     for (at, new) in list.iter().enumerate() {
         by_height[new.height].push(at);
     }
+
     let mut hashers: Vec<Hasher> = Vec::new();
     for wave in by_height {
+        debug_assert!(!wave.is_empty(), "a node of height n has a child of height n - 1");
         let blocks: usize = wave.iter().map(|&at| blocks_of(&list[at])).sum();
         let threads = threads.min(blocks / BLOCKS_FOR_A_THREAD + 1).max(1);
         if hashers.len() < threads {
             hashers.resize_with(threads, Hasher::default);
         }
+
         let parts = || wave.chunks(wave.len().div_ceil(threads));
         for hasher in &mut hashers[..threads] {
-            // Not in a thread of its own, whose memory would be new each time.
+            // Reserved here and not in the thread, so that the buffer lives from wave to wave.
             hasher.bytes.reserve((blocks * BLOCK_BYTES / threads).min(BYTES_AT_ONCE));
         }
+
         if let [hasher] = &mut hashers[..threads] {
             hasher.hash(list, &wave);
         } else {
@@ -84,60 +91,63 @@ pub(crate) fn hash_all(list: &mut [New], threads: usize) {
                 }
             });
         }
+
         for (hasher, part) in hashers.iter_mut().zip(parts()) {
-            for (&at, (stop, top)) in part.iter().zip(hasher.done.drain(..)) {
-                list[at].stop_hash = stop;
+            for (&at, (end, top)) in part.iter().zip(hasher.done.drain(..)) {
+                list[at].end_hash = end;
                 list[at].top = top;
             }
         }
     }
 }
 
-/// About how many blocks are hashed for an edge.
-fn blocks_of(new: &New) -> usize {
-    let stop = match &new.stop {
-        NewStop::Kept(_) => 0,
-        NewStop::Leaf(value) => value.len() / BLOCK_BYTES + 1,
-        NewStop::Branch(branch) => branch.count / 2 + 1,
+/// Estimate of the SHA-512 blocks that an edge takes.
+fn blocks_of(new: &NewEdge) -> usize {
+    let end = match &new.end {
+        NewNode::Kept(_) => 0,
+        NewNode::Leaf(value) => value.len() / BLOCK_BYTES + 1,
+        NewNode::Branch(branch) => branch.count / 2 + 1,
     };
-    stop + new.chain.as_bytes().len()
+    end + new.extension.as_bytes().len()
 }
 
-/// What one thread hashes with; kept from wave to wave.
+/// Buffers of one thread, kept from wave to wave.
 #[derive(Default)]
 struct Hasher {
-    /// Nodes, one after the other.
+    /// Encoded nodes, one after the other.
     bytes: Vec<u8>,
-    /// Where each of them ends.
+    /// End of each encoded node.
     ends: Vec<usize>,
-    /// The hashes of those before.
-    stops: Vec<[u8; 32]>,
-    /// The hashes of stops and tops of the edges of a wave, in their order.
+    /// Hashes of the nodes of the wave, in their order.
+    hashes: Vec<[u8; 32]>,
+    /// The hashes of nodes and tops of the edges of a wave, in their order.
     done: Vec<(NodeHash, NodeHash)>,
 }
 
 impl Hasher {
     /// Hashes edges whose children are hashed.
-    fn hash(&mut self, list: &[New], wave: &[usize]) {
-        self.stops.clear();
+    fn hash(&mut self, list: &[NewEdge], wave: &[usize]) {
+        self.hashes.clear();
         for &at in wave {
-            let node_bytes = match &list[at].stop {
-                NewStop::Kept(Stop::Row(_)) => continue,
-                NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
+            let node_bytes = match &list[at].end {
+                NewNode::Kept(Node::Stored(_)) => continue,
+                NewNode::Kept(Node::Leaf(value)) | NewNode::Leaf(value) => {
                     node_bytes_max(0, Some(value))
                 }
-                NewStop::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
+                NewNode::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
             };
+
             if self.bytes.len() + node_bytes > BYTES_AT_ONCE {
-                self.hash_stops();
+                self.hash_bytes();
             }
+
             self.bytes.reserve(node_bytes);
-            match &list[at].stop {
-                NewStop::Kept(Stop::Row(_)) => {}
-                NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
+            match &list[at].end {
+                NewNode::Kept(Node::Stored(_)) => {}
+                NewNode::Kept(Node::Leaf(value)) | NewNode::Leaf(value) => {
                     put_node(&mut self.bytes, 0, [].into_iter(), Some(value));
                 }
-                NewStop::Branch(branch) => {
+                NewNode::Branch(branch) => {
                     let hashes = branch.children().map(|(token, child)| match child {
                         Child::Old(branch, at) => (token, branch.edge_at(at).top),
                         Child::New(at) => (token, &list[at].top.0),
@@ -145,34 +155,37 @@ impl Hasher {
                     put_node(&mut self.bytes, branch.count, hashes, branch.value.as_deref());
                 }
             }
+
             self.ends.push(self.bytes.len());
         }
-        self.hash_stops();
 
-        let mut hashed = self.stops.iter().copied();
-        let mut chains: Vec<ChainJob<'_>> = Vec::with_capacity(wave.len());
+        self.hash_bytes();
+
+        let mut hashed = self.hashes.iter().copied();
+        let mut extensions: Vec<ChainJob<'_>> = Vec::with_capacity(wave.len());
         for &at in wave {
-            let hash = match &list[at].stop {
-                NewStop::Kept(Stop::Row(hash)) => hash.0,
+            let hash = match &list[at].end {
+                NewNode::Kept(Node::Stored(hash)) => hash.0,
                 _ => hashed.next().unwrap_or_default(),
             };
-            chains.push(ChainJob { hash, tokens: list[at].chain.as_bytes() });
+            extensions.push(ChainJob { hash, tokens: list[at].extension.as_bytes() });
         }
-        self.done.extend(chains.iter().map(|job| (NodeHash(job.hash), NodeHash(job.hash))));
-        sha512::hash_chains(&mut chains);
-        for ((_, top), job) in self.done.iter_mut().zip(chains) {
+
+        self.done.extend(extensions.iter().map(|job| (NodeHash(job.hash), NodeHash(job.hash))));
+        sha512::hash_chains(&mut extensions);
+        for ((_, top), job) in self.done.iter_mut().zip(extensions) {
             *top = NodeHash(job.hash);
         }
     }
 
-    /// Hashes the nodes that are there, and takes them away.
-    fn hash_stops(&mut self) {
+    /// Hashes the encoded nodes, and empties the buffer.
+    fn hash_bytes(&mut self) {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let nodes: Vec<&[u8]> =
             starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect();
-        let before = self.stops.len();
-        self.stops.resize(before + nodes.len(), [0; 32]);
-        sha512::hash_many(&nodes, &mut self.stops[before..]);
+        let before = self.hashes.len();
+        self.hashes.resize(before + nodes.len(), [0; 32]);
+        sha512::hash_many(&nodes, &mut self.hashes[before..]);
         self.bytes.clear();
         self.ends.clear();
     }

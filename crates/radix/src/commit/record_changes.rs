@@ -1,105 +1,118 @@
-//! Brings the rows of stops up to date: which chains lead to them, over how many spans; and says which nodes appear and
-//! which are gone by that.
+//! Updates the records of nodes: their extensions, their reference counts, and their existence.
+//!
+//! The caller adds a change for each edge that gains or loses references ([`RecordChanges::add`]).
+//! [`RecordChanges::apply`] sums the changes of each record, reads and writes the records in the
+//! order of their keys, and returns which nodes appeared and which are gone ([`Effect`]).
+//!
+//! Invariant: a base stays stored as long as differences from it are stored. The number of these
+//! differences, its *users*, has a record of its own.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::base::address::Prefix;
+use crate::base::address::{ADDRESS_BYTES_MAX, Prefix};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::NodeHash;
-use crate::commit::hashing::chain_hashes;
+use crate::commit::hashing::extension_hashes;
 use crate::node::branch::BASE_BYTES_MIN;
 use crate::node::node::{Broken, common};
 use crate::records::record::{
-    CHAINS_IN_ROW_MAX, Chains, Content, Kind, Row, RowKey, chain_key, chain_of_key, decode_number,
-    encode_number, key_of, reversed, users_key,
+    CHAINS_IN_ROW_MAX, Content, Extensions, Kind, Record, RecordKey, decode_number, encode_number,
+    extension_key, extension_of_key, key_of, reversed, users_key,
 };
 use terrane_kv::{Entry, Table, Writer};
 
-/// Rows of stops that are in memory at a time.
+/// Records of nodes that are read at a time.
 const ROWS_AT_ONCE: usize = 256;
-/// Chains of one stop with rows of their own that are in memory at a time.
+/// Spilled extensions of one node that are read at a time.
 const CHAINS_AT_ONCE: usize = 4096;
 
-/// What happens to an edge.
+/// Change of the reference count of an edge.
 #[derive(Debug)]
-struct Change {
-    key: RowKey,
-    /// Its chain, from below.
-    chain: Prefix,
-    /// By how much its spans change.
-    spans: i64,
+struct ReferenceChange {
+    key: RecordKey,
+    /// Its extension, from below.
+    extension: Prefix,
+    /// References gained or lost.
+    references: i64,
     node: NodeHash,
-    /// What a new row of its stop holds; `None` if there must be one.
+    /// Content for a new record; `None` if the record must exist.
     content: Option<Content>,
 }
 
-/// Changes of rows.
+/// Changes of records.
 #[derive(Debug, Default)]
-pub(crate) struct RowChanges {
-    edges: Vec<Change>,
+pub(crate) struct RecordChanges {
+    edges: Vec<ReferenceChange>,
 }
 
-/// What the changes come to.
+/// Outcome of the changes.
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
-    /// Nodes that were not stored before.
+    /// Number of plain nodes that were not stored before.
     pub(crate) added: u64,
-    /// Nodes that are stored no more.
+    /// Number of plain nodes that are gone.
     pub(crate) removed: u64,
-    /// The hashes of those, in no order, if they were wanted.
+    /// Hashes of the plain nodes that are gone, in no order, if the caller asked for them.
     pub(crate) removed_hashes: Vec<NodeHash>,
-    /// Stops whose rows are gone.
+    /// Nodes whose records are gone.
     pub(crate) gone: Vec<NodeHash>,
 }
 
-impl RowChanges {
-    /// None yet, with room for so many.
+impl RecordChanges {
+    /// No changes yet, with room for this many.
     pub(crate) fn with_capacity(edges: usize) -> Self {
         Self { edges: Vec::with_capacity(edges) }
     }
 
-    /// Counts spans of an edge. `content` is what its stop holds if it may be new.
+    /// Adds references to an edge, or takes them away. `content` is needed if the node may be new.
     pub(crate) fn add(
         &mut self,
         node: NodeHash,
-        chain: &Prefix,
-        spans: i64,
+        extension: &Prefix,
+        references: i64,
         content: Option<Content>,
     ) {
-        if spans != 0 {
-            let (key, chain) = (key_of(&node), reversed(chain));
-            self.edges.push(Change { key, chain, spans, node, content });
+        debug_assert!(extension.as_bytes().len() <= ADDRESS_BYTES_MAX);
+        if references != 0 {
+            let key = key_of(&node);
+            let extension = reversed(extension);
+            self.edges.push(ReferenceChange { key, extension, references, node, content });
         }
     }
 
-    /// Writes the rows. Cost: reads each row, side by side, and writes it. A stop with many chains
-    /// also costs a row for each chain that changes, and one walk beside those that come or go. A
-    /// difference costs the number of its base's users.
+    /// Writes the records. Cost: reads each record, side by side, and writes it. A node with many
+    /// extensions also costs a record for each extension that changes, and one walk beside those
+    /// that come or go. A difference costs the number of its base's users.
     pub(crate) fn apply(mut self, writer: &mut dyn Writer, wants_hashes: bool) -> Result<Effect> {
-        self.edges
-            .sort_unstable_by(|one, other| (&one.key, &one.chain).cmp(&(&other.key, &other.chain)));
-        let mut stops: Vec<&mut [Change]> =
+        self.edges.sort_unstable_by(|one, other| {
+            (&one.key, &one.extension).cmp(&(&other.key, &other.extension))
+        });
+
+        // Sorted by record and extension: each record is read and written once.
+        let mut nodes: Vec<&mut [ReferenceChange]> =
             self.edges.chunk_by_mut(|one, other| one.key == other.key).collect();
         let mut effect = Effect::default();
         let mut bases = Bases::default();
-        for stops in stops.chunks_mut(ROWS_AT_ONCE) {
-            let keys: Vec<RowKey> = stops.iter().map(|of| of[0].key).collect();
-            let keys: Vec<&[u8]> = keys.iter().map(RowKey::as_slice).collect();
-            let rows = writer.get_many(Table::Main, &keys)?;
-            for (changes, row) in stops.iter_mut().zip(rows) {
-                let Change { key, node, .. } = changes[0];
-                let (effect, bases) = (&mut effect, &mut bases);
-                let mut stop = StopRow { key, node, wants_hashes, writer, effect, bases };
-                stop.change(changes, row.as_deref())?;
+        for nodes in nodes.chunks_mut(ROWS_AT_ONCE) {
+            let keys: Vec<RecordKey> = nodes.iter().map(|of| of[0].key).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(RecordKey::as_slice).collect();
+            let records = writer.get_many(Table::Main, &keys)?;
+            for (changes, record) in nodes.iter_mut().zip(records) {
+                let ReferenceChange { key, node, .. } = changes[0];
+                let effect = &mut effect;
+                let bases = &mut bases;
+                let mut record_of = NodeRecord { key, node, wants_hashes, writer, effect, bases };
+                record_of.change(changes, record.as_deref())?;
             }
         }
+
         bases.finish(writer, &mut effect.gone)?;
         Ok(effect)
     }
 }
 
-/// How many rows are differences from another.
+/// Number of records that are differences from one base.
 #[derive(Debug, Clone, Copy)]
 struct Users {
     stored: u64,
@@ -107,7 +120,7 @@ struct Users {
     was_released: bool,
 }
 
-/// The bases of the rows that are written or removed, which are asked for once and written at the end.
+/// Bases of the records that are written or removed: each is read once, and written at the end.
 #[derive(Debug, Default)]
 struct Bases(BTreeMap<NodeHash, Users>);
 
@@ -118,8 +131,8 @@ impl Bases {
             std::collections::btree_map::Entry::Vacant(new) => {
                 let key = users_key(&key_of(&base));
                 let stored = match writer.get(Table::Main, &key)? {
-                    Some(row) => {
-                        decode_number(&key, &row).map_err(|Broken(rule)| broken(base, rule))?
+                    Some(record) => {
+                        decode_number(&key, &record).map_err(|Broken(rule)| broken(base, rule))?
                     }
                     None => 0,
                 };
@@ -128,18 +141,20 @@ impl Bases {
         })
     }
 
-    /// Counts one user more, unless the row is not there, or is none that can be a base: what is in memory may be older than
-    /// what is stored.
+    /// Counts one more user, if the base is stored and can be a base. A branch in memory may name a
+    /// base that was removed since.
     fn acquire(&mut self, writer: &dyn Writer, base: NodeHash) -> Result<bool> {
         let users = self.users(writer, base)?;
         if users.now == 0 {
             let key = key_of(&base);
-            let Some(row) = writer.get(Table::Main, &key)? else { return Ok(false) };
-            let row = Row::decode(&key, &row).map_err(|Broken(rule)| broken(base, rule))?;
-            if row.kind != Kind::Branch {
+            let Some(record) = writer.get(Table::Main, &key)? else { return Ok(false) };
+            let record =
+                Record::decode(&key, &record).map_err(|Broken(rule)| broken(base, rule))?;
+            if record.kind != Kind::Branch {
                 return Ok(false);
             }
         }
+
         users.now += 1;
         Ok(true)
     }
@@ -151,29 +166,34 @@ impl Bases {
         Ok(())
     }
 
-    /// Writes the numbers, and removes the rows that were kept only for others and are needed no more.
+    /// Writes the numbers of users, and removes each base that only differences kept and that has
+    /// no users left.
     fn finish(self, writer: &mut dyn Writer, gone: &mut Vec<NodeHash>) -> Result<()> {
         for (base, users) in self.0 {
             let key = key_of(&base);
             let of_users = users_key(&key);
             if users.now > 0 && users.now != users.stored {
-                let row = encode_number(&of_users, users.now);
-                writer.overwrite(Table::Main, &of_users, &row)?;
+                let record = encode_number(&of_users, users.now);
+                writer.overwrite(Table::Main, &of_users, &record)?;
             }
+
             if users.now > 0 || !users.was_released {
                 continue;
             }
             if users.stored > 0 {
                 writer.remove(Table::Main, &of_users)?;
             }
-            let row = writer.get(Table::Main, &key)?;
-            let row = row.ok_or_else(|| broken(base, "the row is missing"))?;
-            let row = Row::decode(&key, &row).map_err(|Broken(rule)| broken(base, rule))?;
-            if row.chains == Chains::default() {
+
+            let record = writer.get(Table::Main, &key)?;
+            let record = record.ok_or_else(|| broken(base, "the record is missing"))?;
+            let record =
+                Record::decode(&key, &record).map_err(|Broken(rule)| broken(base, rule))?;
+            if record.extensions == Extensions::default() {
                 writer.remove(Table::Main, &key)?;
                 gone.push(base);
             }
         }
+
         Ok(())
     }
 }
@@ -182,33 +202,33 @@ fn broken(node: NodeHash, what: &'static str) -> Error {
     Error::Corruption { root: None, path: Prefix::EMPTY, node, what: what.into() }
 }
 
-/// The chains of changes of one stop, and by how much their spans change in all.
-fn by_chain(changes: &[Change]) -> impl Iterator<Item = (Prefix, i64)> {
+/// Extensions of the changes of one node, each with the sum of its changes.
+fn by_extension(changes: &[ReferenceChange]) -> impl Iterator<Item = (Prefix, i64)> {
     changes
-        .chunk_by(|one, other| one.chain == other.chain)
-        .map(|of| (of[0].chain, of.iter().map(|change| change.spans).sum()))
-        .filter(|(_, spans)| *spans != 0)
+        .chunk_by(|one, other| one.extension == other.extension)
+        .map(|of| (of[0].extension, of.iter().map(|change| change.references).sum()))
+        .filter(|(_, references)| *references != 0)
 }
 
-/// A chain with a row of its own, and its spans before and after a change.
+/// A spilled extension, with its references before and after a change.
 #[derive(Debug)]
 struct SpilledChange {
-    chain: Prefix,
+    extension: Prefix,
     key: Vec<u8>,
     before: u64,
     after: u64,
 }
 
 impl SpilledChange {
-    /// Whether the chain comes or goes.
+    /// Whether the extension appears or is gone.
     fn is_move(&self) -> bool {
         (self.before == 0) != (self.after == 0)
     }
 }
 
-/// One row that is brought up to date.
-struct StopRow<'a> {
-    key: RowKey,
+/// The record of one node during an update.
+struct NodeRecord<'a> {
+    key: RecordKey,
     node: NodeHash,
     wants_hashes: bool,
     writer: &'a mut dyn Writer,
@@ -216,57 +236,67 @@ struct StopRow<'a> {
     bases: &'a mut Bases,
 }
 
-impl StopRow<'_> {
+impl NodeRecord<'_> {
     fn broken(&self, what: &'static str) -> Error {
         broken(self.node, what)
     }
 
-    fn change(&mut self, changes: &mut [Change], row: Option<&[u8]>) -> Result<()> {
+    fn change(&mut self, changes: &mut [ReferenceChange], record: Option<&[u8]>) -> Result<()> {
         let content = changes.iter_mut().find_map(|change| change.content.take());
-        let changes = by_chain(changes);
-        let Some(row) = row else {
-            let mut chains = Vec::new();
-            self.change_here(&mut chains, changes)?;
-            if chains.is_empty() {
+        let changes = by_extension(changes);
+        let Some(record) = record else {
+            let mut extensions = Vec::new();
+            self.change_here(&mut extensions, changes)?;
+            if extensions.is_empty() {
                 return Ok(());
             }
-            let content = content.ok_or_else(|| self.broken("the row is missing"))?;
+
+            let content = content.ok_or_else(|| self.broken("the record is missing"))?;
             let (kind, content) = self.stored(&content)?;
-            return self.write(Row { chains: Chains::Here(chains), kind, content: &content });
+            return self.write(Record {
+                extensions: Extensions::Here(extensions),
+                kind,
+                content: &content,
+            });
         };
-        let mut row = Row::decode(&self.key, row).map_err(|Broken(rule)| self.broken(rule))?;
-        let before = row.chains.clone();
-        match &mut row.chains {
-            Chains::Here(chains) => self.change_here(chains, changes)?,
-            Chains::Spilled(count) => {
+
+        let mut record =
+            Record::decode(&self.key, record).map_err(|Broken(rule)| self.broken(rule))?;
+        let before = record.extensions.clone();
+        match &mut record.extensions {
+            Extensions::Here(extensions) => self.change_here(extensions, changes)?,
+            Extensions::Spilled(count) => {
                 let changes: Vec<(Prefix, i64)> = changes.collect();
                 for changes in changes.chunks(CHAINS_AT_ONCE) {
                     self.change_spilled(count, changes)?;
                 }
             }
         }
-        if matches!(&row.chains, Chains::Spilled(0)) {
-            row.chains = Chains::default();
+
+        if matches!(&record.extensions, Extensions::Spilled(0)) {
+            record.extensions = Extensions::default();
         }
-        if row.chains == Chains::default() && !self.is_base(&row)? {
-            if let Some(base) = row.base().map_err(|Broken(rule)| self.broken(rule))? {
+
+        if record.extensions == Extensions::default() && !self.is_base(&record)? {
+            if let Some(base) = record.base().map_err(|Broken(rule)| self.broken(rule))? {
                 self.bases.release(self.writer, base)?;
             }
             self.effect.gone.push(self.node);
             return Ok(self.writer.remove(Table::Main, &self.key)?);
         }
-        if row.chains == before { Ok(()) } else { self.write(row) }
+
+        if record.extensions == before { Ok(()) } else { self.write(record) }
     }
 
-    /// Whether others are stored as differences from a row.
-    fn is_base(&mut self, row: &Row<'_>) -> Result<bool> {
-        if row.kind != Kind::Branch || row.content.len() < BASE_BYTES_MIN {
+    /// Whether differences from this record are stored.
+    fn is_base(&mut self, record: &Record<'_>) -> Result<bool> {
+        if record.kind != Kind::Branch || record.content.len() < BASE_BYTES_MIN {
             return Ok(false);
         }
         Ok(self.bases.users(self.writer, self.node)?.now > 0)
     }
 
-    /// How a content is stored that has no row yet.
+    /// Stored form of a new record's content: a difference if the base is still stored.
     fn stored<'b>(&mut self, content: &'b Content) -> Result<(Kind, Cow<'b, [u8]>)> {
         Ok(match content {
             Content::Inline => (Kind::Inline, Cow::Borrowed(&[])),
@@ -280,157 +310,172 @@ impl StopRow<'_> {
         })
     }
 
-    fn write(&mut self, mut row: Row<'_>) -> Result<()> {
-        if let Chains::Here(chains) = &row.chains
-            && chains.len() > CHAINS_IN_ROW_MAX
+    fn write(&mut self, mut record: Record<'_>) -> Result<()> {
+        if let Extensions::Here(extensions) = &record.extensions
+            && extensions.len() > CHAINS_IN_ROW_MAX
         {
-            for (chain, spans) in chains {
-                self.put_spans(chain, *spans)?;
+            for (extension, references) in extensions {
+                self.put_references(extension, *references)?;
             }
-            row.chains = Chains::Spilled(chains.len() as u64);
+            record.extensions = Extensions::Spilled(extensions.len() as u64);
         }
-        Ok(self.writer.overwrite(Table::Main, &self.key, &row.encode(&self.key))?)
+        Ok(self.writer.overwrite(Table::Main, &self.key, &record.encode(&self.key))?)
     }
 
-    fn put_spans(&mut self, chain: &Prefix, spans: u64) -> Result<()> {
-        let key = chain_key(&self.key, chain);
-        Ok(self.writer.overwrite(Table::Main, &key, &encode_number(&key, spans))?)
+    fn put_references(&mut self, extension: &Prefix, references: u64) -> Result<()> {
+        let key = extension_key(&self.key, extension);
+        Ok(self.writer.overwrite(Table::Main, &key, &encode_number(&key, references))?)
     }
 
-    /// `spans` changed by so many.
-    fn sum(&self, spans: u64, by: i64) -> Result<u64> {
-        spans
+    /// `references` plus `by`; an error if that is below 0.
+    fn sum(&self, references: u64, by: i64) -> Result<u64> {
+        references
             .checked_add_signed(by)
-            .ok_or_else(|| self.broken("it has fewer spans than are removed"))
+            .ok_or_else(|| self.broken("it has fewer references than are removed"))
     }
 
     fn change_here(
         &mut self,
-        chains: &mut Vec<(Prefix, u64)>,
+        extensions: &mut Vec<(Prefix, u64)>,
         changes: impl Iterator<Item = (Prefix, i64)>,
     ) -> Result<()> {
-        for (chain, by) in changes {
-            // Chains ascend, so the one that is most like another is beside the place where that would be.
-            let shared = |chains: &[(Prefix, u64)], at: usize| {
-                let beside = &chains[at.saturating_sub(1)..chains.len().min(at + 1)];
-                let with = |(other, _): &(Prefix, u64)| common(other.as_bytes(), chain.as_bytes());
+        for (extension, by) in changes {
+            // Extensions ascend, so the extension that shares most with another is its neighbour.
+            let shared = |extensions: &[(Prefix, u64)], at: usize| {
+                let beside = &extensions[at.saturating_sub(1)..extensions.len().min(at + 1)];
+                let with =
+                    |(other, _): &(Prefix, u64)| common(other.as_bytes(), extension.as_bytes());
                 beside.iter().map(with).max()
             };
-            match chains.binary_search_by_key(&chain, |(chain, _)| *chain) {
+
+            match extensions.binary_search_by_key(&extension, |(extension, _)| *extension) {
                 Ok(at) => {
-                    let spans = self.sum(chains[at].1, by)?;
-                    if spans == 0 {
-                        chains.remove(at);
-                        self.removed(&chain, shared(chains, at));
+                    let references = self.sum(extensions[at].1, by)?;
+                    if references == 0 {
+                        extensions.remove(at);
+                        self.removed(&extension, shared(extensions, at));
                     } else {
-                        chains[at].1 = spans;
+                        extensions[at].1 = references;
                     }
                 }
                 Err(at) => {
-                    let spans = self.sum(0, by)?;
-                    self.added(&chain, shared(chains, at));
-                    chains.insert(at, (chain, spans));
+                    let references = self.sum(0, by)?;
+                    self.added(&extension, shared(extensions, at));
+                    extensions.insert(at, (extension, references));
                 }
             }
         }
+
         Ok(())
     }
 
-    /// Changes the spans of chains that have rows of their own; the chains ascend.
+    /// Changes the references of spilled extensions, which ascend.
     ///
-    /// Cost: one lookup of each chain, side by side; of chains that come or go one walk of one
-    /// cursor, with one seek for each that has other chains between it and the one before.
+    /// Cost: one lookup of each extension, side by side. For extensions that appear or are gone one
+    /// walk of a cursor, with a seek for each run of them that has no other extension in between.
     fn change_spilled(&mut self, count: &mut u64, changes: &[(Prefix, i64)]) -> Result<()> {
         let keys: Vec<Vec<u8>> =
-            changes.iter().map(|(chain, _)| chain_key(&self.key, chain)).collect();
+            changes.iter().map(|(extension, _)| extension_key(&self.key, extension)).collect();
         let by_reference: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let stored = self.writer.get_many(Table::Main, &by_reference)?;
 
         let mut spilled = Vec::with_capacity(changes.len());
-        for (((chain, by), key), row) in changes.iter().zip(keys).zip(stored) {
-            let before = match row {
-                Some(row) => decode_number(&key, &row).map_err(|Broken(rule)| self.broken(rule))?,
+        for (((extension, by), key), record) in changes.iter().zip(keys).zip(stored) {
+            let before = match record {
+                Some(record) => {
+                    decode_number(&key, &record).map_err(|Broken(rule)| self.broken(rule))?
+                }
                 None => 0,
             };
             let after = self.sum(before, *by)?;
-            spilled.push(SpilledChange { chain: *chain, key, before, after });
+            spilled.push(SpilledChange { extension: *extension, key, before, after });
         }
 
         let shared = self.shared_with_neighbours(&spilled)?;
         for (change, shared) in spilled.iter().zip(shared) {
             if change.before == 0 {
-                self.added(&change.chain, shared);
+                self.added(&change.extension, shared);
                 *count += 1;
             }
+
             if change.after > 0 {
-                self.put_spans(&change.chain, change.after)?;
+                self.put_references(&change.extension, change.after)?;
             } else {
                 self.writer.remove(Table::Main, &change.key)?;
-                self.removed(&change.chain, shared);
+                self.removed(&change.extension, shared);
                 *count =
-                    count.checked_sub(1).ok_or_else(|| self.broken("it has too few chains"))?;
+                    count.checked_sub(1).ok_or_else(|| self.broken("it has too few extensions"))?;
             }
         }
+
         Ok(())
     }
 
-    /// How far up from the stop each chain that comes or goes is like one that is there beside it:
-    /// like one below it that stays or comes, or like one above it that is stored. Chains below it
-    /// have changed already then, those above it have not.
+    /// Tokens that each appearing or removed extension shares, from the node upwards, with a
+    /// neighbour. The lower neighbour is taken after the changes, the upper one before them:
+    /// changes are applied in ascending order.
     fn shared_with_neighbours(&self, changes: &[SpilledChange]) -> Result<Vec<Option<usize>>> {
         if !changes.iter().any(SpilledChange::is_move) {
             return Ok(vec![None; changes.len()]);
         }
 
         let mut cursor = self.writer.cursor(Table::Main)?;
-        let chain_of = |entry: Option<Entry>| chain_of_key(&self.key, &entry?.0);
+        let extension_of = |entry: Option<Entry>| extension_of_key(&self.key, &entry?.0);
         let mut below: Option<Prefix> = None;
-        // The first stored chain that is not below where the cursor was sought, nor one that the
-        // walk has passed.
+
+        // First stored extension at or above the position of the last seek that the walk has not
+        // passed.
         let mut ahead: Option<Prefix> = None;
         let mut is_sought = false;
         let mut shared = Vec::with_capacity(changes.len());
         for change in changes {
-            let SpilledChange { chain, key, after, .. } = change;
+            let SpilledChange { extension, key, after, .. } = change;
             if !change.is_move() {
                 shared.push(None);
                 continue;
             }
-            if !is_sought || ahead.as_ref().is_some_and(|ahead| ahead < chain) {
+
+            if !is_sought || ahead.as_ref().is_some_and(|ahead| ahead < extension) {
                 cursor.seek(key)?;
-                below = chain_of(cursor.prev()?);
+                below = extension_of(cursor.prev()?);
                 cursor.seek(key)?;
-                ahead = chain_of(cursor.next()?);
+                ahead = extension_of(cursor.next()?);
                 is_sought = true;
             }
-            if ahead.as_ref() == Some(chain) {
-                ahead = chain_of(cursor.next()?);
+
+            if ahead.as_ref() == Some(extension) {
+                ahead = extension_of(cursor.next()?);
             }
-            let with = |other: &Prefix| common(other.as_bytes(), chain.as_bytes());
+
+            let with = |other: &Prefix| common(other.as_bytes(), extension.as_bytes());
             shared.push(below.as_ref().map(with).max(ahead.as_ref().map(with)));
             if *after > 0 {
-                below = Some(*chain);
+                below = Some(*extension);
             }
         }
+
         Ok(shared)
     }
 
-    /// Nodes of a chain and its stop that others do not have: all above so many, or all and the stop.
-    fn nodes(chain: &Prefix, shared: Option<usize>) -> usize {
-        chain.as_bytes().len() + 1 - shared.map_or(0, |shared| shared + 1)
+    /// Plain nodes that only this extension has: those above the shared tokens, or all and the node
+    /// itself if no other extension is there.
+    fn nodes(extension: &Prefix, shared: Option<usize>) -> usize {
+        debug_assert!(shared.is_none_or(|shared| shared <= extension.as_bytes().len()));
+        extension.as_bytes().len() + 1 - shared.map_or(0, |shared| shared + 1)
     }
 
-    fn added(&mut self, chain: &Prefix, shared: Option<usize>) {
-        self.effect.added += Self::nodes(chain, shared) as u64;
+    fn added(&mut self, extension: &Prefix, shared: Option<usize>) {
+        self.effect.added += Self::nodes(extension, shared) as u64;
     }
 
-    fn removed(&mut self, chain: &Prefix, shared: Option<usize>) {
-        let nodes = Self::nodes(chain, shared);
+    fn removed(&mut self, extension: &Prefix, shared: Option<usize>) {
+        let nodes = Self::nodes(extension, shared);
         self.effect.removed += nodes as u64;
         if self.wants_hashes && nodes > 0 {
-            let upwards = reversed(chain);
-            let all = std::iter::once(self.node).chain(chain_hashes(self.node, upwards.as_bytes()));
-            self.effect.removed_hashes.extend(all.skip(chain.as_bytes().len() + 1 - nodes));
+            let upwards = reversed(extension);
+            let all =
+                std::iter::once(self.node).chain(extension_hashes(self.node, upwards.as_bytes()));
+            self.effect.removed_hashes.extend(all.skip(extension.as_bytes().len() + 1 - nodes));
         }
     }
 }

@@ -1,9 +1,12 @@
-//! Branches: nodes with at least two children, or with a value and at least one, kept as the bytes that are stored.
+//! Branches: nodes with at least two children, or with a value and at least one, kept as the bytes
+//! that are stored.
 //!
-//! A wide branch of which few children change is stored as its difference from an older one, so that what a commit writes
-//! depends on what it changes: 256 children take 20 KB. The older one, its *base*, is always stored whole.
+//! A wide branch of which few children change is stored as its difference from an older one, so
+//! that what a commit writes depends on what it changes: 256 children take 20 KB. The older one,
+//! its *base*, is always stored whole.
 //!
-//! Invariant: the bytes follow the formats; a difference names only children that can be in a branch with its base.
+//! Invariant: the bytes follow the formats; a difference names only children that can be in a
+//! branch with its base.
 //!
 //! A whole branch, lengths as LEB128 numbers:
 //!
@@ -30,17 +33,17 @@ use std::sync::Arc;
 
 use crate::base::node_hash::{NODE_HASH_BYTES, NodeHash};
 use crate::node::node::{
-    Broken, Edge, EdgeRef, Input, LEAF_FLAG, Read, StopRef, put_edge, put_number,
+    Broken, Edge, EdgeRef, Input, LEAF_FLAG, NodeRef, Read, put_edge, put_number,
 };
 
-/// In place of the edge of a child that is gone.
+/// Stands in place of the edge of a removed child.
 pub(crate) const GONE: u8 = 0xFF;
-/// A branch of fewer bytes is always stored whole.
+/// Bytes of the smallest base: a difference from a smaller branch would save little.
 pub(crate) const BASE_BYTES_MIN: usize = 2048;
-/// A difference is at most this part of its base: some 32 of 256 children. With one change a commit, as many bytes go into
-/// differences then as into the whole branches between them.
+/// A difference has at most this part of the bytes of its base, about 32 of 256 children. With one
+/// change in each commit, differences then take as many bytes as the whole branches between them.
 pub(crate) const DIFFERENCE_PART: usize = 8;
-/// Set in the place of a child that is in the difference.
+/// Set in the offset of a child that lies in the difference and not in the base.
 const IN_DIFFERENCE: u32 = 1 << 31;
 
 /// A branch that is stored whole.
@@ -48,30 +51,30 @@ const IN_DIFFERENCE: u32 = 1 << 31;
 struct Whole {
     bytes: Box<[u8]>,
     value: Option<Range<usize>>,
-    /// Where each child begins; ascending, as their tokens are.
+    /// Offset of each child, ascending as the tokens are.
     places: Box<[u32]>,
-    /// Tokens of the longest chain of a child.
-    chain_max: usize,
+    /// Tokens of the longest extension of a child.
+    extension_max: usize,
 }
 
-/// What is different in a branch from one that is stored whole.
+/// A branch as its difference from a base, a branch that is stored whole.
 #[derive(Debug, PartialEq, Eq)]
-struct Difference {
+struct Delta {
     base: NodeHash,
     bytes: Box<[u8]>,
     value: Option<Range<usize>>,
-    /// Where the children that differ begin.
+    /// Offsets of the children that differ.
     entries: Box<[u32]>,
-    /// Where each child of the branch begins, here if [`IN_DIFFERENCE`] is set.
+    /// Offset of each child: in the difference if [`IN_DIFFERENCE`] is set, else in the base.
     places: Box<[u32]>,
-    chain_max: usize,
+    extension_max: usize,
 }
 
 /// See the [module](self).
 #[derive(Debug, Clone)]
 pub(crate) struct Branch {
     whole: Arc<Whole>,
-    difference: Option<Arc<Difference>>,
+    difference: Option<Arc<Delta>>,
 }
 
 fn here(input: &Input<'_>, bytes: &[u8]) -> usize {
@@ -94,7 +97,7 @@ fn put_value(out: &mut Vec<u8>, value: Option<&[u8]>) -> Option<Range<usize>> {
     })
 }
 
-/// The children that `entry` reads, of which there are so many; where each begins.
+/// Reads the number of children and each child by `entry`; returns the offset of each.
 fn read_children<'a>(
     input: &mut Input<'a>,
     bytes: &'a [u8],
@@ -104,6 +107,7 @@ fn read_children<'a>(
     if count == 0 || count > 256 {
         return Err(Broken("number of children"));
     }
+
     let mut places = Vec::with_capacity(count as usize);
     let mut last = None;
     for _ in 0..count {
@@ -116,11 +120,12 @@ fn read_children<'a>(
         last = Some(token);
         entry(input)?;
     }
+
     input.end()?;
     Ok(places.into())
 }
 
-/// Whether so many children, with a value or without, make a branch.
+/// Refuses a number of children that makes no branch.
 fn check_count(count: usize, has_value: bool) -> Read<()> {
     if count == 0 || count + usize::from(has_value) < 2 {
         return Err(Broken("number of children"));
@@ -134,20 +139,22 @@ impl Whole {
     }
 }
 
-impl Difference {
+impl Delta {
     /// Reads a difference from `whole`.
     fn read(whole: &Whole, bytes: Box<[u8]>) -> Read<Self> {
         let mut input = Input(&bytes);
         let base = NodeHash(*input.hash()?);
         let value = read_value(&mut input, &bytes)?;
-        let mut chain_max = whole.chain_max;
+        let mut extension_max = whole.extension_max;
         let entries = read_children(&mut input, &bytes, |input| {
             if input.0.first() == Some(&GONE) {
                 return input.byte().map(drop);
             }
-            chain_max = chain_max.max(input.edge()?.chain.len());
+            extension_max = extension_max.max(input.edge()?.extension.len());
             Ok(())
         })?;
+
+        // Merges the children of the base with the entries: an entry replaces the base's child.
         let mut places = Vec::with_capacity(whole.places.len() + entries.len());
         let mut rest = &whole.places[..];
         for &entry in &entries {
@@ -156,22 +163,26 @@ impl Difference {
             places.extend_from_slice(&rest[..before]);
             rest = &rest[before..];
             let is_gone = bytes[entry as usize + 1] == GONE;
+
             match rest.split_first() {
                 Some((place, others)) if whole.token(*place) == token => rest = others,
                 _ if is_gone => return Err(Broken("a child is gone that was not there")),
                 _ => {}
             }
+
             if !is_gone {
                 places.push(entry | IN_DIFFERENCE);
             }
         }
+
         places.extend_from_slice(rest);
+        debug_assert!(entries.len() <= 256 && places.len() <= 256);
         check_count(places.len(), value.is_some())?;
-        Ok(Self { base, value, entries, places: places.into(), chain_max, bytes })
+        Ok(Self { base, value, entries, places: places.into(), extension_max, bytes })
     }
 }
 
-/// What a branch refers to that is stored as a difference.
+/// The hash of the base that a difference names.
 pub(crate) fn base_of(difference: &[u8]) -> Read<NodeHash> {
     Ok(NodeHash(*Input(difference).hash()?))
 }
@@ -181,30 +192,32 @@ impl Branch {
     pub(crate) fn read(bytes: &[u8]) -> Read<Self> {
         let mut input = Input(bytes);
         let value = read_value(&mut input, bytes)?;
-        let mut chain_max = 0;
+        let mut extension_max = 0;
         let places = read_children(&mut input, bytes, |input| {
-            chain_max = input.edge()?.chain.len().max(chain_max);
+            extension_max = input.edge()?.extension.len().max(extension_max);
             Ok(())
         })?;
         check_count(places.len(), value.is_some())?;
-        let whole = Whole { bytes: bytes.into(), value, places, chain_max };
+        let whole = Whole { bytes: bytes.into(), value, places, extension_max };
         Ok(Self { whole: Arc::new(whole), difference: None })
     }
 
     /// Reads a branch that is stored as its difference from this one, which is stored whole.
     pub(crate) fn read_difference(&self, bytes: &[u8]) -> Read<Self> {
-        let difference = Difference::read(&self.whole, bytes.into())?;
+        let difference = Delta::read(&self.whole, bytes.into())?;
         Ok(Self { whole: Arc::clone(&self.whole), difference: Some(Arc::new(difference)) })
     }
 
-    /// Whether it may be worth a difference from this one to change so many children.
+    /// Whether a branch with this many changed children may be stored as a difference from this
+    /// one.
     pub(crate) fn may_be_edited(&self, changes: usize) -> bool {
         let bytes = self.whole.bytes.len();
         bytes >= BASE_BYTES_MIN && changes * NODE_HASH_BYTES <= bytes / DIFFERENCE_PART
     }
 
-    /// The branch that changes make of this one, whose hash is `node`, as a difference; `None` if it should rather be stored
-    /// whole. The changes ascend by token; an edge of `None` is one of a child that goes.
+    /// Applies changes to this branch, whose hash is `node`; returns the outcome as a difference,
+    /// or `None` if the outcome is to be stored whole. The changes ascend by token; an edge of
+    /// `None` removes the child.
     pub(crate) fn edited(
         &self,
         node: NodeHash,
@@ -215,10 +228,12 @@ impl Branch {
         if value.is_some_and(|value| value.len() > bytes_max) {
             return None;
         }
+
         let (base, entries) = match &self.difference {
             Some(older) => (older.base, &older.entries[..]),
             None => (node, &[][..]),
         };
+
         let older = self.difference.as_deref().map_or(&[][..], |older| &older.bytes);
         let mut out = Vec::with_capacity(bytes_max);
         out.extend_from_slice(&base.0);
@@ -226,21 +241,23 @@ impl Branch {
         let token = |entry: u32| older[entry as usize];
         let is_changed =
             |token: u8| changes.binary_search_by_key(&token, |change| change.0).is_ok();
-        // Of a child that is gone and was not in the base nothing is left.
+
+        // A removed child that the base does not have needs no entry in the difference.
         let in_base = |token: u8| {
             self.whole.places.binary_search_by_key(&token, |at| self.whole.token(*at)).is_ok()
         };
         let kept = |entry: &u32| !is_changed(token(*entry));
-        let told = |change: &&(u8, Option<Edge>)| change.1.is_some() || in_base(change.0);
+        let is_listed = |change: &&(u8, Option<Edge>)| change.1.is_some() || in_base(change.0);
         let count = entries.iter().filter(|entry| kept(entry)).count()
-            + changes.iter().filter(told).count();
+            + changes.iter().filter(is_listed).count();
         if count == 0 {
-            // It is the base again, whose row is there.
+            // The outcome equals the base, which has a record already.
             return None;
         }
+
         put_number(&mut out, count as u64);
         let mut entries = entries.iter().copied().filter(|entry| kept(entry)).peekable();
-        for (changed, edge) in changes.iter().filter(told) {
+        for (changed, edge) in changes.iter().filter(is_listed) {
             while let Some(entry) = entries.next_if(|entry| token(*entry) < *changed) {
                 out.extend_from_slice(entry_at(older, entry));
             }
@@ -250,20 +267,22 @@ impl Branch {
                 None => out.push(GONE),
             }
         }
+
         entries.for_each(|entry| out.extend_from_slice(entry_at(older, entry)));
         if out.len() > bytes_max {
             return None;
         }
-        let difference = Difference::read(&self.whole, out.into()).ok()?;
+
+        let difference = Delta::read(&self.whole, out.into()).ok()?;
         Some(Self { whole: Arc::clone(&self.whole), difference: Some(Arc::new(difference)) })
     }
 
-    /// If it is to be stored as a difference: its base, and the bytes.
+    /// The base and the bytes, if the branch is stored as a difference.
     pub(crate) fn difference(&self) -> Option<(NodeHash, &[u8])> {
         self.difference.as_deref().map(|difference| (difference.base, &*difference.bytes))
     }
 
-    /// Its bytes if it is stored whole.
+    /// The bytes of the branch in whole form.
     pub(crate) fn to_whole(&self) -> Cow<'_, [u8]> {
         if self.difference.is_none() {
             return Cow::Borrowed(&self.whole.bytes);
@@ -301,10 +320,10 @@ impl Branch {
         self.places().len()
     }
 
-    /// How many tokens below it the deepest stop of a child may lie.
+    /// Tokens from this node to the deepest node that one of its edges ends at.
     pub(crate) fn depth(&self) -> usize {
-        let own = self.difference.as_deref().map(|difference| difference.chain_max);
-        1 + own.unwrap_or(self.whole.chain_max)
+        let own = self.difference.as_deref().map(|difference| difference.extension_max);
+        1 + own.unwrap_or(self.whole.extension_max)
     }
 
     /// The token of the child at a place among them.
@@ -320,10 +339,10 @@ impl Branch {
     pub(crate) fn edge_at(&self, at: usize) -> EdgeRef<'_> {
         let mut input = Input(&self.at(self.places()[at])[1..]);
         input.edge().unwrap_or(EdgeRef {
-            // Never: the bytes were checked when they were read.
-            chain: &[],
+            // Unreachable: `read_children` parsed the same bytes.
+            extension: &[],
             top: &NodeHash::EMPTY.0,
-            stop: StopRef::Row(&NodeHash::EMPTY.0),
+            end: NodeRef::Stored(&NodeHash::EMPTY.0),
         })
     }
 
@@ -343,8 +362,8 @@ impl Branch {
         (0..self.len()).map(|at| (self.token_at(at), self.edge_at(at)))
     }
 
-    /// The places of the children that the other branch may not have so, where that can be told without a look at all of them:
-    /// both have the same base.
+    /// Positions of the children that may differ from those of the other branch; `None` unless both
+    /// share one base in memory. Cost: the entries of the differences, not all children.
     pub(crate) fn places_apart(&self, other: &Self) -> Option<Vec<usize>> {
         if !Arc::ptr_eq(&self.whole, &other.whole) {
             return None;
@@ -364,7 +383,7 @@ impl Branch {
         self.children().map(|(token, edge)| (token, edge.top))
     }
 
-    /// Bytes of memory, the base that it may share with others among them.
+    /// Bytes of memory, including a base that other branches may share.
     pub(crate) fn weight(&self) -> usize {
         let of = |bytes: &[u8], places: &[u32]| bytes.len() + size_of_val(places);
         let difference = self.difference.as_deref().map_or(0, |own| {
@@ -375,7 +394,7 @@ impl Branch {
     }
 }
 
-/// The bytes of a child that begins so far on.
+/// The bytes of the child at an offset.
 fn entry_at(bytes: &[u8], from: u32) -> &[u8] {
     let entry = &bytes[from as usize..];
     let mut input = Input(&entry[1..]);
@@ -384,13 +403,13 @@ fn entry_at(bytes: &[u8], from: u32) -> &[u8] {
     &entry[..here(&input, entry)]
 }
 
-/// Makes a branch that is stored whole, child by child.
+/// Writer of a branch in whole form, child by child, ascending by token.
 #[derive(Debug)]
 pub(crate) struct BranchWriter {
     bytes: Vec<u8>,
     value: Option<Range<usize>>,
     places: Vec<u32>,
-    chain_max: usize,
+    extension_max: usize,
 }
 
 impl BranchWriter {
@@ -398,27 +417,29 @@ impl BranchWriter {
         let mut out = Vec::with_capacity(bytes + value.map_or(0, <[u8]>::len) + 12);
         let value = put_value(&mut out, value);
         put_number(&mut out, children as u64);
-        Self { bytes: out, value, places: Vec::with_capacity(children), chain_max: 0 }
+        Self { bytes: out, value, places: Vec::with_capacity(children), extension_max: 0 }
     }
 
-    /// Takes a child over from another branch.
+    /// Copies a child of another branch.
     pub(crate) fn copy(&mut self, from: &Branch, at: usize) {
         self.places.push(self.bytes.len() as u32);
         let child = from.bytes_at(at);
-        self.chain_max = self.chain_max.max(usize::from(child[1] & !LEAF_FLAG));
+        self.extension_max = self.extension_max.max(usize::from(child[1] & !LEAF_FLAG));
         self.bytes.extend_from_slice(child);
     }
 
     pub(crate) fn push(&mut self, token: u8, edge: &Edge) {
+        debug_assert!(self.places.last().is_none_or(|last| self.bytes[*last as usize] < token));
         self.places.push(self.bytes.len() as u32);
         self.bytes.push(token);
-        self.chain_max = self.chain_max.max(edge.chain.as_bytes().len());
+        self.extension_max = self.extension_max.max(edge.extension.as_bytes().len());
         put_edge(&mut self.bytes, edge);
     }
 
     pub(crate) fn finish(self) -> Branch {
-        let Self { bytes, value, places, chain_max } = self;
-        let whole = Whole { bytes: bytes.into(), value, places: places.into(), chain_max };
+        let Self { bytes, value, places, extension_max } = self;
+        debug_assert!(check_count(places.len(), value.is_some()).is_ok());
+        let whole = Whole { bytes: bytes.into(), value, places: places.into(), extension_max };
         Branch { whole: Arc::new(whole), difference: None }
     }
 }
@@ -432,11 +453,11 @@ mod tests {
 
     use super::*;
     use crate::base::address::Prefix;
-    use crate::node::node::Stop;
+    use crate::node::node::Node;
 
     fn edge(content: u8) -> Edge {
-        let chain = Prefix::new(&[content; 3]).unwrap();
-        Edge { chain, top: NodeHash([content; 32]), stop: Stop::Leaf([content; 16].into()) }
+        let extension = Prefix::new(&[content; 3]).unwrap();
+        Edge { extension, top: NodeHash([content; 32]), end: Node::Leaf([content; 16].into()) }
     }
 
     fn whole(value: Option<&[u8]>, children: &BTreeMap<u8, Edge>) -> Branch {
@@ -465,6 +486,7 @@ mod tests {
             let mut children: BTreeMap<u8, Edge> =
                 (0..count).map(|_| (rng.index(256) as u8, edge(rng.index(64) as u8))).collect();
             let base = Branch::read(&whole(None, &children).to_whole()).unwrap();
+
             let mut branch = base.clone();
             for node in 1.. {
                 let mut changes = BTreeMap::new();
@@ -476,19 +498,23 @@ mod tests {
                         changes.insert(token, change);
                     }
                 }
+
                 for (token, change) in &changes {
                     match change {
                         Some(edge) => drop(children.insert(*token, edge.clone())),
                         None => drop(children.remove(token)),
                     }
                 }
+
                 let value = rng.chance(1, 2).then_some(&b"value"[..]);
                 let changes: Vec<_> = changes.into_iter().collect();
                 let Some(edited) = branch.edited(NodeHash([node; 32]), value, &changes) else {
-                    // A first difference of two children has room in an eighth of the smallest base.
+                    // A first difference of two children has room in an eighth of the smallest
+                    // base.
                     assert!(node > 1 || changes.is_empty());
                     return;
                 };
+
                 assert_is(&edited, value, &children);
                 let (of, bytes) = edited.difference().unwrap();
                 assert_eq!(of, NodeHash([1; 32]), "differences are from what is stored whole");
@@ -506,14 +532,17 @@ mod tests {
         let changes = [(3, None), (70, Some(edge(9))), (200, Some(edge(8)))];
         let edited = base.edited(NodeHash([1; 32]), None, &changes).unwrap();
         let (_, bytes) = edited.difference().unwrap();
+
         for length in 0..bytes.len() {
             assert!(base.read_difference(&bytes[..length]).is_err(), "cut to {length}");
         }
+
         let few: BTreeMap<u8, Edge> = [(3, edge(3)), (70, edge(70))].into();
         let gone = [&[1; NODE_HASH_BYTES][..], &[0, 1, 3, GONE]].concat();
         assert!(base.read_difference(&gone).is_ok());
         assert!(whole(None, &few).read_difference(&gone).is_err(), "one child and no value");
         let gone = [&[1; NODE_HASH_BYTES][..], &[0, 1, 4, GONE]].concat();
+
         assert!(whole(None, &few).read_difference(&gone).is_err(), "it was not there");
     }
 }

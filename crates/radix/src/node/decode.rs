@@ -1,4 +1,5 @@
-//! Reads the bytes of nodes (see `cbor`) strictly: what the encoder makes, long heads of lengths included, and nothing else.
+//! Reads the bytes of nodes (see `cbor`) strictly: what the encoder makes, long heads of lengths
+//! included, and nothing else.
 
 use std::sync::Arc;
 
@@ -93,9 +94,11 @@ impl PlainNode {
             0xb9 => big_endian::<2>(input)?,
             _ => return Err(Broken("the children are no map")),
         };
+
         if count > CHILDREN_MAX as u64 {
             return Err(Broken("more children than tokens"));
         }
+
         let mut children: Vec<(u8, NodeHash)> = Vec::new();
         for _ in 0..count {
             let child = child(input)?;
@@ -104,6 +107,7 @@ impl PlainNode {
             }
             children.push(child);
         }
+
         literal(input, &[0x61, b'v'], "no \"v\" after \"c\"")?;
         let value = value(input)?.map(Arc::from);
         let node = Self { value, children };
@@ -111,6 +115,7 @@ impl PlainNode {
         if node.encode() != bytes {
             return Err(Broken("a head is not the one that the encoder gives"));
         }
+
         Ok(node)
     }
 
@@ -168,6 +173,7 @@ mod tests {
             node.resize(node.len() + len, 1);
             PlainNode::decode(&node).is_ok()
         };
+
         assert!(head(&[0x43], 3));
         assert!(!head(&[0x58, 3], 3));
         assert!(!head(&[0x59, 0, 200], 200));
@@ -182,11 +188,13 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(PlainNode::decode(&bytes[..cut]).is_err(), "cut to {cut}");
         }
+
         assert!(PlainNode::decode(&[&bytes[..], &[0]].concat()).is_err());
         let upper = [&bytes[..5], b"A", &bytes[6..]].concat();
         assert!(PlainNode::decode(&upper).is_err());
         let mut swapped = node(3, None);
         swapped.children.swap(0, 1);
+
         assert_eq!(PlainNode::decode(&swapped.encode()), Err(Broken("children do not ascend")));
     }
 }

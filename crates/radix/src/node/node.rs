@@ -1,62 +1,63 @@
-//! The tree as it is stored: stops, joined by edges.
+//! Edges: the stored form of the tree.
 //!
-//! A *stop* is a node that has a value or at least two children. All other nodes have one child and no value; a run of them
-//! is a *chain*, and is not stored. An [`Edge`] is a chain and the stop that it ends at; a branch has an edge for each of
-//! its children, a version has one for its whole tree, whose root may lie in a chain like any other node. The hash of an edge
-//! is that of its uppermost node.
+//! A *node* is a plain node with a value or at least two children. Every other plain node has one
+//! child and no value; a run of them is an *extension*, which is not stored. An [`Edge`] is an
+//! extension and the node at its end. A branch has an edge for each child, and a version has one
+//! for its whole tree, whose root may lie in an extension. The hash of an edge is the hash of its
+//! uppermost plain node.
 //!
-//! Small values stand in the edge itself. All else is a row of the store, by its hash. The bytes of an edge, lengths as LEB128
-//! numbers:
+//! Small values stand in the edge itself; every other node has a record under its hash. Bytes of an
+//! edge, lengths as LEB128 numbers:
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 1 | [`LEAF_FLAG`] if the stop is a small value, and the length of the chain |
-//! | .. | the tokens of the chain, from above |
+//! | 1 | [`LEAF_FLAG`] if the node is a small value, and the length of the extension |
+//! | .. | the tokens of the extension, from above |
 //! | 32 | hash of the edge |
 //! | 1.., .. | of a small value: its length, and the value |
-//! | 32 | of another stop below a chain that is not empty: its hash |
+//! | 32 | of another node below an extension that is not empty: its hash |
 
 use std::sync::Arc;
 
 use crate::base::address::{ADDRESS_BYTES_MAX, Prefix};
 use crate::base::node_hash::{NODE_HASH_BYTES, NodeHash};
 
-/// Bytes of a value that stands in its edge, at most.
+/// Most bytes of a value that stands in its edge.
 pub(crate) const INLINE_VALUE_BYTES_MAX: usize = 64;
-/// Set in the first byte of an edge whose stop is a small value.
+/// Set in the first byte of an edge whose node is a small value.
 pub(crate) const LEAF_FLAG: u8 = 0x40;
 
-/// The end of an edge.
+/// Node at the end of an edge.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum Node {
     /// A node with this small value and no children.
     Leaf(Arc<[u8]>),
-    /// A row of this hash: a branch, or a node with a larger value and no children.
-    Row(NodeHash),
+    /// A node with a record of this hash: a branch, or a larger value without children.
+    Stored(NodeHash),
 }
 
-/// A chain and the stop that it ends at.
+/// An extension and the node at its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Edge {
-    pub(crate) chain: Prefix,
-    /// The hash of the uppermost node: of the stop, if the chain is empty.
+    pub(crate) extension: Prefix,
+    /// Hash of the uppermost plain node: of the node itself, if the extension is empty.
     pub(crate) top: NodeHash,
-    pub(crate) stop: Stop,
+    pub(crate) end: Node,
 }
 
-/// The end of an edge, in the bytes of a branch.
+/// Node at the end of an edge, borrowed from the bytes of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StopRef<'a> {
+pub(crate) enum NodeRef<'a> {
     Leaf(&'a [u8]),
-    Row(&'a [u8; NODE_HASH_BYTES]),
+    Stored(&'a [u8; NODE_HASH_BYTES]),
 }
 
-/// An edge in the bytes of a branch.
+/// An edge borrowed from the bytes of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EdgeRef<'a> {
-    pub(crate) chain: &'a [u8],
+    pub(crate) extension: &'a [u8],
     pub(crate) top: &'a [u8; NODE_HASH_BYTES],
-    pub(crate) stop: StopRef<'a>,
+    pub(crate) end: NodeRef<'a>,
 }
 
 impl EdgeRef<'_> {
@@ -65,21 +66,21 @@ impl EdgeRef<'_> {
     }
 
     pub(crate) fn to_edge(self) -> Edge {
-        let mut chain = Prefix::EMPTY;
-        chain.extend(self.chain);
-        let stop = match self.stop {
-            StopRef::Leaf(value) => Stop::Leaf(value.into()),
-            StopRef::Row(hash) => Stop::Row(NodeHash(*hash)),
+        let mut extension = Prefix::EMPTY;
+        extension.extend(self.extension);
+        let end = match self.end {
+            NodeRef::Leaf(value) => Node::Leaf(value.into()),
+            NodeRef::Stored(hash) => Node::Stored(NodeHash(*hash)),
         };
-        Edge { chain, top: self.top(), stop }
+        Edge { extension, top: self.top(), end }
     }
 }
 
-/// Reads rows from their first byte on.
+/// Reader of the rest of a record.
 #[derive(Debug)]
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
-/// A row that does not follow its format: which rule it breaks.
+/// A record that breaks a rule of its format: the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Broken(pub(crate) &'static str);
 
@@ -116,6 +117,7 @@ impl<'a> Input<'a> {
                 };
             }
         }
+
         Err(Broken("a number is not canonical"))
     }
 
@@ -129,16 +131,16 @@ impl<'a> Input<'a> {
     }
 
     /// Up to 35 bytes after their length.
-    pub(crate) fn chain(&mut self) -> Read<Prefix> {
+    pub(crate) fn extension(&mut self) -> Read<Prefix> {
         let len = self.byte()?;
-        let mut chain = Prefix::EMPTY;
-        chain.extend(self.tokens(len)?);
-        Ok(chain)
+        let mut extension = Prefix::EMPTY;
+        extension.extend(self.tokens(len)?);
+        Ok(extension)
     }
 
     fn tokens(&mut self, len: u8) -> Read<&'a [u8]> {
         if usize::from(len) > ADDRESS_BYTES_MAX {
-            return Err(Broken("a chain is longer than an address"));
+            return Err(Broken("an extension is longer than an address"));
         }
         self.bytes(usize::from(len))
     }
@@ -149,20 +151,21 @@ impl<'a> Input<'a> {
 
     pub(crate) fn edge(&mut self) -> Read<EdgeRef<'a>> {
         let head = self.byte()?;
-        let chain = self.tokens(head & !LEAF_FLAG)?;
+        let extension = self.tokens(head & !LEAF_FLAG)?;
         let top = self.hash()?;
-        let stop = if head & LEAF_FLAG != 0 {
+        let end = if head & LEAF_FLAG != 0 {
             let value = self.sized()?;
             if value.len() > INLINE_VALUE_BYTES_MAX {
                 return Err(Broken("a value in an edge is too long"));
             }
-            StopRef::Leaf(value)
-        } else if chain.is_empty() {
-            StopRef::Row(top)
+            NodeRef::Leaf(value)
+        } else if extension.is_empty() {
+            NodeRef::Stored(top)
         } else {
-            StopRef::Row(self.hash()?)
+            NodeRef::Stored(self.hash()?)
         };
-        Ok(EdgeRef { chain, top, stop })
+
+        Ok(EdgeRef { extension, top, end })
     }
 }
 
@@ -174,27 +177,30 @@ pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-pub(crate) fn put_chain(out: &mut Vec<u8>, chain: &Prefix) {
-    out.push(chain.as_bytes().len() as u8);
-    out.extend_from_slice(chain.as_bytes());
+pub(crate) fn put_extension(out: &mut Vec<u8>, extension: &Prefix) {
+    out.push(extension.as_bytes().len() as u8);
+    out.extend_from_slice(extension.as_bytes());
 }
 
 pub(crate) fn put_edge(out: &mut Vec<u8>, edge: &Edge) {
-    let flag = if matches!(edge.stop, Stop::Leaf(_)) { LEAF_FLAG } else { 0 };
-    out.push(edge.chain.as_bytes().len() as u8 | flag);
-    out.extend_from_slice(edge.chain.as_bytes());
+    let flag = if matches!(edge.end, Node::Leaf(_)) { LEAF_FLAG } else { 0 };
+    out.push(edge.extension.as_bytes().len() as u8 | flag);
+    out.extend_from_slice(edge.extension.as_bytes());
     out.extend_from_slice(&edge.top.0);
-    match &edge.stop {
-        Stop::Leaf(value) => {
+
+    match &edge.end {
+        Node::Leaf(value) => {
             put_number(out, value.len() as u64);
             out.extend_from_slice(value);
         }
-        Stop::Row(hash) if !edge.chain.as_bytes().is_empty() => out.extend_from_slice(&hash.0),
-        Stop::Row(_) => {}
+        Node::Stored(hash) if !edge.extension.as_bytes().is_empty() => {
+            out.extend_from_slice(&hash.0)
+        }
+        Node::Stored(_) => {}
     }
 }
 
-/// How many bytes two texts have in common at their beginnings.
+/// Length of the common prefix.
 pub(crate) fn common(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }

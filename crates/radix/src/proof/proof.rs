@@ -1,8 +1,8 @@
-//! Proofs that addresses have the values that they have, or none, in the state of a root. Verifying takes the root and the
-//! bytes of a proof, and no store.
+//! Proof of the values of addresses, or of their absence, in the state of a root. Verification
+//! takes the root and the bytes of the proof, and no store.
 //!
-//! A proof names its addresses and holds the nodes that these lead through. An address has no value if the last of its
-//! nodes has none, or if its nodes end above it because one of them has no child of the next token.
+//! A proof names its addresses and holds the plain nodes on their paths. An address has no value if
+//! the last node of its path has none, or if a node above has no child of the next token.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -12,22 +12,26 @@
 //! | .. | the addresses ascending, none twice: length (1), bytes |
 //! | .. | the nodes |
 //!
-//! **Full form**: the nodes as they are hashed (see `cbor`), one behind the other: the root, then what is below each child
-//! that an address leads to, children ascending; a node that comes again is left out.
+//! **Full form**: the nodes as they are hashed (see `cbor`), one behind the other: the root, then
+//! what is below each child that an address leads to, children ascending; a node that comes again
+//! is left out.
 //!
-//! **Compact form**: binary, and without the hashes that follow from what is below. A *chain* is nodes of one child and no value,
-//! whose only child all addresses that go on lead to; it is a [`CHAIN_TAG`], how many nodes (1), and the node below, which is
-//! not of that kind. Any other node is a [`NODE_TAG`] and:
+//! **Compact form**: binary, and without hashes that follow from nodes below. An *extension* is a
+//! run of nodes with one child and no value, whose child all longer addresses lead to. It is
+//! written as a [`CHAIN_TAG`], the number of its nodes (1), and the node below, which is no
+//! extension. Any other node is a [`NODE_TAG`] and:
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 1.., .. | 0 for no value, or its length + 1 (LEB128); the value |
 //! | 1.. | number of children (LEB128) |
 //! | .. | fewer than [`BITMAP_FROM`]: their tokens, ascending; else 32 bytes, bit *t* mod 8 of byte *t* / 8 for token *t* |
-//! | .. | the children ascending: one that an address leads to as a chain or node, any other as its hash (32) |
+//! | .. | the children ascending: one that an address leads to as an extension or node, any other as its hash (32) |
 //!
-//! Each form has one encoding for a root and a set of addresses, and decoding refuses all others. Invariant: the hashes of a
-//! [`Proof`] agree with each other; so it proves something of the one root that its nodes hash to.
+//! Each form has one encoding for a root and a set of addresses; the decoder refuses all others.
+//!
+//! Invariant: the hashes of a [`Proof`] agree with each other, so it proves values of the one root
+//! that its nodes hash to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -49,21 +53,21 @@ pub(crate) const COMPACT_FORM: u8 = 2;
 pub(crate) const CHAIN_TAG: u8 = 1;
 /// Any other node.
 pub(crate) const NODE_TAG: u8 = 2;
-/// From so many children on their tokens are a bitmap.
+/// Number of children from which on the tokens are a bitmap.
 pub(crate) const BITMAP_FROM: usize = 32;
 
 const BITMAP_BYTES: usize = CHILDREN_MAX / 8;
 
-/// How a proof is written.
+/// Encoding of a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// The nodes as they are hashed, for whoever knows the nodes of Transact.
+    /// The bytes of the nodes as they are hashed, which other implementations of Transact know.
     Full,
-    /// Smaller: hashes in binary, and none that follow from others.
+    /// Smaller: binary hashes, without those that follow from other nodes.
     Compact,
 }
 
-/// Why a proof is refused.
+/// Reason to refuse a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProofError {
@@ -73,7 +77,7 @@ pub enum ProofError {
         /// The version.
         found: u8,
     },
-    /// Bytes that break the format, or that say something in another way than the one there is.
+    /// Bytes that break the format, or that are not the one encoding of their content.
     #[error("malformed at byte {at}: {rule}")]
     Malformed {
         /// Where it was noticed.
@@ -86,9 +90,9 @@ pub enum ProofError {
     Node {
         /// Where the node ends.
         at: usize,
-        /// What it must hash to.
+        /// Hash that the node above names.
         expected: NodeHash,
-        /// What it hashes to.
+        /// Hash of the node's bytes.
         found: NodeHash,
     },
     /// A proof of another root.
@@ -99,39 +103,41 @@ pub enum ProofError {
         /// The root that the nodes hash to.
         found: Root,
     },
-    /// A proof of other addresses, of fewer or of more.
+    /// A proof of other addresses than the caller asked for, of fewer, or of more.
     #[error("the proof is one of other addresses than those asked for")]
     Addresses,
 }
 
 type Proven<T> = Result<T, ProofError>;
 
-/// Proof of the values of addresses, or of there being none. It says nothing until it is
-/// [verified](Self::verify) against a root that is trusted.
+/// Proof of the values of addresses, or of their absence. It proves nothing until it is
+/// [verified](Self::verify) against a trusted root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     /// Ascending, none twice.
     addresses: Vec<Address>,
-    /// Of each address.
+    /// Value of each address.
     values: Vec<Option<Arc<[u8]>>>,
-    /// What the addresses lead through, by hash; each node before those below it, at every place where one comes.
+    /// Nodes on the paths of the addresses, each with its hash, before the nodes below it. A node
+    /// that recurs is listed at each of its places.
     nodes: Vec<(NodeHash, Arc<PlainNode>)>,
 }
 
-/// Where a node stands.
+/// Place of a node in the tree of paths.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct ProofPlace {
     /// Tokens above it.
     pub(crate) depth: usize,
     /// Which addresses lead to it; only the first can end here.
     range: Range<usize>,
 }
 
-/// Checks a proof and answers the value of each of `addresses`, in their order; `None` where it is proven that there is none.
-/// The proof must be of just these addresses, whatever their order, and whether or not one comes twice.
+/// Verifies a proof and returns the value of each of `addresses`, in their order; `None` if the
+/// proof shows that the address has no value. The proof must be of exactly these addresses; their
+/// order and repetitions do not matter.
 ///
-/// Cost: hashes each node of the proof once, no I/O. Memory: some multiple of the bytes, and at most 6 KB for each address that
-/// is asked for, besides the answer.
+/// Cost: hashes each node of the proof once, no I/O. Memory: some multiple of the bytes, and at
+/// most 6 KB for each address that is asked for, besides the answer.
 ///
 /// # Errors
 /// [`ProofError`]. No bytes make it panic.
@@ -157,21 +163,21 @@ fn distinct(addresses: &[Address]) -> Vec<Address> {
 }
 
 impl Proof {
-    /// A proof without nodes, and the place of its root.
-    pub(crate) fn begin(addresses: &[Address]) -> (Self, Place) {
+    /// Begins a proof without nodes; returns it and the place of its root.
+    pub(crate) fn begin(addresses: &[Address]) -> (Self, ProofPlace) {
         let addresses = distinct(addresses);
-        let place = Place { depth: 0, range: 0..addresses.len() };
+        let place = ProofPlace { depth: 0, range: 0..addresses.len() };
         let values = vec![None; addresses.len()];
         (Self { addresses, values, nodes: Vec::new() }, place)
     }
 
-    /// Adds a node, which comes before those below it.
-    pub(crate) fn push(&mut self, place: &Place, hash: NodeHash, node: Arc<PlainNode>) {
+    /// Adds a node, before the nodes below it.
+    pub(crate) fn push(&mut self, place: &ProofPlace, hash: NodeHash, node: Arc<PlainNode>) {
         self.note_value(place, &node);
         self.nodes.push((hash, node));
     }
 
-    fn note_value(&mut self, place: &Place, node: &PlainNode) {
+    fn note_value(&mut self, place: &ProofPlace, node: &PlainNode) {
         let Range { start, end } = place.range;
         if start < end && self.addresses[start].as_bytes().len() == place.depth {
             self.values[start].clone_from(&node.value);
@@ -179,19 +185,19 @@ impl Proof {
     }
 
     /// The tokens by which addresses go on below a place, ascending, and the places there.
-    pub(crate) fn below(&self, place: &Place) -> Vec<(u8, Place)> {
-        let mut below: Vec<(u8, Place)> = Vec::new();
+    pub(crate) fn below(&self, place: &ProofPlace) -> Vec<(u8, ProofPlace)> {
+        let mut below: Vec<(u8, ProofPlace)> = Vec::new();
         for at in place.range.clone() {
             let Some(&token) = self.addresses[at].as_bytes().get(place.depth) else { continue };
             match below.last_mut() {
                 Some((last, place)) if *last == token => place.range.end = at + 1,
-                _ => below.push((token, Place { depth: place.depth + 1, range: at..at + 1 })),
+                _ => below.push((token, ProofPlace { depth: place.depth + 1, range: at..at + 1 })),
             }
         }
         below
     }
 
-    /// The addresses that it is of, ascending.
+    /// Addresses of the proof, ascending.
     pub(crate) fn addresses(&self) -> &[Address] {
         &self.addresses
     }
@@ -201,9 +207,8 @@ impl Proof {
         if found == *root { Ok(()) } else { Err(ProofError::Root { expected: *root, found }) }
     }
 
-    /// Checks the proof against a root that the caller trusts, and gives the addresses with their
-    /// values, ascending; `None` for those that have none. Nothing else of a proof can be looked
-    /// at.
+    /// Checks the proof against a root that the caller trusts, and returns the addresses with their
+    /// values, ascending; `None` for an address without a value. No other method shows values.
     ///
     /// # Errors
     /// [`ProofError::Root`].
@@ -223,12 +228,14 @@ impl Proof {
             Form::Full => FULL_FORM,
             Form::Compact => COMPACT_FORM,
         };
+
         let mut out = vec![PROOF_VERSION, tag];
         put_number(&mut out, self.addresses.len() as u64);
         for address in &self.addresses {
             out.push(address.as_bytes().len() as u8);
             out.extend_from_slice(address.as_bytes());
         }
+
         match form {
             Form::Full => {
                 let mut known = BTreeSet::new();
@@ -239,29 +246,32 @@ impl Proof {
                 }
             }
             Form::Compact => {
-                let place = Place { depth: 0, range: 0..self.addresses.len() };
+                let place = ProofPlace { depth: 0, range: 0..self.addresses.len() };
                 self.put_compact(&mut out, &mut 0, place);
             }
         }
+
         out
     }
 
-    /// Puts the node number `at` and all below it; at most 36 deep.
-    fn put_compact(&self, out: &mut Vec<u8>, at: &mut usize, mut place: Place) {
-        let mut chain = 0;
+    /// Writes node number `at` and all nodes below it. At most 36 deep.
+    fn put_compact(&self, out: &mut Vec<u8>, at: &mut usize, mut place: ProofPlace) {
+        let mut extension = 0;
         let (node, below) = loop {
             let (_, node) = &self.nodes[*at];
             *at += 1;
             let below = self.below(&place);
-            match chain_below(node, &below) {
+            match extension_below(node, &below) {
                 Some(next) => place = next,
                 None => break (node, below),
             }
-            chain += 1;
+            extension += 1;
         };
-        if chain > 0 {
-            out.extend_from_slice(&[CHAIN_TAG, chain]);
+
+        if extension > 0 {
+            out.extend_from_slice(&[CHAIN_TAG, extension]);
         }
+
         out.push(NODE_TAG);
         match &node.value {
             None => put_number(out, 0),
@@ -270,6 +280,7 @@ impl Proof {
                 out.extend_from_slice(value);
             }
         }
+
         put_number(out, node.children.len() as u64);
         if node.children.len() < BITMAP_FROM {
             out.extend(node.children.iter().map(|(token, _)| token));
@@ -280,6 +291,7 @@ impl Proof {
             }
             out.extend_from_slice(&bitmap);
         }
+
         let mut below = below.into_iter().peekable();
         for (token, hash) in &node.children {
             match place_of(&mut below, *token) {
@@ -289,18 +301,20 @@ impl Proof {
         }
     }
 
-    /// The proof that these bytes are of, in either form.
+    /// Reads a proof in either form.
     ///
-    /// Cost: hashes each node once. Memory: some multiple of the bytes, and at most 6 KB for each address that the proof names;
-    /// the bytes of a stranger go to [`verify_proof`], which looks at the addresses first.
+    /// Cost: hashes each node once. Memory: some multiple of the bytes, and at most 6 KB for each
+    /// address that the proof names. Give untrusted bytes to [`verify_proof`], which checks the
+    /// addresses first.
     ///
     /// # Errors
-    /// All of [`ProofError`] but [`Root`](ProofError::Root) and [`Addresses`](ProofError::Addresses). No bytes make it panic.
+    /// All of [`ProofError`] but [`Root`](ProofError::Root) and
+    /// [`Addresses`](ProofError::Addresses). No bytes make it panic.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ProofError> {
         Self::parse(bytes, None)
     }
 
-    /// The proof that these bytes are of, if it is one of just the addresses that are asked for, ascending.
+    /// Reads a proof, if it is one of exactly the addresses asked for, which ascend.
     fn parse(bytes: &[u8], asked: Option<&[Address]>) -> Proven<Self> {
         let mut input = Input(bytes);
         let malformed = |input: &Input<'_>, rule| ProofError::Malformed {
@@ -312,9 +326,11 @@ impl Proof {
             Ok((found, ..)) => return Err(ProofError::UnsupportedVersion { found }),
             Err(Broken(rule)) => return Err(malformed(&input, rule)),
         };
+
         if asked.is_some_and(|asked| asked != addresses) {
             return Err(ProofError::Addresses);
         }
+
         let (proof, place) = Self::begin(&addresses);
         let mut parser = Parser { bytes: bytes.len(), input, proof, known: BTreeMap::new() };
         match form {
@@ -322,34 +338,36 @@ impl Proof {
             COMPACT_FORM => drop(parser.compact(place, true)?),
             _ => return Err(parser.malformed("unknown form")),
         }
+
         parser.input.end().map_err(|Broken(rule)| parser.malformed(rule))?;
         Ok(parser.proof)
     }
 }
 
-/// Where a node of a chain goes on; `None` for any other node.
-fn chain_below(node: &PlainNode, below: &[(u8, Place)]) -> Option<Place> {
+/// The place below a node of an extension; `None` for any other node.
+fn extension_below(node: &PlainNode, below: &[(u8, ProofPlace)]) -> Option<ProofPlace> {
     match (&node.value, node.children.as_slice(), below) {
         (None, [(child, _)], [(token, place)]) if child == token => Some(place.clone()),
         _ => None,
     }
 }
 
-/// The place of a token among those that ascend and are asked for in their order.
+/// The place of a token; tokens are asked for in ascending order.
 fn place_of(
-    below: &mut std::iter::Peekable<impl Iterator<Item = (u8, Place)>>,
+    below: &mut std::iter::Peekable<impl Iterator<Item = (u8, ProofPlace)>>,
     token: u8,
-) -> Option<Place> {
+) -> Option<ProofPlace> {
     while below.next_if(|(other, _)| *other < token).is_some() {}
     below.next_if(|(other, _)| *other == token).map(|(_, place)| place)
 }
 
-/// Version, form and addresses; nothing but the version if that is another one.
+/// Reads version, form and addresses; only the version if it is unknown.
 fn head(input: &mut Input<'_>) -> Result<(u8, u8, Vec<Address>), Broken> {
     let version = input.byte()?;
     if version != PROOF_VERSION {
         return Ok((version, 0, Vec::new()));
     }
+
     let form = input.byte()?;
     let mut addresses: Vec<Address> = Vec::new();
     for _ in 0..input.number()? {
@@ -361,10 +379,11 @@ fn head(input: &mut Input<'_>) -> Result<(u8, u8, Vec<Address>), Broken> {
         }
         addresses.push(address);
     }
+
     Ok((version, form, addresses))
 }
 
-/// A proof that is being read.
+/// Reader of a proof.
 struct Parser<'a> {
     bytes: usize,
     input: Input<'a>,
@@ -388,7 +407,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads a node of the full form and all below it; at most 36 deep.
-    fn full(&mut self, expected: Option<NodeHash>, place: &Place) -> Proven<()> {
+    fn full(&mut self, expected: Option<NodeHash>, place: &ProofPlace) -> Proven<()> {
         let known = expected.and_then(|hash| Some((hash, Arc::clone(self.known.get(&hash)?))));
         let (hash, node) = match known {
             Some(known) => known,
@@ -405,6 +424,7 @@ impl<'a> Parser<'a> {
                 (found, node)
             }
         };
+
         node.check(place.depth).map_err(|Broken(rule)| self.malformed(rule))?;
         self.proof.push(place, hash, Arc::clone(&node));
         for (token, below) in self.proof.below(place) {
@@ -412,53 +432,60 @@ impl<'a> Parser<'a> {
                 self.full(Some(*hash), &below)?;
             }
         }
+
         Ok(())
     }
 
-    /// Reads a chain or node of the compact form and all below it, and answers its hash; at most 36 deep.
-    fn compact(&mut self, place: Place, may_be_chain: bool) -> Proven<NodeHash> {
+    /// Reads an extension or node of the compact form and all below it, and returns its hash. At
+    /// most 36 deep.
+    fn compact(&mut self, place: ProofPlace, may_be_extension: bool) -> Proven<NodeHash> {
         match self.read(Input::byte)? {
-            CHAIN_TAG if may_be_chain => self.chain(place),
+            CHAIN_TAG if may_be_extension => self.extension(place),
             NODE_TAG => self.node(&place),
-            _ => Err(self.malformed("neither a chain nor a node, or a chain below a chain")),
+            _ => Err(self
+                .malformed("neither an extension nor a node, or an extension below an extension")),
         }
     }
 
-    fn chain(&mut self, mut place: Place) -> Proven<NodeHash> {
+    fn extension(&mut self, mut place: ProofPlace) -> Proven<NodeHash> {
         let count = self.read(Input::byte)?;
         if count == 0 {
-            return Err(self.malformed("a chain of no nodes"));
+            return Err(self.malformed("an extension of no nodes"));
         }
+
         let first = self.proof.nodes.len();
         let mut tokens = Vec::new();
         for _ in 0..count {
             let mut below = self.proof.below(&place);
             let (Some((token, next)), true) = (below.pop(), below.is_empty()) else {
-                return Err(self.malformed("a chain where addresses end or part"));
+                return Err(self.malformed("an extension where addresses end or part"));
             };
             self.proof.nodes.push((NodeHash::EMPTY, Arc::default()));
             tokens.push(token);
             place = next;
         }
+
         let mut hash = self.compact(place, false)?;
         for (at, token) in tokens.into_iter().enumerate().rev() {
             let node = PlainNode { value: None, children: vec![(token, hash)] };
             hash = hash_node(&node.encode());
             self.proof.nodes[first + at] = (hash, Arc::new(node));
         }
+
         Ok(hash)
     }
 
-    fn node(&mut self, place: &Place) -> Proven<NodeHash> {
+    fn node(&mut self, place: &ProofPlace) -> Proven<NodeHash> {
         let (value, tokens) = self.read(value_and_tokens)?;
         let hash_to_come = |token| (token, NodeHash::EMPTY);
         let mut node =
             PlainNode { value, children: tokens.into_iter().map(hash_to_come).collect() };
         node.check(place.depth).map_err(|Broken(rule)| self.malformed(rule))?;
         let below = self.proof.below(place);
-        if chain_below(&node, &below).is_some() {
-            return Err(self.malformed("a node of a chain stands for itself"));
+        if extension_below(&node, &below).is_some() {
+            return Err(self.malformed("a node of an extension stands for itself"));
         }
+
         let at = self.proof.nodes.len();
         self.proof.nodes.push((NodeHash::EMPTY, Arc::default()));
         let mut below = below.into_iter().peekable();
@@ -468,6 +495,7 @@ impl<'a> Parser<'a> {
                 None => NodeHash(*self.read(Input::hash)?),
             };
         }
+
         self.proof.note_value(place, &node);
         let hash = hash_node(&node.encode());
         self.proof.nodes[at] = (hash, Arc::new(node));
@@ -485,10 +513,12 @@ fn value_and_tokens(input: &mut Input<'_>) -> Result<ValueAndTokens, Broken> {
             Some(input.bytes(len)?.into())
         }
     };
+
     let count = input.number()?;
     if count > CHILDREN_MAX as u64 {
         return Err(Broken("more children than tokens"));
     }
+
     let count = count as usize;
     if count < BITMAP_FROM {
         let tokens = input.bytes(count)?;
@@ -497,11 +527,13 @@ fn value_and_tokens(input: &mut Input<'_>) -> Result<ValueAndTokens, Broken> {
         }
         return Ok((value, tokens.to_vec()));
     }
+
     let bitmap = input.array::<BITMAP_BYTES>()?;
     let is_set = |token: &u8| bitmap[usize::from(token / 8)] & 1 << (token % 8) != 0;
     let tokens: Vec<u8> = (0..=u8::MAX).filter(is_set).collect();
     if tokens.len() != count {
         return Err(Broken("number of children"));
     }
+
     Ok((value, tokens))
 }

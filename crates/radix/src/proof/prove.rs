@@ -1,26 +1,27 @@
-//! Makes proofs of a state that is stored.
+//! Prover: makes a proof from a stored state.
 
 use std::sync::Arc;
 
 use crate::base::address::{Address, Prefix};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::{NodeHash, Root};
-use crate::commit::hashing::{chain_hashes, hash_node, stop_hash};
+use crate::commit::hashing::{end_hash, extension_hashes, hash_node};
 use crate::node::decode::PlainNode;
-use crate::node::node::{Edge, Stop};
-use crate::proof::proof::{self, Proof};
-use crate::records::node_store::{Loaded, Nodes, Place};
+use crate::node::node::{Edge, Node};
+use crate::proof::proof::{Proof, ProofPlace};
+use crate::records::node_store::{Loaded, NodePlace, Nodes};
 use crate::store::store::Tree;
 
 impl Tree {
-    /// A proof of what addresses hold in a state, or that they hold nothing; for
-    /// [`verify_proof`](crate::verify_proof). One that comes twice is in it once.
+    /// Proves the values of addresses in a state, or their absence, for
+    /// [`verify_proof`](crate::verify_proof). A repeated address is proven once.
     ///
-    /// Cost: reads the stops that the addresses lead through and are not in memory, those of a level side by side; hashes every
-    /// node on the way.
+    /// Cost: reads the nodes that the addresses lead through and are not in memory, those of a
+    /// level side by side; hashes every node on the way.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn prove(&self, root: &Root, addresses: &[Address]) -> Result<Proof> {
         let (reader, edge) = self.open(root)?;
         let (mut proof, place) = Proof::begin(addresses);
@@ -28,7 +29,8 @@ impl Tree {
             proof.push(&place, NodeHash::EMPTY, Arc::default());
             return Ok(proof);
         };
-        let nodes = self.core().nodes(&*reader, root);
+
+        let nodes = self.inner().nodes(&*reader, root);
         let sorted: Vec<&[u8]> = proof.addresses().iter().map(Address::as_bytes).collect();
         nodes.find(&edge, &sorted)?;
         Prover { nodes: &nodes, root: *root, proof: &mut proof }.edge(
@@ -36,6 +38,7 @@ impl Tree {
             Prefix::EMPTY,
             place,
         )?;
+
         Ok(proof)
     }
 }
@@ -55,15 +58,17 @@ impl Prover<'_> {
         Err(Error::Corruption { root: Some(self.root), path, node: expected, what })
     }
 
-    /// Adds the nodes of an edge and of what addresses lead to below it; at most 36 deep.
-    fn edge(&mut self, edge: &Edge, mut path: Prefix, mut place: proof::Place) -> Result<()> {
-        let stop = stop_hash(edge);
-        let chain = edge.chain.as_bytes();
+    /// Adds the nodes of an edge and the nodes below it on the paths of addresses. At most 36 deep.
+    fn edge(&mut self, edge: &Edge, mut path: Prefix, mut place: ProofPlace) -> Result<()> {
+        let end = end_hash(edge);
+        let extension = edge.extension.as_bytes();
+        // From the top of the extension down to the node at its end.
         let mut hashes: Vec<NodeHash> =
-            std::iter::once(stop).chain(chain_hashes(stop, chain)).collect();
+            std::iter::once(end).chain(extension_hashes(end, extension)).collect();
         hashes.reverse();
         self.check(path, edge.top, hashes[0])?;
-        for (at, token) in chain.iter().enumerate() {
+
+        for (at, token) in extension.iter().enumerate() {
             let node = PlainNode { value: None, children: vec![(*token, hashes[at + 1])] };
             self.proof.push(&place, hashes[at], Arc::new(node));
             let below = self.proof.below(&place);
@@ -72,18 +77,22 @@ impl Prover<'_> {
             };
             place = next;
         }
-        path.extend(chain);
-        let loaded = match &edge.stop {
-            Stop::Leaf(value) => Loaded::Value(Arc::clone(value)),
-            Stop::Row(node) => self.nodes.load(&Place { node: *node, path })?,
+
+        path.extend(extension);
+        let loaded = match &edge.end {
+            Node::Leaf(value) => Loaded::Value(Arc::clone(value)),
+            Node::Stored(node) => self.nodes.load(&NodePlace { node: *node, path })?,
         };
+
         let (node, branch) = match loaded {
             Loaded::Value(value) => (PlainNode { value: Some(value), children: Vec::new() }, None),
             Loaded::Branch(branch) => (PlainNode::of(&branch), Some(branch)),
         };
-        self.check(path, stop, hash_node(&node.encode()))?;
-        self.proof.push(&place, stop, Arc::new(node));
+
+        self.check(path, end, hash_node(&node.encode()))?;
+        self.proof.push(&place, end, Arc::new(node));
         let Some(branch) = branch else { return Ok(()) };
+
         for (token, below) in self.proof.below(&place) {
             if let Some(child) = branch.child(token) {
                 let mut path = path;
@@ -91,6 +100,7 @@ impl Prover<'_> {
                 self.edge(&child.to_edge(), path, below)?;
             }
         }
+
         Ok(())
     }
 }

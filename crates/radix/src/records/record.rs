@@ -1,29 +1,31 @@
-//! The row of a stop: what it holds, and by which chains it is reached.
+//! The record of a node: what it holds, and by which extensions it is reached.
 //!
-//! Nodes are counted as if each were stored: the nodes of a chain too, many of which can be the same as others, as equal
-//! sub-trees have equal nodes wherever they are. Two chains have nodes in common exactly as far as they are equal seen from
-//! their common stop upwards. So the row of a stop lists the different chains above it, reversed, and a node of a chain is
-//! gone when no chain that is left begins with its part. Of each chain the row has the number of its *spans*: a span is a place
-//! in a tree and a run of versions, each the neighbour of the next, that have the edge there.
+//! Plain nodes are counted as if each were stored, those of extensions too. Equal sub-trees have
+//! equal nodes wherever they are, so two extensions above one node share plain nodes exactly as far
+//! as both are equal from below. The record of a node therefore lists its different extensions,
+//! reversed: a plain node is gone when no listed extension begins with its part.
 //!
-//! Key: the hash of the stop, all [`ROW_KEY_BYTES`] bytes of it: nobody can make two nodes that
-//! have one key. Value:
+//! The record counts the *references* of each extension. A reference is a place in a tree and a run
+//! of versions, each the neighbour of the next, that have the edge at this place.
+//!
+//! Key: all [`ROW_KEY_BYTES`] bytes of the node's hash, so that nobody can prepare two nodes with
+//! one key. Value:
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 4 | CRC-32C of the key and of all that follows |
 //! | 1 | kind: 1 small value, 2 larger value, 3 whole branch, 4 difference of a branch; + [`SPILLED_FLAG`] |
-//! | 1.. | number of different chains; 0 only of a branch that is the base of others |
-//! | .. | the chains ascending, if they are not spilled: length (1), tokens from below, number of spans (1..) |
+//! | 1.. | number of different extensions; 0 only of a branch that is the base of others |
+//! | .. | the extensions ascending, if they are not spilled: length (1), tokens from below, number of references (1..) |
 //! | .. | a larger value, or a branch (see `branch`) |
 //!
-//! Beside the row of a stop there may be others, whose key is that of the stop and more, and whose value is a CRC-32C of key and
-//! number, and that number, not 0:
+//! Further records of a node have its key and more as their key. The value is a CRC-32C of key and
+//! number, and the number, which is not 0:
 //!
-//! | key after that of the stop | number |
+//! | key after that of the node | number |
 //! |---|---|
-//! | [`CHAIN_TAG`], a chain from below | its spans, if the chains are spilled: there are more than [`CHAINS_IN_ROW_MAX`] |
-//! | [`USERS_TAG`] | rows that are a difference from this one; it is a whole branch, and stays as long as there are any |
+//! | [`CHAIN_TAG`], an extension from below | its references, if the extensions are spilled: there are more than [`CHAINS_IN_ROW_MAX`] |
+//! | [`USERS_TAG`] | records that are a difference from this one; it is a whole branch, and stays as long as there are any |
 
 use std::sync::Arc;
 
@@ -32,70 +34,70 @@ use terrane_io::checksum::{crc32c, crc32c_append};
 use crate::base::address::Prefix;
 use crate::base::node_hash::NodeHash;
 use crate::node::branch::{Branch, base_of};
-use crate::node::node::{Broken, Input, Read, common, put_chain, put_number};
+use crate::node::node::{Broken, Input, Read, common, put_extension, put_number};
 
-/// Bytes of the key of a stop's row.
+/// Bytes of the key of a node's record.
 pub(crate) const ROW_KEY_BYTES: usize = 32;
-/// Chains that stand in the row of their stop, at most.
+/// Extensions that stand in the record of their node, at most.
 pub(crate) const CHAINS_IN_ROW_MAX: usize = 8;
-/// Set in the kind of a row whose chains have rows of their own.
+/// Set in the kind of a record whose extensions have records of their own.
 pub(crate) const SPILLED_FLAG: u8 = 0x80;
 
-/// Begins what is added to the key of a stop for a chain.
+/// Begins what is added to the key of a node for an extension.
 pub(crate) const CHAIN_TAG: u8 = 0;
-/// Is added to the key of a stop for the number of its users.
+/// Is added to the key of a node for the number of its users.
 pub(crate) const USERS_TAG: u8 = 1;
 
 const CRC_BYTES: usize = 4;
 
-/// The key of a stop's row.
-pub(crate) type RowKey = [u8; ROW_KEY_BYTES];
+/// The key of a node's record.
+pub(crate) type RecordKey = [u8; ROW_KEY_BYTES];
 
-pub(crate) fn key_of(hash: &NodeHash) -> RowKey {
+pub(crate) fn key_of(hash: &NodeHash) -> RecordKey {
     hash.0
 }
 
-/// A chain from its stop upwards.
-pub(crate) fn reversed(chain: &Prefix) -> Prefix {
-    let mut bytes = *chain;
+/// An extension read upwards, from its node.
+pub(crate) fn reversed(extension: &Prefix) -> Prefix {
+    let mut bytes = *extension;
     bytes.reverse();
     bytes
 }
 
-/// The key of a chain that is spilled.
-pub(crate) fn chain_key(key: &RowKey, reversed: &Prefix) -> Vec<u8> {
+/// The key of an extension that is spilled.
+pub(crate) fn extension_key(key: &RecordKey, reversed: &Prefix) -> Vec<u8> {
     [key.as_slice(), &[CHAIN_TAG], reversed.as_bytes()].concat()
 }
 
-/// The chain that a key is of, if it is one of a spilled chain of this stop.
-pub(crate) fn chain_of_key(key: &RowKey, of: &[u8]) -> Option<Prefix> {
+/// The spilled extension of this node that a key belongs to, if any.
+pub(crate) fn extension_of_key(key: &RecordKey, of: &[u8]) -> Option<Prefix> {
     let rest = of.strip_prefix(key.as_slice())?.strip_prefix(&[CHAIN_TAG])?;
     Prefix::new(rest).ok()
 }
 
-/// The key of the number of rows that are a difference from this one.
-pub(crate) fn users_key(key: &RowKey) -> [u8; ROW_KEY_BYTES + 1] {
+/// The key of the number of records that are a difference from this one.
+pub(crate) fn users_key(key: &RecordKey) -> [u8; ROW_KEY_BYTES + 1] {
     let mut of = [USERS_TAG; ROW_KEY_BYTES + 1];
     of[..ROW_KEY_BYTES].copy_from_slice(key);
     of
 }
 
-/// The chains above a stop, and how many spans each has.
+/// Extensions above a node, each with its number of references.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Chains {
+pub(crate) enum Extensions {
     /// All of them, ascending.
     Here(Vec<(Prefix, u64)>),
-    /// They have rows of their own, so many.
+    /// Number of the extensions, each of which has a record of its own.
     Spilled(u64),
 }
 
-impl Default for Chains {
+impl Default for Extensions {
     fn default() -> Self {
         Self::Here(Vec::new())
     }
 }
 
-/// What the row of a stop holds besides its place in the tree.
+/// Content of a record: the part that does not depend on the extensions above the node.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
     /// Nothing: the value stands in the edges.
@@ -106,7 +108,7 @@ pub(crate) enum Content {
     Branch(Arc<Branch>),
 }
 
-/// What the content of a row is.
+/// Kind of the content of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Inline = 1,
@@ -124,12 +126,12 @@ impl Kind {
     }
 }
 
-/// The row of a stop.
+/// The record of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Row<'a> {
-    pub(crate) chains: Chains,
+pub(crate) struct Record<'a> {
+    pub(crate) extensions: Extensions,
     pub(crate) kind: Kind,
-    /// As it is stored.
+    /// Stored bytes of the content.
     pub(crate) content: &'a [u8],
 }
 
@@ -137,77 +139,85 @@ fn checksum(key: &[u8], body: &[u8]) -> u32 {
     crc32c_append(crc32c(key), body)
 }
 
-fn seal(key: &[u8], mut row: Vec<u8>) -> Vec<u8> {
-    let crc = checksum(key, &row[CRC_BYTES..]);
-    row[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
-    row
+fn seal(key: &[u8], mut record: Vec<u8>) -> Vec<u8> {
+    let crc = checksum(key, &record[CRC_BYTES..]);
+    record[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+    record
 }
 
-/// The body of a row, if its checksum is right.
-fn open<'a>(key: &[u8], row: &'a [u8]) -> Read<Input<'a>> {
-    let mut input = Input(row);
+/// The body of a record, if its checksum is right.
+fn open<'a>(key: &[u8], record: &'a [u8]) -> Read<Input<'a>> {
+    let mut input = Input(record);
     let crc = u32::from_le_bytes(input.array()?);
     if crc == checksum(key, input.0) { Ok(input) } else { Err(Broken("checksum")) }
 }
 
-impl<'a> Row<'a> {
-    pub(crate) fn encode(&self, key: &RowKey) -> Vec<u8> {
+impl<'a> Record<'a> {
+    pub(crate) fn encode(&self, key: &RecordKey) -> Vec<u8> {
         let kind = self.kind as u8;
         let mut out = Vec::with_capacity(self.content.len() + ROW_KEY_BYTES + 40);
         out.extend_from_slice(&[0; CRC_BYTES]);
-        match &self.chains {
-            Chains::Here(chains) => {
+
+        match &self.extensions {
+            Extensions::Here(extensions) => {
                 out.push(kind);
-                put_number(&mut out, chains.len() as u64);
-                for (chain, spans) in chains {
-                    put_chain(&mut out, chain);
-                    put_number(&mut out, *spans);
+                put_number(&mut out, extensions.len() as u64);
+                for (extension, references) in extensions {
+                    put_extension(&mut out, extension);
+                    put_number(&mut out, *references);
                 }
             }
-            Chains::Spilled(count) => {
+            Extensions::Spilled(count) => {
                 out.push(kind | SPILLED_FLAG);
                 put_number(&mut out, *count);
             }
         }
+
         out.extend_from_slice(self.content);
+        debug_assert!(out[CRC_BYTES] & !SPILLED_FLAG == kind);
         seal(key, out)
     }
 
-    pub(crate) fn decode(key: &RowKey, row: &'a [u8]) -> Read<Self> {
-        let mut input = open(key, row)?;
+    pub(crate) fn decode(key: &RecordKey, record: &'a [u8]) -> Read<Self> {
+        let mut input = open(key, record)?;
         let byte = input.byte()?;
         let kind = Kind::of(byte & !SPILLED_FLAG)?;
         let count = input.number()?;
-        let chains = if byte & SPILLED_FLAG != 0 {
-            Chains::Spilled(count)
+        let extensions = if byte & SPILLED_FLAG != 0 {
+            Extensions::Spilled(count)
         } else {
-            let mut chains: Vec<(Prefix, u64)> = Vec::new();
+            let mut extensions: Vec<(Prefix, u64)> = Vec::new();
             for _ in 0..count {
-                let chain = input.chain()?;
-                let spans = input.number()?;
-                if spans == 0 || chains.last().is_some_and(|(last, _)| *last >= chain) {
-                    return Err(Broken("chains do not ascend, or one has no span"));
+                let extension = input.extension()?;
+                let references = input.number()?;
+                if references == 0 || extensions.last().is_some_and(|(last, _)| *last >= extension)
+                {
+                    return Err(Broken("extensions do not ascend, or one has no reference"));
                 }
-                chains.push((chain, spans));
+                extensions.push((extension, references));
             }
-            Chains::Here(chains)
+            Extensions::Here(extensions)
         };
-        if count == 0 && (kind != Kind::Branch || chains != Chains::default()) {
-            return Err(Broken("no chain leads to it"));
+
+        // Only the base of other branches may stay without an extension above it.
+        if count == 0 && (kind != Kind::Branch || extensions != Extensions::default()) {
+            return Err(Broken("no extension leads to it"));
         }
+
         let content = input.0;
         if kind == Kind::Inline {
             input.end()?;
         }
-        Ok(Self { chains, kind, content })
+
+        Ok(Self { extensions, kind, content })
     }
 
-    /// Of a difference, the branch that it differs from.
+    /// The base, if the content is a difference.
     pub(crate) fn base(&self) -> Read<Option<NodeHash>> {
         if self.kind == Kind::Difference { base_of(self.content).map(Some) } else { Ok(None) }
     }
 
-    /// What it holds. `base` is the branch that a difference is from.
+    /// Decodes the content. `base` is the base of a difference.
     pub(crate) fn read(&self, base: Option<&Branch>) -> Read<Content> {
         Ok(match (self.kind, base) {
             (Kind::Inline, _) => Content::Inline,
@@ -222,25 +232,26 @@ impl<'a> Row<'a> {
 }
 
 pub(crate) fn encode_number(key: &[u8], number: u64) -> Vec<u8> {
+    debug_assert!(number != 0, "a counter of 0 has no record");
     let mut out = vec![0; CRC_BYTES];
     put_number(&mut out, number);
     seal(key, out)
 }
 
-pub(crate) fn decode_number(key: &[u8], row: &[u8]) -> Read<u64> {
-    let mut input = open(key, row)?;
+pub(crate) fn decode_number(key: &[u8], record: &[u8]) -> Read<u64> {
+    let mut input = open(key, record)?;
     let number = input.number()?;
     input.end()?;
     if number == 0 { Err(Broken("a number is 0")) } else { Ok(number) }
 }
 
-/// How many different nodes some chains have above their common stop; they ascend.
-pub(crate) fn nodes_above<'a>(chains: impl Iterator<Item = &'a Prefix>) -> u64 {
+/// Number of different plain nodes of extensions above one node; the extensions ascend.
+pub(crate) fn nodes_above<'a>(extensions: impl Iterator<Item = &'a Prefix>) -> u64 {
     let mut nodes = 0;
     let mut last: &[u8] = &[];
-    for chain in chains {
-        nodes += (chain.as_bytes().len() - common(last, chain.as_bytes())) as u64;
-        last = chain.as_bytes();
+    for extension in extensions {
+        nodes += (extension.as_bytes().len() - common(last, extension.as_bytes())) as u64;
+        last = extension.as_bytes();
     }
     nodes
 }
@@ -249,40 +260,50 @@ pub(crate) fn nodes_above<'a>(chains: impl Iterator<Item = &'a Prefix>) -> u64 {
 mod tests {
     use super::*;
 
-    fn chain(tokens: &[u8]) -> Prefix {
+    fn extension(tokens: &[u8]) -> Prefix {
         Prefix::new(tokens).unwrap()
     }
 
     #[test]
-    fn nodes_that_chains_share_from_below_count_once() {
+    fn plain_nodes_that_extensions_share_from_below_count_once() {
         assert_eq!(nodes_above([].iter()), 0);
-        let chains = [chain(&[]), chain(&[1, 2]), chain(&[1, 2, 3]), chain(&[1, 3]), chain(&[2])];
-        assert_eq!(nodes_above(chains.iter()), 5);
+        let extensions = [
+            extension(&[]),
+            extension(&[1, 2]),
+            extension(&[1, 2, 3]),
+            extension(&[1, 3]),
+            extension(&[2]),
+        ];
+        assert_eq!(nodes_above(extensions.iter()), 5);
     }
 
     #[test]
-    fn every_byte_of_a_row_is_checked() {
+    fn every_byte_of_a_record_is_checked() {
         let key = [7; ROW_KEY_BYTES];
-        let chains = Chains::Here(vec![(chain(&[1]), 1), (chain(&[1, 2]), 300)]);
-        for row in [
-            Row { chains: chains.clone(), kind: Kind::Value, content: &[9; 80] },
-            Row { chains: Chains::Spilled(77), kind: Kind::Inline, content: &[] },
-            Row { chains: Chains::default(), kind: Kind::Branch, content: &[1, 2] },
+        let extensions = Extensions::Here(vec![(extension(&[1]), 1), (extension(&[1, 2]), 300)]);
+        for record in [
+            Record { extensions: extensions.clone(), kind: Kind::Value, content: &[9; 80] },
+            Record { extensions: Extensions::Spilled(77), kind: Kind::Inline, content: &[] },
+            Record { extensions: Extensions::default(), kind: Kind::Branch, content: &[1, 2] },
         ] {
-            let bytes = row.encode(&key);
-            assert_eq!(Row::decode(&key, &bytes), Ok(row));
+            let bytes = record.encode(&key);
+            assert_eq!(Record::decode(&key, &bytes), Ok(record));
             for at in 0..bytes.len() {
                 for bit in 0..8 {
                     let mut bytes = bytes.clone();
                     bytes[at] ^= 1 << bit;
-                    assert!(Row::decode(&key, &bytes).is_err(), "byte {at}, bit {bit}");
+                    assert!(Record::decode(&key, &bytes).is_err(), "byte {at}, bit {bit}");
                 }
-                assert!(Row::decode(&key, &bytes[..at]).is_err(), "cut to {at}");
+                assert!(Record::decode(&key, &bytes[..at]).is_err(), "cut to {at}");
             }
-            assert!(Row::decode(&[8; ROW_KEY_BYTES], &bytes).is_err(), "the row of another key");
+            assert!(
+                Record::decode(&[8; ROW_KEY_BYTES], &bytes).is_err(),
+                "the record of another key"
+            );
         }
-        let spans = encode_number(&key, 200);
-        assert_eq!(decode_number(&key, &spans), Ok(200));
-        assert!(decode_number(&[8], &spans).is_err());
+
+        let references = encode_number(&key, 200);
+        assert_eq!(decode_number(&key, &references), Ok(200));
+        assert!(decode_number(&[8], &references).is_err());
     }
 }

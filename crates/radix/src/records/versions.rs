@@ -1,4 +1,4 @@
-//! The bookkeeping: trees, their versions, and the roots that these have; rows of the index [`VERSIONS`].
+//! Bookkeeping: records of trees, versions and roots, in the index [`VERSIONS`].
 //!
 //! | key | value |
 //! |---|---|
@@ -7,16 +7,15 @@
 //! | `t` name | number of the tree |
 //! | `r` tree (4, big-endian) root (32) | its versions: [`Ids`] |
 //! | `v` number (8, big-endian) | a version: see [`Version`] |
-//! | `o` key number (8, big-endian) | one of the older ids of the row of this key, an `r` or a `v` |
+//! | `o` key number (8, big-endian) | one of the older ids of the record of this key, an `r` or a `v` |
 //!
-//! Each value ends with a CRC-32C of the key and of what is before it. Numbers in values are LEB128. A version: tree, edge of
-//! the whole tree (see `node`), number of its neighbour or 0, whether that is its parent (1), those that depend on it,
-//! length of the metadata, metadata.
+//! Each value ends with a CRC-32C of the key and of what is before it. Numbers in values are
+//! LEB128. A version: tree, edge of the whole tree (see `node`), number of its neighbour or 0,
+//! whether that is its parent (1), those that depend on it, length of the metadata, metadata.
 //!
-//! Invariants: numbers of trees and versions are never given again. Every transaction that changes a row counts as one in the
-//! head, so that whoever has something of an older one in memory can tell.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! Invariants: a number of a tree or version is never given twice. Every transaction that changes a
+//! record adds one to the count in the head, so that a store can tell that what it has in memory is
+//! outdated.
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
@@ -27,16 +26,17 @@ use terrane_kv::{Reader, Table, Writer};
 
 /// The index of the bookkeeping.
 pub const VERSIONS: &str = "versions";
-/// What the row of the format begins with.
+/// First bytes of the record of the format.
 pub(crate) const MAGIC: [u8; 8] = *b"TRNRADX3";
-/// How nodes are hashed: as Transact does, length heads included.
+/// Name of the hash scheme: that of Transact, with its length heads.
 pub const SCHEME: &str = "transact";
 
-const TABLE: Table<'static> = Table::Index(VERSIONS);
+pub(super) const TABLE: Table<'static> = Table::Index(VERSIONS);
 const CRC_BYTES: usize = 4;
-const HEAD_KEY: &[u8] = b"n";
+pub(super) const HEAD_KEY: &[u8] = b"n";
 
-/// The number of a version, of all trees of a store: later commits have greater ones, and none is given twice.
+/// The number of a version, of all trees of a store: later commits have greater ones, and none is
+/// given twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VersionId(pub(crate) u64);
 
@@ -49,7 +49,7 @@ impl std::fmt::Display for VersionId {
 /// The number of a tree.
 pub(crate) type TreeId = u32;
 
-/// What changes with every transaction.
+/// Counters that every transaction may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) next_tree: TreeId,
@@ -63,8 +63,8 @@ impl Head {
     pub(crate) const NEW: Self = Self { next_tree: 1, last_version: 0, transactions: 0 };
 }
 
-/// The versions that a row names, mostly one: the newest stands in the row, each older one is a row of its own, so that naming
-/// one more costs the same however many there are.
+/// Versions that a record names, mostly one. The newest stands in the record and each older one has
+/// a record of its own, so that adding a version costs the same however many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Ids {
     pub(crate) newest: Option<VersionId>,
@@ -82,8 +82,8 @@ impl Ids {
         let mut ids = Vec::new();
         if self.older > 0 {
             let prefix = [b"o", owner].concat();
-            each_with_prefix(reader, &prefix, |key, row| {
-                ids.push(older_of(key, row)?.1);
+            each_with_prefix(reader, &prefix, |key, record| {
+                ids.push(older_of(key, record)?.1);
                 Ok(())
             })?;
         }
@@ -109,6 +109,7 @@ impl Ids {
             }
         };
         self.newest = self.newest.max(Some(id));
+        debug_assert!(Some(older) <= self.newest);
         self.older += 1;
         put(writer, &older_key(owner, older), Vec::new())
     }
@@ -118,18 +119,21 @@ impl Ids {
             self.newest = self.newest.filter(|newest| *newest != id);
             return Ok(());
         }
+
         let mut gone = id;
         if self.newest == Some(id) {
-            // The newest of the others takes its place.
+            // The newest of the older versions moves into the record.
             let mut cursor = writer.cursor(TABLE)?;
             cursor.seek(&older_key(owner, id))?;
             let prefix = [b"o", owner].concat();
             let before = cursor.prev()?.filter(|(key, _)| key.starts_with(&prefix));
-            let (key, row) =
+            let (key, record) =
                 before.ok_or_else(|| corrupt(owner, "its older versions are missing"))?;
-            gone = older_of(&key, &row)?.1;
+            gone = older_of(&key, &record)?.1;
             self.newest = Some(gone);
         }
+
+        debug_assert!(self.newest.is_some());
         self.older -= 1;
         Ok(writer.remove(TABLE, &older_key(owner, gone))?)
     }
@@ -139,33 +143,34 @@ impl Ids {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) tree: TreeId,
-    /// Of the whole tree; its hash is the root.
+    /// The edge of the whole tree, whose hash is the root.
     pub(crate) edge: Edge,
-    /// The version that it is joined to for counting (see `spans`).
+    /// The version that it is joined to for counting (see `references`).
     pub(crate) neighbour: Option<VersionId>,
-    /// Whether the neighbour is the nearest ancestor that is retained; else there is none but the empty state.
+    /// Whether the neighbour is the nearest ancestor that is retained; else there is none but the
+    /// empty state.
     pub(crate) is_child: bool,
-    /// Those whose neighbour it is.
+    /// Versions whose neighbour this version is.
     pub(crate) dependents: Ids,
     pub(crate) metadata: Vec<u8>,
 }
 
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-fn version_key(id: VersionId) -> [u8; 9] {
+pub(super) fn version_key(id: VersionId) -> [u8; 9] {
     let mut key = [b'v'; 9];
     key[1..].copy_from_slice(&id.0.to_be_bytes());
     key
 }
 
-/// The version that a row is of by its key.
+/// The version that a record is of by its key.
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-fn version_of_key(key: &[u8]) -> Option<VersionId> {
+pub(super) fn version_of_key(key: &[u8]) -> Option<VersionId> {
     let id = key.strip_prefix(b"v")?.try_into().ok()?;
     Some(VersionId(u64::from_be_bytes(id)))
 }
 
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-fn root_key(tree: TreeId, root: &Root) -> [u8; 5 + NODE_HASH_BYTES] {
+pub(super) fn root_key(tree: TreeId, root: &Root) -> [u8; 5 + NODE_HASH_BYTES] {
     let mut key = [b'r'; 5 + NODE_HASH_BYTES];
     key[1..5].copy_from_slice(&tree.to_be_bytes());
     key[5..].copy_from_slice(&root.0);
@@ -173,47 +178,47 @@ fn root_key(tree: TreeId, root: &Root) -> [u8; 5 + NODE_HASH_BYTES] {
 }
 
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-fn older_key(owner: &[u8], id: VersionId) -> Vec<u8> {
+pub(super) fn older_key(owner: &[u8], id: VersionId) -> Vec<u8> {
     [b"o", owner, &id.0.to_be_bytes()].concat()
 }
 
-/// The row that an older version is of, and its number.
+/// The record that an older version is of, and its number.
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-fn older_of<'a>(key: &'a [u8], row: &[u8]) -> Result<(&'a [u8], VersionId)> {
-    read(key, row, |_| Ok(()))?;
+pub(super) fn older_of<'a>(key: &'a [u8], record: &[u8]) -> Result<(&'a [u8], VersionId)> {
+    read(key, record, |_| Ok(()))?;
     let (owner, id) =
         key[1..].split_last_chunk().ok_or_else(|| corrupt(key, "length of the key"))?;
     Ok((owner, VersionId(u64::from_be_bytes(*id))))
 }
 
-fn tree_key(name: &str) -> Vec<u8> {
+pub(super) fn tree_key(name: &str) -> Vec<u8> {
     [b"t", name.as_bytes()].concat()
 }
 
-fn corrupt(key: &[u8], what: &str) -> Error {
-    Error::CorruptRow {
-        what: format!("row {:?} of {VERSIONS}: {what}", key.escape_ascii().to_string()),
+pub(super) fn corrupt(key: &[u8], what: &str) -> Error {
+    Error::CorruptRecord {
+        what: format!("record {:?} of {VERSIONS}: {what}", key.escape_ascii().to_string()),
     }
 }
 
-fn sealed(key: &[u8], mut body: Vec<u8>) -> Vec<u8> {
+pub(super) fn sealed(key: &[u8], mut body: Vec<u8>) -> Vec<u8> {
     let crc = crc32c_append(crc32c(key), &body);
     body.extend_from_slice(&crc.to_le_bytes());
     body
 }
 
-fn put(writer: &mut dyn Writer, key: &[u8], body: Vec<u8>) -> Result<()> {
+pub(super) fn put(writer: &mut dyn Writer, key: &[u8], body: Vec<u8>) -> Result<()> {
     Ok(writer.overwrite(TABLE, key, &sealed(key, body))?)
 }
 
-/// Reads a row by a function of its body.
-fn read<T>(
+/// Reads a record by a function of its body.
+pub(super) fn read<T>(
     key: &[u8],
-    row: &[u8],
+    record: &[u8],
     parse: impl FnOnce(&mut Input<'_>) -> std::result::Result<T, Broken>,
 ) -> Result<T> {
     let (body, crc) =
-        row.split_last_chunk::<CRC_BYTES>().ok_or_else(|| corrupt(key, "it is cut short"))?;
+        record.split_last_chunk::<CRC_BYTES>().ok_or_else(|| corrupt(key, "it is cut short"))?;
     if u32::from_le_bytes(*crc) != crc32c_append(crc32c(key), body) {
         return Err(corrupt(key, "checksum"));
     }
@@ -223,19 +228,19 @@ fn read<T>(
         .map_err(|Broken(rule)| corrupt(key, rule))
 }
 
-fn get<T>(
+pub(super) fn get<T>(
     reader: &(impl Reader + ?Sized),
     key: &[u8],
     parse: impl FnOnce(&mut Input<'_>) -> std::result::Result<T, Broken>,
 ) -> Result<Option<T>> {
-    reader.get(TABLE, key)?.map(|row| read(key, &row, parse)).transpose()
+    reader.get(TABLE, key)?.map(|record| read(key, &record, parse)).transpose()
 }
 
-fn number_in(input: &mut Input<'_>) -> std::result::Result<u32, Broken> {
+pub(super) fn number_in(input: &mut Input<'_>) -> std::result::Result<u32, Broken> {
     u32::try_from(input.number()?).map_err(|_| Broken("a number is too large"))
 }
 
-fn ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
+pub(super) fn ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
     let newest = Some(input.number()?).filter(|id| *id != 0).map(VersionId);
     let older = input.number()?;
     if older > 0 && newest.is_none() {
@@ -244,16 +249,16 @@ fn ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
     Ok(Ids { newest, older })
 }
 
-fn put_ids(out: &mut Vec<u8>, ids: Ids) {
+pub(super) fn put_ids(out: &mut Vec<u8>, ids: Ids) {
     put_number(out, ids.newest.map_or(0, |id| id.0));
     put_number(out, ids.older);
 }
 
-fn own_format() -> Vec<u8> {
+pub(super) fn own_format() -> Vec<u8> {
     [MAGIC.as_slice(), SCHEME.as_bytes()].concat()
 }
 
-/// Gives a new store its first rows.
+/// Gives a new store its first records.
 pub(crate) fn format(writer: &mut dyn Writer) -> Result<()> {
     put(writer, b"f", own_format())?;
     put_head(writer, &Head::NEW)
@@ -262,7 +267,8 @@ pub(crate) fn format(writer: &mut dyn Writer) -> Result<()> {
 /// Refuses a store of another format, in a database of the back-end that is named.
 ///
 /// # Errors
-/// [`Error::Unsupported`]; [`Error::CorruptRow`] if the row of the format is damaged or not there.
+/// [`Error::Unsupported`]; [`Error::CorruptRecord`] if the record of the format is damaged or not
+/// there.
 pub(crate) fn check_format(reader: &dyn Reader, back_end: &'static str) -> Result<()> {
     let found = get(reader, b"f", |input| Ok(std::mem::take(&mut input.0).to_vec()))?;
     let found = found.ok_or_else(|| corrupt(b"f", "it is missing"))?;
@@ -270,23 +276,24 @@ pub(crate) fn check_format(reader: &dyn Reader, back_end: &'static str) -> Resul
     if found == own {
         return Ok(());
     }
-    let (found, own) = (found.escape_ascii(), own.escape_ascii());
+    let found = found.escape_ascii();
+    let own = own.escape_ascii();
     let why = format!("this program reads {own}; export it with the program that wrote it");
     let option = format!("a radix state of format {found}");
     Err(terrane_kv::Error::Unsupported { back_end, option, why }.into())
 }
 
-/// Whether a store has the row of its format.
+/// Whether a store has the record of its format.
 pub(crate) fn is_formatted(reader: &(impl Reader + ?Sized)) -> Result<bool> {
     Ok(reader.get(TABLE, b"f")?.is_some())
 }
 
-fn head_in(input: &mut Input<'_>) -> std::result::Result<Head, Broken> {
+pub(super) fn head_in(input: &mut Input<'_>) -> std::result::Result<Head, Broken> {
     let next_tree = number_in(input)?;
     Ok(Head { next_tree, last_version: input.number()?, transactions: input.number()? })
 }
 
-fn head_body(head: &Head) -> Vec<u8> {
+pub(super) fn head_body(head: &Head) -> Vec<u8> {
     let mut body = Vec::new();
     put_number(&mut body, u64::from(head.next_tree));
     put_number(&mut body, head.last_version);
@@ -305,7 +312,7 @@ pub(crate) fn put_head(writer: &mut dyn Writer, head: &Head) -> Result<()> {
 /// Checks that neither the next tree nor the next version gets a number that there was.
 ///
 /// # Errors
-/// [`Error::CorruptRow`].
+/// [`Error::CorruptRecord`].
 pub(crate) fn check_head(head: &Head, last_tree: Option<TreeId>, last_version: u64) -> Result<()> {
     if let Some(last) = last_tree.filter(|last| head.next_tree <= *last) {
         return Err(corrupt(HEAD_KEY, &format!("a new tree would not come after tree {last}")));
@@ -321,13 +328,13 @@ pub(crate) fn tree(reader: &(impl Reader + ?Sized), name: &str) -> Result<Option
     get(reader, &tree_key(name), number_in)
 }
 
-fn number_body(number: u32) -> Vec<u8> {
+pub(super) fn number_body(number: u32) -> Vec<u8> {
     let mut body = Vec::new();
     put_number(&mut body, u64::from(number));
     body
 }
 
-/// Makes a tree, which must not be there; the head is left to the caller.
+/// Creates a tree that must not exist. The caller writes the head.
 pub(crate) fn create_tree(writer: &mut dyn Writer, name: &str, head: &mut Head) -> Result<TreeId> {
     let id = head.next_tree;
     head.next_tree =
@@ -347,18 +354,18 @@ pub(crate) fn rename_tree(writer: &mut dyn Writer, from: &str, to: &str, id: Tre
 }
 
 /// Calls `visit` with the entries whose keys have a prefix.
-fn each_with_prefix(
+pub(super) fn each_with_prefix(
     reader: &(impl Reader + ?Sized),
     prefix: &[u8],
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<()> {
     let mut cursor = reader.cursor(TABLE)?;
     cursor.seek(prefix)?;
-    while let Some((key, row)) = cursor.next()? {
+    while let Some((key, record)) = cursor.next()? {
         if !key.starts_with(prefix) {
             break;
         }
-        visit(&key, &row)?;
+        visit(&key, &record)?;
     }
     Ok(())
 }
@@ -366,8 +373,8 @@ fn each_with_prefix(
 /// All trees, by name.
 pub(crate) fn trees(reader: &(impl Reader + ?Sized)) -> Result<Vec<(String, TreeId)>> {
     let mut trees = Vec::new();
-    each_with_prefix(reader, b"t", |key, row| {
-        let id = read(key, row, number_in)?;
+    each_with_prefix(reader, b"t", |key, record| {
+        let id = read(key, record, number_in)?;
         let name = std::str::from_utf8(&key[1..]).map_err(|_| corrupt(key, "name is no UTF-8"))?;
         trees.push((name.to_owned(), id));
         Ok(())
@@ -375,12 +382,12 @@ pub(crate) fn trees(reader: &(impl Reader + ?Sized)) -> Result<Vec<(String, Tree
     Ok(trees)
 }
 
-fn root_ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
+pub(super) fn root_ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
     let ids = ids_in(input)?;
     if ids.newest.is_none() { Err(Broken("a root has no version")) } else { Ok(ids) }
 }
 
-fn ids_of_root(reader: &(impl Reader + ?Sized), key: &[u8]) -> Result<Ids> {
+pub(super) fn ids_of_root(reader: &(impl Reader + ?Sized), key: &[u8]) -> Result<Ids> {
     Ok(get(reader, key, root_ids_in)?.unwrap_or_default())
 }
 
@@ -408,11 +415,11 @@ pub(crate) fn oldest_of_root(
     let mut cursor = reader.cursor(TABLE)?;
     cursor.seek(&prefix)?;
     let first = cursor.next()?.filter(|(key, _)| key.starts_with(&prefix));
-    let (key, row) = first.ok_or_else(|| corrupt(&key, "its older versions are missing"))?;
-    Ok(Some((older_of(&key, &row)?.1, ids.count())))
+    let (key, record) = first.ok_or_else(|| corrupt(&key, "its older versions are missing"))?;
+    Ok(Some((older_of(&key, &record)?.1, ids.count())))
 }
 
-/// Names a version as one of a root.
+/// Adds a version to those of a root.
 pub(crate) fn add_to_root(
     writer: &mut dyn Writer,
     tree: TreeId,
@@ -427,7 +434,7 @@ pub(crate) fn add_to_root(
     put(writer, &key, body)
 }
 
-/// Names a version no more as one of a root. Answers how many are left.
+/// Removes a version from those of a root. Returns how many are left.
 pub(crate) fn take_from_root(
     writer: &mut dyn Writer,
     tree: TreeId,
@@ -447,7 +454,7 @@ pub(crate) fn take_from_root(
     Ok(ids.count())
 }
 
-/// All roots of a tree with their versions, in no order that means anything.
+/// All roots of a tree with their versions, in the order of the hashes.
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
 pub(crate) fn roots(
     reader: &(impl Reader + ?Sized),
@@ -455,16 +462,16 @@ pub(crate) fn roots(
 ) -> Result<Vec<(Root, Vec<VersionId>)>> {
     let prefix = [b"r".as_slice(), &tree.to_be_bytes()].concat();
     let mut roots = Vec::new();
-    each_with_prefix(reader, &prefix, |key, row| {
+    each_with_prefix(reader, &prefix, |key, record| {
         let root = key[prefix.len()..].try_into().map_err(|_| corrupt(key, "length of the key"))?;
-        let ids = read(key, row, root_ids_in)?.all(reader, key)?;
+        let ids = read(key, record, root_ids_in)?.all(reader, key)?;
         roots.push((NodeHash(root), ids));
         Ok(())
     })?;
     Ok(roots)
 }
 
-fn version_in(input: &mut Input<'_>) -> std::result::Result<Version, Broken> {
+pub(super) fn version_in(input: &mut Input<'_>) -> std::result::Result<Version, Broken> {
     let tree = number_in(input)?;
     let edge = input.edge()?.to_edge();
     let neighbour = Some(input.number()?).filter(|id| *id != 0).map(VersionId);
@@ -478,7 +485,7 @@ fn version_in(input: &mut Input<'_>) -> std::result::Result<Version, Broken> {
     Ok(Version { tree, edge, neighbour, is_child, dependents, metadata })
 }
 
-/// So that whoever goes from parent to parent comes to an end.
+/// Refuses a parent that is not older than its child: a walk from parent to parent must end.
 pub(crate) fn check_parent(id: VersionId, version: &Version) -> std::result::Result<(), Broken> {
     if version.is_child && version.neighbour >= Some(id) {
         return Err(Broken("its parent is not older"));
@@ -494,7 +501,7 @@ pub(crate) fn version(reader: &(impl Reader + ?Sized), id: VersionId) -> Result<
     Ok(version)
 }
 
-fn version_body(version: &Version) -> Vec<u8> {
+pub(super) fn version_body(version: &Version) -> Vec<u8> {
     let mut body = Vec::new();
     put_number(&mut body, u64::from(version.tree));
     put_edge(&mut body, &version.edge);
@@ -509,7 +516,7 @@ fn version_body(version: &Version) -> Vec<u8> {
 /// Writes a version that was not there.
 ///
 /// # Errors
-/// [`Error::CorruptRow`] if it is.
+/// [`Error::CorruptRecord`] if it is.
 pub(crate) fn add_version(writer: &mut dyn Writer, id: VersionId, version: &Version) -> Result<()> {
     let key = version_key(id);
     match writer.put(TABLE, &key, &sealed(&key, version_body(version))) {
@@ -524,7 +531,7 @@ pub(crate) fn put_version(writer: &mut dyn Writer, id: VersionId, version: &Vers
     put(writer, &version_key(id), version_body(version))
 }
 
-/// Those whose neighbour a version is, ascending.
+/// Versions whose neighbour a version is, ascending.
 pub(crate) fn dependents(
     reader: &(impl Reader + ?Sized),
     id: VersionId,
@@ -533,7 +540,7 @@ pub(crate) fn dependents(
     version.dependents.all(reader, &version_key(id))
 }
 
-/// Notes in a row, which is left to the caller, that a version depends on another.
+/// Notes in a record, which the caller writes, that a version depends on it.
 pub(crate) fn add_dependent(
     writer: &mut dyn Writer,
     id: VersionId,
@@ -543,7 +550,7 @@ pub(crate) fn add_dependent(
     version.dependents.insert(writer, &version_key(id), dependent)
 }
 
-/// The contrary.
+/// Notes in a record, which the caller writes, that a version depends on it no more.
 pub(crate) fn take_dependent(
     writer: &mut dyn Writer,
     id: VersionId,
@@ -579,160 +586,6 @@ pub(crate) fn last_version(reader: &dyn Reader) -> Result<u64> {
     Ok(id.0)
 }
 
-/// All rows, read by themselves.
-#[derive(Debug, Default)]
-pub(crate) struct Book {
-    pub(crate) head: Option<Head>,
-    pub(crate) trees: BTreeMap<String, TreeId>,
-    pub(crate) roots: BTreeMap<(TreeId, Root), Ids>,
-    pub(crate) versions: BTreeMap<VersionId, Version>,
-    /// By the key of the row that they are of.
-    pub(crate) older: BTreeMap<Vec<u8>, Vec<VersionId>>,
-    /// Keys of rows that break a rule, of which nothing is in the rest.
-    pub(crate) broken: Vec<Vec<u8>>,
-    /// Why the back-end could not read further.
-    pub(crate) unread: Option<Error>,
-}
-
-/// All rows but the head, for trees and their versions, of which the neighbours are taken.
-pub(crate) fn rows(
-    trees: &BTreeMap<String, TreeId>,
-    versions: &BTreeMap<VersionId, Version>,
-) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut rows = BTreeMap::from([(b"f".to_vec(), own_format())]);
-    rows.extend(trees.iter().map(|(name, tree)| (tree_key(name), number_body(*tree))));
-    let mut named: BTreeMap<Vec<u8>, Vec<VersionId>> = BTreeMap::new();
-    for (id, version) in versions {
-        let root = root_key(version.tree, &version.edge.top).to_vec();
-        let neighbour = version.neighbour.map(|neighbour| version_key(neighbour).to_vec());
-        for owner in std::iter::once(root).chain(neighbour) {
-            named.entry(owner).or_default().push(*id);
-        }
-    }
-    let ids_of = |owner: &[u8]| {
-        let all = named.get(owner).map_or(&[][..], Vec::as_slice);
-        Ids { newest: all.last().copied(), older: all.len().saturating_sub(1) as u64 }
-    };
-    for (id, version) in versions {
-        let key = version_key(*id);
-        let dependents = ids_of(&key);
-        rows.insert(key.to_vec(), version_body(&Version { dependents, ..version.clone() }));
-        let key = root_key(version.tree, &version.edge.top);
-        let mut body = Vec::new();
-        put_ids(&mut body, ids_of(&key));
-        rows.insert(key.to_vec(), body);
-    }
-    for (owner, all) in &named {
-        let older = all.split_last().map_or(&[][..], |(_, older)| older);
-        rows.extend(older.iter().map(|id| (older_key(owner, *id), Vec::new())));
-    }
-    rows.into_iter().map(|(key, body)| (key.clone(), sealed(&key, body))).collect()
-}
-
 pub(crate) fn is_head(key: &[u8]) -> bool {
     key == HEAD_KEY
-}
-
-impl Book {
-    /// Reads the whole index; hands out the errors of those rows that break a rule.
-    pub(crate) fn read(
-        reader: &(impl Reader + ?Sized),
-        note: &mut dyn FnMut(Error) -> Result<()>,
-    ) -> Result<Self> {
-        let mut book = Self::default();
-        let mut cursor = reader.cursor(TABLE)?;
-        loop {
-            match cursor.next() {
-                Ok(Some((key, row))) => {
-                    if let Err(error) = book.take(&key, &row) {
-                        note(error)?;
-                        book.broken.push(key);
-                    }
-                }
-                Ok(None) => return Ok(book),
-                // Where the cursor stands then nobody knows.
-                Err(error @ terrane_kv::Error::Corruption { .. }) => {
-                    book.unread = Some(error.into());
-                    return Ok(book);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-    fn take(&mut self, key: &[u8], row: &[u8]) -> Result<()> {
-        let wrong_key = || corrupt(key, "it belongs to nothing");
-        let (kind, rest) = key.split_first().ok_or_else(wrong_key)?;
-        match kind {
-            b'f' if rest.is_empty() => {}
-            b'n' if rest.is_empty() => self.head = Some(read(key, row, head_in)?),
-            b't' => {
-                let name = std::str::from_utf8(rest).map_err(|_| wrong_key())?;
-                self.trees.insert(name.to_owned(), read(key, row, number_in)?);
-            }
-            b'r' => {
-                let (tree, root) = rest.split_first_chunk().ok_or_else(wrong_key)?;
-                let root = NodeHash(root.try_into().map_err(|_| wrong_key())?);
-                let ids = read(key, row, root_ids_in)?;
-                self.roots.insert((u32::from_be_bytes(*tree), root), ids);
-            }
-            b'v' => {
-                let id = version_of_key(key).ok_or_else(wrong_key)?;
-                let version = read(key, row, version_in)?;
-                check_parent(id, &version).map_err(|Broken(rule)| corrupt(key, rule))?;
-                self.versions.insert(id, version);
-            }
-            b'o' => {
-                let (owner, id) = older_of(key, row)?;
-                self.older.entry(owner.to_vec()).or_default().push(id);
-            }
-            _ => return Err(wrong_key()),
-        }
-        Ok(())
-    }
-
-    /// The versions of a root; those that depend on a version.
-    pub(crate) fn of_root(&self, tree: TreeId, root: &Root, ids: Ids) -> Vec<VersionId> {
-        self.all(&root_key(tree, root), ids)
-    }
-
-    pub(crate) fn dependents(&self, id: VersionId, ids: Ids) -> Vec<VersionId> {
-        self.all(&version_key(id), ids)
-    }
-
-    fn all(&self, owner: &[u8], ids: Ids) -> Vec<VersionId> {
-        let older = self.older.get(owner).into_iter().flatten().copied();
-        older.chain(ids.newest).collect()
-    }
-
-    /// How many versions the rows speak of, or have been of, that cannot be read.
-    pub(crate) fn lost_versions(&self) -> u64 {
-        let mut named: BTreeSet<VersionId> =
-            self.broken.iter().filter_map(|key| version_of_key(key)).collect();
-        named.extend(self.roots.values().filter_map(|ids| ids.newest));
-        named.extend(self.older.values().flatten());
-        named.extend(self.versions.values().filter_map(|version| version.neighbour));
-        named.extend(self.versions.values().filter_map(|version| version.dependents.newest));
-        named.iter().filter(|id| !self.versions.contains_key(id)).count() as u64
-    }
-
-    /// How many rows of trees there are that cannot be read.
-    pub(crate) fn lost_trees(&self) -> u64 {
-        self.broken.iter().filter(|key| key.first() == Some(&b't')).count() as u64
-    }
-
-    /// The number of the version that was made last of those that have a row, also one that cannot be read; 0 if there is none.
-    pub(crate) fn last_version(&self) -> u64 {
-        let broken = self.broken.iter().filter_map(|key| version_of_key(key));
-        self.versions.keys().copied().chain(broken).max().map_or(0, |id| id.0)
-    }
-
-    /// Keys of rows whose older versions are there although the row is not.
-    pub(crate) fn orphans(&self) -> impl Iterator<Item = &[u8]> {
-        let roots = self.roots.keys().map(|(tree, root)| root_key(*tree, root).to_vec());
-        let versions = self.versions.keys().map(|id| version_key(*id).to_vec());
-        let owners: BTreeSet<Vec<u8>> = roots.chain(versions).collect();
-        self.older.keys().filter(move |owner| !owners.contains(*owner)).map(Vec::as_slice)
-    }
 }

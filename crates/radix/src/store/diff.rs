@@ -1,16 +1,16 @@
-//! Where two states of a tree differ, address by address.
+//! Differences of two states of a tree, address by address.
 //!
-//! Both trees are gone down side by side; what has one hash in both is passed over.
+//! The walk goes down both trees side by side and skips every edge with one hash in both.
 
 use std::sync::Arc;
 
-use crate::base::address::{Address, Prefix};
+use crate::base::address::{ADDRESS_BYTES_MAX, Address, Prefix};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::Root;
 use crate::node::branch::Branch;
-use crate::node::node::{Edge, EdgeRef, Stop, common};
-use crate::records::node_store::{Loaded, Place};
-use crate::store::inner::{Core, edge_of};
+use crate::node::node::{Edge, EdgeRef, Node, common};
+use crate::records::node_store::{Loaded, NodePlace};
+use crate::store::inner::{Inner, edge_of};
 use crate::store::leaves::View;
 use crate::store::store::Tree;
 
@@ -21,39 +21,39 @@ pub struct Difference {
     pub address: Address,
     /// Its value in the first state.
     pub before: Option<Vec<u8>>,
-    /// Its value in the second state; one of both is there.
+    /// Its value in the second state. At least one of both values is present.
     pub after: Option<Vec<u8>>,
 }
 
-/// What a tree has at a place.
+/// A place in a tree.
 #[derive(Debug, Clone)]
-enum At {
+enum Position {
     Nothing,
-    /// An edge of whose chain so many tokens are above.
+    /// An edge, and how many tokens of its extension lie above the place.
     Edge(Edge, usize),
 }
 
-/// What is below a stop, or below a place within a chain.
+/// Subtrees below a node, or below a place within an extension.
 #[derive(Debug, Clone)]
-enum Below {
+enum Subtrees {
     Nothing,
-    One(u8, At),
+    One(u8, Position),
     Branch(Arc<Branch>),
 }
 
 type Value = Option<Arc<[u8]>>;
 
-/// What is still to come, the next on top.
+/// Work that is left: a stack, the next on top.
 enum Pending {
-    Both(Prefix, At, At),
+    Both(Prefix, Position, Position),
     /// Children from these tokens on.
-    Children(Prefix, Below, Below, u16),
+    Children(Prefix, Subtrees, Subtrees, u16),
     Value(Prefix, Value, Value),
 }
 
 /// The differences of two states; see [`Tree::diff`]. After an error it ends.
 pub struct Diff<'a> {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
     view: View<'a>,
     from: Root,
     to: Root,
@@ -70,48 +70,50 @@ impl std::fmt::Debug for Diff<'_> {
 }
 
 impl Tree {
-    /// The addresses whose values differ in two states, in their order, lazily and from a snapshot that stays as it is.
+    /// Addresses whose values differ in two states, ascending. The iterator reads lazily from one
+    /// snapshot.
     ///
-    /// Cost: the stops on the way to what differs, where they are not in memory; not what both states share at the same place.
-    /// Memory: one path of both.
+    /// Cost: reads the nodes above the differences that are not in memory; skips what both states
+    /// share at the same place. Memory: one path of both trees.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn diff(&self, from: &Root, to: &Root) -> Result<Diff<'static>> {
         let (reader, before) = self.open(from)?;
         let after = edge_of(&*reader, self.tree_name().id, self.name(), to)?;
-        let core = Arc::clone(self.core());
-        Ok(Diff::new(core, View::Snapshot(reader), before.as_ref(), after.as_ref()))
+        let inner = Arc::clone(self.inner());
+        Ok(Diff::new(inner, View::Snapshot(reader), before.as_ref(), after.as_ref()))
     }
 }
 
-impl At {
+impl Position {
     fn of(edge: Option<&Edge>) -> Self {
         edge.map_or(Self::Nothing, |edge| Self::Edge(edge.clone(), 0))
     }
 
-    /// What is left of the chain.
-    fn chain(&self) -> Option<&[u8]> {
+    /// The rest of the extension.
+    fn extension(&self) -> Option<&[u8]> {
         match self {
             Self::Nothing => None,
-            Self::Edge(edge, above) => Some(&edge.chain.as_bytes()[*above..]),
+            Self::Edge(edge, above) => Some(&edge.extension.as_bytes()[*above..]),
         }
     }
 
-    /// Whether both trees are seen to be the same from here on.
+    /// Whether both subtrees are known to be equal without a read.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Nothing, Self::Nothing) => true,
             (Self::Edge(one, 0), Self::Edge(two, 0)) => one.top == two.top,
             (Self::Edge(one, _), Self::Edge(two, _)) => {
-                self.chain() == other.chain() && one.stop == two.stop
+                self.extension() == other.extension() && one.end == two.end
             }
             _ => false,
         }
     }
 }
 
-impl Below {
+impl Subtrees {
     /// The first token from `from` on.
     fn token(&self, from: u16) -> Option<u8> {
         match self {
@@ -123,15 +125,18 @@ impl Below {
         }
     }
 
-    fn child(&self, token: u8) -> At {
+    fn child(&self, token: u8) -> Position {
         match self {
             Self::One(own, at) if *own == token => at.clone(),
-            Self::Nothing | Self::One(..) => At::Nothing,
-            Self::Branch(branch) => At::of(branch.child(token).map(EdgeRef::to_edge).as_ref()),
+            Self::Nothing | Self::One(..) => Position::Nothing,
+            Self::Branch(branch) => {
+                Position::of(branch.child(token).map(EdgeRef::to_edge).as_ref())
+            }
         }
     }
 
-    /// Whether the child of a token has one hash in both, which most have. Copies nothing.
+    /// Whether the child of a token has one hash in both branches. Copies nothing: most children
+    /// do.
     fn has_same_child(&self, other: &Self, token: u8) -> bool {
         let (Self::Branch(one), Self::Branch(two)) = (self, other) else { return false };
         match (one.child(token), two.child(token)) {
@@ -144,54 +149,74 @@ impl Below {
 impl<'a> Diff<'a> {
     /// The differences of two whole trees.
     pub(crate) fn new(
-        core: Arc<Core>,
+        inner: Arc<Inner>,
         view: View<'a>,
         before: Option<&Edge>,
         after: Option<&Edge>,
     ) -> Self {
         let root = |edge: Option<&Edge>| edge.map_or(Root::EMPTY, |edge| edge.top);
-        let both = Pending::Both(Prefix::EMPTY, At::of(before), At::of(after));
-        Self { core, view, from: root(before), to: root(after), pending: vec![both] }
+        let both = Pending::Both(Prefix::EMPTY, Position::of(before), Position::of(after));
+        Self { inner, view, from: root(before), to: root(after), pending: vec![both] }
     }
 
-    /// The value and the children at a place so many tokens further, where `path` leads.
-    fn open(&self, root: &Root, path: Prefix, at: At, along: usize) -> Result<(Value, Below)> {
-        let At::Edge(edge, above) = at else { return Ok((None, Below::Nothing)) };
+    /// The value and the subtrees `along` tokens further, where `path` leads.
+    fn open(
+        &self,
+        root: &Root,
+        path: Prefix,
+        at: Position,
+        along: usize,
+    ) -> Result<(Value, Subtrees)> {
+        let Position::Edge(edge, above) = at else { return Ok((None, Subtrees::Nothing)) };
         let above = above + along;
-        if let Some(&token) = edge.chain.as_bytes().get(above) {
-            return Ok((None, Below::One(token, At::Edge(edge, above + 1))));
+        if let Some(&token) = edge.extension.as_bytes().get(above) {
+            return Ok((None, Subtrees::One(token, Position::Edge(edge, above + 1))));
         }
-        let node = match edge.stop {
-            Stop::Leaf(value) => return Ok((Some(value), Below::Nothing)),
-            Stop::Row(node) => node,
+
+        let node = match edge.end {
+            Node::Leaf(value) => return Ok((Some(value), Subtrees::Nothing)),
+            Node::Stored(node) => node,
         };
-        Ok(match self.core.nodes(self.view.reader(), root).load_whole(&Place { node, path })? {
-            Loaded::Value(value) => (Some(value), Below::Nothing),
-            Loaded::Branch(branch) => (branch.value().map(Into::into), Below::Branch(branch)),
-        })
+
+        Ok(
+            match self
+                .inner
+                .nodes(self.view.reader(), root)
+                .load_whole(&NodePlace { node, path })?
+            {
+                Loaded::Value(value) => (Some(value), Subtrees::Nothing),
+                Loaded::Branch(branch) => {
+                    (branch.value().map(Into::into), Subtrees::Branch(branch))
+                }
+            },
+        )
     }
 
-    /// Goes along what both chains have in common, and opens what is there.
-    fn both(&mut self, mut path: Prefix, one: At, two: At) -> Result<()> {
+    /// Follows the common part of both extensions, and opens the place behind it.
+    fn both(&mut self, mut path: Prefix, one: Position, two: Position) -> Result<()> {
         if one.is_same(&two) {
             return Ok(());
         }
-        let along = match (one.chain(), two.chain()) {
+
+        debug_assert!(path.as_bytes().len() <= ADDRESS_BYTES_MAX);
+        let along = match (one.extension(), two.extension()) {
             (Some(one), Some(two)) => common(one, two),
             (one, two) => one.or(two).unwrap_or_default().len(),
         };
-        path.extend(&one.chain().or(two.chain()).unwrap_or_default()[..along]);
+
+        path.extend(&one.extension().or(two.extension()).unwrap_or_default()[..along]);
         let (before, ones) = self.open(&self.from, path, one, along)?;
         let (after, twos) = self.open(&self.to, path, two, along)?;
         self.pending.push(Pending::Children(path, ones, twos, 0));
         if before != after {
             self.pending.push(Pending::Value(path, before, after));
         }
+
         Ok(())
     }
 
-    /// Puts the next children that differ on top of those that follow.
-    fn children(&mut self, path: Prefix, ones: Below, twos: Below, mut from: u16) {
+    /// Pushes the next children that differ on top of the rest.
+    fn children(&mut self, path: Prefix, ones: Subtrees, twos: Subtrees, mut from: u16) {
         loop {
             let token = match (ones.token(from), twos.token(from)) {
                 (Some(one), Some(two)) => one.min(two),
@@ -200,10 +225,12 @@ impl<'a> Diff<'a> {
                     None => return,
                 },
             };
+
             from = u16::from(token) + 1;
             if ones.has_same_child(&twos, token) {
                 continue;
             }
+
             let both = (ones.child(token), twos.child(token));
             let mut below = path;
             below.extend(&[token]);
@@ -234,9 +261,11 @@ impl Iterator for Diff<'_> {
                         node: root,
                         what: "the empty address has a value".into(),
                     });
+
                     if address.is_err() {
                         self.pending.clear();
                     }
+
                     let bytes = |value: Value| value.map(|value| value.to_vec());
                     return Some(address.map(|address| Difference {
                         address,
@@ -260,7 +289,7 @@ mod tests {
     use terrane_kv::Memory;
     use terrane_kv::{Cursor, Reader, Table};
 
-    /// Counts the rows that are read.
+    /// Counts the records that are read.
     struct Counting {
         reader: Box<dyn Reader + Send>,
         reads: Arc<AtomicU64>,
@@ -281,7 +310,7 @@ mod tests {
         }
     }
 
-    /// Differences, and how many rows they took.
+    /// Differences, and how many records they took.
     fn counted(tree: &Tree, from: &Root, to: &Root, count: usize) -> (Vec<Difference>, u64) {
         let mut diff = tree.diff(from, to).unwrap();
         let reads = Arc::new(AtomicU64::new(0));
@@ -310,15 +339,17 @@ mod tests {
         let mut changed: Vec<Address> = vec![address(7), address(700)];
         changed.sort();
         assert_eq!(found.iter().map(|found| found.address).collect::<Vec<_>>(), changed);
+
         // Two ways of at most three branches, in both trees.
-        assert!((2..=12).contains(&reads), "{reads} rows");
+        assert!((2..=12).contains(&reads), "{reads} records");
 
         assert_eq!(counted(&tree, &one, &one, usize::MAX), (Vec::new(), 0));
         let (found, reads) = counted(&tree, &Root::EMPTY, &two, 1);
         assert_eq!(found.len(), 1);
-        assert!((1..=3).contains(&reads), "{reads} rows for the first one");
+        assert!((1..=3).contains(&reads), "{reads} records for the first one");
         let (found, reads) = counted(&tree, &two, &Root::EMPTY, usize::MAX);
         assert_eq!(found.len(), 3_999);
-        assert!(reads > 256, "{reads} rows for all");
+
+        assert!(reads > 256, "{reads} records for all");
     }
 }

@@ -1,8 +1,12 @@
-//! What all handles of a store share: the database, what is in memory of it, and which trees and roots there are.
+//! State that all handles of a store share: the database, the cache of nodes, the known roots.
 //!
-//! Other stores, of this process or another, may change the same database. So what is in memory of trees and roots is that of
-//! one transaction, by the count in the head of the bookkeeping, and is forgotten as soon as a snapshot or a writer has another
-//! count. Nodes are named by their hashes and stay right.
+//! Another store, of this process or another, may change the same database. The known trees and
+//! roots therefore belong to one transaction, by the count in the head of the bookkeeping. They are
+//! forgotten when a snapshot or writer has another count. The cache of nodes needs no such check:
+//! nodes are named by their hashes.
+//!
+//! Lock order: the turn, the writer of the database, the mutex of the roots. No call of the
+//! database runs under the mutex.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,29 +20,29 @@ use crate::store::options::Options;
 use terrane_kv::turn::{Turn, TurnGuard};
 use terrane_kv::{Database, Reader};
 
-/// Roots in memory, at most.
+/// Most roots in memory.
 const ROOTS_MAX: usize = 4096;
 
-/// Roots that are retained, with the edges of their trees. Not all of them.
+/// Some of the retained roots, with the edges of their trees.
 #[derive(Debug, Default)]
 struct Roots {
     edges: HashMap<(TreeId, Root), Edge>,
     /// All trees; `None` if they must be read again.
     trees: Option<HashSet<TreeId>>,
-    /// The transaction, by its count, after which it is so.
+    /// Count of the transaction after which all this holds.
     transactions: u64,
-    /// What [`Database::last_commit`] told not later than that.
+    /// Answer of [`Database::last_commit`] from before this state was read.
     commit: Option<u64>,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Inner {
     pub(crate) database: Arc<dyn Database>,
     pub(crate) cache: NodeCache,
     pub(crate) options: Options,
     roots: Mutex<Roots>,
-    /// Held by a transaction until what it did is noted: the next one must not rely on what is no longer so.
+    /// Held by a transaction until its outcome is noted: the next transaction relies on the roots.
     turn: Turn,
 }
 
@@ -48,14 +52,14 @@ pub(crate) struct Snapshot {
     pub(crate) transactions: u64,
 }
 
-/// What a transaction did to trees and roots.
+/// Trees and roots that a transaction made or removed.
 #[derive(Debug, Default)]
-pub(crate) struct Moves {
+pub(crate) struct TreeChanges {
     pub(crate) trees: Vec<(TreeId, bool)>,
     pub(crate) roots: Vec<(TreeId, Root, Option<Edge>)>,
 }
 
-impl Core {
+impl Inner {
     pub(crate) fn new(database: Arc<dyn Database>, options: Options) -> Self {
         Self {
             database,
@@ -70,7 +74,7 @@ impl Core {
         self.roots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to make a transaction, when no other thread has it.
+    /// Waits for the right to make a transaction.
     ///
     /// # Errors
     /// [`Error::Busy`] if this thread has it.
@@ -78,13 +82,13 @@ impl Core {
         Ok(self.turn.take(self.database.name())?)
     }
 
-    /// Forgets which roots and trees there are: a commit failed, perhaps after it took place.
+    /// Forgets all roots and trees: a commit failed, perhaps after it took place.
     pub(crate) fn forget(&self) {
         let mut roots = self.roots();
         *roots = Roots { transactions: roots.transactions, ..Roots::default() };
     }
 
-    /// Forgets what is not of the transaction that a writer comes after.
+    /// Forgets roots and trees of another transaction than the last, which the writer has read.
     pub(crate) fn follow(&self, head: &Head) {
         let mut roots = self.roots();
         if roots.transactions != head.transactions {
@@ -92,13 +96,14 @@ impl Core {
         }
     }
 
-    /// Notes what a transaction did that is visible now; after it there were so many.
-    pub(crate) fn note(&self, moves: Moves, transactions: u64) {
+    /// Notes the outcome of a transaction that is now visible; `transactions` includes it.
+    pub(crate) fn note(&self, moves: TreeChanges, transactions: u64) {
         let mut roots = self.roots();
-        // A snapshot may have come before, and may have seen more.
+        // A snapshot of a later transaction may have been noted already.
         if roots.transactions > transactions {
             return;
         }
+
         roots.transactions = transactions;
         for (tree, is_there) in moves.trees {
             if let Some(trees) = &mut roots.trees {
@@ -112,6 +117,7 @@ impl Core {
                 roots.edges.retain(|(of, _), _| *of != tree);
             }
         }
+
         for (tree, root, edge) in moves.roots {
             match edge {
                 Some(edge) => roots.keep((tree, root), edge),
@@ -120,12 +126,12 @@ impl Core {
         }
     }
 
-    /// The edge of a root, if it is in memory that it is retained.
+    /// The edge of a root, if the root is known to be retained.
     pub(crate) fn known(&self, tree: TreeId, root: &Root) -> Option<Edge> {
         self.roots().edges.get(&(tree, *root)).cloned()
     }
 
-    /// Whether a tree is there, as a reader sees it after so many transactions.
+    /// Whether a tree exists in a snapshot of this count of transactions.
     pub(crate) fn has_tree(
         &self,
         tree: TreeId,
@@ -138,6 +144,7 @@ impl Core {
                 return Ok(trees.contains(&tree));
             }
         }
+
         let trees: HashSet<TreeId> =
             versions::trees(reader)?.into_iter().map(|(_, id)| id).collect();
         let is_there = trees.contains(&tree);
@@ -145,13 +152,15 @@ impl Core {
         if roots.transactions == transactions {
             roots.trees = Some(trees);
         }
+
         Ok(is_there)
     }
 
-    /// A snapshot. What is in memory is not older afterwards.
+    /// Takes a snapshot. The known roots are not older than the snapshot afterwards.
     ///
-    /// Cost: a row.
+    /// Cost: reads one record.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
+        // Asked before the snapshot is taken: an answer from afterwards could name a later commit.
         let commit = self.database.last_commit();
         let reader = self.database.reader()?;
         let transactions = versions::head(&*reader)?.transactions;
@@ -165,9 +174,10 @@ impl Core {
         Ok(Snapshot { reader, transactions })
     }
 
-    /// Sees to it that what is in memory is that of the last transaction, whoever made it. Answers a snapshot if it took one.
+    /// Brings the known roots up to the last transaction of any store. Returns the snapshot if it
+    /// took one.
     ///
-    /// Cost: nothing if the database tells that there was no commit.
+    /// Cost: none if the database can tell that nothing was committed.
     pub(crate) fn refresh(&self) -> Result<Option<Snapshot>> {
         let commit = self.database.last_commit();
         if commit.is_some() && self.roots().commit == commit {
@@ -176,7 +186,7 @@ impl Core {
         self.snapshot().map(Some)
     }
 
-    /// Notes a root that a snapshot has.
+    /// Notes a root that a snapshot has as retained.
     pub(crate) fn found(&self, tree: TreeId, root: &Root, edge: &Edge, transactions: u64) {
         let mut roots = self.roots();
         if roots.transactions == transactions {
@@ -194,6 +204,7 @@ impl Roots {
         if self.edges.len() >= ROOTS_MAX {
             self.edges.clear();
         }
+        debug_assert!(edge.top == key.1);
         self.edges.insert(key, edge);
     }
 }
@@ -211,13 +222,18 @@ pub(crate) fn version_of(
     if *root == Root::EMPTY {
         return Ok(None);
     }
+
     let Some(id) = versions::newest_of_root(reader, tree, root)? else {
         return Err(Error::UnknownRoot { root: *root, tree: name.to_owned() });
     };
+
     let version = versions::version(reader, id)?;
     if version.edge.top != *root || version.tree != tree {
-        return Err(Error::CorruptRow { what: format!("version {id} is not one of root {root}") });
+        return Err(Error::CorruptRecord {
+            what: format!("version {id} is not one of root {root}"),
+        });
     }
+
     Ok(Some(version))
 }
 

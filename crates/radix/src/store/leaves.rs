@@ -1,4 +1,4 @@
-//! Goes over the values of a state in the order of their addresses, from a snapshot that stays as it is.
+//! Iterator over the values of a state in the order of their addresses, from one snapshot.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use crate::base::address::{Address, Prefix};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::Root;
 use crate::node::branch::Branch;
-use crate::node::node::{Edge, Stop};
-use crate::records::node_store::{Loaded, Place};
-use crate::store::inner::Core;
+use crate::node::node::{Edge, Node};
+use crate::records::node_store::{Loaded, NodePlace};
+use crate::store::inner::Inner;
 use terrane_kv::Reader;
 
 /// A snapshot, or the view of a transaction.
@@ -26,7 +26,7 @@ impl View<'_> {
     }
 }
 
-/// In which order leaves come.
+/// Order of leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     /// From the least address on.
@@ -36,19 +36,19 @@ pub enum Order {
     Descending,
 }
 
-/// What is still to come, the next on top.
+/// Work that is left: a stack, the next on top.
 enum Pending {
     Edge(Prefix, Edge),
     Leaf(Prefix, Arc<[u8]>),
-    /// Children from a place on, or up to one.
+    /// Children from a position on, or, descending, before it.
     Children(Prefix, Arc<Branch>, usize),
 }
 
 /// The leaves of a state; see [`Tree::leaves`](crate::Tree::leaves). After an error it ends.
 ///
-/// Cost: each stop on the way once, where it is not in memory.
+/// Cost: reads each node once that is not in memory.
 pub struct Leaves<'a> {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
     view: View<'a>,
     root: Root,
     order: Order,
@@ -70,46 +70,47 @@ impl<'a> Leaves<'a> {
     /// # Errors
     /// [`Error::PrefixNotFound`] if there is none, unless the prefix is empty.
     pub(crate) fn below(
-        core: Arc<Core>,
+        inner: Arc<Inner>,
         view: View<'a>,
         root: Root,
         edge: Option<&Edge>,
         prefix: &Prefix,
     ) -> Result<Self> {
         let found = match edge {
-            Some(edge) => core.nodes(view.reader(), &root).seek(edge, prefix)?,
+            Some(edge) => inner.nodes(view.reader(), &root).seek(edge, prefix)?,
             None => None,
         };
         if found.is_none() && *prefix != Prefix::EMPTY {
             return Err(Error::PrefixNotFound { prefix: *prefix });
         }
         let pending = found.map(|(path, edge)| Pending::Edge(path, edge)).into_iter().collect();
-        Ok(Self { core, view, root, order: Order::Ascending, pending })
+        Ok(Self { inner, view, root, order: Order::Ascending, pending })
     }
 
     /// The leaves from an address on: those that are not less, or, descending, not greater.
     pub(crate) fn from(
-        core: Arc<Core>,
+        inner: Arc<Inner>,
         view: View<'a>,
         root: Root,
         edge: Option<&Edge>,
         from: Option<&Address>,
         order: Order,
     ) -> Result<Self> {
-        let mut leaves = Self { core, view, root, order, pending: Vec::new() };
+        let mut leaves = Self { inner, view, root, order, pending: Vec::new() };
         let Some(edge) = edge else { return Ok(leaves) };
         leaves.pending.push(Pending::Edge(Prefix::EMPTY, edge.clone()));
         let Some(from) = from.map(Address::as_bytes) else { return Ok(leaves) };
-        // Opens what the address leads through and drops what lies before it.
+
+        // Opens the nodes that the address leads through and drops all leaves before it.
         while let Some(next) = leaves.pending.pop() {
             match next {
                 Pending::Edge(path, edge) => {
-                    let mut stop = path;
-                    stop.extend(edge.chain.as_bytes());
-                    let stop = stop.as_bytes();
-                    if from.starts_with(stop) {
+                    let mut end = path;
+                    end.extend(edge.extension.as_bytes());
+                    let end = end.as_bytes();
+                    if from.starts_with(end) {
                         leaves.open(path, &edge)?;
-                    } else if (stop > from) == (order == Order::Ascending) {
+                    } else if (end > from) == (order == Order::Ascending) {
                         leaves.pending.push(Pending::Edge(path, edge));
                         break;
                     }
@@ -127,22 +128,24 @@ impl<'a> Leaves<'a> {
                 children @ Pending::Children(..) => leaves.expand(children),
             }
         }
+
         Ok(leaves)
     }
 
-    /// Replaces an edge by what its stop holds.
+    /// Replaces an edge by the value and children of its node.
     fn open(&mut self, mut path: Prefix, edge: &Edge) -> Result<()> {
-        path.extend(edge.chain.as_bytes());
-        let (value, branch) = match &edge.stop {
-            Stop::Leaf(value) => (Some(Arc::clone(value)), None),
-            Stop::Row(node) => {
-                let nodes = self.core.nodes(self.view.reader(), &self.root);
-                match nodes.load_whole(&Place { node: *node, path })? {
+        path.extend(edge.extension.as_bytes());
+        let (value, branch) = match &edge.end {
+            Node::Leaf(value) => (Some(Arc::clone(value)), None),
+            Node::Stored(node) => {
+                let nodes = self.inner.nodes(self.view.reader(), &self.root);
+                match nodes.load_whole(&NodePlace { node: *node, path })? {
                     Loaded::Value(value) => (Some(value), None),
                     Loaded::Branch(branch) => (branch.value().map(Into::into), Some(branch)),
                 }
             }
         };
+
         let value = value.map(|value| Pending::Leaf(path, value));
         let children = branch.map(|branch| {
             let at = if self.order == Order::Ascending { 0 } else { branch.len() };
@@ -152,23 +155,27 @@ impl<'a> Leaves<'a> {
             Order::Ascending => self.pending.extend(children.into_iter().chain(value)),
             Order::Descending => self.pending.extend(value.into_iter().chain(children)),
         }
+
         Ok(())
     }
 
-    /// Puts the next of some children on top of the others.
+    /// Pushes the next child on top of the rest.
     fn expand(&mut self, children: Pending) {
         let Pending::Children(path, branch, at) = children else { return };
         let (next, rest) = match self.order {
             Order::Ascending => (at, at + 1),
             Order::Descending => (at.wrapping_sub(1), at.wrapping_sub(1)),
         };
+
         if next >= branch.len() {
             return;
         }
+
         let mut below = path;
         below.extend(&[branch.token_at(next)]);
         let edge = Pending::Edge(below, branch.edge_at(next).to_edge());
         self.pending.push(Pending::Children(path, branch, rest));
+
         self.pending.push(edge);
     }
 }

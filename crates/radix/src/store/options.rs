@@ -1,9 +1,9 @@
-//! How a store is opened.
+//! Options of a store.
 
-/// How a [`Store`](crate::Store) is opened.
+/// Options of [`Store::open`](crate::Store::open).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes of nodes that are kept in memory.
+    /// Bytes of the cache of nodes.
     pub cache_bytes: usize,
     /// Threads that hash large batches; at least one. Roots do not depend on it.
     pub threads: usize,

@@ -1,4 +1,4 @@
-//! A store of named trees, and the handle on one of them.
+//! Handles of users: a store of named trees, and one of its trees.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::base::node_hash::Root;
 use crate::node::node::Edge;
 use crate::records::node_store::find_in_memory;
 use crate::records::versions::{self, VERSIONS, Version, VersionId};
-use crate::store::inner::{Core, Snapshot, edge_of};
+use crate::store::inner::{Inner, Snapshot, edge_of};
 use crate::store::leaves::{Leaves, Order, View};
 use crate::store::options::Options;
 use crate::store::transaction::{
@@ -24,17 +24,18 @@ pub const INDEXES: [&str; 2] = [VERSIONS, METADATA];
 
 /// A store of named trees in a database. Clones are the same store; threads may share it.
 ///
-/// Several stores may be open in one database at once, in one process or, where the back-end takes it, in several: each sees
-/// what the others committed before the call began. Keys of the main table and of the index of versions are the store's alone.
+/// Several stores may be open in one database, in one process or, if the back-end allows it, in
+/// several. Each sees what the others committed before the call began. The main table and the index
+/// of versions belong to the store alone.
 #[derive(Debug, Clone)]
 pub struct Store {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
 }
 
 /// A named tree of a store. Clones are the same tree; threads may share it.
 #[derive(Debug, Clone)]
 pub struct Tree {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
     tree: TreeName,
 }
 
@@ -45,31 +46,32 @@ pub struct VersionInfo {
     pub id: VersionId,
     /// Its root.
     pub root: Root,
-    /// The nearest retained version that it was made of; `None` if that is the empty state.
+    /// Its nearest retained ancestor; `None` if that is the empty state.
     pub parent: Option<VersionId>,
-    /// Those whose parent it is, ascending.
+    /// Versions whose parent it is, ascending.
     pub children: Vec<VersionId>,
-    /// What it was committed with.
+    /// Metadata that the commit was given.
     pub metadata: Vec<u8>,
 }
 
 impl Store {
-    /// Opens the store in a database that has the indexes [`INDEXES`], or makes one. In a database
-    /// that is open for reading only nothing is made, and what would change the store is
+    /// Opens the store in a database with the indexes [`INDEXES`]; creates the store if there is
+    /// none. In a read-only database nothing is created, and calls that change the store are
     /// [`Error::ReadOnly`].
     ///
-    /// Cost: a row for each tree; a commit for a new store.
+    /// Cost: a record for each tree; a commit for a new store.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRow`] if something else is in the database, or the
-    /// bookkeeping is damaged, for which there is [`repair`](Self::repair); those of the back-end.
+    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRecord`] if the
+    /// database holds something else, or the bookkeeping is damaged (see
+    /// [`repair`](Self::repair)); those of the back-end.
     pub fn open(database: Arc<dyn Database>, options: &Options) -> Result<Self> {
         if !versions::is_formatted(&*database.reader()?)? {
             let mut writer = database.writer()?;
-            // Somebody else may have been first.
+            // Another store may have created the records since the snapshot.
             if !versions::is_formatted(&*writer)? {
                 if writer.count(Table::Main)? > 0 || writer.count(Table::Index(VERSIONS))? > 0 {
-                    return Err(Error::CorruptRow {
+                    return Err(Error::CorruptRecord {
                         what: "the database has entries, but no radix state".into(),
                     });
                 }
@@ -78,16 +80,18 @@ impl Store {
                 database.settle(receipt)?;
             }
         }
+
         let reader = database.reader()?;
         versions::check_format(&*reader, database.name())?;
         let head = versions::head(&*reader)?;
         let last_tree = versions::trees(&*reader)?.into_iter().map(|(_, id)| id).max();
         versions::check_head(&head, last_tree, versions::last_version(&*reader)?)?;
         drop(reader);
-        Ok(Self { core: Arc::new(Core::new(database, *options)) })
+
+        Ok(Self { inner: Arc::new(Inner::new(database, *options)) })
     }
 
-    /// Whether a database holds a store, which [`open`](Self::open) would make otherwise.
+    /// Whether a database holds a store. If not, [`open`](Self::open) would create one.
     ///
     /// # Errors
     /// Those of the back-end.
@@ -98,23 +102,23 @@ impl Store {
     /// The database.
     #[must_use]
     pub fn database(&self) -> &Arc<dyn Database> {
-        &self.core.database
+        &self.inner.database
     }
 
-    /// Begins a transaction, when no other lives.
+    /// Begins a transaction; waits for the transaction of another thread.
     ///
     /// # Errors
     /// [`Error::Busy`], also if this thread has a transaction; [`Error::ReadOnly`] and those of the
     /// back-end.
     pub fn transaction(&self) -> Result<Transaction<'_>> {
-        Transaction::new(&self.core)
+        Transaction::new(&self.inner)
     }
 
     fn handle(&self, name: &str, id: versions::TreeId) -> Tree {
-        Tree { core: Arc::clone(&self.core), tree: TreeName { name: name.to_owned(), id } }
+        Tree { inner: Arc::clone(&self.inner), tree: TreeName { name: name.to_owned(), id } }
     }
 
-    /// Makes a tree, which holds the empty state.
+    /// Creates a tree, which holds the empty state.
     ///
     /// # Errors
     /// [`Error::TreeExists`], [`Error::InvalidTreeName`] and those of the back-end.
@@ -125,18 +129,18 @@ impl Store {
         Ok(self.handle(name, id))
     }
 
-    /// A tree that is there.
+    /// Returns an existing tree.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::InvalidTreeName`] and those of the back-end.
     pub fn tree(&self, name: &str) -> Result<Tree> {
-        match versions::tree(&*self.core.database.reader()?, name)? {
+        match versions::tree(&*self.inner.database.reader()?, name)? {
             Some(id) => Ok(self.handle(name, id)),
             None => Err(Error::UnknownTree { name: name.to_owned() }),
         }
     }
 
-    /// A tree, which is made if it is not there.
+    /// Returns a tree, and creates it if it does not exist.
     ///
     /// # Errors
     /// [`Error::InvalidTreeName`] and those of the back-end.
@@ -155,14 +159,14 @@ impl Store {
     /// # Errors
     /// Those of the back-end.
     pub fn trees(&self) -> Result<Vec<String>> {
-        let reader = self.core.database.reader()?;
+        let reader = self.inner.database.reader()?;
         Ok(versions::trees(&*reader)?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Removes a tree with all its versions. Answers whether it was there.
+    /// Removes a tree with all its versions. Returns whether it existed.
     ///
     /// # Errors
-    /// As [`Transaction::delete_tree`].
+    /// Those of [`Transaction::delete_tree`].
     pub fn delete_tree(&self, name: &str) -> Result<bool> {
         let mut transaction = self.transaction()?;
         let was_there = transaction.delete_tree(name)?;
@@ -170,10 +174,10 @@ impl Store {
         Ok(was_there)
     }
 
-    /// Gives a tree another name. Handles on it go on.
+    /// Renames a tree. Handles on the tree stay valid.
     ///
     /// # Errors
-    /// As [`Transaction::rename_tree`].
+    /// Those of [`Transaction::rename_tree`].
     pub fn rename_tree(&self, from: &str, to: &str) -> Result<()> {
         let mut transaction = self.transaction()?;
         transaction.rename_tree(from, to)?;
@@ -185,7 +189,7 @@ impl Store {
     /// # Errors
     /// [`Error::Size`] and those of the back-end.
     pub fn metadata(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        metadata_of(&*self.core.database.reader()?, key)
+        metadata_of(&*self.inner.database.reader()?, key)
     }
 
     /// Binds a key of the metadata map, or with `None` removes it.
@@ -203,13 +207,13 @@ impl Store {
     /// # Errors
     /// Those of the back-end.
     pub fn metadata_entries(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        metadata_entries_of(&*self.core.database.reader()?, prefix)
+        metadata_entries_of(&*self.inner.database.reader()?, prefix)
     }
 
     /// Bytes of nodes in memory.
     #[must_use]
     pub fn cached_bytes(&self) -> u64 {
-        self.core.cache.bytes() as u64
+        self.inner.cache.bytes() as u64
     }
 
     /// Closes the database.
@@ -217,11 +221,11 @@ impl Store {
     /// # Errors
     /// Those of the back-end. It is closed in any case.
     pub fn close(&self) -> Result<()> {
-        Ok(self.core.database.close()?)
+        Ok(self.inner.database.close()?)
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 }
 
@@ -234,14 +238,14 @@ impl Tree {
 
     /// Refuses a tree that was deleted.
     fn check(&self, reader: &(impl Reader + ?Sized), transactions: u64) -> Result<()> {
-        if self.core.has_tree(self.tree.id, reader, transactions)? {
+        if self.inner.has_tree(self.tree.id, reader, transactions)? {
             return Ok(());
         }
         Err(Error::UnknownTree { name: self.tree.name.clone() })
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     pub(crate) fn tree_name(&self) -> &TreeName {
@@ -250,15 +254,15 @@ impl Tree {
 
     /// Begins a transaction, in which the tree is not deleted by another.
     pub(crate) fn transaction(&self) -> Result<Transaction<'_>> {
-        let transaction = Transaction::new(&self.core)?;
-        let (reader, transactions) = transaction.stand();
+        let transaction = Transaction::new(&self.inner)?;
+        let (reader, transactions) = transaction.reading();
         self.check(reader, transactions)?;
         Ok(transaction)
     }
 
     /// A snapshot, in which the tree is.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
-        let snapshot = self.core.snapshot()?;
+        let snapshot = self.inner.snapshot()?;
         self.check(&*snapshot.reader, snapshot.transactions)?;
         Ok(snapshot)
     }
@@ -276,25 +280,25 @@ impl Tree {
         let Snapshot { reader, transactions } = snapshot;
         let edge = edge_of(&*reader, self.tree.id, &self.tree.name, root)?;
         if let Some(edge) = &edge {
-            self.core.found(self.tree.id, root, edge, transactions);
+            self.inner.found(self.tree.id, root, edge, transactions);
         }
         Ok((reader, edge))
     }
 
     /// Applies a batch of changes to a retained root, and retains the outcome as a new version.
     ///
-    /// Cost and errors: as [`Transaction::commit`] and [`Transaction::finish`], of which it is one.
+    /// Cost: that of [`Transaction::commit`] and [`Transaction::finish`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Transaction::commit`] and [`Transaction::finish`].
     pub fn commit(&self, parent: &Root, changes: &[Change]) -> Result<Committed> {
         self.commit_with(parent, changes, &[])
     }
 
-    /// The same, with metadata that the version is to have, such as a height.
+    /// Commits as [`commit`](Self::commit) does, and gives the version metadata, such as a height.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`Error::Size`].
+    /// Those of [`commit`](Self::commit), and [`Error::Size`].
     pub fn commit_with(
         &self,
         parent: &Root,
@@ -309,17 +313,17 @@ impl Tree {
         Ok(committed)
     }
 
-    /// The root that a batch would give. Nothing is stored, and the root cannot be read.
+    /// Computes the root that a batch would give. Stores nothing; the root cannot be read.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Those of [`commit`](Self::commit).
     pub fn compute_root(&self, parent: &Root, changes: &[Change]) -> Result<Root> {
         let (reader, edge) = self.open(parent)?;
         if changes.is_empty() {
             return Ok(*parent);
         }
-        let nodes = self.core.nodes(&*reader, parent);
-        Ok(build_on(&nodes, edge.as_ref(), changes, self.core.options.threads)?.root_hash())
+        let nodes = self.inner.nodes(&*reader, parent);
+        Ok(build_on(&nodes, edge.as_ref(), changes, self.inner.options.threads)?.root_hash())
     }
 
     /// Whether a root is retained.
@@ -334,23 +338,26 @@ impl Tree {
         }
     }
 
-    /// The values of addresses, in their order; `None` where there is none.
+    /// The values of addresses, in their order; `None` for an address without a value.
     ///
-    /// Cost: the addresses go down together; reads the stops on the way that are not in memory, those of a level side by side.
+    /// Cost: reads the nodes on the paths that are not in memory, those of a level side by side.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn get(&self, root: &Root, addresses: &[Address]) -> Result<Vec<Option<Vec<u8>>>> {
-        let snapshot = self.core.refresh()?;
-        // With all of it in memory nothing else is needed: a root that is known is retained, and nodes do not change.
-        if let Some(edge) = self.core.known(self.tree.id, root)
+        let snapshot = self.inner.refresh()?;
+        // With all of it in memory nothing else is needed: a root that is known is retained, and
+        // nodes do not change.
+        if let Some(edge) = self.inner.known(self.tree.id, root)
             && let Ok(values) = addresses
                 .iter()
-                .map(|address| find_in_memory(&self.core.cache, &edge, address.as_bytes()))
+                .map(|address| find_in_memory(&self.inner.cache, &edge, address.as_bytes()))
                 .collect()
         {
             return Ok(values);
         }
+
         let (reader, edge) = match snapshot {
             Some(snapshot) => {
                 self.check(&*snapshot.reader, snapshot.transactions)?;
@@ -358,8 +365,9 @@ impl Tree {
             }
             None => self.open(root)?,
         };
+
         match edge {
-            Some(edge) => find(&self.core.nodes(&*reader, root), &edge, addresses),
+            Some(edge) => find(&self.inner.nodes(&*reader, root), &edge, addresses),
             None => Ok(vec![None; addresses.len()]),
         }
     }
@@ -367,7 +375,7 @@ impl Tree {
     /// The value of one address.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     pub fn get_one(&self, root: &Root, address: &Address) -> Result<Option<Vec<u8>>> {
         Ok(self.get(root, std::slice::from_ref(address))?.pop().flatten())
     }
@@ -375,28 +383,30 @@ impl Tree {
     /// Whether an address has a value.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     pub fn contains(&self, root: &Root, address: &Address) -> Result<bool> {
         Ok(self.get_one(root, address)?.is_some())
     }
 
-    /// The values whose addresses begin with a prefix, in the order of the addresses, from a snapshot that stays as it is
-    /// whatever is committed or pruned.
+    /// The values whose addresses begin with a prefix, ascending, from one snapshot: later commits
+    /// and prunes do not change them.
     ///
-    /// Cost: the stops down to the prefix, then each stop below it once, where they are not in memory.
+    /// Cost: the nodes down to the prefix, then each node below it once, where they are not in
+    /// memory.
     ///
     /// # Errors
-    /// [`Error::PrefixNotFound`] if there is none, unless the prefix is empty; as [`get`](Self::get).
+    /// [`Error::PrefixNotFound`] if there is none, unless the prefix is empty; as
+    /// [`get`](Self::get).
     pub fn leaves(&self, root: &Root, prefix: &Prefix) -> Result<Leaves<'static>> {
         let (reader, edge) = self.open(root)?;
         let view = View::Snapshot(reader);
-        Leaves::below(Arc::clone(&self.core), view, *root, edge.as_ref(), prefix)
+        Leaves::below(Arc::clone(&self.inner), view, *root, edge.as_ref(), prefix)
     }
 
-    /// The values from an address on, or all: those whose addresses are not less, ascending; or not greater, descending.
+    /// The values from an address on, or all: ascending from the address, or descending from it.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     pub fn leaves_from(
         &self,
         root: &Root,
@@ -405,21 +415,21 @@ impl Tree {
     ) -> Result<Leaves<'static>> {
         let (reader, edge) = self.open(root)?;
         let view = View::Snapshot(reader);
-        Leaves::from(Arc::clone(&self.core), view, *root, edge.as_ref(), from, order)
+        Leaves::from(Arc::clone(&self.inner), view, *root, edge.as_ref(), from, order)
     }
 
     /// Drops the oldest retained version of a root, and lists the nodes that are gone.
     ///
     /// # Errors
-    /// As [`Transaction::prune`].
+    /// Those of [`Transaction::prune`].
     pub fn prune(&self, root: &Root) -> Result<Pruned> {
         self.prune_with(root, &PruneOptions { list: true, ..PruneOptions::default() })
     }
 
-    /// The same with options.
+    /// Prunes as [`prune`](Self::prune) does, with options.
     ///
     /// # Errors
-    /// As [`Transaction::prune`].
+    /// Those of [`Transaction::prune`].
     pub fn prune_with(&self, root: &Root, options: &PruneOptions) -> Result<Pruned> {
         let mut transaction = self.transaction()?;
         let pruned = transaction.prune_in(&self.tree, root, *options)?;
@@ -432,7 +442,7 @@ impl Tree {
     /// Prunes the ancestors of a root beyond a depth. As [`Transaction::prune_below`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Transaction::prune_below`].
     pub fn prune_below(&self, tip: &Root, depth: u64) -> Result<u64> {
         let mut transaction = self.transaction()?;
         let pruned = transaction.prune_below_in(&self.tree, tip, depth)?;
@@ -443,7 +453,7 @@ impl Tree {
     /// Prunes all versions but those of some roots. As [`Transaction::retain`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Transaction::retain`].
     pub fn retain(&self, roots: &BTreeSet<Root>) -> Result<u64> {
         let mut transaction = self.transaction()?;
         let pruned = transaction.retain_in(&self.tree, roots)?;
@@ -453,10 +463,11 @@ impl Tree {
 
     /// All retained versions, in the order of their commits.
     ///
-    /// Cost: a row for each root and each version, and one more for each version whose root has a newer one.
+    /// Cost: a record for each root and each version, and one more for each version whose root has
+    /// a newer one.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::CorruptRow`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::CorruptRecord`] and those of the back-end.
     pub fn versions(&self) -> Result<Vec<VersionInfo>> {
         let Snapshot { reader, .. } = self.snapshot()?;
         let info = |(id, version): (VersionId, Version)| VersionInfo {
@@ -466,7 +477,8 @@ impl Tree {
             children: Vec::new(),
             metadata: version.metadata,
         };
-        let mut infos: Vec<VersionInfo> = self.rows(&*reader)?.into_iter().map(info).collect();
+
+        let mut infos: Vec<VersionInfo> = self.records(&*reader)?.into_iter().map(info).collect();
         for at in 0..infos.len() {
             let child = infos[at].id;
             let Some(parent) = infos[at].parent else { continue };
@@ -475,26 +487,28 @@ impl Tree {
                 Err(_) => {
                     let what =
                         format!("version {child} names version {parent}, which is not there");
-                    return Err(Error::CorruptRow { what });
+                    return Err(Error::CorruptRecord { what });
                 }
             }
         }
+
         Ok(infos)
     }
     /// All versions as they are stored, ascending.
-    pub(crate) fn rows(&self, reader: &dyn Reader) -> Result<Vec<(VersionId, Version)>> {
-        let mut rows = Vec::new();
+    pub(crate) fn records(&self, reader: &dyn Reader) -> Result<Vec<(VersionId, Version)>> {
+        let mut records = Vec::new();
         for (root, ids) in versions::roots(reader, self.tree.id)? {
             for id in ids {
                 let version = versions::version(reader, id)?;
                 if version.edge.top != root {
                     let what = format!("version {id} is not one of root {root}");
-                    return Err(Error::CorruptRow { what });
+                    return Err(Error::CorruptRecord { what });
                 }
-                rows.push((id, version));
+                records.push((id, version));
             }
         }
-        rows.sort_unstable_by_key(|(id, _)| *id);
-        Ok(rows)
+
+        records.sort_unstable_by_key(|(id, _)| *id);
+        Ok(records)
     }
 }

@@ -1,6 +1,8 @@
-//! Commits, prunes and entries of the metadata map that become visible and durable together, or not at all.
+//! Transaction: commits, prunes and metadata that become visible and durable together, or not at
+//! all.
 //!
-//! A transaction sees what it has done itself. Dropped before [`finish`](Transaction::finish) it has done nothing.
+//! A transaction reads its own changes. If it is dropped before [`finish`](Transaction::finish),
+//! nothing is changed. A call that fails half way poisons the transaction ([`Error::Aborted`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,24 +11,24 @@ use crate::base::address::{Address, Prefix};
 use crate::base::change::{Change, sorted};
 use crate::base::error::{Error, Result};
 use crate::base::node_hash::{NodeHash, Root};
-use crate::commit::build::{Built, NewStop, build};
-use crate::commit::hashing::stop_hash;
-use crate::commit::record_changes::{Effect, RowChanges};
-use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Stop};
+use crate::commit::build::{Built, NewNode, build};
+use crate::commit::hashing::end_hash;
+use crate::commit::record_changes::{Effect, RecordChanges};
+use crate::node::node::{Edge, INLINE_VALUE_BYTES_MAX, Node};
 use crate::records::node_store::{Loaded, NodeCache, Nodes};
 use crate::records::record::Content;
 use crate::records::ref_counts::each_edge_not_in;
 use crate::records::versions::{self, Head, Ids, TreeId, Version, VersionId};
-use crate::store::inner::{Core, Moves, edge_of};
+use crate::store::inner::{Inner, TreeChanges, edge_of};
 use crate::store::leaves::{Leaves, Order, View};
 use terrane_kv::turn::TurnGuard;
 use terrane_kv::{Entry, KEY_BYTES_MAX, Reader, Table, VALUE_BYTES_MAX, Writer};
 
 /// The index of the metadata map.
 pub const METADATA: &str = "metadata";
-/// Bytes of a tree's name at most.
+/// Most bytes of a tree's name.
 pub const TREE_NAME_BYTES_MAX: usize = 255;
-/// Bytes of a version's metadata at most.
+/// Most bytes of a version's metadata.
 pub const VERSION_METADATA_BYTES_MAX: usize = 4096;
 
 const METADATA_TABLE: Table<'static> = Table::Index(METADATA);
@@ -38,57 +40,58 @@ pub(crate) struct TreeName {
     pub(crate) id: TreeId,
 }
 
-/// What a commit made.
+/// Outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
     /// The new root.
     pub root: Root,
-    /// The version that has it; `None` if the batch was empty or the state is.
+    /// The new version; `None` if the batch or the new state is empty.
     pub version: Option<VersionId>,
-    /// Nodes that no retained version of any tree had before.
+    /// Number of plain nodes that no retained version of any tree had before.
     pub added: u64,
 }
 
-/// How a version is pruned.
+/// Options of pruning a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PruneOptions {
-    /// Leaves a version alone that is the last of its root and has two or more retained children.
+    /// Keeps the last version of a root that has two or more retained children.
     pub keep_fork_points: bool,
-    /// Answers with the hashes of the nodes that are gone, and not only with their number. Costs hashing them.
+    /// Returns the hashes of the removed nodes, and not only their number. Costs hashing them.
     pub list: bool,
 }
 
-/// What pruning a root came to.
+/// Outcome of pruning a root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pruned {
     /// The root is gone, and so are the nodes that no retained version of any tree reaches.
     Removed {
-        /// How many.
+        /// Number of removed plain nodes.
         count: u64,
         /// Their hashes, if they were asked for.
         hashes: BTreeSet<NodeHash>,
     },
-    /// One version is gone; the root stays, as it has so many more.
+    /// One version is gone. The root stays with this many other versions.
     Counted(usize),
-    /// No retained version has this root. Nothing was done.
+    /// No retained version has this root. Nothing was changed.
     Unknown,
-    /// It has so many retained children, and fork points were to be kept. Nothing was done.
+    /// The version is a fork point with this many children, and was to be kept. Nothing was
+    /// changed.
     ForkPoint(usize),
-    /// The empty root is always there. Nothing was done.
+    /// The empty root is always retained. Nothing was changed.
     EmptyRoot,
 }
 
-/// Several changes as one. Dropped before [`finish`](Self::finish) it has done nothing.
+/// Several changes as one. Dropped before [`finish`](Self::finish), it changes nothing.
 ///
 /// A store has one transaction at a time. While a thread has one, its calls that need another one
 /// fail with [`Error::Busy`]: [`Tree::commit`](crate::Tree::commit),
 /// [`prune`](crate::Tree::prune), [`Store::set_metadata`](crate::Store::set_metadata)
 /// and the like. The calls of other threads wait. A transaction stays in its thread, as LMDB's do.
 pub struct Transaction<'a> {
-    core: &'a Arc<Core>,
+    inner: &'a Arc<Inner>,
     writer: Box<dyn Writer + 'a>,
     head: Head,
-    moves: Moves,
+    moves: TreeChanges,
     /// Whether trees or versions were changed.
     is_changed: bool,
     /// Whether a call failed that had changed something.
@@ -119,47 +122,52 @@ fn check_size(what: &'static str, bytes: usize, min: usize, max: usize) -> Resul
 }
 
 impl<'a> Transaction<'a> {
-    pub(crate) fn new(core: &'a Arc<Core>) -> Result<Self> {
-        let turn = core.turn()?;
-        let writer = core.database.writer()?;
+    pub(crate) fn new(inner: &'a Arc<Inner>) -> Result<Self> {
+        let turn = inner.turn()?;
+        let writer = inner.database.writer()?;
         let head = versions::head(&*writer)?;
-        core.follow(&head);
-        let moves = Moves::default();
-        Ok(Self { core, writer, head, moves, is_changed: false, is_aborted: false, turn })
+        inner.follow(&head);
+        let moves = TreeChanges::default();
+        Ok(Self { inner, writer, head, moves, is_changed: false, is_aborted: false, turn })
     }
 
-    /// What it reads from, and after how many transactions.
-    pub(crate) fn stand(&self) -> (&(dyn Writer + 'a), u64) {
+    /// The writer to read from, and the count of transactions in the head.
+    pub(crate) fn reading(&self) -> (&(dyn Writer + 'a), u64) {
         (&*self.writer, self.head.transactions)
     }
 
-    /// Makes everything visible, and returns when it is as durable as the database promises.
+    /// Commits, and returns when the commit is as durable as the database promises.
     ///
     /// # Errors
     /// [`Error::Aborted`], [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was done, unless the source says that the outcome is
     /// unknown or the database poisoned.
     pub fn finish(self) -> Result<()> {
-        let Self { core, mut writer, mut head, moves, is_changed, is_aborted, turn } = self;
+        let Self { inner, mut writer, mut head, moves, is_changed, is_aborted, turn } = self;
         if is_aborted {
             return Err(Error::Aborted);
         }
+
         if is_changed {
             head.transactions += 1;
             versions::put_head(&mut *writer, &head)?;
         }
+
         let receipt = match writer.commit() {
             Ok(receipt) => receipt,
             Err(error) => {
-                core.forget();
+                inner.forget();
                 return Err(error.into());
             }
         };
-        core.note(moves, head.transactions);
+
+        // Noted before the turn is given up: the next transaction relies on it. Other threads may commit
+        // while this one waits for its sync.
+        inner.note(moves, head.transactions);
         drop(turn);
-        Ok(core.database.settle(receipt)?)
+        Ok(inner.database.settle(receipt)?)
     }
 
-    /// Does what leaves something half done if it fails.
+    /// Runs a change that leaves the transaction half changed if it fails.
     fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.is_changed = true;
         let was_aborted = std::mem::replace(&mut self.is_aborted, true);
@@ -175,7 +183,7 @@ impl<'a> Transaction<'a> {
             .ok_or_else(|| Error::UnknownTree { name: name.to_owned() })
     }
 
-    /// Makes a tree, which holds the empty state.
+    /// Creates a tree, which holds the empty state.
     ///
     /// # Errors
     /// [`Error::TreeExists`], [`Error::InvalidTreeName`] and those of the back-end.
@@ -194,10 +202,11 @@ impl<'a> Transaction<'a> {
         Ok(id)
     }
 
-    /// Gives a tree another name.
+    /// Renames a tree.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::TreeExists`], [`Error::InvalidTreeName`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::TreeExists`], [`Error::InvalidTreeName`] and those of the
+    /// back-end.
     pub fn rename_tree(&mut self, from: &str, to: &str) -> Result<()> {
         check_name(to)?;
         let id = self.tree_id(from)?;
@@ -207,7 +216,8 @@ impl<'a> Transaction<'a> {
         self.change(|this| versions::rename_tree(&mut *this.writer, from, to, id))
     }
 
-    /// Removes a tree with all its versions, and the nodes that no other tree needs. Answers whether it was there.
+    /// Removes a tree with all its versions, and the nodes that no other tree needs. Returns
+    /// whether it existed.
     ///
     /// Cost: that of pruning each version; the changes are in memory until the end.
     ///
@@ -217,18 +227,22 @@ impl<'a> Transaction<'a> {
         check_name(name)?;
         let Some(id) = versions::tree(&*self.writer, name)? else { return Ok(false) };
         let tree = TreeName { name: name.to_owned(), id };
+
         let mut ids: Vec<(VersionId, Root)> = Vec::new();
         for (root, of_root) in versions::roots(&*self.writer, id)? {
             ids.extend(of_root.into_iter().map(|version| (version, root)));
         }
+
         ids.sort_unstable();
         self.change(|this| {
-            // Newest first: each is a tip then, and what it shares with older ones is not walked.
+            // Newest first: each version is a tip then, and what it shares with older versions is
+            // not walked.
             for (version, root) in ids.into_iter().rev() {
                 this.remove_version(&tree, &root, version, false)?;
             }
             versions::remove_tree(&mut *this.writer, name)
         })?;
+
         self.moves.trees.push((id, false));
         Ok(true)
     }
@@ -241,24 +255,26 @@ impl<'a> Transaction<'a> {
         Ok(versions::trees(&*self.writer)?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Applies a batch of changes to a retained root of a tree, and retains the outcome as a new version. An empty batch makes
-    /// none and answers the parent.
+    /// Applies a batch of changes to a retained root of a tree, and retains the outcome as a new
+    /// version. An empty batch makes no version and returns the parent.
     ///
-    /// Cost: reads the stops that the changes lead through and are not in memory, side by side where one level of the tree has
-    /// several; hashes each node that changes once; reads and writes a row for each stop that changes.
+    /// Cost: reads the nodes that the changes lead through and are not in memory, side by side
+    /// where one level of the tree has several; hashes each node that changes once; reads and
+    /// writes a record for each node that changes.
     ///
     /// # Errors
-    /// In this order: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::ValueTooLarge`], [`Error::DuplicateAddress`],
-    /// [`Error::AddressNotFound`] or [`Error::PrefixNotFound`]; nothing was done then. [`Error::Corruption`] and those of
-    /// the back-end: the transaction should be dropped.
+    /// In this order: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::ValueTooLarge`],
+    /// [`Error::DuplicateAddress`], [`Error::AddressNotFound`] or [`Error::PrefixNotFound`];
+    /// nothing was done then. [`Error::Corruption`] and those of the back-end: the transaction
+    /// should be dropped.
     pub fn commit(&mut self, tree: &str, parent: &Root, changes: &[Change]) -> Result<Committed> {
         self.commit_with(tree, parent, changes, &[])
     }
 
-    /// The same, with metadata that the version is to have, such as a height.
+    /// Commits as [`commit`](Self::commit) does, and gives the version metadata, such as a height.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`Error::Size`].
+    /// Those of [`commit`](Self::commit), and [`Error::Size`].
     pub fn commit_with(
         &mut self,
         tree: &str,
@@ -290,8 +306,8 @@ impl<'a> Transaction<'a> {
         self.change(|this| this.add(tree, edge.as_ref(), neighbour, &built, at, metadata))
     }
 
-    /// Retains what changes make of a version, also if there are none, and joins it to that one. Answers the edge of the
-    /// whole tree as well; nothing if the outcome is the empty state.
+    /// Retains the outcome of changes to a version, also without changes, and joins it to that
+    /// version. Returns the edge of the whole tree too; `None` if the outcome is the empty state.
     pub(crate) fn commit_on(
         &mut self,
         tree: &TreeName,
@@ -322,11 +338,11 @@ impl<'a> Transaction<'a> {
         at: usize,
         metadata: &[u8],
     ) -> Result<Committed> {
-        let mut rows = RowChanges::with_capacity(built.nodes.len());
+        let mut records = RecordChanges::with_capacity(built.nodes.len());
         let parent = edge.map_or(Root::EMPTY, |edge| edge.top);
-        add_new(built, at, edge.map(|edge| edge.top), &mut rows, &self.core.cache);
+        add_new(built, at, edge.map(|edge| edge.top), &mut records, &self.inner.cache);
         let Effect { added, .. } =
-            rows.apply(&mut *self.writer, false).map_err(|error| error.below(&parent))?;
+            records.apply(&mut *self.writer, false).map_err(|error| error.below(&parent))?;
 
         let edge = built.edge(at);
         let root = edge.top;
@@ -334,7 +350,7 @@ impl<'a> Transaction<'a> {
         Ok(Committed { root, version: Some(version), added })
     }
 
-    /// Retains a tree whose rows are written as a version that is joined to another.
+    /// Retains a tree whose records are written as a version that is joined to another.
     pub(crate) fn add_version(
         &mut self,
         tree: &TreeName,
@@ -346,12 +362,14 @@ impl<'a> Transaction<'a> {
         self.is_changed = true;
         self.head.last_version += 1;
         let version = VersionId(self.head.last_version);
+
         if let Some(neighbour) = neighbour {
-            self.with_version(neighbour, |writer, row| {
-                versions::add_dependent(writer, neighbour, row, version)
+            self.with_version(neighbour, |writer, record| {
+                versions::add_dependent(writer, neighbour, record, version)
             })?;
         }
-        let row = Version {
+
+        let record = Version {
             tree: tree.id,
             edge: edge.clone(),
             neighbour,
@@ -359,7 +377,8 @@ impl<'a> Transaction<'a> {
             dependents: Ids::default(),
             metadata: metadata.to_vec(),
         };
-        versions::add_version(&mut *self.writer, version, &row)?;
+
+        versions::add_version(&mut *self.writer, version, &record)?;
         versions::add_to_root(&mut *self.writer, tree.id, &root, version)?;
         self.moves.roots.push((tree.id, root, Some(edge)));
         Ok(version)
@@ -369,10 +388,10 @@ impl<'a> Transaction<'a> {
         &mut *self.writer
     }
 
-    /// The root that a batch would give. Nothing is stored.
+    /// Computes the root that a batch would give. Stores nothing.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// Those of [`commit`](Self::commit).
     pub fn compute_root(&self, tree: &str, parent: &Root, changes: &[Change]) -> Result<Root> {
         let id = self.tree_id(tree)?;
         let edge = self.edge(&TreeName { name: tree.to_owned(), id }, parent)?;
@@ -383,11 +402,11 @@ impl<'a> Transaction<'a> {
     }
 
     fn built(&self, edge: Option<&Edge>, parent: &Root, changes: &[Change]) -> Result<Built> {
-        build_on(&self.nodes(parent), edge, changes, self.core.options.threads)
+        build_on(&self.nodes(parent), edge, changes, self.inner.options.threads)
     }
 
     fn nodes(&self, root: &Root) -> Nodes<'_> {
-        self.core.nodes(&*self.writer, root)
+        self.inner.nodes(&*self.writer, root)
     }
 
     /// The edge of a root of a tree, as the transaction sees it.
@@ -400,21 +419,24 @@ impl<'a> Transaction<'a> {
             .find(|(of, of_root, _)| (*of, of_root) == (tree.id, root));
         match moved {
             Some((_, _, Some(edge))) => return Ok(Some(edge.clone())),
-            // There is only one writer, so what is known from before is right where it was not moved.
+            // Nobody else commits meanwhile, so a known root that this transaction left alone is
+            // current.
             None => {
-                if let Some(edge) = self.core.known(tree.id, root) {
+                if let Some(edge) = self.inner.known(tree.id, root) {
                     return Ok(Some(edge));
                 }
             }
             Some((_, _, None)) => {}
         }
+
         edge_of(&*self.writer, tree.id, &tree.name, root)
     }
 
     /// The values of addresses, in their order. As [`Tree::get`](crate::Tree::get).
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn get(
         &self,
         tree: &str,
@@ -431,19 +453,20 @@ impl<'a> Transaction<'a> {
     /// The leaves below a prefix. As [`Tree::leaves`](crate::Tree::leaves).
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::PrefixNotFound`], [`Error::Corruption`] and those of the
-    /// back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::PrefixNotFound`],
+    /// [`Error::Corruption`] and those of the back-end.
     pub fn leaves(&self, tree: &str, root: &Root, prefix: &Prefix) -> Result<Leaves<'_>> {
         let id = self.tree_id(tree)?;
         let edge = self.edge(&TreeName { name: tree.to_owned(), id }, root)?;
         let view = View::Transaction(&*self.writer);
-        Leaves::below(Arc::clone(self.core), view, *root, edge.as_ref(), prefix)
+        Leaves::below(Arc::clone(self.inner), view, *root, edge.as_ref(), prefix)
     }
 
     /// The leaves from an address on. As [`Tree::leaves_from`](crate::Tree::leaves_from).
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn leaves_from(
         &self,
         tree: &str,
@@ -454,17 +477,18 @@ impl<'a> Transaction<'a> {
         let id = self.tree_id(tree)?;
         let edge = self.edge(&TreeName { name: tree.to_owned(), id }, root)?;
         let view = View::Transaction(&*self.writer);
-        Leaves::from(Arc::clone(self.core), view, *root, edge.as_ref(), from, order)
+        Leaves::from(Arc::clone(self.inner), view, *root, edge.as_ref(), from, order)
     }
 
-    /// Drops the oldest retained version of a root; with the last one the root is gone, and with it the nodes that nothing else
-    /// reaches.
+    /// Drops the oldest retained version of a root; with the last one the root is gone, and with it
+    /// the nodes that nothing else reaches.
     ///
-    /// Cost: reads the stops in which the version differs from those that it was made of and that were made of it; writes a row
-    /// for each that goes.
+    /// Cost: reads the nodes in which the version differs from those that it was made of and that
+    /// were made of it; writes a record for each that goes.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`]; [`Error::Corruption`] and those of the back-end: the transaction should be dropped.
+    /// [`Error::UnknownTree`]; [`Error::Corruption`] and those of the back-end: the transaction
+    /// should be dropped.
     pub fn prune(&mut self, tree: &str, root: &Root, options: &PruneOptions) -> Result<Pruned> {
         let id = self.tree_id(tree)?;
         self.prune_in(&TreeName { name: tree.to_owned(), id }, root, *options)
@@ -479,24 +503,28 @@ impl<'a> Transaction<'a> {
         if *root == Root::EMPTY {
             return Ok(Pruned::EmptyRoot);
         }
+
         let Some((oldest, count)) = versions::oldest_of_root(&*self.writer, tree.id, root)? else {
             return Ok(Pruned::Unknown);
         };
+
         if options.keep_fork_points && count == 1 {
             let children = self.children(oldest)?;
             if children > 1 {
                 return Ok(Pruned::ForkPoint(children));
             }
         }
+
         let effect = self.change(|this| this.remove_version(tree, root, oldest, options.list))?;
         if count > 1 {
             return Ok(Pruned::Counted(usize::try_from(count - 1).unwrap_or(usize::MAX)));
         }
+
         let hashes = effect.removed_hashes.into_iter().collect();
         Ok(Pruned::Removed { count: effect.removed, hashes })
     }
 
-    /// How many versions have this one as their nearest retained ancestor.
+    /// Number of versions whose nearest retained ancestor is this version.
     fn children(&self, id: VersionId) -> Result<usize> {
         let version = versions::version(&*self.writer, id)?;
         let mut children = 0;
@@ -506,11 +534,11 @@ impl<'a> Transaction<'a> {
         Ok(children)
     }
 
-    /// Keeps, of the ancestors of a root, the nearest `depth` versions, and prunes those beyond. Forks are left alone. Answers
-    /// how many versions went.
+    /// Keeps, of the ancestors of a root, the nearest `depth` versions, and prunes those beyond.
+    /// Forks are left alone. Returns the number of removed versions.
     ///
     /// # Errors
-    /// As [`prune`](Self::prune), and [`Error::UnknownRoot`].
+    /// Those of [`prune`](Self::prune), and [`Error::UnknownRoot`].
     pub fn prune_below(&mut self, tree: &str, tip: &Root, depth: u64) -> Result<u64> {
         let id = self.tree_id(tree)?;
         self.prune_below_in(&TreeName { name: tree.to_owned(), id }, tip, depth)
@@ -525,32 +553,38 @@ impl<'a> Transaction<'a> {
         self.edge(tree, tip)?;
         let mut next = versions::newest_of_root(&*self.writer, tree.id, tip)?;
         let mut beyond = Vec::new();
+
+        // A parent is older than its child, so the walk ends.
         let mut passed = 0;
         while let Some(version) = next {
-            let row = versions::version(&*self.writer, version)?;
+            let record = versions::version(&*self.writer, version)?;
             if passed > depth {
-                beyond.push((version, row.edge.top));
+                beyond.push((version, record.edge.top));
             }
             passed += 1;
-            next = row.neighbour.filter(|_| row.is_child);
+            next = record.neighbour.filter(|_| record.is_child);
         }
+
         if beyond.is_empty() {
             return Ok(0);
         }
-        // Oldest first: each differs from its only child by what that one changed.
+
+        // Oldest first: each version differs from its only child by the changes of the child alone.
         self.change(|this| {
             for (version, root) in beyond.iter().rev() {
                 this.remove_version(tree, root, *version, false)?;
             }
             Ok(())
         })?;
+
         Ok(beyond.len() as u64)
     }
 
-    /// Prunes all versions of a tree whose root is not one of `roots`. Answers how many went.
+    /// Prunes all versions of a tree whose root is not one of `roots`. Returns how many
+    /// it removed.
     ///
     /// # Errors
-    /// As [`prune`](Self::prune).
+    /// Those of [`prune`](Self::prune).
     pub fn retain(&mut self, tree: &str, roots: &BTreeSet<Root>) -> Result<u64> {
         let id = self.tree_id(tree)?;
         self.retain_in(&TreeName { name: tree.to_owned(), id }, roots)
@@ -563,17 +597,20 @@ impl<'a> Transaction<'a> {
                 beyond.extend(versions.into_iter().map(|version| (version, root)));
             }
         }
+
         if beyond.is_empty() {
             return Ok(0);
         }
+
         beyond.sort_unstable();
         self.change(|this| {
-            // Newest first: forks go before what they were made of.
+            // Newest first: forks go before their ancestors.
             for (version, root) in beyond.iter().rev() {
                 this.remove_version(tree, root, *version, false)?;
             }
             Ok(())
         })?;
+
         Ok(beyond.len() as u64)
     }
 
@@ -589,37 +626,47 @@ impl<'a> Transaction<'a> {
         let dependents = versions::dependents(&*self.writer, id, &version)?;
         let neighbours: Vec<VersionId> =
             version.neighbour.iter().chain(&dependents).copied().collect();
+
         let mut edges = Vec::with_capacity(neighbours.len());
         for neighbour in &neighbours {
             edges.push(versions::version(&*self.writer, *neighbour)?.edge);
         }
-        let mut rows = RowChanges::default();
+
+        // The dependents are joined to the first neighbour, `first`. An edge of the version that the
+        // first neighbour lacks loses its reference, and gains one for each other neighbour that
+        // has it, which is then the start of a run of its own. See `ref_counts`.
+        let mut records = RecordChanges::default();
         {
             let nodes = self.nodes(root);
             let own = Some(&version.edge);
             let first = edges.first();
             let others: Vec<Option<&Edge>> = edges.iter().skip(1).map(Some).collect();
             each_edge_not_in(&nodes, own, first, &others, &mut |_, edge, count| {
-                rows.add(stop_hash(edge), &edge.chain, count - 1, None);
+                records.add(end_hash(edge), &edge.extension, count - 1, None);
             })?;
+
+            // An edge that the first neighbour has and the version lacks joins the runs of others.
             if !others.is_empty() {
                 each_edge_not_in(&nodes, first, own, &others, &mut |_, edge, count| {
-                    rows.add(stop_hash(edge), &edge.chain, -count, None);
+                    records.add(end_hash(edge), &edge.extension, -count, None);
                 })?;
             }
         }
+
         let effect =
-            rows.apply(&mut *self.writer, wants_hashes).map_err(|error| error.below(root))?;
-        // Nobody but who reads an older snapshot asks for them again.
-        effect.gone.iter().for_each(|node| self.core.cache.remove(*node));
+            records.apply(&mut *self.writer, wants_hashes).map_err(|error| error.below(root))?;
+        // Only readers of an older snapshot ask for these nodes again.
+        effect.gone.iter().for_each(|node| self.inner.cache.remove(*node));
         self.take_out(id, &version, &dependents)?;
         if versions::take_from_root(&mut *self.writer, tree.id, root, id)? == 0 {
             self.moves.roots.push((tree.id, *root, None));
         }
+
         Ok(effect)
     }
 
-    /// Takes a version out of the forest: its dependents are joined to its neighbour, or to the first of them.
+    /// Takes a version out of the forest: joins its dependents to its neighbour, or, without one,
+    /// to the first of them.
     fn take_out(
         &mut self,
         id: VersionId,
@@ -629,19 +676,20 @@ impl<'a> Transaction<'a> {
         versions::remove_version(&mut *self.writer, id, dependents)?;
         let hub = version.neighbour.or(dependents.first().copied());
         for dependent in dependents {
-            self.with_version(*dependent, |_, row| {
-                row.neighbour = hub.filter(|hub| hub != dependent);
-                row.is_child &= version.is_child;
+            self.with_version(*dependent, |_, record| {
+                record.neighbour = hub.filter(|hub| hub != dependent);
+                record.is_child &= version.is_child;
                 Ok(())
             })?;
         }
+
         let Some(hub) = hub else { return Ok(()) };
-        self.with_version(hub, |writer, row| {
+        self.with_version(hub, |writer, record| {
             if version.neighbour.is_some() {
-                versions::take_dependent(writer, hub, row, id)?;
+                versions::take_dependent(writer, hub, record, id)?;
             }
             for dependent in dependents.iter().filter(|dependent| **dependent != hub) {
-                versions::add_dependent(writer, hub, row, *dependent)?;
+                versions::add_dependent(writer, hub, record, *dependent)?;
             }
             Ok(())
         })
@@ -652,9 +700,9 @@ impl<'a> Transaction<'a> {
         id: VersionId,
         change: impl FnOnce(&mut dyn Writer, &mut Version) -> Result<()>,
     ) -> Result<()> {
-        let mut row = versions::version(&*self.writer, id)?;
-        change(&mut *self.writer, &mut row)?;
-        versions::put_version(&mut *self.writer, id, &row)
+        let mut record = versions::version(&*self.writer, id)?;
+        change(&mut *self.writer, &mut record)?;
+        versions::put_version(&mut *self.writer, id, &record)
     }
 
     /// The value of a key of the metadata map.
@@ -711,7 +759,7 @@ pub(crate) fn metadata_entries_of(
     Ok(entries)
 }
 
-/// Builds the tree of a batch; reads ahead what it leads through.
+/// Builds the tree of a batch; first reads the nodes on its paths, level by level.
 pub(crate) fn build_on(
     nodes: &Nodes<'_>,
     edge: Option<&Edge>,
@@ -742,34 +790,36 @@ pub(crate) fn find(
     Ok(values)
 }
 
-/// Counts a span for each edge that is new at its place, and keeps its branch in memory.
+/// Counts a reference for each edge that is new at its place, and keeps its branch in memory.
 fn add_new(
     built: &Built,
     at: usize,
     old: Option<NodeHash>,
-    rows: &mut RowChanges,
+    records: &mut RecordChanges,
     cache: &NodeCache,
 ) {
     let new = &built.nodes[at];
     if old == Some(new.top) {
         return;
     }
-    let content = match &new.stop {
-        NewStop::Kept(Stop::Row(_)) => None,
-        NewStop::Kept(Stop::Leaf(_)) => Some(Content::Inline),
-        NewStop::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => Some(Content::Inline),
-        NewStop::Leaf(value) => {
-            cache.insert(new.stop_hash, Loaded::Value(Arc::clone(value)));
+
+    let content = match &new.end {
+        NewNode::Kept(Node::Stored(_)) => None,
+        NewNode::Kept(Node::Leaf(_)) => Some(Content::Inline),
+        NewNode::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => Some(Content::Inline),
+        NewNode::Leaf(value) => {
+            cache.insert(new.end_hash, Loaded::Value(Arc::clone(value)));
             Some(Content::Value(Arc::clone(value)))
         }
-        NewStop::Branch(branch) => {
+        NewNode::Branch(branch) => {
             for at in branch.new_children() {
-                add_new(built, at, built.nodes[at].old, rows, cache);
+                add_new(built, at, built.nodes[at].old, records, cache);
             }
             let branch = Arc::new(built.branch(branch));
-            cache.insert(new.stop_hash, Loaded::Branch(Arc::clone(&branch)));
+            cache.insert(new.end_hash, Loaded::Branch(Arc::clone(&branch)));
             Some(Content::Branch(branch))
         }
     };
-    rows.add(new.stop_hash, &new.chain, 1, content);
+
+    records.add(new.end_hash, &new.extension, 1, content);
 }

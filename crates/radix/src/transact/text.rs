@@ -1,7 +1,9 @@
-//! The state as traits, one for each capability, and a tree under the types of Transact: state ids and keys as text.
+//! Traits of Transact, one for each capability, and a tree under its types: state ids and keys as
+//! text.
 //!
-//! [`Tree`] implements the traits with [`Root`] and [`Address`], [`TextTree`] with lower-case hex text. The text is checked
-//! where it comes in: first the root, then whether it is known, then the addresses.
+//! [`Tree`] implements the traits with [`Root`] and [`Address`], [`TextTree`] with lower-case hex
+//! text. Each call checks its text in one order: the root's form, whether the root is known, the
+//! addresses.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +17,9 @@ use crate::store::transaction::{PruneOptions, Pruned};
 
 /// A state that is addressed by keys.
 pub trait State {
-    /// What names a version of it.
+    /// Name of a version of the state.
     type StateId;
-    /// What names a value in it.
+    /// Name of a value.
     type Key;
     /// A value.
     type Value;
@@ -28,24 +30,24 @@ pub trait State {
 pub enum StateChange<K, V> {
     /// Sets a value.
     Set {
-        /// Of which key.
+        /// Its key.
         key: K,
         /// The value.
         value: V,
     },
     /// Removes the value of a key.
     Delete {
-        /// Which key.
+        /// The key.
         key: K,
     },
 }
 
 /// Applies changes and retains the outcome.
 pub trait Committer: State {
-    /// Applies changes to a state; answers the new one.
+    /// Applies changes to a state; returns the new one.
     ///
     /// # Errors
-    /// As [`Tree::commit`].
+    /// Those of [`Tree::commit`].
     fn commit(
         &self,
         state_id: &Self::StateId,
@@ -53,12 +55,12 @@ pub trait Committer: State {
     ) -> Result<Self::StateId>;
 }
 
-/// Tells what changes would come to.
+/// Computes the outcome of changes without storing it.
 pub trait DryRunCommitter: State {
     /// The state that changes would give.
     ///
     /// # Errors
-    /// As [`Tree::compute_root`].
+    /// Those of [`Tree::compute_root`].
     fn dry_run_commit(
         &self,
         state_id: &Self::StateId,
@@ -71,7 +73,7 @@ pub trait Reader: State {
     /// The values of those keys that have one.
     ///
     /// # Errors
-    /// As [`Tree::get`].
+    /// Those of [`Tree::get`].
     fn get(
         &self,
         state_id: &Self::StateId,
@@ -81,13 +83,13 @@ pub trait Reader: State {
 
 /// Reads values in the order of their keys.
 pub trait LeafReader: State {
-    /// What comes before keys.
+    /// A prefix of keys.
     type Prefix: ?Sized;
 
     /// The keys and values below a prefix, lazily.
     ///
     /// # Errors
-    /// As [`Tree::leaves`].
+    /// Those of [`Tree::leaves`].
     fn leaves(
         &self,
         state_id: &Self::StateId,
@@ -97,10 +99,10 @@ pub trait LeafReader: State {
 
 /// Removes states, as Transact does: fork points stay.
 pub trait Pruner: State {
-    /// Prunes states in their order; answers the nodes that are gone.
+    /// Prunes states in their order; returns the hashes of the removed nodes.
     ///
     /// # Errors
-    /// As [`Tree::prune`].
+    /// Those of [`Tree::prune`].
     fn prune(&self, state_ids: &[Self::StateId]) -> Result<Vec<Self::StateId>>;
 }
 
@@ -190,7 +192,7 @@ fn invalid(text: &str, index: Option<usize>) -> impl FnOnce(AddressError) -> Err
 }
 
 impl TextTree {
-    /// A root that must be known, before anything else is looked at.
+    /// Parses a root, which must be known before anything else is looked at.
     fn known(&self, text: &str) -> Result<Root> {
         let root = root_of(text)?;
         self.0.open(&root)?;

@@ -1,5 +1,7 @@
-//! The nodes of a state as Transact keeps them in the main table of its database: hash, as 64 hex digits, and CBOR. Out of a
-//! store, in an order that is defined; and into one, from what Transact wrote.
+//! Nodes of a state as Transact keeps them in the main table of its database: the hash as 64 hex
+//! digits, and the CBOR bytes.
+//!
+//! The export has a defined order; the import takes the entries that Transact wrote.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -10,9 +12,9 @@ use crate::base::node_hash::{NodeHash, Root};
 use crate::commit::bulk::Bulk;
 use crate::commit::hashing::hash_node;
 use crate::node::decode::PlainNode;
-use crate::node::node::{Broken, Edge, Stop};
-use crate::records::node_store::{Loaded, Place};
-use crate::store::inner::Core;
+use crate::node::node::{Broken, Edge, Node};
+use crate::records::node_store::{Loaded, NodePlace};
+use crate::store::inner::Inner;
 use crate::store::store::Tree;
 use crate::store::transaction::Committed;
 use crate::transfer::version::{ExchangeError, take};
@@ -20,7 +22,7 @@ use terrane_kv::Reader;
 
 /// The nodes of a state; see [`Tree::export_nodes`]. After an error it ends.
 pub struct StateNodes {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
     reader: Box<dyn Reader + Send>,
     root: Root,
     /// Edges still to come, the next on top.
@@ -36,21 +38,23 @@ impl std::fmt::Debug for StateNodes {
 }
 
 impl Tree {
-    /// The nodes of a state, hash and CBOR bytes, each once: the root first, then what is below each child, children
-    /// ascending by token. Lazily, from a snapshot that stays as it is.
+    /// Exports the nodes of a state, hash and CBOR bytes, each once: the root first, then the nodes
+    /// below each child, children ascending by token. The iterator reads lazily from one snapshot.
     ///
-    /// Cost: reads each stop once, hashes every node and compares. Memory: the hash of each node.
+    /// Cost: reads each node once, hashes every node and compares. Memory: the hash of each node.
     ///
     /// # Errors
-    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the
+    /// back-end.
     pub fn export_nodes(&self, root: &Root) -> Result<StateNodes> {
         let (reader, edge) = self.open(root)?;
         let mut ready = VecDeque::new();
         if edge.is_none() {
             ready.push_back((NodeHash::EMPTY, PlainNode::default().encode()));
         }
+
         Ok(StateNodes {
-            core: Arc::clone(self.core()),
+            inner: Arc::clone(self.inner()),
             reader,
             root: *root,
             pending: edge.into_iter().map(|edge| (Prefix::EMPTY, edge)).collect(),
@@ -59,15 +63,18 @@ impl Tree {
         })
     }
 
-    /// Takes a state from the nodes that Transact keeps: entries of its main table in any order, hash as 64 hex digits and CBOR
-    /// bytes, of which those are taken that `root` reaches. It is retained as by [`import`](Self::import). States of more than
-    /// `values_max` values are refused, as a few nodes can stand for more than can be counted.
+    /// Imports a state from the nodes that Transact keeps: entries of its main table in any order,
+    /// hash as 64 hex digits and CBOR bytes. The call takes the entries that `root` reaches, and
+    /// retains the state as [`import`](Self::import) does. It refuses a state of more than
+    /// `values_max` values: nodes that recur can stand for more values than can be counted.
     ///
-    /// Cost: as `import`; all entries are in memory. [`import_nodes_by`](Self::import_nodes_by) needs less.
+    /// Cost: that of `import`, and memory for all entries.
+    /// [`import_nodes_by`](Self::import_nodes_by) needs less.
     ///
     /// # Errors
-    /// [`ExchangeError::BrokenNode`] for any entry that does not hash to its name or is not in the form that Transact gives it,
-    /// [`ExchangeError::MissingNode`], [`ExchangeError::TooManyValues`], and as `import`.
+    /// [`ExchangeError::BrokenNode`] for any entry that does not hash to its name or is not in the
+    /// form that Transact gives it, [`ExchangeError::MissingNode`],
+    /// [`ExchangeError::TooManyValues`], and as `import`.
     pub fn import_nodes<E>(
         &self,
         root: &Root,
@@ -89,11 +96,11 @@ impl Tree {
         self.import_nodes_from(root, &mut find, values_max)
     }
 
-    /// The same, with a function that answers the bytes of a node by its hash, as a database of Transact can: nothing else is
-    /// looked at, and only one path is in memory.
+    /// Imports a state through a function that returns the bytes of a node by its hash, as a
+    /// database of Transact can. Memory: one path.
     ///
     /// # Errors
-    /// As [`import_nodes`](Self::import_nodes).
+    /// Those of [`import_nodes`](Self::import_nodes).
     pub fn import_nodes_by(
         &self,
         root: &Root,
@@ -116,6 +123,7 @@ impl Tree {
         let mut transaction = self.transaction()?;
         let mut bulk = Bulk::new();
         let mut values = 0;
+
         // Nodes still to come, the next on top.
         let mut pending = vec![(Prefix::EMPTY, *root)];
         while let Some((path, hash)) = pending.pop() {
@@ -124,10 +132,12 @@ impl Tree {
                 None if hash == NodeHash::EMPTY => Arc::default(),
                 None => return Err(ExchangeError::MissingNode { node: hash, path }),
             };
+
             node.check(path.as_bytes().len()).map_err(|Broken(rule)| {
                 let rule = format!("at {path:?}: {rule}");
                 ExchangeError::BrokenNode { node: hash, rule }
             })?;
+
             if let (Some(value), Ok(address)) = (&node.value, Address::try_from(path)) {
                 values += 1;
                 if values > values_max {
@@ -135,12 +145,14 @@ impl Tree {
                 }
                 bulk.push(transaction.writer(), &address, value.to_vec())?;
             }
+
             for (token, hash) in node.children.iter().rev() {
                 let mut path = path;
                 path.extend(&[*token]);
                 pending.push((path, *hash));
             }
         }
+
         take(self, transaction, bulk, root, &[])
     }
 }
@@ -149,7 +161,7 @@ impl Tree {
 type Find<'a> =
     dyn FnMut(&NodeHash) -> std::result::Result<Option<Arc<PlainNode>>, ExchangeError> + 'a;
 
-/// A node, if its bytes hash to its name and are in the one form that there is.
+/// Parses a node; refuses bytes that do not hash to its name or are not the one encoding.
 fn checked(hash: &NodeHash, bytes: &[u8]) -> std::result::Result<Arc<PlainNode>, ExchangeError> {
     let broken = |rule: String| ExchangeError::BrokenNode { node: *hash, rule };
     let found = hash_node(bytes);
@@ -165,51 +177,59 @@ impl StateNodes {
         Error::Corruption { root: Some(self.root), path, node, what }
     }
 
-    /// Makes the nodes of an edge ready that have not come yet. What is below a node that has come has come too.
+    /// Queues the nodes of an edge that were not returned yet. All nodes below a returned node are
+    /// returned or pending.
     fn open(&mut self, mut path: Prefix, edge: &Edge) -> Result<()> {
         if self.known.contains(&edge.top) {
             return Ok(());
         }
-        let mut stop_path = path;
-        stop_path.extend(edge.chain.as_bytes());
-        let loaded = match &edge.stop {
-            Stop::Leaf(value) => Loaded::Value(Arc::clone(value)),
-            Stop::Row(node) => {
-                let nodes = self.core.nodes(&*self.reader, &self.root);
-                nodes.load_whole(&Place { node: *node, path: stop_path })?
+
+        let mut end_path = path;
+        end_path.extend(edge.extension.as_bytes());
+        let loaded = match &edge.end {
+            Node::Leaf(value) => Loaded::Value(Arc::clone(value)),
+            Node::Stored(node) => {
+                let nodes = self.inner.nodes(&*self.reader, &self.root);
+                nodes.load_whole(&NodePlace { node: *node, path: end_path })?
             }
         };
-        let stop = match &loaded {
+
+        let end = match &loaded {
             Loaded::Value(value) => {
                 PlainNode { value: Some(Arc::clone(value)), children: Vec::new() }
             }
             Loaded::Branch(branch) => PlainNode::of(branch),
         };
-        let mut bytes = stop.encode();
+
+        let mut bytes = end.encode();
         let mut hash = hash_node(&bytes);
-        if let Stop::Row(node) = &edge.stop
+        if let Node::Stored(node) = &edge.end
             && hash != *node
         {
-            return Err(self.corruption(stop_path, *node, hash));
+            return Err(self.corruption(end_path, *node, hash));
         }
+
         let is_new = !self.known.contains(&hash);
-        let mut upwards = Vec::with_capacity(edge.chain.as_bytes().len() + 1);
-        for token in edge.chain.as_bytes().iter().rev() {
+        let mut upwards = Vec::with_capacity(edge.extension.as_bytes().len() + 1);
+        for token in edge.extension.as_bytes().iter().rev() {
             let above = PlainNode { value: None, children: vec![(*token, hash)] };
             upwards.push((hash, std::mem::replace(&mut bytes, above.encode())));
             hash = hash_node(&bytes);
         }
+
         upwards.push((hash, bytes));
         if hash != edge.top {
             return Err(self.corruption(path, edge.top, hash));
         }
+
         for (hash, bytes) in upwards.into_iter().rev() {
             if !self.known.insert(hash) {
                 break;
             }
             self.ready.push_back((hash, bytes));
         }
-        path.extend(edge.chain.as_bytes());
+
+        path.extend(edge.extension.as_bytes());
         if let (true, Loaded::Branch(branch)) = (is_new, loaded) {
             for at in (0..branch.len()).rev() {
                 let mut path = path;
@@ -217,6 +237,7 @@ impl StateNodes {
                 self.pending.push((path, branch.edge_at(at).to_edge()));
             }
         }
+
         Ok(())
     }
 }

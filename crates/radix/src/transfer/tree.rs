@@ -1,8 +1,9 @@
-//! All versions of a tree as a stream: each as its changes against its parent, in the order of their commits.
+//! Stream of all versions of a tree: each as its changes against its parent, in the order of the
+//! commits.
 //!
 //! | bytes | field |
 //! |---|---|
-//! | .. | the head of an export (see `exchange`), with [`TREE_KIND`] |
+//! | .. | the head of an export (see [`version`](crate::transfer::version)), with [`TREE_KIND`] |
 //! | .. | the versions: below |
 //! | 1 | [`END_TAG`] |
 //! | 8 | number of versions |
@@ -19,7 +20,7 @@
 //! | .. | what differs from the parent, ascending by address: as values of an export, or [`REMOVED`] instead of the length |
 //! | 1 | [`END_TAG`] |
 //!
-//! Marks are as in `exchange`.
+//! Marks are as in [`version`](crate::transfer::version).
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -42,73 +43,83 @@ use crate::transfer::version::{
     END_TAG, ExchangeError, Exchanged, STATE_KIND, Sink, Source, TREE_KIND, VERSION_TAG, check_root,
 };
 
-/// What was exported of a tree.
+/// Outcome of an export of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExportedTree {
     /// Versions.
     pub versions: u64,
-    /// Values that were set or removed by them.
+    /// Values that the versions set or remove.
     pub changes: u64,
     /// Bytes of the stream.
     pub bytes: u64,
 }
 
 impl Tree {
-    /// Writes all retained versions as a stream, each with its metadata and as what differs from the nearest retained version
-    /// that it was made of; as [`export`](Self::export). Versions of equal order, states and metadata give the same bytes from
-    /// every store.
+    /// Writes all retained versions as a stream: each with its metadata and its differences from
+    /// its nearest retained ancestor. Equal versions in equal order give the same bytes from every
+    /// store. `output` as for [`export`](Self::export).
     ///
-    /// Cost: reads the stops that differ between each version and its parent, and all of those without a parent. Memory: the
-    /// row of each version, one path, and a value.
+    /// Cost: reads the nodes that differ between each version and its parent, and all of those
+    /// without a parent. Memory: the record of each version, one path, and a value.
     ///
     /// # Errors
-    /// As `export`, and [`Error::CorruptRow`].
+    /// Those of `export`, and [`Error::CorruptRecord`].
     pub fn export_all(&self, output: impl Write) -> Result<ExportedTree, ExchangeError> {
         let Snapshot { reader, .. } = self.snapshot()?;
-        let rows: Vec<(VersionId, Version)> = self.rows(&*reader)?;
+        let records: Vec<(VersionId, Version)> = self.records(&*reader)?;
         let places: BTreeMap<VersionId, usize> =
-            rows.iter().enumerate().map(|(at, (id, _))| (*id, at)).collect();
+            records.iter().enumerate().map(|(at, (id, _))| (*id, at)).collect();
         let mut sink = Sink::begin(output, TREE_KIND)?;
+
         let mut changes = 0;
-        for (id, version) in &rows {
+        for (id, version) in &records {
             let parent = match version.neighbour.filter(|_| version.is_child) {
-                Some(parent) => Some(*places.get(&parent).ok_or_else(|| Error::CorruptRow {
+                Some(parent) => Some(*places.get(&parent).ok_or_else(|| Error::CorruptRecord {
                     what: format!("version {id} names version {parent}, which is not there"),
                 })?),
                 None => None,
             };
+
             sink.put_tag(VERSION_TAG)?;
             sink.put(&parent.map_or(0, |parent| parent as u64 + 1).to_le_bytes())?;
             sink.put(&version.edge.top.0)?;
             sink.put_metadata(&version.metadata)?;
-            let before = parent.map(|parent| &rows[parent].1.edge);
+            let before = parent.map(|parent| &records[parent].1.edge);
             let view = View::Transaction(&*reader);
-            for found in Diff::new(Arc::clone(self.core()), view, before, Some(&version.edge)) {
+
+            for found in Diff::new(Arc::clone(self.inner()), view, before, Some(&version.edge)) {
                 let found = found?;
                 sink.put_value(&found.address, found.after.as_deref())?;
                 changes += 1;
             }
+
             sink.put_tag(END_TAG)?;
         }
-        let versions = rows.len() as u64;
+
+        let versions = records.len() as u64;
         Ok(ExportedTree { versions, changes, bytes: sink.end(versions)? })
     }
 
-    /// Reads all versions of a tree from a stream of [`export_all`](Self::export_all), and retains them as new versions after
-    /// those that this tree has, joined to each other as they were, in one transaction: all are there when the root of each
-    /// was computed anew and is the one that the stream names, and else nothing is. Answers them in their order. A stream of
-    /// [`export`](Self::export) is taken as well, as [`import`](Self::import) takes it.
+    /// Reads all versions of a tree from a stream of [`export_all`](Self::export_all), and retains
+    /// them, joined to each other as they were, after the versions that this tree has. Returns them
+    /// in their order.
     ///
-    /// Cost: as [`import`](Self::import), which also says what is held meanwhile, for versions without a parent; as a commit
-    /// for each other one. Memory: an edge for each version, the changes of one, and what the back-end holds of a transaction.
+    /// The import is one transaction. It computes each root anew; if one is not the root that the
+    /// stream names, nothing is retained. A stream of [`export`](Self::export) is imported as by
+    /// [`import`](Self::import).
+    ///
+    /// Cost: as [`import`](Self::import), which also says what is held meanwhile, for versions
+    /// without a parent; as a commit for each other one. Memory: an edge for each version, the
+    /// changes of one, and what the back-end holds of a transaction.
     ///
     /// # Errors
-    /// As `import`.
+    /// Those of `import`.
     pub fn import_all(&self, input: impl Read) -> Result<Vec<Committed>, ExchangeError> {
         let (mut source, kind) = Source::begin(input)?;
         if kind == STATE_KIND {
             return Ok(vec![self.import_version(source)?]);
         }
+
         let mut transaction = self.transaction()?;
         let mut made: Vec<(VersionId, Edge)> = Vec::new();
         let mut all = Vec::new();
@@ -118,6 +129,7 @@ impl Tree {
                 END_TAG => break,
                 _ => return source.damaged("a version is missing"),
             }
+
             let parent = u64::from_le_bytes(source.array()?);
             let root = NodeHash(source.array::<NODE_HASH_BYTES>()?);
             let metadata = source.metadata()?;
@@ -128,6 +140,7 @@ impl Tree {
                     None => return source.damaged("its parent does not come before it"),
                 },
             };
+
             let retained = match parent {
                 Some(parent) => {
                     let mut changes = Vec::new();
@@ -142,16 +155,20 @@ impl Tree {
                 }
                 None => self.add_first(&mut source, &mut transaction, &metadata)?,
             };
+
             let found = retained.as_ref().map_or(Root::EMPTY, |(_, edge)| edge.top);
             check_root(&root, &found)?;
             let Some((committed, edge)) = retained else {
                 return source.damaged("a version of the empty state");
             };
+
             if let Some(id) = committed.version {
                 made.push((id, edge));
             }
+
             all.push(committed);
         }
+
         source.end(all.len() as u64, "number of versions")?;
         transaction.finish()?;
         Ok(all)

@@ -1,4 +1,5 @@
-//! One version of a tree as a stream: out of one store, into another of whatever back-end. `exchange_all` has all versions.
+//! Stream of one version of a tree, from one store into another of any back-end.
+//! [`tree`](crate::transfer::tree) has all versions.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -14,9 +15,9 @@
 //! | 8 | number of values |
 //! | 4 | CRC-32C of all before |
 //!
-//! Numbers are little-endian. As soon as [`MARK_BYTES`] have come since the head or the last mark, the next tag or length of an
-//! address has a mark before it: a [`MARK_TAG`] and the CRC-32C of all before (4). So damage is found near to where it is, and
-//! what is in a stream is a function of the state and the metadata alone.
+//! Numbers are little-endian. Once [`MARK_BYTES`] bytes have passed since the head or the last
+//! mark, the next tag or length of an address follows a mark: a [`MARK_TAG`] and the CRC-32C of all
+//! before (4). Marks locate damage. The stream is a function of state and metadata alone.
 
 use std::io::{BufReader, Read, Write};
 use std::sync::Arc;
@@ -34,13 +35,13 @@ use crate::store::leaves::{Leaves, View};
 use crate::store::store::Tree;
 use crate::store::transaction::{Committed, Transaction, VERSION_METADATA_BYTES_MAX};
 
-/// What a stream begins with.
+/// First bytes of a stream.
 pub(crate) const EXPORT_MAGIC: [u8; 8] = *b"TRNRDXEX";
 /// Version of the format.
 pub(crate) const EXPORT_VERSION: u32 = 2;
-/// What follows is one version.
+/// Kind of a stream of one version.
 pub(crate) const STATE_KIND: u8 = 1;
-/// What follows is all versions of a tree.
+/// Kind of a stream of all versions of a tree.
 pub(crate) const TREE_KIND: u8 = 2;
 /// Comes before a version of a tree.
 pub(crate) const VERSION_TAG: u8 = 0xfe;
@@ -53,7 +54,7 @@ pub(crate) const MARK_TAG: u8 = 0xff;
 /// Bytes from one mark to the next at least.
 pub(crate) const MARK_BYTES: u64 = 65_536;
 
-/// What goes wrong while a state is brought out or in. Nothing was changed.
+/// Error of an export or import. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
@@ -65,11 +66,12 @@ pub enum ExchangeError {
         /// Why.
         source: std::io::Error,
     },
-    /// The stream is not one, or not as it was written. Export again.
+    /// The bytes are no stream, or not the stream that was written. Export again.
     #[error("damaged at byte {at}: {rule}")]
     Damaged {
-        /// Where it was noticed: bytes of the stream before the place at which the rule was seen to be broken. That is behind
-        /// the first damaged byte and not behind the first checksum after it, but for a stream that goes on behind its end.
+        /// Bytes of the stream before the place where the damage was noticed: behind the first
+        /// damaged byte, and at or before the next checksum, unless the stream goes on behind its
+        /// end.
         at: u64,
         /// Which rule is broken.
         rule: &'static str,
@@ -77,11 +79,11 @@ pub enum ExchangeError {
     /// A stream of another version, of another kind, or with nodes hashed in another way.
     #[error("the stream has {what} {found}; this program reads {known}")]
     Unsupported {
-        /// What of it.
+        /// Property of the stream.
         what: &'static str,
-        /// What the stream has.
+        /// Value in the stream.
         found: String,
-        /// What this program reads.
+        /// Values that this program reads.
         known: String,
     },
     /// The values do not hash to the root that the stream names.
@@ -92,7 +94,7 @@ pub enum ExchangeError {
         /// The root of what came.
         found: Root,
     },
-    /// A node that is not in what is imported.
+    /// A node that the imported nodes lack.
     #[error("node {node} at {path:?} is missing")]
     MissingNode {
         /// Its hash.
@@ -100,7 +102,7 @@ pub enum ExchangeError {
         /// The address that it is needed for.
         path: Prefix,
     },
-    /// A node that is not as it should be.
+    /// A node that breaks a rule.
     #[error("node {node}: {rule}")]
     BrokenNode {
         /// The hash by which it is named.
@@ -127,22 +129,23 @@ impl From<Error> for ExchangeError {
 
 pub(crate) type Exchanged<T> = Result<T, ExchangeError>;
 
-/// What was exported.
+/// Outcome of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
     /// The root.
     pub root: Root,
-    /// How many values it has.
+    /// Number of values.
     pub values: u64,
     /// Bytes of the stream.
     pub bytes: u64,
 }
 
 impl Tree {
-    /// Writes a state as a stream, with the metadata of the newest version that has it, in pieces of some bytes; `output` should
-    /// have a buffer, and is flushed. The same state with the same metadata gives the same bytes from every store.
+    /// Writes a state as a stream, with the metadata of its newest version. Equal states with equal
+    /// metadata give the same bytes from every store. Writes are small: give `output` a buffer. The
+    /// call flushes `output`.
     ///
-    /// Cost: reads each stop once. Memory: one path, and a value.
+    /// Cost: reads each node once. Memory: one path, and a value.
     ///
     /// # Errors
     /// [`ExchangeError::Io`], and as [`Error`]: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those
@@ -151,38 +154,44 @@ impl Tree {
         let Snapshot { reader, .. } = self.snapshot()?;
         let version = version_of(&*reader, self.tree_name().id, self.name(), root)?;
         let edge = version.as_ref().map(|version| &version.edge);
-        let (core, view) = (Arc::clone(self.core()), View::Snapshot(reader));
-        let leaves = Leaves::below(core, view, *root, edge, &Prefix::EMPTY)?;
+        let inner = Arc::clone(self.inner());
+        let view = View::Snapshot(reader);
+        let leaves = Leaves::below(inner, view, *root, edge, &Prefix::EMPTY)?;
         let mut sink = Sink::begin(output, STATE_KIND)?;
         sink.put(&root.0)?;
         sink.put_metadata(version.as_ref().map_or(&[], |version| &version.metadata))?;
+
         let mut values: u64 = 0;
         for leaf in leaves {
             let (address, value) = leaf?;
             sink.put_value(&address, Some(&value))?;
             values += 1;
         }
+
         let bytes = sink.end(values)?;
         Ok(Exported { root: *root, values, bytes })
     }
 
-    /// Reads a state from a stream that ends with it, and retains it as a new version, with the metadata that the stream has,
-    /// without a parent and in one transaction: it is there when its root was computed anew and is the one that the stream
-    /// names, and else nothing is.
+    /// Reads a state from a stream, and retains it as a new version without a parent, with the
+    /// metadata of the stream. The import is one transaction. It computes the root anew; if the
+    /// root is not the one that the stream names, nothing is retained. The stream must end with the
+    /// state.
     ///
-    /// From when the head of the stream has come until it is done, the writer is held: no other commit is made meanwhile. A
-    /// stream that may be slow should be brought into a file before.
+    /// The call holds the writer from the head of the stream to its end, so no other commit is made
+    /// meanwhile. Save a slow stream to a file first.
     ///
-    /// Cost: hashes every node; writes the row of each stop. Memory: one path, 4 MiB of rows, a value, and what the
-    /// back-end holds of a transaction.
+    /// Cost: hashes every node; writes the record of each node. Memory: one path, 4 MiB of records,
+    /// a value, and what the back-end holds of a transaction.
     ///
     /// # Errors
-    /// [`ExchangeError::Io`], [`ExchangeError::Damaged`], [`ExchangeError::Unsupported`], [`ExchangeError::WrongRoot`], and as
+    /// [`ExchangeError::Io`], [`ExchangeError::Damaged`], [`ExchangeError::Unsupported`],
+    /// [`ExchangeError::WrongRoot`], and as
     /// [`Error`]: [`Error::UnknownTree`] and those of the back-end.
     pub fn import(&self, input: impl Read) -> Result<Committed, ExchangeError> {
         let (source, kind) = Source::begin(input)?;
         if kind != STATE_KIND {
-            let (found, known) = (content(kind), content(STATE_KIND));
+            let found = content(kind);
+            let known = content(STATE_KIND);
             return Err(ExchangeError::Unsupported { what: "content", found, known });
         }
         self.import_version(source)
@@ -203,7 +212,7 @@ impl Tree {
     }
 }
 
-/// Retains what was built if it has the root that it should have.
+/// Retains the built state if it has the expected root.
 pub(crate) fn take(
     tree: &Tree,
     mut transaction: Transaction<'_>,
@@ -228,11 +237,11 @@ pub(crate) fn check_root(expected: &Root, found: &Root) -> Exchanged<()> {
     Err(ExchangeError::WrongRoot { expected: *expected, found: *found })
 }
 
-/// A stream that is being written.
+/// Writer of a stream.
 pub(crate) struct Sink<W> {
     output: W,
     at: u64,
-    /// Where the last mark ends, or the head.
+    /// Offset of the end of the last mark, or of the head.
     mark: u64,
     crc: u32,
 }
@@ -263,13 +272,13 @@ impl<W: Write> Sink<W> {
         self.put(&self.crc.to_le_bytes())
     }
 
-    /// Metadata of a version, which has a limit far below what the length takes.
+    /// Writes the metadata of a version, whose limit is far below what the length can hold.
     pub(crate) fn put_metadata(&mut self, metadata: &[u8]) -> Exchanged<()> {
         self.put(&(metadata.len() as u16).to_le_bytes())?;
         self.put(metadata)
     }
 
-    /// A tag, or the length of an address, with a mark before it if one is due.
+    /// Writes a tag or the length of an address, after a mark if one is due.
     pub(crate) fn put_tag(&mut self, tag: u8) -> Exchanged<()> {
         if self.at - self.mark >= MARK_BYTES {
             self.put(&[MARK_TAG])?;
@@ -279,7 +288,7 @@ impl<W: Write> Sink<W> {
         self.put(&[tag])
     }
 
-    /// A value, or that there is none any more. Values are stored in rows, which have a limit far below what the length takes.
+    /// Writes a value or its removal. The limit of values is far below what the length can hold.
     pub(crate) fn put_value(&mut self, address: &Address, value: Option<&[u8]>) -> Exchanged<()> {
         self.put_tag(address.as_bytes().len() as u8)?;
         self.put(address.as_bytes())?;
@@ -287,7 +296,7 @@ impl<W: Write> Sink<W> {
         self.put(value.unwrap_or_default())
     }
 
-    /// Writes the last fields. Answers the bytes of the stream.
+    /// Writes the last fields. Returns the bytes of the stream.
     pub(crate) fn end(mut self, count: u64) -> Exchanged<u64> {
         self.put_tag(END_TAG)?;
         self.put(&count.to_le_bytes())?;
@@ -298,7 +307,7 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// What a kind of stream has, in words.
+/// Content of a kind of stream, in words.
 fn content(kind: u8) -> String {
     match kind {
         STATE_KIND => "one version".to_owned(),
@@ -307,28 +316,30 @@ fn content(kind: u8) -> String {
     }
 }
 
-/// A stream that is being read.
+/// Reader of a stream.
 pub(crate) struct Source<R> {
     input: BufReader<R>,
     at: u64,
-    /// Where the last mark ends, or the head.
+    /// Offset of the end of the last mark, or of the head.
     mark: u64,
     crc: u32,
 }
 
 impl<R: Read> Source<R> {
-    /// Reads the head, which says what follows.
+    /// Reads the head; returns the kind of the stream.
     pub(crate) fn begin(input: R) -> Exchanged<(Self, u8)> {
         let mut source = Self { input: BufReader::new(input), at: 0, mark: 0, crc: 0 };
         if source.array()? != EXPORT_MAGIC {
             return source.damaged("it is no export of a radix state");
         }
+
         let unsupported =
             |what, found, known: String| Err(ExchangeError::Unsupported { what, found, known });
         let version = u32::from_le_bytes(source.array()?);
         if version != EXPORT_VERSION {
             return unsupported("version", version.to_string(), EXPORT_VERSION.to_string());
         }
+
         let [len] = source.array()?;
         let scheme = source.bytes(usize::from(len))?;
         let [kind] = source.array()?;
@@ -337,10 +348,12 @@ impl<R: Read> Source<R> {
         if scheme != SCHEME.as_bytes() {
             return unsupported("scheme", scheme.escape_ascii().to_string(), SCHEME.into());
         }
+
         if !matches!(kind, STATE_KIND | TREE_KIND) {
             let known = format!("{} and {}", content(STATE_KIND), content(TREE_KIND));
             return unsupported("content", content(kind), known);
         }
+
         Ok((source, kind))
     }
 
@@ -348,7 +361,7 @@ impl<R: Read> Source<R> {
         Err(ExchangeError::Damaged { at: self.at, rule })
     }
 
-    /// The next bytes; takes memory as they come.
+    /// Reads the next bytes; allocates as they arrive, since a damaged length can be huge.
     fn bytes(&mut self, count: usize) -> Exchanged<Vec<u8>> {
         let mut bytes = Vec::new();
         let io = |source| ExchangeError::Io { at: self.at, source };
@@ -377,7 +390,7 @@ impl<R: Read> Source<R> {
         self.bytes(len)
     }
 
-    /// A tag, or the length of an address, behind a mark if one is due.
+    /// Reads a tag or the length of an address, behind a mark if one is due.
     pub(crate) fn tag(&mut self) -> Exchanged<u8> {
         let is_due = self.at - self.mark >= MARK_BYTES;
         let [tag] = self.array()?;
@@ -387,14 +400,15 @@ impl<R: Read> Source<R> {
         if tag != MARK_TAG {
             return self.damaged("a mark is missing");
         }
+
         self.check_crc()?;
         self.mark = self.at;
         let [tag] = self.array()?;
         Ok(tag)
     }
 
-    /// Calls `push` with each value, which ascend, or that there is none any more, up to the end of the values. Answers how many
-    /// there were.
+    /// Calls `push` with each value or removal, ascending by address, up to the end of the values.
+    /// Returns their number.
     pub(crate) fn values(
         &mut self,
         mut push: impl FnMut(&Self, &Address, Option<Vec<u8>>) -> Exchanged<()>,
@@ -409,13 +423,16 @@ impl<R: Read> Source<R> {
             if len > ADDRESS_BYTES_MAX {
                 return self.damaged("length of an address");
             }
+
             let bytes = self.bytes(len)?;
             let Ok(address) = Address::new(&bytes) else {
                 return self.damaged("length of an address");
             };
+
             if Prefix::from(address) <= last {
                 return self.damaged("addresses do not ascend");
             }
+
             last = address.into();
             let value = match u32::from_le_bytes(self.array()?) {
                 REMOVED => None,
@@ -424,6 +441,7 @@ impl<R: Read> Source<R> {
                 }
                 len => Some(self.bytes(len as usize)?),
             };
+
             push(self, &address, value)?;
             count += 1;
         }

@@ -99,6 +99,7 @@ fn the_state_on_sqlite() {
         };
         Ok(Arc::new(SqliteDatabase::open(indexes, &options)?))
     };
+
     check_all(&mut InDirectories::new(open), by_effort(1_000, 5_000));
 }
 
@@ -131,6 +132,7 @@ fn the_state_on_redis() {
         );
         return;
     }
+
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), &[]).unwrap();
     check_all(&mut InServer(server, 0), by_effort(500, 2_000));

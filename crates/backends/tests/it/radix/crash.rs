@@ -1,14 +1,16 @@
 //! The radix state on a disk that fails.
 //!
-//! Goal: after a loss of power or a killed process at any call of the disk, in a commit, a prune or a transaction over two trees
-//! and the metadata map, each step that returned is there as a whole and the one that was under way is there or not; what is
-//! stored is exactly what the retained versions reach, and work goes on to the same end. A call that fails, and a full disk,
-//! give a typed error and change nothing; the same store goes on when the cause has gone, or says that it is poisoned and goes
-//! on when it is opened anew.
+//! Goal: after a loss of power or a killed process at any call of the disk, in a commit, a prune or
+//! a transaction over two trees and the metadata map, each step that returned is there as a whole
+//! and the one that was under way is there or not; what is stored is exactly what the retained
+//! versions reach, and work goes on to the same end. A call that fails, and a full disk, give a
+//! typed error and change nothing; the same store goes on when the cause has gone, or says that it
+//! is poisoned and goes on when it is opened anew.
 //!
-//! Method: a script, drawn from the seed, whose outcome after each step is known from the model of `histories`, which
-//! hashes every node by itself. It is run with a crash or fault at call n, for every n, and some of the ways in which
-//! unsynced writes may survive; then the store is opened, compared with the model, and the rest of the script is run.
+//! Method: a script, drawn from the seed, whose outcome after each step is known from the model of
+//! `histories`, which hashes every node by itself. It is run with a crash or fault at call n, for
+//! every n, and some of the ways in which unsynced writes may survive; then the store is opened,
+//! compared with the model, and the rest of the script is run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,6 +58,7 @@ impl Engine {
             options.log_bytes_max = 64 << 10;
             return Ok(Arc::new(BtreeDatabase::open(disk, dir, &INDEXES, &options)?));
         }
+
         let mut options = LsmOptions::default().with_durability(durability);
         options.write_buffer_bytes = Some(2_000);
         options.log_bytes_max = Some(64 << 10);
@@ -90,7 +93,7 @@ enum Step {
     Compact,
 }
 
-/// What the store holds between two steps.
+/// Content of the store between two steps.
 #[derive(Debug, Clone, Default)]
 struct Moment {
     trees: usize,
@@ -137,15 +140,20 @@ impl Script {
         add(&draft, step);
         let step = Step::Alone(draft.wide(0));
         add(&draft, step);
+
         for _ in 0..4 {
             let step = Step::Alone(draft.commit(0));
             add(&draft, step);
         }
+
         let step = Step::Alone(draft.prune(0));
         add(&draft, step);
-        let (create, one, other) = (draft.create(), draft.commit(0), draft.commit(1));
-        let (prune, tip, height) =
-            (draft.prune(0), draft.metadata(1, true), draft.metadata(0, true));
+        let create = draft.create();
+        let one = draft.commit(0);
+        let other = draft.commit(1);
+        let prune = draft.prune(0);
+        let tip = draft.metadata(1, true);
+        let height = draft.metadata(0, true);
         let step = Step::Together(vec![create, one, other, prune, tip, height]);
         add(&draft, step);
         let step = Step::Read(draft.now.model.versions.len() - 1);
@@ -155,17 +163,22 @@ impl Script {
         add(&draft, Step::Compact);
         let step = Step::Alone(draft.metadata(0, true));
         add(&draft, step);
-        let (first, one, other) = (draft.prune(1), draft.commit(1), draft.commit(0));
-        let (second, tip, height) =
-            (draft.prune(0), draft.metadata(1, false), draft.metadata(0, true));
+        let first = draft.prune(1);
+        let one = draft.commit(1);
+        let other = draft.commit(0);
+        let second = draft.prune(0);
+        let tip = draft.metadata(1, false);
+        let height = draft.metadata(0, true);
         let step = Step::Together(vec![first, one, other, second, tip, height]);
         add(&draft, step);
+
         for tree in [0, 1] {
             let step = Step::Alone(draft.prune(tree));
             add(&draft, step);
             let step = Step::Alone(draft.commit(tree));
             add(&draft, step);
         }
+
         let step = Step::Read(0);
         add(&draft, step);
         script
@@ -202,11 +215,13 @@ impl Script {
         self.steps.len()
     }
 
-    /// Checks that the store holds exactly what there is after so many steps, down to the last node, and no root besides.
+    /// Checks that the store holds exactly what there is after so many steps, down to the last
+    /// node, and no root besides.
     fn check(&self, store: &Store, number: usize) {
         let moment = &self.moments[number];
         assert!(moment.is_in(store), "{number} steps");
         check_all(store, &moment.model, &NAMES);
+
         for (tree, root) in self.moments.iter().flat_map(Moment::versions) {
             if tree < moment.trees {
                 let tree_of_root = store.tree(NAMES[tree]).unwrap();
@@ -222,7 +237,8 @@ impl Script {
         }
     }
 
-    /// How many steps are behind, of which `done` surely are, in a store that was opened after a crash.
+    /// How many steps are behind, of which `done` surely are, in a store that was opened after a
+    /// crash.
     fn find(&self, store: &Store, done: usize) -> usize {
         let last = (done + 1).min(self.steps.len());
         let found = (done..=last).rev().find(|at| self.moments[*at].is_in(store));
@@ -285,6 +301,7 @@ fn perform_together(store: &Store, operations: &[Operation]) -> Result<()> {
             }
         }
     }
+
     transaction.finish()
 }
 
@@ -308,7 +325,8 @@ impl Draft<'_> {
         Operation::Create(self.now.trees - 1)
     }
 
-    /// A commit to a tree, with some values of which the nodes have rows of their own. Its state is not empty.
+    /// A commit to a tree, with some values of which the nodes have rows of their own. Its state is
+    /// not empty.
     fn commit(&mut self, tree: usize) -> Operation {
         let parent = self.version(tree).map(|at| self.now.model.versions[at].clone());
         let (parent, state) = parent
@@ -324,6 +342,7 @@ impl Draft<'_> {
                     after.insert(address.as_bytes().to_vec(), value.clone());
                 }
             }
+
             if !after.is_empty() {
                 let root = self.now.model.add(tree, after);
                 return Operation::Commit { tree, parent, changes, root };
@@ -398,6 +417,7 @@ fn crash_at_each_call(name: &str, engine: Engine) {
             }
         }
     });
+
     assert!(images > by_effort(25, 300), "{images}");
 }
 
@@ -426,7 +446,8 @@ fn crashes_one_after_another_leave_whole_steps() {
     for_each_seed("crashes_one_after_another_leave_whole_steps", seeds, |rng, seed| {
         let script = Script::draw(rng);
         for engine in Engine::ALL {
-            let (mut disk, mut done) = (SimDisk::new(seed), 0);
+            let mut disk = SimDisk::new(seed);
+            let mut done = 0;
             while done < script.steps.len() {
                 // An opening and the longest step behind it fit into this many.
                 let calls = rng.below(300);
@@ -439,10 +460,12 @@ fn crashes_one_after_another_leave_whole_steps() {
             }
         }
     });
+
     assert!(crashes > by_effort(6, 50), "{crashes}");
 }
 
-/// Checks that a failure is of a kind that a failing disk causes; whether it says that the store must be opened anew.
+/// Checks that a failure is of a kind that a failing disk causes; whether it says that the store
+/// must be opened anew.
 fn is_poisoned(fault: &FaultPlan, error: &Error) -> bool {
     let is_full = fault.fail.is_none_or(|fault| fault.kind == FaultKind::Enospc);
     match error {
@@ -454,8 +477,8 @@ fn is_poisoned(fault: &FaultPlan, error: &Error) -> bool {
 }
 
 impl Script {
-    /// Runs the script under a plan until a step fails, then without; answers whether a step failed, and whether the store was
-    /// poisoned by it.
+    /// Runs the script under a plan until a step fails, then without; answers whether a step
+    /// failed, and whether the store was poisoned by it.
     fn run_under(&self, plan: FaultPlan, engine: Engine, disk: &Arc<SimDisk>) -> (bool, bool) {
         disk.set_plan(plan);
         let store = engine.open(disk);
@@ -465,6 +488,7 @@ impl Script {
             self.check_image(engine, disk, 0);
             return (true, false);
         }
+
         let store = store.unwrap();
         let mut failed = false;
         for number in 0..self.steps.len() {
@@ -472,26 +496,32 @@ impl Script {
             assert!(!failed, "the cause has gone: {error:?}");
             failed = true;
             disk.set_plan(FaultPlan::default());
+
             if !is_poisoned(&plan, &error) {
                 self.check(&store, number);
                 self.perform(number, &store).expect("the cause has gone");
                 continue;
             }
+
             self.find(&store, number);
             let again = store.set_metadata(KEYS[0], None).unwrap_err();
             assert!(is_poisoned(&plan, &again), "{again:?}");
             drop(store.close());
             drop(store);
+
             for survival in [Survival::Nothing, Survival::Torn(disk.calls())] {
                 self.check_image(engine, &disk.after_crash(survival), number);
             }
+
             self.check_image(engine, disk, number);
             return (true, true);
         }
+
         // What fails in closing is not what was committed.
         if store.close().is_err() {
             failed = true;
         }
+
         disk.set_plan(FaultPlan::default());
         drop(store);
         self.check_image(engine, disk, self.steps.len());
@@ -507,13 +537,15 @@ fn a_step_that_fails_has_changed_nothing() {
             let calls = calls(&script, engine, seed);
             let every = every * by_effort(16, 1);
             for kind in [FaultKind::Eio, FaultKind::Enospc, FaultKind::FailedSync] {
-                let (mut failed, mut poisoned) = (0, 0);
+                let mut failed = 0;
+                let mut poisoned = 0;
                 for call in (rng.below(every)..calls).step_by(every as usize) {
                     let plan = FaultPlan::fail(call, kind, Repeat::Once);
                     let outcome = script.run_under(plan, engine, &SimDisk::new(seed));
                     failed += u32::from(outcome.0);
                     poisoned += u32::from(outcome.1);
                 }
+
                 assert!(failed > by_effort(1, 20), "{engine:?} {kind:?}: {failed}");
                 let is_common = kind == FaultKind::FailedSync;
                 let least = by_effort(0, 10);
@@ -540,6 +572,7 @@ fn a_full_disk_changes_nothing_and_passes() {
                 pages += by_effort(8, 1);
                 assert!(pages < 1_000, "{engine:?}: there is room");
             }
+
             assert!(pages > 20, "{engine:?} {pages}");
         }
     });

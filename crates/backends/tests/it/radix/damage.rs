@@ -1,8 +1,9 @@
 //! Damaged rows: one that is missing, that has an altered byte, or that is another's.
 //!
-//! Goal: whoever reads what the row is needed for is told (D5: the original says "absent"), what is not touched by it
-//! reads as ever, a check of the whole store finds it, and nothing panics. Method: every row of a small store, every byte of it.
-//! All rows carry checksums; in a second pass these are made to fit again, as by somebody who wrote the rows on purpose: then
+//! Goal: whoever reads what the row is needed for is told (the original reads a damaged node as
+//! absent), what is not touched by it reads as ever, a check of the whole store finds it, and
+//! nothing panics. Method: every row of a small store, every byte of it. All rows carry checksums;
+//! in a second pass these are made to fit again, as by somebody who wrote the rows on purpose: then
 //! the hashes must tell, and nothing panics all the same.
 
 use std::collections::BTreeMap;
@@ -35,8 +36,8 @@ pub(super) struct State {
 const STOP_KEY_BYTES: usize = 20;
 const TREES: [&str; 2] = ["one", "two"];
 
-/// A store with stops of every kind: small and larger values, branches with and without a value, a value that so many chains
-/// lead to that they have rows of their own.
+/// A store with stops of every kind: small and larger values, branches with and without a value, a
+/// value that so many chains lead to that they have rows of their own.
 pub(super) fn make(store: &Store) -> Vec<State> {
     let [one, two] = TREES.map(|name| store.create_tree(name).unwrap());
     let long = vec![7; 70];
@@ -59,6 +60,7 @@ pub(super) fn make(store: &Store) -> Vec<State> {
     let mut states: Vec<State> =
         [first, second, third, fork].map(|root| state(&one, TREES[0], root)).into();
     states.push(state(&two, TREES[1], other));
+
     states
 }
 
@@ -78,10 +80,11 @@ pub(super) fn in_memory(content: &Content) -> Arc<dyn Database> {
     Arc::new(database)
 }
 
-/// What was done to the rows.
+/// Damage to the rows.
 struct Damage {
     name: String,
-    /// A row that is gone and that says by itself that a tree or a root is there: without it they are unknown.
+    /// A row that is gone and that says by itself that a tree or a root is there: without it they
+    /// are unknown.
     hides: bool,
     /// The checksums fit.
     is_sealed: bool,
@@ -109,7 +112,7 @@ impl Damage {
                     assert!(is_above(address), "{}: {address}: {error}", self.name);
                 }
             }
-            Error::CorruptRow { .. } => {}
+            Error::CorruptRecord { .. } => {}
             Error::UnknownRoot { .. } | Error::UnknownTree { .. } => {
                 assert!(self.hides || self.is_sealed, "{}: {error}", self.name);
             }
@@ -123,6 +126,7 @@ impl Damage {
         let expected: BTreeMap<&str, &Vec<u8>> =
             state.leaves.iter().map(|(key, value)| (key.as_str(), value)).collect();
         let absent = ["aa0002", "aa", "ab0001", "cd", "ee0a"];
+
         for address in expected.keys().copied().chain(absent) {
             match tree.get_one(&state.root, &at(address)) {
                 Ok(found) => assert!(
@@ -136,6 +140,7 @@ impl Damage {
                 }
             }
         }
+
         for order in [Order::Ascending, Order::Descending] {
             let mut found = Vec::new();
             match tree.leaves_from(&state.root, None, order) {
@@ -158,21 +163,26 @@ impl Damage {
                     assert!(leaves.next().is_none(), "{}: after an error they end", self.name);
                 }
             }
+
             if self.is_sealed {
                 continue;
             }
+
             let mut expected = state.leaves.clone();
             if order == Order::Descending {
                 expected.reverse();
             }
+
             // What comes before the damage is right, and nothing is left out without a word.
             assert!(expected.starts_with(&found), "{}: {found:?}", self.name);
             assert!(is_told || found.len() == expected.len(), "{}: {found:?}", self.name);
         }
+
         is_told
     }
 
-    /// By what goes over a whole state as well: differences from the empty one, and nodes. An error is the last that comes.
+    /// By what goes over a whole state as well: differences from the empty one, and nodes. An error
+    /// is the last that comes.
     fn compare(&self, tree: &Tree, state: &State) -> bool {
         let mut errors = Vec::new();
         for (from, to) in [(Root::EMPTY, state.root), (state.root, Root::EMPTY)] {
@@ -184,6 +194,7 @@ impl Damage {
                 Err(error) => errors.push(error),
             }
         }
+
         match tree.export_nodes(&state.root) {
             Ok(mut nodes) => {
                 errors.extend(nodes.by_ref().find_map(Result::err));
@@ -191,40 +202,48 @@ impl Damage {
             }
             Err(error) => errors.push(error),
         }
+
         for error in &errors {
             self.is_told(error, state, None);
         }
+
         !errors.is_empty()
     }
 
     fn change(&self, store: &Store, state: &State) {
         let changes = [set("aa0000", "changed"), set("ee0505", "changed"), set("bb", "added")];
         let dry = store.tree(state.tree).and_then(|tree| tree.compute_root(&state.root, &changes));
+
         // Dropped, so that nothing of it is kept.
         let mut transaction = store.transaction().unwrap();
         let committed = transaction.commit(state.tree, &state.root, &changes);
         if let (Ok(dry), Ok(committed)) = (&dry, &committed) {
             assert_eq!(*dry, committed.root, "{}", self.name);
         }
+
         for error in [dry.err(), committed.err()].into_iter().flatten() {
             self.is_told(&error, state, None);
         }
+
         drop(transaction);
         let mut transaction = store.transaction().unwrap();
         let options = PruneOptions { list: true, ..PruneOptions::default() };
         if let Err(error) = transaction.prune(state.tree, &state.root, &options) {
             self.is_told(&error, state, None);
         }
+
         drop(transaction);
         let mut transaction = store.transaction().unwrap();
+
         // These are about other roots as well.
         let pruned = transaction.prune_below(state.tree, &state.root, 0).map(drop);
         drop(transaction);
         let deleted = store.transaction().unwrap().delete_tree(state.tree).map(drop);
+
         for error in [pruned.err(), deleted.err()].into_iter().flatten() {
             let is_told = match error {
                 Error::Corruption { root, .. } => root.is_some(),
-                Error::CorruptRow { .. } => true,
+                Error::CorruptRecord { .. } => true,
                 Error::UnknownRoot { .. } => self.hides || self.is_sealed,
                 _ => self.is_sealed,
             };
@@ -237,10 +256,11 @@ impl Damage {
         // Nothing is kept in memory, so that each reads for itself.
         let store = match Store::open(database, &Options { cache_bytes: 0, threads: 1 }) {
             Ok(store) => store,
-            Err(Error::CorruptRow { .. }) => return Found { by_store: true, ..found },
+            Err(Error::CorruptRecord { .. }) => return Found { by_store: true, ..found },
             Err(Error::Unsupported(_)) if self.is_sealed => return found,
             Err(error) => panic!("{}: {error:?}", self.name),
         };
+
         for state in states {
             let tree = match store.tree(state.tree) {
                 Ok(tree) => tree,
@@ -250,6 +270,7 @@ impl Damage {
                     continue;
                 }
             };
+
             let is_told = self.read(&tree, state);
             let is_clean = match tree.verify(&state.root) {
                 Ok(report) => report.is_clean(),
@@ -258,6 +279,7 @@ impl Damage {
                     false
                 }
             };
+
             assert!(!(is_told && is_clean), "{}: verify({}) finds nothing", self.name, state.root);
             found.by_reading |= is_told;
             found.by_root |= !is_clean;
@@ -267,6 +289,7 @@ impl Damage {
             drop(tree.nodes(&state.root));
             drop(tree.versions());
         }
+
         drop(store.node_count());
         found.by_store = !store.verify().unwrap().is_clean();
         found
@@ -319,6 +342,7 @@ fn every_altered_byte_is_found(whole: &Content, states: &[State]) {
                 hides: false,
                 is_sealed: false,
             };
+
             let damaged = flipped(whole, name, row, byte, 1 << (byte % 8));
             let found = damage.examine(in_memory(&damaged), states);
             assert!(found.by_store, "{}: {found:?}", damage.name);
@@ -338,6 +362,7 @@ fn rows_that_were_written_on_purpose_do_no_harm(whole: &Content, states: &[State
                 if is_checksum {
                     continue;
                 }
+
                 let mut damaged = flipped(whole, name, row, byte, mask);
                 seal(&mut damaged, name, row);
                 let damage = Damage {
@@ -348,8 +373,10 @@ fn rows_that_were_written_on_purpose_do_no_harm(whole: &Content, states: &[State
                     hides: false,
                     is_sealed: true,
                 };
+
                 let found = damage.examine(in_memory(&damaged), states);
-                // The hashes cover the nodes; what the bookkeeping says of itself has nothing else to be held against.
+                // The hashes cover the nodes; what the bookkeeping says of itself has nothing else
+                // to be held against.
                 if name == "main" {
                     assert!(found.by_store || found.by_root, "{}: {found:?}", damage.name);
                 }
@@ -372,7 +399,8 @@ pub(super) fn write(
     writer.commit().unwrap();
 }
 
-/// The rows of stops under the keys of others: branches that lead to themselves, and chains that lead too deep.
+/// The rows of stops under the keys of others: branches that lead to themselves, and chains that
+/// lead too deep.
 fn stops_that_were_put_elsewhere_on_purpose_do_no_harm(whole: &Content, states: &[State]) {
     let stops: Vec<usize> = (0..whole["main"].len())
         .filter(|row| whole["main"][*row].0.len() == STOP_KEY_BYTES)
@@ -383,15 +411,18 @@ fn stops_that_were_put_elsewhere_on_purpose_do_no_harm(whole: &Content, states: 
             let value = whole["main"][there].1.clone();
             damaged.get_mut("main").unwrap()[here].1 = value;
             seal(&mut damaged, "main", here);
+
             // Stops of small values have rows that differ in little.
             if damaged == *whole {
                 continue;
             }
+
             let damage = Damage {
                 name: format!("row {here} is that of {there}, sealed"),
                 hides: false,
                 is_sealed: true,
             };
+
             let found = damage.examine(in_memory(&damaged), states);
             assert!(found.by_store, "{}: {found:?}", damage.name);
         }
@@ -434,6 +465,7 @@ fn missing_and_exchanged_rows_are_found(
             hides: false,
             is_sealed: false,
         };
+
         write(database, name, key, Some(other_value));
         write(database, other_name, other_key, Some(value));
         let found = damage.examine(Arc::clone(database), states);
@@ -467,7 +499,7 @@ fn another_database_is_refused() {
         let content = BTreeMap::from([(name, vec![(b"key".to_vec(), b"value".to_vec())])]);
         let database = in_memory(&content);
         let opened = Store::open(Arc::clone(&database), &super::options());
-        assert!(matches!(opened, Err(Error::CorruptRow { .. })), "{name}: {opened:?}");
+        assert!(matches!(opened, Err(Error::CorruptRecord { .. })), "{name}: {opened:?}");
         assert_eq!(super::words::content(&*database)[name], content[name]);
     }
 }
@@ -486,6 +518,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
     missing_and_exchanged_rows_are_found(&database, &whole, &states);
     assert_eq!(content(&*database), whole);
     assert_eq!(leaves_of_empty(&database), 0);
+
     // The sweeps of damage run on copies in memory: of equal rows they tell the same.
     assert_eq!(content_in_memory().0, whole);
 }

@@ -1,4 +1,4 @@
-//! Defects of the original, by their numbers in the list of those that must not be here.
+//! Defects of the original implementation, Transact, that this implementation must not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn twins(tree: &Tree) -> Root {
     commit(tree, &Root::EMPTY, &[set("aa0000", "same"), set("bb0000", "same")])
 }
 
-fn d1_equal_sub_trees_of_one_batch_survive_a_prune(store: &Store) {
+fn equal_sub_trees_of_one_batch_survive_a_prune(store: &Store) {
     let tree = tree(store);
     let first = twins(&tree);
     let second = commit(&tree, &first, &[set("aa0000", "other")]);
@@ -32,14 +32,15 @@ fn d1_equal_sub_trees_of_one_batch_survive_a_prune(store: &Store) {
     assert_eq!(leaves(&tree, &second).len(), 2);
 }
 
-fn d2_equal_sub_trees_are_freed_with_the_last_that_has_them(store: &Store) {
+fn equal_sub_trees_are_freed_with_the_last_that_has_them(store: &Store) {
     let tree = tree(store);
     for prunes_the_tip in [false, true] {
         let first = twins(&tree);
         let second = commit(&tree, &first, &[set("aa0000", "x"), set("bb0000", "y")]);
         assert_eq!(store.node_count().unwrap(), 4 + 7 + 1);
         let (pruned, kept) = if prunes_the_tip { (second, first) } else { (first, second) };
-        let (before, after) = (tree.nodes(&pruned).unwrap(), tree.nodes(&kept).unwrap());
+        let before = tree.nodes(&pruned).unwrap();
+        let after = tree.nodes(&kept).unwrap();
         assert_eq!(prune(&tree, &pruned), before.difference(&after).copied().collect());
         assert_eq!(store.node_count().unwrap(), after.len() as u64 + 1);
         assert_eq!(leaves(&tree, &kept).len(), 2);
@@ -48,7 +49,7 @@ fn d2_equal_sub_trees_are_freed_with_the_last_that_has_them(store: &Store) {
     }
 }
 
-fn d3_a_value_that_three_addresses_use_stays_for_the_third(store: &Store) {
+fn a_value_that_three_addresses_use_stays_for_the_third(store: &Store) {
     let tree = tree(store);
     let mut roots = vec![Root::EMPTY];
     for changes in [
@@ -60,35 +61,40 @@ fn d3_a_value_that_three_addresses_use_stays_for_the_third(store: &Store) {
     ] {
         roots.push(commit(&tree, roots.last().unwrap(), &[changes]));
     }
+
     for root in &roots[1..5] {
         prune(&tree, root);
     }
+
     assert_eq!(read(&tree, &roots[5], "cc0000").unwrap(), b"v");
     assert_eq!(store.node_count().unwrap(), 5);
 }
 
-fn d4_pruning_a_predecessor_leaves_the_older_ones_complete(store: &Store) {
+fn pruning_a_predecessor_leaves_the_older_ones_complete(store: &Store) {
     let tree = tree(store);
     let n0 = commit(&tree, &Root::EMPTY, &[set("aa0000", "0"), set("bb0000", "old")]);
     let n1 = commit(&tree, &n0, &[set("aa0000", "1")]);
     let n2 = commit(&tree, &n1, &[set("aa0000", "2")]);
     let n3 = commit(&tree, &n2, &[delete("bb0000")]);
     prune(&tree, &n2);
+
     for (root, value) in [(n0, "0"), (n1, "1")] {
         let expected = [("aa0000", value), ("bb0000", "old")];
         let expected = expected.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()));
         assert_eq!(leaves(&tree, &root), expected);
     }
+
     assert_eq!(read(&tree, &n3, "bb0000"), None);
 }
 
-fn d6_equal_values_are_listed_under_their_own_addresses(store: &Store) {
+fn equal_values_are_listed_under_their_own_addresses(store: &Store) {
     let tree = tree(store);
     let addresses = ["aa0000", "aa0001", "aa01", "ab0000", "ab000000"];
     let changes: Vec<Change> = addresses.iter().map(|address| set(address, "same")).collect();
     let root = commit(&tree, &Root::EMPTY, &changes);
     let found: Vec<String> = leaves(&tree, &root).into_iter().map(|(key, _)| key).collect();
     assert_eq!(found, addresses);
+
     for (prefix, expected) in
         [("aa", &addresses[..3]), ("aa00", &addresses[..2]), ("ab0000", &addresses[3..])]
     {
@@ -98,7 +104,7 @@ fn d6_equal_values_are_listed_under_their_own_addresses(store: &Store) {
     }
 }
 
-fn d7_a_fork_point_can_be_pruned_when_its_other_forks_are_gone(store: &Store) {
+fn a_fork_point_can_be_pruned_when_its_other_forks_are_gone(store: &Store) {
     let tree = tree(store);
     let keeping = PruneOptions { keep_fork_points: true, list: true };
     for options in [PruneOptions { list: true, ..PruneOptions::default() }, keeping] {
@@ -112,6 +118,7 @@ fn d7_a_fork_point_can_be_pruned_when_its_other_forks_are_gone(store: &Store) {
         } else {
             prune(&tree, &forks[0]);
         }
+
         prune(&tree, &forks[1]);
         // The root, and those down to the value that is no more.
         let own = tree.nodes(&parent).unwrap();
@@ -126,7 +133,7 @@ fn d7_a_fork_point_can_be_pruned_when_its_other_forks_are_gone(store: &Store) {
     }
 }
 
-fn d8_versions_of_a_root_that_recurs_are_counted(store: &Store) {
+fn versions_of_a_root_that_recurs_are_counted(store: &Store) {
     let tree = tree(store);
     let one = commit(&tree, &Root::EMPTY, &[set("aa0000", "1"), set("bb", "0")]);
     assert_eq!(commit(&tree, &one, &[set("aa0000", "1")]), one, "a commit that changes nothing");
@@ -139,13 +146,15 @@ fn d8_versions_of_a_root_that_recurs_are_counted(store: &Store) {
     assert_eq!(prune(&tree, &two).len(), 4);
     assert_eq!(prune(&tree, &one).len(), 5);
     assert_eq!(store.node_count().unwrap(), 1);
+
     assert_eq!(tree.prune(&one).unwrap(), Pruned::Unknown);
 }
 
-fn d9_what_is_unknown_is_an_error_everywhere(store: &Store) {
+fn what_is_unknown_is_an_error_everywhere(store: &Store) {
     let tree = tree(store);
     let root = commit(&tree, &Root::EMPTY, &[set("aa", "1")]);
     let unknown = altered(&root);
+
     for refused in [
         tree.compute_root(&unknown, &[set("aa", "2")]).map(drop),
         tree.compute_root(&unknown, &[]).map(drop),
@@ -160,16 +169,18 @@ fn d9_what_is_unknown_is_an_error_everywhere(store: &Store) {
     ] {
         assert!(matches!(refused, Err(Error::UnknownRoot { root, .. }) if root == unknown));
     }
+
     for parent in [root, Root::EMPTY] {
         let refused = tree.commit(&parent, &[delete("bb")]);
         assert!(matches!(refused, Err(Error::AddressNotFound { .. })), "{refused:?}");
     }
 }
 
-fn d10_odd_addresses_and_two_deletions_of_one_are_errors(store: &Store) {
+fn odd_addresses_and_two_deletions_of_one_are_errors(store: &Store) {
     let tree = tree(store);
     let root = commit(&tree, &Root::EMPTY, &[set("aa", "1")]);
     let text = TextTree(tree.clone());
+
     for key in ["a", "", "aab"] {
         let key = key.to_owned();
         for change in [
@@ -182,11 +193,12 @@ fn d10_odd_addresses_and_two_deletions_of_one_are_errors(store: &Store) {
         let refused = Reader::get(&text, &root.to_string(), &[key]);
         assert!(matches!(refused, Err(Error::InvalidAddress { index: None, .. })));
     }
+
     let refused = tree.commit(&root, &[delete("aa"), delete("aa")]);
     assert!(matches!(refused, Err(Error::DuplicateAddress { first: 0, second: 1, .. })));
 }
 
-fn d11_an_address_and_what_begins_with_it_are_independent(store: &Store) {
+fn an_address_and_what_begins_with_it_are_independent(store: &Store) {
     let tree = tree(store);
     let both = [set("ab", "outer"), set("ab00", "inner")];
     let root = commit(&tree, &Root::EMPTY, &both);
@@ -203,10 +215,11 @@ fn d11_an_address_and_what_begins_with_it_are_independent(store: &Store) {
     assert_eq!(read(&tree, &without, "ab"), None);
     assert_eq!(read(&tree, &without, "ab00").unwrap(), b"inner");
     let refused = tree.commit(&without, &[delete("ab")]);
+
     assert!(matches!(refused, Err(Error::AddressNotFound { .. })), "an inner path is no value");
 }
 
-fn d12_there_is_one_rule_for_addresses(store: &Store) {
+fn there_is_one_rule_for_addresses(store: &Store) {
     let text = TextTree(tree(store));
     let init = Root::EMPTY.to_string();
     for key in ["AB", "aB", "zz", "a ", "é", "é1", &"00".repeat(36)] {
@@ -221,24 +234,28 @@ fn d12_there_is_one_rule_for_addresses(store: &Store) {
             assert!(matches!(&refused, Err(Error::InvalidAddress { text, .. }) if text == key));
         }
     }
+
     let longest = "0f".repeat(35);
     let set = StateChange::Set { key: longest.clone(), value: b"v".to_vec() };
     let root = text.commit(&init, &[set]).unwrap();
     let found = Reader::get(&text, &root, std::slice::from_ref(&longest)).unwrap();
+
     assert_eq!(found, BTreeMap::from([(longest, b"v".to_vec())]));
 }
 
 /// A hundred thousand of them in memory; on other databases a sample has fewer.
-fn d13_a_batch_may_have_many_keys(store: &Store) {
+fn a_batch_may_have_many_keys(store: &Store) {
     let is_in_memory = store.database().name() == "memory";
     let keys = if is_in_memory { 100_000 } else { by_effort(10_000, 100_000u32) };
     let tree = tree(store);
+
     let mut state = State::new();
     for n in 0..keys {
         // Spread over the addresses: an odd factor takes each number to another.
         let address = n.wrapping_mul(0x9e37_79b1).to_le_bytes();
         state.insert([address.as_slice(), &[0xaa; 4]].concat(), n.to_le_bytes().to_vec());
     }
+
     let changes: Vec<Change> = state
         .iter()
         .map(|(key, value)| Change::Set(terrane_radix::Address::new(key).unwrap(), value.clone()))
@@ -257,11 +274,13 @@ fn d13_a_batch_may_have_many_keys(store: &Store) {
     assert_eq!(commit(&tree, &root, &deletes[1..]), root_of(&state.into_iter().take(1).collect()));
     let pruned = tree.prune_with(&root, &PruneOptions::default()).unwrap();
     let least = 4 * u64::from(keys);
+
     assert!(matches!(pruned, Pruned::Removed { count, .. } if count > least), "{pruned:?}");
 }
 
-/// Pruning the previous root writes about the rows that its commit wrote, in one transaction, however large the state is.
-fn d14_a_prune_writes_no_more_than_what_changed(subject: &mut dyn Subject) {
+/// Pruning the previous root writes about the rows that its commit wrote, in one transaction,
+/// however large the state is.
+fn a_prune_writes_no_more_than_what_changed(subject: &mut dyn Subject) {
     let mut writes = Vec::new();
     for keys in [50u32, 5_000] {
         let database = Faulty::new(subject.fresh(&INDEXES).unwrap());
@@ -269,6 +288,7 @@ fn d14_a_prune_writes_no_more_than_what_changed(subject: &mut dyn Subject) {
         let tree = tree(&store);
         let address = |n: u32| format!("{:08x}{:056x}", n.wrapping_mul(0x9e37_79b1), n);
         let all: Vec<Change> = (0..keys).map(|n| set(&address(n), n.to_le_bytes())).collect();
+
         let mut root = commit(&tree, &Root::EMPTY, &all);
         for changed in [1u32, 20] {
             let counted = |work: &mut dyn FnMut()| {
@@ -279,28 +299,32 @@ fn d14_a_prune_writes_no_more_than_what_changed(subject: &mut dyn Subject) {
                 assert_eq!(after[1] - before[1], 1, "one transaction");
                 (after[0] - before[0], content(&*database)["main"].len().abs_diff(rows))
             };
+
             let changes: Vec<Change> =
                 (0..changed).map(|n| set(&address(n), format!("new {n}"))).collect();
             let mut next = root;
             let (of_commit, made) = counted(&mut || next = commit(&tree, &root, &changes));
             let (of_prune, gone) = counted(&mut || drop(prune(&tree, &root)));
             root = next;
-            // The root and one stop for each change may be the bases of what replaced them, which stay and whose users are
-            // counted, or differences from bases that go with them.
+
+            // The root and one stop for each change may be the bases of what replaced them, which
+            // stay and whose users are counted, or differences from bases that go with them.
             let of_bases = 2 * (1 + changed as usize);
             assert!(made.abs_diff(gone) <= of_bases, "{made} rows came, {gone} went");
+
             // Beside the rows of nodes: the version, its root, and its neighbour.
             assert!(of_prune <= of_commit + 3, "{keys} keys: {of_prune} against {of_commit}");
             writes.push((keys, changed, of_commit, of_prune));
         }
     }
+
     // A hundred times the keys make the paths to a value one stop longer or two.
     for (small, large) in writes[..2].iter().zip(&writes[2..]) {
         assert!(large.3 <= small.3 + 2 * u64::from(large.1) + 2, "{writes:?}");
     }
 }
 
-fn d15_the_heads_of_lengths_are_those_of_the_original_on_both_edges(store: &Store) {
+fn the_heads_of_lengths_are_those_of_the_original_on_both_edges(store: &Store) {
     let tree = tree(store);
     for (bytes, start) in [(65_535, "32b18190"), (70_000, "2fc1c1c8"), (1_048_576, "69d04ca3")] {
         let value: Vec<u8> = (0..bytes).map(|i| ((7 * i + 3) % 256) as u8).collect();
@@ -313,21 +337,21 @@ pub(super) fn check(subject: &mut dyn Subject) {
     run(
         subject,
         &[
-            d1_equal_sub_trees_of_one_batch_survive_a_prune,
-            d2_equal_sub_trees_are_freed_with_the_last_that_has_them,
-            d3_a_value_that_three_addresses_use_stays_for_the_third,
-            d4_pruning_a_predecessor_leaves_the_older_ones_complete,
-            // D5, a damaged node that reads as absent, is a subject of its own: see `damage`.
-            d6_equal_values_are_listed_under_their_own_addresses,
-            d7_a_fork_point_can_be_pruned_when_its_other_forks_are_gone,
-            d8_versions_of_a_root_that_recurs_are_counted,
-            d9_what_is_unknown_is_an_error_everywhere,
-            d10_odd_addresses_and_two_deletions_of_one_are_errors,
-            d11_an_address_and_what_begins_with_it_are_independent,
-            d12_there_is_one_rule_for_addresses,
-            d13_a_batch_may_have_many_keys,
-            d15_the_heads_of_lengths_are_those_of_the_original_on_both_edges,
+            equal_sub_trees_of_one_batch_survive_a_prune,
+            equal_sub_trees_are_freed_with_the_last_that_has_them,
+            a_value_that_three_addresses_use_stays_for_the_third,
+            pruning_a_predecessor_leaves_the_older_ones_complete,
+            // A damaged node that reads as absent is a subject of its own: see `damage`.
+            equal_values_are_listed_under_their_own_addresses,
+            a_fork_point_can_be_pruned_when_its_other_forks_are_gone,
+            versions_of_a_root_that_recurs_are_counted,
+            what_is_unknown_is_an_error_everywhere,
+            odd_addresses_and_two_deletions_of_one_are_errors,
+            an_address_and_what_begins_with_it_are_independent,
+            there_is_one_rule_for_addresses,
+            a_batch_may_have_many_keys,
+            the_heads_of_lengths_are_those_of_the_original_on_both_edges,
         ],
     );
-    d14_a_prune_writes_no_more_than_what_changed(subject);
+    a_prune_writes_no_more_than_what_changed(subject);
 }

@@ -30,6 +30,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
             let (changes, after) = batch(rng, &state);
             states.push((tree(&store).commit(&parent, &changes).unwrap().root, after));
         }
+
         let store = reopened(subject, store);
         let tree = tree(&store);
         for _ in 0..120 {
@@ -38,6 +39,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
             let found: Vec<Difference> = tree.diff(from, to).unwrap().map(Result::unwrap).collect();
             assert_eq!(found, differences(before, after), "from {from} to {to}");
         }
+
         let unknown = NodeHash([1; 32]);
         for (from, to) in [(unknown, Root::EMPTY), (Root::EMPTY, unknown)] {
             assert!(matches!(tree.diff(&from, &to), Err(Error::UnknownRoot { .. })));

@@ -30,7 +30,7 @@ fn refused<T: std::fmt::Debug>(store: &Store, work: impl FnOnce() -> Result<T>) 
     outcome.unwrap_err()
 }
 
-/// As a commit, as a dry run, and within a transaction.
+/// Checks a batch as a commit, as a dry run, and within a transaction.
 fn each_way(store: &Store, root: &Root, changes: &[Change], is_it: impl Fn(&Error) -> bool) {
     let tree = tree(store);
     for error in [
@@ -57,6 +57,7 @@ fn addresses_that_are_none_are_refused(store: &Store) {
     let root = start(store).to_string();
     let text = TextTree(tree(store));
     let long = "00".repeat(36);
+
     for (key, expected) in [
         ("", AddressError::Empty),
         ("abc", AddressError::OddLength { chars: 3 }),
@@ -86,6 +87,7 @@ fn addresses_that_are_none_are_refused(store: &Store) {
             assert!(matches!(error, Error::InvalidAddress { why, .. } if why == expected));
         }
     }
+
     assert_eq!(terrane_radix::Address::new(&[]), Err(AddressError::Empty));
     let long = terrane_radix::Address::new(&[0; 36]);
     assert_eq!(long, Err(AddressError::TooLong { bytes: 36 }));
@@ -101,6 +103,7 @@ fn roots_that_are_none_are_refused(store: &Store) {
         (format!("G{}", &root[1..]), RootTextError::Character { character: 'G', position: 0 }),
         (format!("{}A", &root[1..]), RootTextError::Character { character: 'A', position: 63 }),
     ];
+
     for (bad, expected) in cases {
         // It is the root that is named, whatever else is wrong.
         let changes = [text_set("barf"), text_set("barf")];
@@ -122,13 +125,16 @@ fn the_first_check_that_fails_is_named(store: &Store) {
     let root = start(store);
     let unknown = altered(&root);
     let text = TextTree(tree(store));
+
     // Unknown root before addresses.
     let error = refused(store, || text.commit(&unknown.to_string(), &[text_set("barf")]));
     assert!(matches!(error, Error::UnknownRoot { .. }), "{error:?}");
+
     // Addresses before duplicates.
     let changes = [text_set("aa"), text_set("aa"), text_set("barf")];
     let error = refused(store, || text.commit(&root.to_string(), &changes));
     assert!(matches!(error, Error::InvalidAddress { index: Some(2), .. }), "{error:?}");
+
     // An unknown root before duplicates, and for an empty batch too.
     let twice = [delete("dd"), set("aa", "1"), set("aa", "2")];
     each_way(
@@ -138,6 +144,7 @@ fn the_first_check_that_fails_is_named(store: &Store) {
         |error| matches!(error, Error::UnknownRoot { root, tree } if *root == unknown && tree == TREE),
     );
     each_way(store, &unknown, &[], |error| matches!(error, Error::UnknownRoot { .. }));
+
     // Duplicates before what is not there.
     each_way(
         store,
@@ -181,9 +188,11 @@ fn what_is_not_there_cannot_be_deleted(store: &Store) {
             matches!(error, Error::AddressNotFound { index: 0, .. })
         });
     }
+
     each_way(store, &root, &[delete("dd"), set("00", "1"), delete("cc")], |error| {
         matches!(error, Error::AddressNotFound { index: 0, .. })
     });
+
     for prefix in ["cc", "aa0002", "bb00", "ab", "aa000000"] {
         each_way(
             store,
@@ -192,6 +201,7 @@ fn what_is_not_there_cannot_be_deleted(store: &Store) {
             |error| matches!(error, Error::PrefixNotFound { prefix: of } if *of == below(prefix)),
         );
     }
+
     each_way(store, &Root::EMPTY, &[Change::DeletePrefix(Prefix::EMPTY)], |error| {
         matches!(error, Error::PrefixNotFound { .. })
     });
@@ -211,6 +221,7 @@ fn prefixes_without_a_leaf_are_refused(store: &Store) {
             assert!(matches!(error, Error::PrefixNotFound { prefix: of } if of == below(prefix)));
         }
     }
+
     assert_eq!(tree.leaves(&Root::EMPTY, &Prefix::EMPTY).unwrap().count(), 0);
     assert_eq!(tree.leaves_from(&Root::EMPTY, None, Order::Descending).unwrap().count(), 0);
 }
@@ -229,6 +240,7 @@ fn trees_that_are_not_there_or_are_there_already(store: &Store) {
     let long = "é".repeat(TREE_NAME_BYTES_MAX / 2) + "e";
     store.create_tree(&long).unwrap();
     assert_eq!(store.tree(&long).unwrap().name(), long);
+
     for bad in [String::new(), long + "e"] {
         for error in [
             refused(store, || store.create_tree(&bad)),
@@ -241,11 +253,13 @@ fn trees_that_are_not_there_or_are_there_already(store: &Store) {
             assert!(is_it, "{error:?}");
         }
     }
+
     // A handle on a tree that was deleted.
     let other = store.tree("other").unwrap();
     commit(&other, &Root::EMPTY, &[set("aa", "1")]);
     assert!(store.delete_tree("other").unwrap());
     assert!(!store.delete_tree("other").unwrap(), "to delete what is not there is no error");
+
     for error in [
         refused(store, || other.commit(&Root::EMPTY, &[set("aa", "1")]).map(drop)),
         refused(store, || other.commit(&Root::EMPTY, &[]).map(drop)),
@@ -260,6 +274,7 @@ fn trees_that_are_not_there_or_are_there_already(store: &Store) {
     ] {
         assert!(unknown(&error, "other"), "{error:?}");
     }
+
     // One of the same name is another tree.
     store.create_tree("other").unwrap();
     assert!(unknown(&refused(store, || other.versions()), "other"));
@@ -278,16 +293,19 @@ fn sizes_that_are_not_taken(store: &Store) {
     let root = start(store);
     let tree = tree(store);
     let long = vec![1; VERSION_METADATA_BYTES_MAX + 1];
+
     for error in [
         refused(store, || tree.commit_with(&root, &[set("aa", "1")], &long)),
         refused(store, || store.transaction()?.commit_with(TREE, &root, &[set("aa", "1")], &long)),
     ] {
         assert!(matches!(error, Error::Size { bytes, .. } if bytes == long.len()), "{error:?}");
     }
+
     let longest = &long[1..];
     let version = tree.commit_with(&root, &[set("aa", "1")], longest).unwrap().version;
     let info = tree.versions().unwrap().pop().unwrap();
     assert_eq!((Some(info.id), info.metadata.as_slice()), (version, longest));
+
     for key in [vec![], vec![1; 257]] {
         let error = refused(store, || store.set_metadata(&key, Some(b"v")));
         assert!(matches!(error, Error::Size { bytes, .. } if bytes == key.len()), "{error:?}");
@@ -299,14 +317,17 @@ fn pruning_what_cannot_be_pruned_is_no_error(store: &Store) {
     let root = start(store);
     let unknown = altered(&root);
     let before = content(&**store.database());
+
     for _ in 0..2 {
         assert_eq!(tree.prune(&unknown).unwrap(), Pruned::Unknown);
         assert_eq!(tree.prune(&Root::EMPTY).unwrap(), Pruned::EmptyRoot);
     }
+
     assert_eq!(content(&**store.database()), before);
     prune(&tree, &root);
     assert_eq!(tree.prune(&root).unwrap(), Pruned::Unknown);
     assert_eq!(tree.prune(&Root::EMPTY).unwrap(), Pruned::EmptyRoot);
+
     assert_eq!(tree.get_one(&Root::EMPTY, &at("aa")).unwrap(), None);
 }
 
@@ -331,6 +352,7 @@ fn normalising_makes_a_batch_that_is_taken(store: &Store) {
     let swallowed = vec![set("aa0007", "x"), Change::DeletePrefix(below("aa")), set("bb", "y")];
     let plain = normalise(swallowed);
     assert_eq!(plain, [Change::DeletePrefix(below("aa")), set("bb", "y")]);
+
     commit(&tree, &root, &plain);
 }
 

@@ -1,8 +1,9 @@
 //! States brought from one store into another: as a stream, and as the nodes that Transact keeps.
 //!
-//! Goal: what is imported has the root, the values and the nodes of what was exported, counted so that pruning takes them
-//! all; whatever is damaged, in the wrong order, or of another root leaves nothing behind. Method: random states, the
-//! vectors, and streams put together by hand whose checksums are right.
+//! Goal: what is imported has the root, the values and the nodes of what was exported, counted so
+//! that pruning takes them all; whatever is damaged, in the wrong order, or of another root leaves
+//! nothing behind. Method: random states, the vectors, and streams put together by hand whose
+//! checksums are right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -65,6 +66,7 @@ fn check_imported(store: &Store, committed: &Committed, state: &State) {
     if !state.is_empty() {
         assert_eq!(committed.added, nodes.len() as u64);
     }
+
     let report = store.verify().unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
     tree.prune(root).unwrap();
@@ -109,6 +111,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
         let store = reopened(subject, store);
         check_imported(&store, &committed, &state);
     });
+
     among_other_versions(subject);
     large_values(subject);
 }
@@ -129,19 +132,23 @@ fn among_other_versions(subject: &mut dyn Subject) {
         let memory = fresh(&mut InMemory);
         let root = commit_all(&super::tree(&memory), &two);
         let stream = export(&super::tree(&memory), &root);
+
         let mut roots = vec![commit_all(&tree, &one)];
         for _ in 0..2 {
             roots.push(tree.import(&stream[..]).unwrap().root);
         }
+
         roots.push(tree.commit(&root, &changes).unwrap().root);
         assert_eq!(values(&tree, &roots[3]), three);
         assert_eq!(values(&tree, &root), two);
         rng.shuffle(&mut roots);
+
         for root in roots {
             let report = store.verify().unwrap();
             assert!(report.is_clean(), "{:?}", report.problems);
             tree.prune(&root).unwrap();
         }
+
         check_empty(&store);
     });
 }
@@ -153,6 +160,7 @@ fn large_values(subject: &mut dyn Subject) {
         state.insert(vec![token as u8, 1], vec![token as u8; len]);
         state.insert(vec![token as u8], vec![1; len / 2]);
     }
+
     let memory = fresh(&mut InMemory);
     let root = commit_all(&tree(&memory), &state);
     let stream = export(&tree(&memory), &root);
@@ -164,6 +172,7 @@ fn large_values(subject: &mut dyn Subject) {
     tree(&store).prune(&root).unwrap();
     assert_eq!(import_nodes(&tree(&store), &root, &nodes).unwrap().root, root);
     assert_eq!(values(&tree(&store), &root), state);
+
     assert!(store.verify().unwrap().is_clean());
 }
 
@@ -237,7 +246,8 @@ fn root_of(entries: &[(&[u8], &[u8])]) -> Root {
 
 #[test]
 fn a_stream_has_the_bytes_of_the_format() {
-    let (big, more) = (vec![5; 60_000], vec![6; 10_000]);
+    let big = vec![5; 60_000];
+    let more = vec![6; 10_000];
     let entries: [(&[u8], &[u8]); 4] =
         [(&[1], b"x"), (&[1, 2], &big), (&[1, 2, 0], &more), (&[2], b"yy")];
     let root = root_of(&entries);
@@ -250,6 +260,7 @@ fn a_stream_has_the_bytes_of_the_format() {
     let empty = Stream::of(&Root::EMPTY).end(0);
     assert_eq!(export(&tree(&store), &Root::EMPTY), empty);
     let committed = Committed { root: Root::EMPTY, version: None, added: 0 };
+
     assert_eq!(tree(&store).import(&empty[..]).unwrap(), committed);
 }
 
@@ -265,6 +276,7 @@ fn streams_that_break_a_rule_are_refused_by_name_and_leave_nothing() {
     let right = begun().value(two.0, two.1).end(2);
     let head = start().0.len() as u64;
     let entry = begun().0.len() as u64;
+
     for (stream, rule, place) in [
         (start().value(two.0, two.1).value(one.0, one.1).end(2), "addresses do not ascend", None),
         (begun().value(one.0, one.1).end(2), "addresses do not ascend", Some(entry + 2)),
@@ -289,6 +301,7 @@ fn streams_that_break_a_rule_are_refused_by_name_and_leave_nothing() {
         }
         check_empty(&store);
     }
+
     for (stream, what) in [
         (Stream::with(1, "transact", 1, &root).end(0), "version"),
         (Stream::with(2, "strict", 1, &root).end(0), "scheme"),
@@ -299,6 +312,7 @@ fn streams_that_break_a_rule_are_refused_by_name_and_leave_nothing() {
             other => panic!("{what}: {other:?}"),
         }
     }
+
     // Whole streams of other values than the root is of.
     for stream in [begun().end(1), begun().value(two.0, b"z").end(2), start().end(0)] {
         match tree.import(&stream[..]) {
@@ -310,12 +324,14 @@ fn streams_that_break_a_rule_are_refused_by_name_and_leave_nothing() {
         }
         check_empty(&store);
     }
+
     // A stream that fails.
     let failing = io::Read::chain(&right[..60], Failing);
     match tree.import(failing) {
         Err(ExchangeError::Io { source, .. }) => assert_eq!(source.kind(), io::ErrorKind::TimedOut),
         other => panic!("{other:?}"),
     }
+
     check_empty(&store);
     assert_eq!(tree.import(&right[..]).unwrap().root, root);
     match tree.export(&root, Failing) {
@@ -351,6 +367,7 @@ fn every_altered_byte_and_every_length_of_a_stream_is_refused() {
         state.insert(vec![token % 5, token], vec![token; usize::from(token)]);
         state.insert(vec![token % 5, token, 7, 7], b"same".to_vec());
     }
+
     let source = fresh(&mut InMemory);
     let root = commit_all(&tree(&source), &state);
     let stream = export(&tree(&source), &root);
@@ -358,10 +375,12 @@ fn every_altered_byte_and_every_length_of_a_stream_is_refused() {
     let tree = tree(&store);
     refuses_damage(&stream, |stream| tree.import(stream).map(drop), |_| false);
     check_empty(&store);
+
     assert_eq!(tree.import(&stream[..]).unwrap().root, root);
 }
 
-/// No altered bit and no shorter stream is taken; `is_other` says which errors there may be besides those of damage.
+/// No altered bit and no shorter stream is taken; `is_other` says which errors there may be besides
+/// those of damage.
 fn refuses_damage(
     stream: &[u8],
     import: impl Fn(&[u8]) -> Result<(), ExchangeError>,
@@ -380,6 +399,7 @@ fn refuses_damage(
             };
             assert!(is_typed, "byte {at}, bit {bit}: {error}");
         }
+
         match import(&stream[..at]) {
             Err(ExchangeError::Damaged { at: found, rule: "it is cut short" }) => {
                 assert_eq!(found, at as u64);
@@ -410,12 +430,14 @@ fn all_versions_of_a_tree_are_taken_over_with_their_metadata() {
                 }),
                 _ => batch(rng, &before),
             };
+
             let metadata = vec![number as u8; rng.below(5) as usize];
             let committed = tree.commit_with(&parent, &changes, &metadata).unwrap();
             if committed.version.is_some() {
                 states.push((committed.root, after));
             }
         }
+
         // Some are gone, so that others have new parents.
         let versions = tree.versions().unwrap();
         for version in &versions {
@@ -423,6 +445,7 @@ fn all_versions_of_a_tree_are_taken_over_with_their_metadata() {
                 tree.prune(&version.root).unwrap();
             }
         }
+
         let mut stream = Vec::new();
         let exported = tree.export_all(&mut stream).unwrap();
         let expected = tree.versions().unwrap();
@@ -440,6 +463,7 @@ fn all_versions_of_a_tree_are_taken_over_with_their_metadata() {
         let place = |versions: &[VersionInfo], id: VersionId| {
             versions.iter().position(|version| version.id == id).unwrap()
         };
+
         for ((found_one, expected_one), made) in found.iter().zip(&expected).zip(&committed) {
             assert_eq!(Some(found_one.id), made.version);
             assert_eq!((found_one.root, &found_one.metadata), (made.root, &expected_one.metadata));
@@ -450,14 +474,17 @@ fn all_versions_of_a_tree_are_taken_over_with_their_metadata() {
             let state = states.iter().find(|(root, _)| *root == found_one.root).unwrap();
             assert_eq!(values(&taken, &found_one.root), state.1);
         }
+
         let report = other.verify().unwrap();
         assert!(report.is_clean(), "{:?}", report.problems);
         let mut again = Vec::new();
         taken.export_all(&mut again).unwrap();
         assert_eq!(again, stream);
+
         for version in found {
             taken.prune(&version.root).unwrap();
         }
+
         check_empty(&other);
     });
 }
@@ -483,18 +510,21 @@ fn a_stream_of_all_versions_that_breaks_a_rule_is_refused_and_leaves_nothing() {
         ExchangeError::Store(error) => matches!(**error, Error::AddressNotFound { .. }),
         _ => false,
     };
+
     refuses_damage(&stream, |stream| tree.import_all(stream).map(drop), is_other);
     check_empty(&store);
     match tree.import(&stream[..]) {
         Err(ExchangeError::Unsupported { what: "content", .. }) => {}
         other => panic!("{other:?}"),
     }
+
     assert_eq!(tree.import_all(&stream[..]).unwrap().len(), 3);
     let one = export(&from, &first);
     assert_eq!(tree.import_all(&one[..]).unwrap()[0].root, first);
 }
 
-/// The metadata comes with one version, too; and a stream whose head is slow or wrong keeps nobody from committing.
+/// The metadata comes with one version, too; and a stream whose head is slow or wrong keeps nobody
+/// from committing.
 #[test]
 fn metadata_is_imported_and_the_writer_is_free_until_the_head_has_come() {
     struct Committing<'a>(&'a Tree, &'a [u8], usize);
@@ -522,6 +552,7 @@ fn metadata_is_imported_and_the_writer_is_free_until_the_head_has_come() {
     let versions = two.versions().unwrap();
     assert_eq!(versions.len(), 21);
     let last = versions.last().unwrap();
+
     assert_eq!((last.root, last.metadata.as_slice()), (root, &b"height 7"[..]));
 }
 
@@ -539,6 +570,7 @@ fn rendered(state: &State, path: &[u8], out: &mut Nodes) -> NodeHash {
     for address in state.keys().filter(|address| address.starts_with(path)) {
         tokens.extend(address.get(path.len()).copied());
     }
+
     let below = |token: &u8| [path, &[*token]].concat();
     let children: Vec<(u8, NodeHash)> = tokens
         .iter()
@@ -548,9 +580,11 @@ fn rendered(state: &State, path: &[u8], out: &mut Nodes) -> NodeHash {
     if !out.iter().any(|(known, _)| *known == hash) {
         out.push((hash, node_bytes(&children, state.get(path).map(Vec::as_slice))));
     }
+
     for token in &tokens {
         rendered(state, &below(token), out);
     }
+
     hash
 }
 
@@ -583,9 +617,11 @@ fn the_trees_of_the_vectors_are_taken_over_from_nodes() {
             if !is_first || step.get("error").is_some() {
                 continue;
             }
+
             let root = source.commit(&init, &vectors::changes(&step)).unwrap();
             let root: Root = root.parse().unwrap();
             let nodes: Nodes = source.0.export_nodes(&root).unwrap().map(Result::unwrap).collect();
+
             if let Some(new) = vector.get("new_nodes") {
                 let expected: BTreeSet<&str> =
                     new.as_array().unwrap().iter().map(vectors::text).collect();
@@ -593,6 +629,7 @@ fn the_trees_of_the_vectors_are_taken_over_from_nodes() {
                 assert_eq!(found.len(), expected.len());
                 assert!(found.iter().all(|hash| expected.contains(hash.as_str())));
             }
+
             let mut shuffled = nodes.clone();
             shuffled.reverse();
             let other = fresh(&mut InMemory);
@@ -609,6 +646,7 @@ fn the_trees_of_the_vectors_are_taken_over_from_nodes() {
             count += 1;
         }
     }
+
     assert!(count > 20, "{count} trees");
 }
 
@@ -620,11 +658,13 @@ fn nodes_that_are_missing_damaged_or_too_many_are_refused_and_leave_nothing() {
     {
         state.insert(address.to_vec(), value.into());
     }
+
     let source = fresh(&mut InMemory);
     let root = commit_all(&tree(&source), &state);
     let nodes: Nodes = tree(&source).export_nodes(&root).unwrap().map(Result::unwrap).collect();
     let store = fresh(&mut InMemory);
     let tree = tree(&store);
+
     for at in 0..nodes.len() {
         let mut fewer = nodes.clone();
         let (gone, bytes) = fewer.remove(at);
@@ -632,6 +672,7 @@ fn nodes_that_are_missing_damaged_or_too_many_are_refused_and_leave_nothing() {
             Err(ExchangeError::MissingNode { node, .. }) => assert_eq!(node, gone),
             other => panic!("{other:?}"),
         }
+
         for index in 0..bytes.len() {
             let mut altered = nodes.clone();
             altered[at].1[index] ^= 1;
@@ -641,16 +682,20 @@ fn nodes_that_are_missing_damaged_or_too_many_are_refused_and_leave_nothing() {
             }
         }
     }
+
     let refused = |hash: &str, bytes: &[u8]| {
         let entry = Ok((hash.to_owned(), bytes.to_vec()));
         tree.import_nodes(&root, entries(&nodes).chain([entry]), 9).is_err()
     };
     assert!(refused(&root.to_string().to_uppercase(), &nodes[0].1));
     assert!(refused(&root.to_string()[..62], &nodes[0].1));
-    // A length in another form than Transact's, and nodes that no state has, under their true hashes.
+
+    // A length in another form than Transact's, and nodes that no state has, under their true
+    // hashes.
     let mut minimal = vec![0xa2, 0x61, b'c', 0xa0, 0x61, b'v', 0x5a, 0, 1, 0, 0];
     minimal.resize(minimal.len() + 65_536, 7);
     assert!(refused(&hash_of(&minimal).to_string(), &minimal));
+
     for node in [node_bytes(&[], Some(&[1])), node_bytes(&[(1, NodeHash::EMPTY)], None)] {
         let empty = (NodeHash::EMPTY, node_bytes(&[], None));
         let root = hash_of(&node);
@@ -659,10 +704,12 @@ fn nodes_that_are_missing_damaged_or_too_many_are_refused_and_leave_nothing() {
             other => panic!("{other:?}"),
         }
     }
+
     match tree.import_nodes(&root, entries(&nodes), 3) {
         Err(ExchangeError::TooManyValues { max: 3 }) => {}
         other => panic!("{other:?}"),
     }
+
     // 36 nodes that stand for 256 to the power of 35 values; and one level more.
     let mut bomb: Nodes = Vec::new();
     let mut node = node_bytes(&[], Some(&[1]));
@@ -671,14 +718,17 @@ fn nodes_that_are_missing_damaged_or_too_many_are_refused_and_leave_nothing() {
         bomb.push((hash, node));
         node = node_bytes(&(0..=255).map(|token| (token, hash)).collect::<Vec<_>>(), None);
     }
+
     match import_nodes(&tree, &bomb[35].0.clone(), &bomb) {
         Err(ExchangeError::TooManyValues { .. }) => {}
         other => panic!("{other:?}"),
     }
+
     match import_nodes(&tree, &bomb[36].0.clone(), &bomb) {
         Err(ExchangeError::BrokenNode { rule, .. }) => assert!(rule.contains("too long"), "{rule}"),
         other => panic!("{other:?}"),
     }
+
     check_empty(&store);
     let nothing = tree.import_nodes(&Root::EMPTY, entries(&Vec::new()), 0).unwrap();
     assert_eq!((nothing.root, nothing.version), (Root::EMPTY, None));
@@ -694,6 +744,7 @@ fn a_missing_row_is_named_by_all_that_reads_it() {
             state.insert(vec![token, low, 1, 1], vec![token ^ low; 70 + usize::from(low)]);
         }
     }
+
     let store = fresh(&mut InMemory);
     let root = commit_all(&tree(&store), &state);
     let database = Arc::clone(store.database());
@@ -705,6 +756,7 @@ fn a_missing_row_is_named_by_all_that_reads_it() {
             keys.push((key, row));
         }
     }
+
     assert!(keys.len() > 10);
     let addresses: Vec<Address> = state.keys().map(|address| at(address)).collect();
     for (key, row) in keys {
@@ -716,6 +768,7 @@ fn a_missing_row_is_named_by_all_that_reads_it() {
             }
             writer.commit().unwrap();
         };
+
         change(None);
         let options = Options { cache_bytes: 0, threads: 1 };
         let damaged = Store::open(Arc::clone(&database), &options).unwrap();
@@ -726,6 +779,7 @@ fn a_missing_row_is_named_by_all_that_reads_it() {
             Err(ExchangeError::Store(error)) => assert!(is_corruption(&error)),
             other => panic!("{other:?}"),
         }
+
         let nodes: Vec<_> = tree.export_nodes(&root).unwrap().collect();
         assert!(is_corruption(nodes.last().unwrap().as_ref().unwrap_err()));
         for (from, to) in [(Root::EMPTY, root), (root, Root::EMPTY)] {
@@ -733,6 +787,7 @@ fn a_missing_row_is_named_by_all_that_reads_it() {
             assert!(is_corruption(found.last().unwrap().as_ref().unwrap_err()));
             assert_eq!(found.iter().filter(|found| found.is_err()).count(), 1);
         }
+
         change(Some(&row));
     }
 }

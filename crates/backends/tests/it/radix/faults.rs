@@ -1,8 +1,10 @@
-//! Every call to the database fails once, at each place of a commit, a prune, a transaction over several trees, and more.
+//! Every call to the database fails once, at each place of a commit, a prune, a transaction over
+//! several trees, and more.
 //!
-//! Goal: the error reaches the caller typed; nothing was changed; the roots of before read whole, through the same handle;
-//! and the same work, tried again, gives what it gives without faults. Where it is not known whether a commit took place,
-//! the handle finds out and relies on nothing that it knew.
+//! Goal: the error reaches the caller typed; nothing was changed; the roots of before read whole,
+//! through the same handle; and the same work, tried again, gives what it gives without faults.
+//! Where it is not known whether a commit took place, the handle finds out and relies on nothing
+//! that it knew.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +17,12 @@ use terrane_testkit::effort::by_effort;
 use super::faulty::{CALLS, Call, Fault, Faulty};
 use super::words::{assert_whole, commit, content, delete, leaves, set};
 
-/// What all roots read as, by tree and number.
+/// Content of all roots, by tree and number.
 type States = BTreeMap<(String, usize), Vec<(String, Vec<u8>)>>;
 type Work = fn(&Store) -> Result<(), Error>;
 
-/// The roots that the work begins with: of tree `one` a chain of three and a fork, of tree `two` one.
+/// The roots that the work begins with: of tree `one` a chain of three and a fork, of tree `two`
+/// one.
 fn prepare(store: &Store) {
     let one = store.create_tree("one").unwrap();
     let long = vec![7; 200];
@@ -36,6 +39,7 @@ fn prepare(store: &Store) {
     commit(&one, &first, &[set("aa0001", "fork")]);
     let two = store.create_tree("two").unwrap();
     commit(&two, &Root::EMPTY, &start);
+
     store.set_metadata(b"height", Some(b"4")).unwrap();
 }
 
@@ -63,7 +67,8 @@ fn prunes_the_hub(store: &Store) -> Result<(), Error> {
 }
 
 fn works_on_many_trees(store: &Store) -> Result<(), Error> {
-    let (one, two) = (roots(store, "one")?, roots(store, "two")?);
+    let one = roots(store, "one")?;
+    let two = roots(store, "two")?;
     let mut transaction = store.transaction()?;
     let made = transaction.commit("one", &one[2], &[set("aa0009", "9")])?.root;
     transaction.commit("two", &two[0], &[delete("bb0000"), set("aa00", "else")])?;
@@ -133,14 +138,15 @@ struct Trial<'a> {
     subject: &'a mut dyn Subject,
     name: &'static str,
     work: Work,
-    /// What the work comes to.
+    /// Expected outcome of the work.
     expected: States,
 }
 
 impl Trial<'_> {
     fn prepared(&mut self) -> (Arc<Faulty>, Store) {
         let database = Faulty::new(self.subject.fresh(&INDEXES).unwrap());
-        // Nothing is kept in memory but which roots there are, so that much is asked of the database.
+        // Nothing is kept in memory but which roots there are, so that much is asked of the
+        // database.
         let store = open(&database, 0);
         prepare(&store);
         (database, store)
@@ -158,6 +164,7 @@ impl Trial<'_> {
             assert!(outcome.is_ok(), "{step}: {outcome:?}");
             return false;
         }
+
         let error = outcome.expect_err(&step);
         assert!(is_typed(&error, fault), "{step}: {error:?}");
         if fault == Fault::UnknownDone {
@@ -168,6 +175,7 @@ impl Trial<'_> {
             (self.work)(&store).expect(&step);
             assert_eq!(all_leaves(&store), self.expected, "{step}");
         }
+
         assert_whole(&store);
         true
     }
@@ -181,6 +189,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
         work(&store).unwrap();
         trial.expected = all_leaves(&store);
         drop(store);
+
         let mut failed = 0;
         for call in CALLS {
             let faults = [Fault::BackEnd, Fault::StoreFull, Fault::Busy];
@@ -192,17 +201,20 @@ pub(super) fn check(subject: &mut dyn Subject) {
             }
             failed += after;
         }
+
         for fault in [Fault::UnknownDone, Fault::UnknownNotDone, Fault::StoreFull, Fault::Busy] {
             assert!(trial.fail(Call::Commit, 0, fault));
         }
+
         assert!(failed > 10, "{name}: only {failed} calls");
     }
+
     roots_are_forgotten_after_an_unknown_commit(subject);
     a_transaction_that_failed_half_way_cannot_be_finished(subject);
 }
 
-/// The handle knew a root, and then it was pruned by a commit whose outcome nobody learned: taken for retained it would be
-/// built upon, and spans would be counted of a version that is not there.
+/// The handle knew a root, and then it was pruned by a commit whose outcome nobody learned: taken
+/// for retained it would be built upon, and spans would be counted of a version that is not there.
 fn roots_are_forgotten_after_an_unknown_commit(subject: &mut dyn Subject) {
     let database = Faulty::new(subject.fresh(&INDEXES).unwrap());
     let store = open(&database, 1 << 20);
@@ -211,6 +223,7 @@ fn roots_are_forgotten_after_an_unknown_commit(subject: &mut dyn Subject) {
     database.fail(Call::Commit, 0, Fault::UnknownDone);
     assert!(is_typed(&tree.prune(&root).unwrap_err(), Fault::UnknownDone));
     assert!(!tree.has_root(&root).unwrap());
+
     for refused in [
         tree.commit(&root, &[set("cc", "3")]).map(drop),
         tree.get(&root, &[]).map(drop),
@@ -218,6 +231,7 @@ fn roots_are_forgotten_after_an_unknown_commit(subject: &mut dyn Subject) {
     ] {
         assert!(matches!(refused, Err(Error::UnknownRoot { .. })), "{refused:?}");
     }
+
     // Trees that came and went the same way.
     database.fail(Call::Commit, 0, Fault::UnknownDone);
     assert!(is_typed(&store.create_tree("made").unwrap_err(), Fault::UnknownDone));
@@ -227,6 +241,7 @@ fn roots_are_forgotten_after_an_unknown_commit(subject: &mut dyn Subject) {
     assert!(is_typed(&store.delete_tree("made").unwrap_err(), Fault::UnknownDone));
     let refused = made.commit(&Root::EMPTY, &[set("aa", "1")]);
     assert!(matches!(refused, Err(Error::UnknownTree { .. })), "{refused:?}");
+
     assert_whole(&store);
 }
 
@@ -236,6 +251,7 @@ fn a_transaction_that_failed_half_way_cannot_be_finished(subject: &mut dyn Subje
     let tree = store.create_tree("state").unwrap();
     let root = commit(&tree, &Root::EMPTY, &[set("aa00", "1"), set("bb00", "2")]);
     let before = content(&*database);
+
     for after in 0..4 {
         let mut transaction = store.transaction().unwrap();
         database.fail(Call::Write, after, Fault::StoreFull);
@@ -245,16 +261,19 @@ fn a_transaction_that_failed_half_way_cannot_be_finished(subject: &mut dyn Subje
         assert!(matches!(transaction.finish(), Err(Error::Aborted)));
         assert_eq!(content(&*database), before);
     }
+
     let mut transaction = store.transaction().unwrap();
     let refused = transaction.commit("state", &root, &[delete("cc")]);
     assert!(matches!(refused, Err(Error::AddressNotFound { .. })));
     let made = transaction.commit("state", &root, &[delete("bb00")]).unwrap().root;
     transaction.finish().unwrap();
     assert_eq!(leaves(&tree, &made), [("aa00".to_owned(), b"1".to_vec())]);
+
     assert_whole(&store);
 }
 
-/// What the engine itself found to be damaged was a failure of the back-end, without a place, and a check ended at it.
+/// Damage that the engine itself finds once was a failure of the back-end without a place, and
+/// ended a check.
 #[test]
 fn what_the_engine_finds_damaged_is_told_with_its_place_and_checks_go_on() {
     let memory: Arc<dyn Database> = Arc::new(terrane_kv::Memory::new(&INDEXES).unwrap());
@@ -276,6 +295,7 @@ fn what_the_engine_finds_damaged_is_told_with_its_place_and_checks_go_on() {
             let one = tree.get_one(&root, &address);
             let many =
                 tree.get(&root, &[address, "aa00".parse().unwrap(), "bb00".parse().unwrap()]);
+
             for error in [one.err(), many.err()].into_iter().flatten() {
                 match error {
                     Error::Corruption { root: Some(of), ref what, node, .. } => {
@@ -288,16 +308,19 @@ fn what_the_engine_finds_damaged_is_told_with_its_place_and_checks_go_on() {
                 }
             }
         }
+
         let report = tree.verify(&root).unwrap();
         assert!(!is_told || report.problems.len() == 1, "{:?}", report.problems);
         let report = store.verify().unwrap();
         assert!(!report.is_clean());
         assert_eq!(report.versions, 2);
         assert!(!report.problems.iter().any(|problem| problem.rule.contains("missing")));
+
         // The rest cannot be told from what is damaged.
         let repaired = Store::repair(&(Arc::clone(&database) as Arc<dyn Database>), Loss::Accepted);
-        assert!(matches!(repaired, Err(Error::CorruptRow { .. })), "{repaired:?}");
+        assert!(matches!(repaired, Err(Error::CorruptRecord { .. })), "{repaired:?}");
     }
+
     database.damage(&[]);
     assert!(store.verify().unwrap().is_clean());
     assert!(tree.has_root(&other).unwrap());

@@ -1,7 +1,8 @@
 //! A database that counts what is asked of it, and fails when it is told to.
 //!
-//! It stands before another one. A call that fails does not reach the other, but for a commit that fails after it took place.
-//! A row of its main table can be such that the database itself finds it damaged, whoever reads it.
+//! It stands before another one. A call that fails does not reach the other, but for a commit that
+//! fails after it took place. A row of its main table can be such that the database itself finds it
+//! damaged, whoever reads it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use terrane_kv::{
 
 const NAME: &str = "faulty";
 
-/// What is asked.
+/// Kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     Reader,
@@ -33,11 +34,11 @@ pub(super) enum Fault {
     BackEnd,
     StoreFull,
     Busy,
-    /// Of a write: the row is too large for this database.
+    /// A write fails: the record is too large for this database.
     Size,
-    /// Of a commit: it does not take place, and that is not known.
+    /// A commit does not take place, and the caller cannot tell.
     UnknownNotDone,
-    /// Of a commit: it takes place, and that is not known.
+    /// A commit takes place, and the caller cannot tell.
     UnknownDone,
 }
 
@@ -70,7 +71,7 @@ struct State {
     damaged: Option<Vec<u8>>,
 }
 
-/// What the handles share.
+/// State that the handles share.
 #[derive(Debug, Default)]
 struct Plan {
     state: Mutex<State>,
@@ -96,7 +97,8 @@ impl Plan {
         let state = self.state();
         match &state.damaged {
             Some(damaged) if table == Table::Main && keys.contains(&damaged.as_slice()) => {
-                let (what, source) = ("page 7".to_owned(), Some("checksum".into()));
+                let what = "page 7".to_owned();
+                let source = Some("checksum".into());
                 Err(Error::Corruption { back_end: NAME, what, source })
             }
             _ => Ok(()),

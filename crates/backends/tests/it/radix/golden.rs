@@ -1,7 +1,8 @@
 //! The rows of a radix state, byte by byte.
 //!
-//! Goal: a change of any byte of the format does not pass unnoticed, and rows of a released version are read for ever. Method:
-//! a store with rows of each kind; its rows as text are the golden file, from which another store is made and read.
+//! Goal: a change of any byte of the format does not pass unnoticed, and rows of a released version
+//! are read for ever. Method: a store with rows of each kind; its rows as text are the golden file,
+//! from which another store is made and read.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,7 +19,8 @@ use super::words::{assert_whole, commit, content, hex, leaves, prune, set};
 const CRATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const FILE: &str = "radix.rows";
 
-/// Stops of every kind, spilled chains, a branch whose base no version has any more, roots with several versions.
+/// Stops of every kind, spilled chains, a branch whose base no version has any more, roots with
+/// several versions.
 fn write() -> (Content, Vec<State>) {
     let database: Arc<dyn Database> = Arc::new(Memory::new(&INDEXES).unwrap());
     let store = Store::open(Arc::clone(&database), &Options::default()).unwrap();
@@ -38,6 +40,7 @@ fn write() -> (Content, Vec<State>) {
         leaves: leaves(&tree, &root),
     }));
     assert_whole(&store);
+
     (content(&*database), states)
 }
 
@@ -73,13 +76,16 @@ fn golden_rows_of_a_radix_state_are_what_is_written_and_are_read() {
         let stops = written["main"].iter().filter(|(key, _)| key.len() == 32);
         assert!(stops.clone().any(|(_, value)| is_of_kind(value)), "kind {kind}");
     }
+
     golden::check(CRATE, FILE, text(&written).as_bytes());
     let read = parse(&String::from_utf8(golden::read(CRATE, FILE)).unwrap());
     let store = Store::open(in_memory(&read), &Options::default()).unwrap();
     assert_whole(&store);
+
     for state in states {
         let tree = store.tree(state.tree).unwrap();
         assert_eq!(leaves(&tree, &state.root), state.leaves);
     }
+
     golden::check_complete(CRATE, &[FILE]);
 }

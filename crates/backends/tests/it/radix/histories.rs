@@ -1,9 +1,11 @@
 //! Random histories of commits, forks and prunes against a model.
 //!
-//! Goal: whatever is committed and pruned in whatever order, every retained version reads as its map, its root and its nodes
-//! are those that the rules give, and what is stored is exactly what retained versions reach. Method: few addresses of
-//! few bytes, and few values, so that values, sub-trees and whole states recur; the model hashes every node of every state
-//! without sharing anything; a number of versions is counted for each node. Every outcome of a prune is compared with it.
+//! Goal: whatever is committed and pruned in whatever order, every retained version reads as its
+//! map, its root and its nodes are those that the rules give, and what is stored is exactly what
+//! retained versions reach. Method: few addresses of few bytes, and few values, so that values,
+//! sub-trees and whole states recur; the model hashes every node of every state without sharing
+//! anything; a number of versions is counted for each node. Every outcome of a prune is compared
+//! with it.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -54,6 +56,7 @@ impl Model {
         let is_it = |version: &Version| version.tree == tree && version.root == *root;
         let at = self.versions.iter().position(is_it).unwrap();
         let version = self.versions.remove(at);
+
         let mut gone = BTreeSet::new();
         for node in version.nodes {
             let count = self.counts.get_mut(&node).unwrap();
@@ -63,6 +66,7 @@ impl Model {
                 gone.insert(node);
             }
         }
+
         gone
     }
 
@@ -102,6 +106,7 @@ pub(super) fn batch(rng: &mut impl Draw, state: &State) -> (Vec<Change>, State) 
     let mut changes = Vec::new();
     let mut named = BTreeSet::new();
     let count = if rng.below(20) == 0 { 60 } else { 1 + rng.below(8) };
+
     if rng.below(15) == 0 && !state.is_empty() {
         let at = rng.below(state.len() as u64) as usize;
         let whole = state.keys().nth(at).unwrap();
@@ -110,6 +115,7 @@ pub(super) fn batch(rng: &mut impl Draw, state: &State) -> (Vec<Change>, State) 
         changes.push(Change::DeletePrefix(Prefix::new(&prefix).unwrap()));
         named.insert(prefix);
     }
+
     let prefix = named.first().cloned();
     for _ in 0..count {
         let is_known = rng.below(3) != 0 && !state.is_empty();
@@ -118,11 +124,13 @@ pub(super) fn batch(rng: &mut impl Draw, state: &State) -> (Vec<Change>, State) 
         } else {
             address(rng)
         };
+
         if prefix.as_ref().is_some_and(|prefix| address.starts_with(prefix))
             || !named.insert(address.clone())
         {
             continue;
         }
+
         let at = Address::new(&address).unwrap();
         if state.contains_key(&address) && rng.below(2) == 0 {
             after.remove(&address);
@@ -133,6 +141,7 @@ pub(super) fn batch(rng: &mut impl Draw, state: &State) -> (Vec<Change>, State) 
             changes.push(Change::Set(at, value));
         }
     }
+
     rng.shuffle(&mut changes);
     (changes, after)
 }
@@ -166,10 +175,12 @@ fn read(rng: &mut impl Draw, tree: &Tree, version: &Version) {
             assert!(!found.is_empty() || prefix.is_empty());
         }
     }
+
     let from = Some(&asked[0]);
     let order = if rng.below(2) == 0 { Order::Ascending } else { Order::Descending };
     let found = tree.leaves_from(&version.root, from, order).unwrap();
     let found: Vec<Vec<u8>> = found.map(|leaf| leaf.unwrap().0.as_bytes().to_vec()).collect();
+
     let mut expected: Vec<Vec<u8>> = version.state.keys().cloned().collect();
     if order == Order::Ascending {
         expected.retain(|address| *address >= addresses[0]);
@@ -177,6 +188,7 @@ fn read(rng: &mut impl Draw, tree: &Tree, version: &Version) {
         expected.retain(|address| *address <= addresses[0]);
         expected.reverse();
     }
+
     assert_eq!(found, expected);
 }
 
@@ -186,6 +198,7 @@ pub(super) fn check(subject: &mut dyn Subject, operations: u64) {
         let names = ["one", "two"];
         let mut model = Model::default();
         let mut done = 0;
+
         let mut steps = 0;
         while done < operations {
             steps += 1;
@@ -196,6 +209,7 @@ pub(super) fn check(subject: &mut dyn Subject, operations: u64) {
             let picked = (!own.is_empty() && rng.below(30) != 0)
                 .then(|| own[rng.below(own.len() as u64) as usize]);
             let prunes = rng.below(100) < 30 + own.len() as u64;
+
             match picked {
                 Some(at) if prunes => {
                     let root = model.versions[at].root;
@@ -213,6 +227,7 @@ pub(super) fn check(subject: &mut dyn Subject, operations: u64) {
                         Some(at) => (model.versions[at].root, model.versions[at].state.clone()),
                         None => (Root::EMPTY, State::new()),
                     };
+
                     let (changes, after) = batch(rng, &state);
                     done += changes.len() as u64;
                     let dry = tree.compute_root(&parent, &changes).unwrap();
@@ -222,6 +237,7 @@ pub(super) fn check(subject: &mut dyn Subject, operations: u64) {
                         assert_eq!(committed.root, parent);
                         continue;
                     }
+
                     let root = model.add(which, after);
                     assert_eq!((committed.root, dry), (root, root), "step {steps}: {changes:?}");
                     assert_eq!(
@@ -232,15 +248,18 @@ pub(super) fn check(subject: &mut dyn Subject, operations: u64) {
                     assert_eq!(committed.version.is_some(), root != Root::EMPTY);
                 }
             }
+
             if let Some(version) = model.versions.last() {
                 read(rng, &store.tree(names[version.tree]).unwrap(), version);
                 done += 1;
             }
+
             if steps % 64 == 0 {
                 store = reopened(subject, store);
                 check_all(&store, &model, &names);
             }
         }
+
         // Everything goes, in random order.
         rng.shuffle(model.versions.as_mut_slice());
         let roots: Vec<(usize, Root)> = model.versions.iter().map(|v| (v.tree, v.root)).collect();
@@ -249,6 +268,7 @@ pub(super) fn check(subject: &mut dyn Subject, operations: u64) {
             let pruned = store.tree(names[tree]).unwrap().prune_with(&root, &options).unwrap();
             assert!(matches!(pruned, Pruned::Removed { .. } | Pruned::Counted(_)));
         }
+
         check_all(&store, &Model::default(), &names);
     });
 }

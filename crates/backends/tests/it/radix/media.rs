@@ -70,6 +70,7 @@ impl Engine {
             root = commit(&tree, &root, &changes);
             store.close().unwrap();
         }
+
         (disk, root)
     }
 }
@@ -118,15 +119,15 @@ fn a_link_in_the_place_of_a_file_is_not_followed() {
     }
 }
 
-/// What another process has committed is seen by the next reader, and a reader stays where it
-/// began.
+/// The next reader sees the commits of another process; a reader keeps its snapshot.
 #[test]
 fn a_state_is_read_beside_its_writer() {
     for engine in [Engine::Lsm, Engine::Btree] {
         let (disk, root) = engine.disk_with_store();
         let writing = Store::open(engine.open(&disk).unwrap(), &options()).unwrap();
         let reading = Store::open(engine.open_read_only(&disk).unwrap(), &options()).unwrap();
-        let (own, seen) = (tree(&writing), reading.tree(TREE).unwrap());
+        let own = tree(&writing);
+        let seen = reading.tree(TREE).unwrap();
         let before = seen.leaves(&root, &"".parse().unwrap()).unwrap();
 
         let next = commit(&own, &root, &[set("aaaa", "new")]);

@@ -1,9 +1,10 @@
 //! Proofs of what addresses hold, and of their holding nothing.
 //!
-//! Goal: a proof that is made is accepted and says what the map says; whatever else is accepted says nothing that is wrong.
-//! Method: random states and sets of addresses, those that are there, that end above or below others, and that stand beside
-//! them. Damage of every kind is done to the bytes: at every byte, at every length, node by node. What is still accepted
-//! must be a proof that is true of the map, in the one form that it has.
+//! Goal: a proof that is made is accepted and says what the map says; whatever else is accepted
+//! says nothing that is wrong. Method: random states and sets of addresses, those that are there,
+//! that end above or below others, and that stand beside them. Damage of every kind is done to the
+//! bytes: at every byte, at every length, node by node. What is still accepted must be a proof that
+//! is true of the map, in the one form that it has.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,8 @@ fn hex(text: &str) -> Vec<u8> {
 
 /// A state of some commits.
 fn state(rng: &mut impl Draw, tree: &Tree) -> (Root, State) {
-    let (mut root, mut state) = (Root::EMPTY, State::new());
+    let mut root = Root::EMPTY;
+    let mut state = State::new();
     for _ in 0..rng.below(8) {
         let (mut changes, mut after) = batch(rng, &state);
         if rng.below(4) == 0 {
@@ -43,9 +45,11 @@ fn state(rng: &mut impl Draw, tree: &Tree) -> (Root, State) {
                 state.keys().filter(|a| !after.contains_key(*a)).map(|a| Change::Delete(at(a))),
             );
         }
+
         root = tree.commit(&root, &changes).unwrap().root;
         state = after;
     }
+
     (root, state)
 }
 
@@ -55,6 +59,7 @@ fn near(rng: &mut impl Draw, state: &State) -> Address {
         0 => address(rng),
         len => state.keys().nth(rng.below(len as u64) as usize).unwrap().clone(),
     };
+
     match rng.below(6) {
         0 => bytes = address(rng),
         1 => bytes.truncate(1 + rng.below(bytes.len() as u64) as usize),
@@ -68,6 +73,7 @@ fn near(rng: &mut impl Draw, state: &State) -> Address {
         }
         _ => {}
     }
+
     at(&bytes)
 }
 
@@ -109,6 +115,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
         let store: Store = fresh(subject);
         let tree = tree(&store);
         let (root, state) = state(rng, &tree);
+
         for _ in 0..8 {
             let asked = addresses(rng, &state);
             let proof = prove_and_check(&tree, &root, &state, &asked);
@@ -123,6 +130,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
                     let found = verify_proof(&root, &bytes, &more);
                     assert_eq!(found, Err(ProofError::Addresses));
                 }
+
                 if let Some((_, fewer)) = asked.split_first().filter(|(a, f)| !f.contains(a)) {
                     assert_eq!(verify_proof(&root, &bytes, fewer), Err(ProofError::Addresses));
                 }
@@ -157,6 +165,7 @@ fn a_proof_of_one_value_has_the_bytes_of_the_format() {
         full.extend(hash.bytes());
         full.extend(b"\x61v\xf6");
     }
+
     full.extend(hex("a26163a061764a646174615f76616c7565"));
     assert_eq!(proof.to_bytes(Form::Full), full);
 
@@ -205,10 +214,12 @@ fn every_altered_byte_and_every_length_is_refused() {
         asked.push(near(rng, &state));
         asked.truncate(4);
         let proof = tree.prove(&root, &asked).unwrap();
+
         for form in FORMS {
             let bytes = proof.to_bytes(form);
             let verify = |bytes: &[u8]| verify_proof(&root, bytes, &asked);
             let exhaustive = bytes.len() < 1_500;
+
             // Of large ones that are mostly hashes, a part of the bytes.
             let step = 1 + bytes.len() / 6_000;
             for index in (0..bytes.len()).step_by(step) {
@@ -222,25 +233,31 @@ fn every_altered_byte_and_every_length_is_refused() {
                 }
                 assert!(verify(&bytes[..index]).is_err(), "{form:?}: cut to {index}");
             }
+
             for more in [vec![0], vec![1], bytes.clone(), bytes[bytes.len() / 2..].to_vec()] {
                 assert!(verify(&[&bytes[..], &more].concat()).is_err(), "{form:?}: appended");
             }
+
             // Several changes at once: bytes, pieces that move, pieces that are gone or come twice.
             for _ in 0..500 {
                 let mut altered = bytes.clone();
                 for _ in 0..=rng.below(3) {
-                    let (one, two) = (rng.index(altered.len()), rng.index(altered.len()));
+                    let one = rng.index(altered.len());
+                    let two = rng.index(altered.len());
                     let piece = altered[one.min(two)..one.max(two)].to_vec();
+
                     match rng.below(4) {
                         0 => altered[one] = rng.below(256) as u8,
                         1 => altered.swap(one, two),
                         2 => drop(altered.splice(one.min(two)..one.max(two), [])),
                         _ => drop(altered.splice(one..one, piece)),
                     }
+
                     if altered.is_empty() {
                         break;
                     }
                 }
+
                 if altered != bytes {
                     assert!(verify(&altered).is_err(), "{form:?}");
                     accepted += u64::from(check_sound(&altered, &root, &state));
@@ -248,7 +265,9 @@ fn every_altered_byte_and_every_length_is_refused() {
             }
         }
     });
-    // Proofs of absence of one address are such of many others too, so the check for truth was not idle.
+
+    // Proofs of absence of one address are such of many others too, so the check for truth was not
+    // idle.
     assert!(
         accepted > by_effort(5, 100),
         "{accepted} altered proofs were proofs of something else"
@@ -288,6 +307,7 @@ fn nodes_that_are_swapped_left_out_doubled_or_exchanged_are_refused() {
                 assert!(!check_sound(&altered, &root, &state));
                 tried += 1;
             };
+
             for one in 0..nodes.len() {
                 let mut altered = nodes.clone();
                 altered.remove(one);
@@ -295,17 +315,20 @@ fn nodes_that_are_swapped_left_out_doubled_or_exchanged_are_refused() {
                 let mut altered = nodes.clone();
                 altered.insert(rng.index(nodes.len() + 1), nodes[one].clone());
                 refuse(&altered);
+
                 for two in one + 1..nodes.len() {
                     let mut altered = nodes.clone();
                     altered.swap(one, two);
                     refuse(&altered);
                 }
+
                 let other = all.iter().nth(rng.index(all.len())).unwrap();
                 if *other != nodes[one] {
                     let mut altered = nodes.clone();
                     altered[one].clone_from(other);
                     refuse(&altered);
                 }
+
                 // Two children change places.
                 let child = 69;
                 if nodes[one].len() > 2 * child + 8 {
@@ -317,6 +340,7 @@ fn nodes_that_are_swapped_left_out_doubled_or_exchanged_are_refused() {
                     }
                 }
             }
+
             // A node that nothing asks for.
             for other in all.iter().take(20) {
                 let mut altered = nodes.clone();
@@ -339,14 +363,18 @@ fn forms_that_are_not_the_shortest_are_refused() {
         let bytes = [&head[..], &nodes.concat()].concat();
         verify_proof(&root, &bytes, &asked)
     };
+
     assert_eq!(verify(&[&[1, 3], leaf]), Ok(vec![Some(b"v".to_vec())]));
     for (nodes, rule) in [
-        (vec![&[1, 1, 1, 2], leaf], "neither a chain nor a node, or a chain below a chain"),
-        (vec![&[1, 0], leaf], "a chain of no nodes"),
-        (vec![&[1, 4], leaf], "a chain where addresses end or part"),
-        (vec![&[1, 255], leaf], "a chain where addresses end or part"),
-        (vec![&[2, 0, 1, 1, 1, 2], leaf], "a node of a chain stands for itself"),
-        (vec![&[1, 2, 2, 0, 1, 3], leaf], "a node of a chain stands for itself"),
+        (
+            vec![&[1, 1, 1, 2], leaf],
+            "neither an extension nor a node, or an extension below an extension",
+        ),
+        (vec![&[1, 0], leaf], "an extension of no nodes"),
+        (vec![&[1, 4], leaf], "an extension where addresses end or part"),
+        (vec![&[1, 255], leaf], "an extension where addresses end or part"),
+        (vec![&[2, 0, 1, 1, 1, 2], leaf], "a node of an extension stands for itself"),
+        (vec![&[1, 2, 2, 0, 1, 3], leaf], "a node of an extension stands for itself"),
         (vec![&[1, 3, 2, 0x82, 0, b'v', 0]], "a number is not canonical"),
         (vec![&[1, 3, 2, 2, b'v', 0x81, 2]], "more children than tokens"),
         (vec![&[1, 3, 2, 2, b'v', 2, 5, 5]], "children do not ascend"),
@@ -356,13 +384,14 @@ fn forms_that_are_not_the_shortest_are_refused() {
         ),
         (vec![&[1, 3, 2, 0, 0]], "a node below the root has neither value nor child"),
         (vec![&[2, 2, b'v', 0]], "the empty address has a value"),
-        (vec![&[3], leaf], "neither a chain nor a node, or a chain below a chain"),
+        (vec![&[3], leaf], "neither an extension nor a node, or an extension below an extension"),
     ] {
         match verify(&nodes) {
             Err(ProofError::Malformed { rule: found, .. }) => assert_eq!(found, rule, "{nodes:?}"),
             other => panic!("{nodes:?}: {other:?}"),
         }
     }
+
     for (bytes, expected) in [
         (&[][..], ProofError::Malformed { at: 0, rule: "it is cut short" }),
         (&[2, 1, 0], ProofError::UnsupportedVersion { found: 2 }),
@@ -388,12 +417,14 @@ fn compact_proofs_are_less_than_half_of_full_ones() {
         let changes: Vec<Change> =
             keys.iter().map(|key| Change::Set(*key, rng.bytes(16))).collect();
         let root = tree.commit(&Root::EMPTY, &changes).unwrap().root;
+
         for count in [1, 10, 100] {
             let proof = tree.prove(&root, &keys[..count]).unwrap();
             let [full, compact] = FORMS.map(|form| proof.to_bytes(form).len());
             println!("{count} of 1,000 addresses: {full} bytes full, {compact} compact");
             assert!(2 * compact < full, "{count}: {compact} of {full}");
         }
+
         let absent = tree.prove(&root, &[at(&rng.bytes(32))]).unwrap();
         let [full, compact] = FORMS.map(|form| absent.to_bytes(form).len());
         println!("one that is absent: {full} bytes full, {compact} compact");

@@ -59,6 +59,7 @@ fn a_chain_of_twenty_pruned_in_any_order(store: &Store) {
             assert_eq!(gone, own.difference(&others).copied().collect());
             assert_eq!(reached(store), before - gone.len() as u64);
         }
+
         assert!(content(&**store.database())["main"].is_empty());
     });
 }
@@ -74,6 +75,7 @@ fn the_same_batch_twice_gives_two_versions(store: &Store) {
         tree.versions().unwrap().into_iter().map(|info| (Some(info.id), info.metadata)).collect();
     let expected = [(first.version, b"height 1".to_vec()), (second.version, b"height 2".to_vec())];
     assert_eq!(found, expected);
+
     // The oldest goes first.
     assert_eq!(tree.prune(&first.root).unwrap(), Pruned::Counted(1));
     assert_eq!(tree.versions().unwrap()[0].metadata, b"height 2");
@@ -93,6 +95,7 @@ fn an_empty_batch_makes_no_version_and_one_that_changes_nothing_does(store: &Sto
     assert_eq!(tree.versions().unwrap().len(), 2);
     assert_eq!(store.node_count().unwrap(), reached(store));
     assert_eq!(tree.prune(&root).unwrap(), Pruned::Counted(1));
+
     assert_eq!(prune(&tree, &root).len(), 4);
 }
 
@@ -159,6 +162,7 @@ fn parents_are_the_nearest_retained_ancestors(store: &Store) {
                 let keep_fork_points = rng.chance(1, 2);
                 let options = PruneOptions { keep_fork_points, list: false };
                 let pruned = tree.prune_with(&forest.roots[&id], &options).unwrap();
+
                 if keep_fork_points && children > 1 {
                     assert_eq!(pruned, Pruned::ForkPoint(children));
                 } else {
@@ -178,8 +182,10 @@ fn parents_are_the_nearest_retained_ancestors(store: &Store) {
                 forest.parents.insert(id, parent);
                 forest.roots.insert(id, made.root);
             }
+
             forest.compare(&tree);
         }
+
         assert_whole(store);
         assert_eq!(tree.retain(&BTreeSet::new()).unwrap(), forest.roots.len() as u64);
         assert!(tree.versions().unwrap().is_empty());
@@ -212,6 +218,7 @@ fn pruning_below_a_tip_keeps_so_many_ancestors(store: &Store) {
     assert_eq!(tree.prune_below(&Root::EMPTY, 0).unwrap(), 0);
     let refused = tree.prune_below(&roots[1], 0);
     assert!(matches!(refused, Err(terrane_radix::Error::UnknownRoot { .. })));
+
     assert_whole(store);
 }
 
@@ -250,7 +257,8 @@ fn a_handle_of_a_renamed_tree_prunes_its_own(store: &Store) {
     assert_eq!(store.tree("renamed").unwrap().versions().unwrap().len(), 1);
 }
 
-/// One value at hundreds of addresses, short and long ones: so many chains lead to its stop that they have rows of their own.
+/// One value at hundreds of addresses, short and long ones: so many chains lead to its stop that
+/// they have rows of their own.
 fn a_value_at_hundreds_of_addresses(store: &Store) {
     let tree = tree(store);
     for_each_seed("radix_spilled", 2, |rng, _| {
@@ -272,6 +280,7 @@ fn a_value_at_hundreds_of_addresses(store: &Store) {
                     part.iter().map(|address| set(address, &value)).collect();
                 roots.push(commit(&tree, roots.last().unwrap(), &changes));
             }
+
             // A fork on half of them, which takes some away again and moves others.
             let mut fork = roots[4];
             for part in left[..100].chunks(9) {
@@ -285,9 +294,11 @@ fn a_value_at_hundreds_of_addresses(store: &Store) {
                 fork = commit(&tree, &fork, &changes);
                 roots.push(fork);
             }
+
             assert_whole(store);
             roots.remove(0);
             rng.shuffle(&mut roots);
+
             while let Some(root) = roots.pop() {
                 if roots.len() % by_effort(5, 1) != 0 {
                     prune(&tree, &root);
@@ -301,6 +312,7 @@ fn a_value_at_hundreds_of_addresses(store: &Store) {
                 assert!(report.is_clean(), "{:?}", report.problems);
                 assert_eq!(report.nodes, others.len() as u64 + 1);
             }
+
             assert!(content(&**store.database())["main"].is_empty());
         }
     });
@@ -315,6 +327,7 @@ fn equal_sub_trees_at_many_places(store: &Store) {
             .map(|rest| set(&format!("{prefix}{rest}"), format!("{rest} {value}")))
             .collect()
     };
+
     for_each_seed("radix_equal_sub_trees", 2, |rng, _| {
         let mut roots: Vec<Root> = Vec::new();
         for _ in 0..14 {
@@ -322,18 +335,21 @@ fn equal_sub_trees_at_many_places(store: &Store) {
             let mut prefixes: Vec<String> =
                 (0..12).map(|n| format!("{:02x}{}", n / 2, "cd".repeat(n % 3))).collect();
             rng.shuffle(&mut prefixes);
+
             // Prefixes of each other must not be in one batch: their addresses could be the same.
             let mut changes: BTreeMap<_, Change> = BTreeMap::new();
             for prefix in &prefixes[..4] {
                 let value = ["one", "two"][rng.index(2)];
                 changes.extend(below(prefix, value).into_iter().map(|c| (c.prefix(), c)));
             }
+
             let changes: Vec<Change> = changes.into_values().collect();
             let root = tree.compute_root(&parent, &changes).unwrap();
             if !roots.contains(&root) {
                 roots.push(commit(&tree, &parent, &changes));
             }
         }
+
         assert_whole(store);
         rng.shuffle(&mut roots);
         while let Some(root) = roots.pop() {
@@ -343,6 +359,7 @@ fn equal_sub_trees_at_many_places(store: &Store) {
             assert_eq!(prune(&tree, &root), own.difference(&others).copied().collect());
             assert_eq!(store.node_count().unwrap(), others.len() as u64 + 1);
         }
+
         assert!(content(&**store.database())["main"].is_empty());
     });
 }
@@ -364,12 +381,14 @@ fn removing_all_holders_of_a_value_walks_over_them_once() {
     };
     let first = commit(&tree, &Root::EMPTY, &changes("same"));
     let second = commit(&tree, &first, &changes("other"));
+
     for root in [first, second] {
         let before = database.count(Call::Cursor);
         prune(&tree, &root);
         let calls = database.count(Call::Cursor) - before;
         assert!(calls < HOLDERS + 100, "{calls} calls of cursors for {HOLDERS} holders");
     }
+
     assert!(content(&**store.database())["main"].is_empty());
 }
 
@@ -378,10 +397,12 @@ fn a_tree_whose_versions_each_take_a_holder_of_one_value(store: &Store) {
     let tree = tree(store);
     let addresses: Vec<String> = (0..60).map(|n| format!("{n:02x}{n:02x}77")).collect();
     let all: Vec<Change> = addresses.iter().map(|address| set(address, "same")).collect();
+
     let mut root = commit(&tree, &Root::EMPTY, &all);
     for address in &addresses[1..] {
         root = commit(&tree, &root, &[delete(address)]);
     }
+
     assert_whole(store);
 
     let mut transaction = store.transaction().unwrap();
@@ -390,6 +411,7 @@ fn a_tree_whose_versions_each_take_a_holder_of_one_value(store: &Store) {
     transaction.finish().unwrap();
     assert_whole(store);
     assert!(store.delete_tree(super::TREE).unwrap());
+
     assert!(content(&**store.database())["main"].is_empty());
 }
 

@@ -1,4 +1,5 @@
-//! Leaves while commits and prunes go on, the traits by which a state is read and changed, and `verify`.
+//! Leaves while commits and prunes go on, the traits by which a state is read and changed, and
+//! `verify`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ fn rest(leaves: Leaves<'_>) -> Vec<(String, Vec<u8>)> {
     leaves.map(Result::unwrap).map(|(address, value)| (address.to_string(), value)).collect()
 }
 
-/// So many values that they do not all stay in memory.
+/// More values than the cache holds.
 fn large(tree: &Tree) -> (Root, Vec<(String, Vec<u8>)>) {
     let values: BTreeMap<String, Vec<u8>> = (0..400u32)
         .map(|n| (format!("{:04x}{:04x}", n * 7 % 401, n), vec![n as u8; 300 + n as usize]))
@@ -27,6 +28,7 @@ fn large(tree: &Tree) -> (Root, Vec<(String, Vec<u8>)>) {
 fn leaves_stay_as_they_are_while_their_root_goes(store: &Store) {
     let tree = tree(store);
     let (root, expected) = large(&tree);
+
     // Several at once, each half way when the state changes under it.
     let mut all = tree.leaves(&root, &Prefix::EMPTY).unwrap();
     let mut found: Vec<(String, Vec<u8>)> = all
@@ -45,6 +47,7 @@ fn leaves_stay_as_they_are_while_their_root_goes(store: &Store) {
     assert!(!tree.has_root(&root).unwrap());
     let mut of_next = tree.leaves(&next, &Prefix::EMPTY).unwrap();
     assert!(of_next.next().is_some());
+
     // Everything goes, and other values take the addresses.
     prune(&tree, &next);
     for round in 0..5 {
@@ -53,6 +56,7 @@ fn leaves_stay_as_they_are_while_their_root_goes(store: &Store) {
         let other = commit(&tree, &Root::EMPTY, &changes);
         prune(&tree, &other);
     }
+
     // What snapshots hold is in its way on some back-ends, which say so.
     match store.database().compact() {
         Ok(()) | Err(terrane_kv::Error::Busy { .. }) => {}
@@ -70,6 +74,7 @@ fn leaves_stay_as_they_are_while_their_root_goes(store: &Store) {
     assert!(!of_part.is_empty());
     let of_next = rest(of_next);
     assert_eq!(of_next.len(), 398);
+
     assert_eq!(of_next[199], (expected[201].0.clone(), b"changed".to_vec()));
 }
 
@@ -94,6 +99,7 @@ fn values_are_found_in_any_order_and_more_than_once(store: &Store) {
     asked.extend([asked[7], at("ffff"), asked[7], at("00")]);
     values.extend([values[7].clone(), None, values[7].clone(), None]);
     assert_eq!(tree.get(&root, &asked).unwrap(), values);
+
     for (address, value) in asked.iter().zip(&values) {
         assert_eq!(tree.get_one(&root, address).unwrap(), *value);
         assert_eq!(tree.contains(&root, address).unwrap(), value.is_some());
@@ -120,10 +126,12 @@ where
         .commit(&first, &[StateChange::Delete { key: keys[0].clone() }, set(&keys[1], "new")])
         .unwrap();
     let expected = [(keys[1].clone(), b"new".to_vec()), (keys[2].clone(), b"2".to_vec())];
+
     // Those that are absent are missing.
     assert_eq!(state.get(&second, keys).unwrap(), BTreeMap::from(expected.clone()));
     let found: Vec<_> = state.leaves(&second, all).unwrap().map(Result::unwrap).collect();
     assert_eq!(found, expected);
+
     // As in the original, fork points stay and what is unknown is passed over.
     let fork = state.commit(&first, &[set(&keys[2], "fork")]).unwrap();
     assert_eq!(state.prune(std::slice::from_ref(&first)).unwrap(), []);
@@ -134,6 +142,7 @@ where
     let left = state.prune(std::slice::from_ref(&second)).unwrap();
     assert!(left.contains(&second));
     let unique: BTreeSet<_> = removed.iter().chain(&left).collect();
+
     assert_eq!(unique.len(), removed.len() + left.len(), "no node goes twice");
 }
 

@@ -1,8 +1,9 @@
 //! Repairs: what is damaged goes, and all else stays.
 //!
-//! Goal: after a repair the store is whole by a check of all of it, each version that could be read before can be read, none
-//! reads otherwise than it did, a second repair has nothing to do, and the store can be worked with. Method: the store of
-//! `damage`, each row of it missing or altered, in memory and on the back-end itself.
+//! Goal: after a repair the store is whole by a check of all of it, each version that could be read
+//! before can be read, none reads otherwise than it did, a second repair has nothing to do, and the
+//! store can be worked with. Method: the store of `damage`, each row of it missing or altered, in
+//! memory and on the back-end itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,16 +47,19 @@ fn repair(database: &Arc<dyn Database>, states: &[State], what: &str) -> usize {
     let copy = in_memory(&damaged);
     let refused = Store::repair(&copy, Loss::Refused).unwrap();
     assert_eq!(refused.was_refused, refused.lost() + refused.unreferenced > 0, "{what}");
+
     if refused.was_refused {
         assert_eq!(content(&*copy), damaged, "{what}");
     } else {
         assert_eq!(whole(&copy, states).len(), states.len(), "{what}");
     }
+
     let repaired = Store::repair(database, Loss::Accepted).unwrap();
     assert_eq!(Repaired { was_refused: false, ..refused }, repaired, "{what}");
     assert!(!repaired.is_clean(), "{what}");
     let store = open(database).unwrap();
     assert_whole(&store);
+
     for state in states {
         let having = having(&store, &state.root);
         for tree in &having {
@@ -67,15 +71,19 @@ fn repair(database: &Arc<dyn Database>, states: &[State], what: &str) -> usize {
         let is_dropped = repaired.dropped.iter().any(|dropped| dropped.root == state.root);
         assert!(!(is_dropped && having.iter().any(|tree| tree.name() == state.tree)), "{what}");
     }
+
     for name in &repaired.named {
         assert!(!store.tree(name).unwrap().versions().unwrap().is_empty(), "{what}");
     }
+
     assert_eq!(store.metadata(b"key").unwrap().as_deref(), Some(&b"of the caller"[..]));
     assert!(Store::repair(database, Loss::Accepted).unwrap().is_clean(), "{what}");
+
     // Work goes on.
     let tree = store.tree_or_create("after").unwrap();
     let root = commit(&tree, &Root::EMPTY, &[set("aa0000", "small"), set("bb", "new")]);
     prune(&tree, &root);
+
     for name in store.trees().unwrap() {
         let tree = store.tree(&name).unwrap();
         for version in tree.versions().unwrap() {
@@ -83,6 +91,7 @@ fn repair(database: &Arc<dyn Database>, states: &[State], what: &str) -> usize {
         }
         store.delete_tree(&name).unwrap();
     }
+
     assert_eq!(database.reader().unwrap().count(Table::Main).unwrap(), 0, "{what}");
     states.len().saturating_sub(repaired.kept as usize)
 }
@@ -112,6 +121,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
             write(&database, name, &all[name][row].0, None);
         }
     }
+
     repair(&database, &states, "many rows");
 }
 
@@ -130,6 +140,7 @@ fn copies_are_repaired(all: &Content, states: &[State]) {
         damaged.get_mut(name).unwrap().remove(row);
         dropped += repair(&in_memory(&damaged), states, &format!("{key_text} of {name} is gone"));
     }
+
     assert!(dropped > 0);
 }
 
@@ -153,10 +164,12 @@ fn a_store_that_is_whole_is_left_as_it_is() {
     prune(&tree, &two);
     let before = content(&*database);
     assert!(Store::repair(&database, Loss::Accepted).unwrap().is_clean());
+
     assert_eq!(content(&*database), before);
 }
 
-/// Nothing names a version whose own row and that of its root are gone but its parent; and of the first one only nodes are left.
+/// Nothing names a version whose own row and that of its root are gone but its parent; and of the
+/// first one only nodes are left.
 #[test]
 fn a_version_of_which_little_is_left_is_not_given_up_silently() {
     let database: Arc<dyn Database> = Arc::new(Memory::new(&INDEXES).unwrap());
@@ -165,6 +178,7 @@ fn a_version_of_which_little_is_left_is_not_given_up_silently() {
     let one = commit(&tree, &Root::EMPTY, &[set("aa", vec![7; 70])]);
     commit(&tree, &one, &[set("bb", vec![8; 70])]);
     let whole = content(&*database);
+
     for last in [2, 1] {
         for (key, _) in &whole[VERSIONS] {
             let number = key.last().copied().unwrap_or_default();
@@ -178,8 +192,9 @@ fn a_version_of_which_little_is_left_is_not_given_up_silently() {
         assert_eq!((refused.lost() > 0, refused.unreferenced > 0), (last == 2, true));
         assert_eq!(content(&*database), before);
     }
+
     let repaired = Store::repair(&database, Loss::Accepted).unwrap();
-    assert!(!repaired.was_refused && repaired.rows_removed > 0, "{repaired:?}");
+    assert!(!repaired.was_refused && repaired.records_removed > 0, "{repaired:?}");
     assert_eq!(database.reader().unwrap().count(Table::Main).unwrap(), 0);
 }
 
@@ -205,6 +220,6 @@ fn what_is_no_radix_state_is_left_alone() {
     write(&database, "main", b"key", Some(b"value"));
     let before = content(&*database);
     let repaired = Store::repair(&database, Loss::Accepted);
-    assert!(matches!(repaired, Err(Error::CorruptRow { .. })), "{repaired:?}");
+    assert!(matches!(repaired, Err(Error::CorruptRecord { .. })), "{repaired:?}");
     assert_eq!(content(&*database), before);
 }

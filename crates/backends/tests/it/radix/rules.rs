@@ -1,4 +1,5 @@
-//! The bytes and hashes of nodes, written from the rules alone: a map is hashed node by node, and nothing is shared.
+//! The bytes and hashes of nodes, written from the rules alone: a map is hashed node by node, and
+//! nothing is shared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,12 +34,14 @@ pub(super) fn node_bytes(children: &[(u8, NodeHash)], value: Option<&[u8]>) -> V
         n @ 24..256 => out.extend([0xb8, n as u8]),
         _ => out.extend([0xb9, 1, 0]),
     }
+
     for (token, hash) in children {
         out.push(0x62);
         out.extend(format!("{token:02x}").bytes());
         out.extend([0x78, 0x40]);
         out.extend(hash.to_string().bytes());
     }
+
     out.extend([0x61, b'v']);
     match value {
         None => out.push(0xf6),
@@ -47,6 +50,7 @@ pub(super) fn node_bytes(children: &[(u8, NodeHash)], value: Option<&[u8]>) -> V
             out.extend(value);
         }
     }
+
     out
 }
 
@@ -59,6 +63,7 @@ pub(super) fn nodes_of(state: &State, path: &[u8], nodes: &mut BTreeSet<NodeHash
         }
         tokens.extend(address.get(path.len()).copied());
     }
+
     let children: Vec<(u8, NodeHash)> = tokens
         .into_iter()
         .map(|token| (token, nodes_of(state, &[path, &[token]].concat(), nodes)))
@@ -66,6 +71,7 @@ pub(super) fn nodes_of(state: &State, path: &[u8], nodes: &mut BTreeSet<NodeHash
     let digest = Sha512::digest(node_bytes(&children, state.get(path).map(Vec::as_slice)));
     let hash = NodeHash(digest[..32].try_into().unwrap());
     nodes.insert(hash);
+
     hash
 }
 

@@ -1,8 +1,10 @@
-//! Several stores in one database: two over clones of one in memory, two connections, two processes.
+//! Several stores in one database: two over clones of one in memory, two connections, two
+//! processes.
 //!
-//! Goal: each sees what the other committed before its call began, also where it has all of it in memory; what both do to one
-//! database is what a model gives, version numbers are never given twice, and in the end what is stored is what the retained
-//! versions reach. Method: random commits and prunes, drawn which store does them; after each the other one is asked.
+//! Goal: each sees what the other committed before its call began, also where it has all of it in
+//! memory; what both do to one database is what a model gives, version numbers are never given
+//! twice, and in the end what is stored is what the retained versions reach. Method: random commits
+//! and prunes, drawn which store does them; after each the other one is asked.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -41,6 +43,7 @@ fn two_stores_agree(databases: [&Arc<dyn Database>; 2], steps: usize) {
         for name in NAMES {
             stores[0].create_tree(name).unwrap();
         }
+
         let mut model = Model::default();
         let mut ids = BTreeSet::new();
         for step in 0..steps {
@@ -68,6 +71,7 @@ fn two_stores_agree(databases: [&Arc<dyn Database>; 2], steps: usize) {
                         Some(at) => (model.versions[at].root, model.versions[at].state.clone()),
                         None => (Root::EMPTY, State::new()),
                     };
+
                     let (changes, after) = batch(rng, &state);
                     let committed = trees[0].commit(&parent, &changes).unwrap();
                     if let Some(id) = committed.version {
@@ -75,14 +79,17 @@ fn two_stores_agree(databases: [&Arc<dyn Database>; 2], steps: usize) {
                         ids.insert(id);
                         assert_eq!(model.add(which, after), committed.root, "step {step}");
                     }
+
                     committed.root
                 }
             };
+
             let count = model.has(which, &root);
             for tree in &trees {
                 if root == Root::EMPTY {
                     continue;
                 }
+
                 let versions = tree.versions().unwrap();
                 assert_eq!(versions.iter().filter(|info| info.root == root).count(), count);
                 assert_eq!(tree.has_root(&root).unwrap(), count > 0, "step {step}");
@@ -91,12 +98,15 @@ fn two_stores_agree(databases: [&Arc<dyn Database>; 2], steps: usize) {
                     Err(Error::UnknownRoot { .. }) => assert_eq!(count, 0, "step {step}"),
                     read => assert!(read.is_ok() && count > 0, "step {step}: {read:?}"),
                 }
+
                 assert_eq!(tree.leaves(&root, &Prefix::EMPTY).is_ok(), count > 0, "step {step}");
             }
         }
+
         for store in &stores {
             check_all(store, &model, &NAMES);
         }
+
         drop(stores);
         check_all(&open(databases[0]), &model, &NAMES);
     });
@@ -145,7 +155,8 @@ fn lmdb(path: &Path) -> Arc<dyn Database> {
     Arc::new(LmdbDatabase::open(path, &INDEXES, &options).unwrap())
 }
 
-/// A chain of commits of which only the newest three stay, in a tree that another process works on as well.
+/// A chain of commits of which only the newest three stay, in a tree that another process works on
+/// as well.
 fn work(store: &Store, who: &str) -> Vec<(VersionId, Root)> {
     let tree = tree(store);
     let mut chain: Vec<(VersionId, Root)> = Vec::new();
@@ -160,10 +171,11 @@ fn work(store: &Store, who: &str) -> Vec<(VersionId, Root)> {
             prune(&tree, &chain.remove(0).1);
         }
     }
+
     chain
 }
 
-/// What the other process does; nothing if it is run by itself.
+/// Work of the other process; none if the test is run by itself.
 #[test]
 fn the_other_process() {
     if let Some(place) = std::env::var_os(PLACE) {
@@ -186,9 +198,11 @@ fn two_processes_on_one_lmdb_file_agree() {
     assert!(other.wait().unwrap().success());
     let versions = tree(&store).versions().unwrap();
     assert_eq!(versions.len(), 6);
+
     for (id, root) in chain {
         assert!(versions.iter().any(|info| (info.id, info.root) == (id, root)));
     }
+
     assert!(versions.last().is_some_and(|info| info.id.to_string() == "400"), "{versions:?}");
     assert_whole(&store);
 }
@@ -223,10 +237,12 @@ fn trees_of_another_store_are_seen() {
     assert!(matches!(mine.commit(&root, &[]), Err(Error::UnknownTree { .. })));
     one.create_tree("tree").unwrap();
     assert!(matches!(theirs.versions(), Err(Error::UnknownTree { .. })));
+
     assert_whole(&other);
 }
 
-/// All found nothing there, and those who got the writer later took what the first had made for something else.
+/// All found nothing there, and those who got the writer later took what the first had made for
+/// something else.
 #[test]
 fn threads_may_open_a_new_database_at_once() {
     let faulty = Faulty::new(in_memory());
@@ -241,11 +257,13 @@ fn threads_may_open_a_new_database_at_once() {
         drop(writer);
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
+
     let root = commit(&tree(&opened[0]), &Root::EMPTY, &[set("aa", "value")]);
     assert!(opened.iter().all(|store| tree(store).has_root(&root).unwrap()));
 }
 
-/// The list of all forks of a version, and of all versions of a root, was one row, written anew for each.
+/// The list of all forks of a version, and of all versions of a root, was one row, written anew for
+/// each.
 #[test]
 fn rows_do_not_grow_with_forks_and_recurring_roots() {
     let database = in_memory();
@@ -255,23 +273,29 @@ fn rows_do_not_grow_with_forks_and_recurring_roots() {
     let root = commit(&tree, &Root::EMPTY, &[set("aa", "value")]);
     let forks: Vec<Root> =
         (0..300).map(|number| commit(&tree, &root, &[set("bb", format!("{number}"))])).collect();
+
     for _ in 0..300 {
         assert_eq!(commit(&tree, &root, &[set("aa", "value")]), root);
     }
+
     let rows = &content(&*database)[VERSIONS];
     assert!(rows.iter().all(|(key, value)| key.len() + value.len() < 200));
     assert_whole(&store);
     let first = tree.versions().unwrap().remove(0);
     assert_eq!((first.root, first.children.len()), (root, 301));
+
     for left in (1..=300).rev() {
         assert_eq!(tree.prune(&root).unwrap(), Pruned::Counted(left));
     }
+
     prune(&tree, &root);
     assert!(!tree.has_root(&root).unwrap());
     assert_whole(&store);
+
     for fork in forks {
         prune(&tree, &fork);
     }
+
     assert_eq!(content(&*database)[VERSIONS].len(), empty);
     // Newest first, as a tree is deleted.
     let root = commit(&tree, &Root::EMPTY, &[set("aa", "value")]);
@@ -279,11 +303,13 @@ fn rows_do_not_grow_with_forks_and_recurring_roots() {
         commit(&tree, &root, &[set("bb", format!("{number}"))]);
         assert_eq!(commit(&tree, &root, &[set("aa", "value")]), root);
     }
+
     tree.retain(&BTreeSet::from([root])).unwrap();
     assert_whole(&store);
     assert_eq!(tree.versions().unwrap().len(), 101);
     tree.retain(&BTreeSet::new()).unwrap();
     assert_eq!(content(&*database)[VERSIONS].len(), empty);
+
     assert_eq!(database.reader().unwrap().count(Table::Main).unwrap(), 0);
 }
 
@@ -302,15 +328,18 @@ fn a_store_of_another_format_is_unsupported_and_left_alone() {
     let before = content(&*database);
     let opened = Store::open(Arc::clone(&database), &Options::default());
     let repaired = Store::repair(&database, Loss::Accepted);
+
     for refused in [opened.map(drop), repaired.map(drop)] {
         let text = format!("{refused:?}");
         assert!(matches!(refused, Err(Error::Unsupported(_))), "{text}");
         assert!(text.contains("TRNRADX1") && text.contains("TRNRADX3"), "{text}");
     }
+
     assert_eq!(content(&*database), before);
 }
 
-/// The store took keys that a transaction refuses; a transaction could not list what it had changed.
+/// The store took keys that a transaction refuses; a transaction could not list what it had
+/// changed.
 #[test]
 fn the_metadata_map_is_the_same_in_a_transaction() {
     let store = open(&in_memory());
@@ -320,10 +349,12 @@ fn the_metadata_map_is_the_same_in_a_transaction() {
     transaction.set_metadata(b"b", Some(b"other")).unwrap();
     let expected = [(b"a1".to_vec(), b"one".to_vec()), (b"a2".to_vec(), b"two".to_vec())];
     assert_eq!(transaction.metadata_entries(b"a").unwrap(), expected);
+
     for key in [&b""[..], &[7; 257]] {
         assert!(matches!(transaction.metadata(key), Err(Error::Size { .. })));
         assert!(matches!(store.metadata(key), Err(Error::Size { .. })));
     }
+
     transaction.finish().unwrap();
     assert_eq!(store.metadata_entries(b"a").unwrap(), expected);
 }

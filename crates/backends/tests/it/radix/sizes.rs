@@ -1,4 +1,5 @@
-//! Roots of values of every class of lengths and of nodes with every class of numbers of children, against the rules.
+//! Roots of values of every class of lengths and of nodes with every class of numbers of children,
+//! against the rules.
 
 use std::collections::BTreeMap;
 
@@ -53,6 +54,7 @@ fn nodes_of_every_class_of_children(store: &Store) {
             let root = commit(&tree, &Root::EMPTY, &changes(&state));
             assert_eq!(root, root_of(&state), "{fan_out} children below {above:?}");
             let all = changes(&state);
+
             // The same one by one, first half and second half.
             let (first, second) = all.split_at(all.len() / 2);
             let half = tree.commit(&Root::EMPTY, second).unwrap().root;
@@ -75,6 +77,7 @@ fn addresses_of_every_length(store: &Store) {
     let root = commit(&tree, &Root::EMPTY, &changes(&state));
     assert_eq!(root, root_of(&state));
     let mut tip = root;
+
     let mut left = state.clone();
     for len in (1..=35).rev().step_by(2) {
         let address = Address::new(&vec![0xa0; len]).unwrap();
@@ -82,6 +85,7 @@ fn addresses_of_every_length(store: &Store) {
         tip = commit(&tree, &tip, &[Change::Delete(address)]);
         assert_eq!(tip, root_of(&left));
     }
+
     let all: Vec<Address> = state.keys().map(|key| Address::new(key).unwrap()).collect();
     let expected: Vec<Option<Vec<u8>>> = state.keys().map(|key| left.get(key).cloned()).collect();
     assert_eq!(tree.get(&tip, &all).unwrap(), expected);
@@ -98,7 +102,8 @@ pub(super) fn check(subject: &mut dyn Subject) {
     );
 }
 
-/// Values that no row can hold were hashed first, and then a failure of the back-end without an address.
+/// Values that no row can hold were hashed first, and then a failure of the back-end without an
+/// address.
 #[test]
 fn a_value_that_is_too_large_is_refused_with_its_address() {
     use terrane_radix::{Change, Error, VALUE_BYTES_MAX};
@@ -107,6 +112,7 @@ fn a_value_that_is_too_large_is_refused_with_its_address() {
     let tree = super::tree(&store);
     let large = Change::Set(at("bb"), vec![0; VALUE_BYTES_MAX + 1]);
     let changes = [set("aa", "small"), large];
+
     for refused in [
         tree.commit(&Root::EMPTY, &changes).unwrap_err(),
         tree.compute_root(&Root::EMPTY, &changes).unwrap_err(),
@@ -119,5 +125,6 @@ fn a_value_that_is_too_large_is_refused_with_its_address() {
             other => panic!("{other:?}"),
         }
     }
+
     assert_eq!(tree.versions().unwrap(), []);
 }

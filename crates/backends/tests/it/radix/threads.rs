@@ -1,4 +1,5 @@
-//! Several threads: whatever the schedule, each reads what is retained, and what they leave is whole.
+//! Several threads: whatever the schedule, each reads what is retained, and what they leave is
+//! whole.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +21,15 @@ fn retained(roots: &Retained) -> std::sync::MutexGuard<'_, VecDeque<(u32, Root)>
     roots.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads a root that may be pruned at any time: it is whole, or unknown. Answers whether it was there.
+/// Reads a root that may be pruned at any time: it is whole, or unknown. Answers whether it was
+/// there.
 fn read_whole(tree: &Tree, round: u32, root: &Root) -> bool {
     let values = match tree.get(root, &[at("aa0000"), at("bb0000")]) {
         Ok(values) => values,
         Err(Error::UnknownRoot { .. }) => return false,
         Err(error) => panic!("{error:?}"),
     };
+
     let own = round.to_string().into_bytes();
     assert_eq!(values, [Some(own.clone()), Some(b"same".to_vec())]);
     match tree.leaves(root, &Prefix::EMPTY) {
@@ -66,6 +69,7 @@ fn a_thread_with_a_transaction_is_told_and_others_wait(store: &Store) {
         transaction.finish().unwrap();
         waiting.join().unwrap();
     });
+
     assert_eq!(tree.versions().unwrap().len(), 3);
     assert!(tree.has_root(&next).unwrap());
 }
@@ -78,9 +82,12 @@ fn one_writer_that_prunes_and_many_readers(store: &Store) {
     thread::scope(|scope| {
         let readers: Vec<_> = (0..4)
             .map(|number| {
-                let (tree, roots, is_done) = (tree.clone(), &roots, &is_done);
+                let tree = tree.clone();
+                let roots = &roots;
+                let is_done = &is_done;
                 scope.spawn(move || {
-                    let (mut reads, mut at) = (0u64, number);
+                    let mut reads = 0u64;
+                    let mut at = number;
                     while !is_done.load(Ordering::Acquire) || reads == 0 {
                         let picked = {
                             let roots = retained(roots);
@@ -100,30 +107,36 @@ fn one_writer_that_prunes_and_many_readers(store: &Store) {
             changes.extend((0..round % 5).map(|n| set(&format!("dd{n:02x}00"), round.to_string())));
             let root = commit(&tree, &start, &changes);
             retained(&roots).push_back((round, root));
+
             if round >= 8 {
                 // Readers that picked it before may still read it.
                 let (_, oldest) = retained(&roots).pop_front().unwrap();
                 assert!(matches!(tree.prune(&oldest).unwrap(), Pruned::Removed { .. }));
             }
+
             for (round, root) in retained(&roots).clone() {
                 assert!(read_whole(&tree, round, &root), "a retained root is read");
             }
         }
+
         is_done.store(true, Ordering::Release);
         for reader in readers {
             reader.join().unwrap();
         }
     });
+
     assert_eq!(tree.versions().unwrap().len(), 9);
 }
 
-/// What one transaction did was noted in memory after the next had begun: that one took a root for retained that was pruned,
-/// built upon it, and counted spans against a version that was not there; or it committed to a tree that was deleted.
+/// A transaction once noted its outcome in memory after the next transaction had begun. The next
+/// one then took a pruned root for retained, built upon it, and counted references against a
+/// missing version; or it committed to a deleted tree.
 fn no_transaction_relies_on_what_the_one_before_took_away(subject: &mut dyn Subject) {
     let database = Faulty::new(subject.fresh(&INDEXES).unwrap());
     let store = Store::open(Arc::clone(&database) as Arc<dyn Database>, &options()).unwrap();
     database.linger();
     let batch = [set("aa0000", "1"), set("bb0000", "2"), set("cc", vec![3; 100])];
+
     for round in 0..100 {
         let tree = store.tree_or_create(TREE).unwrap();
         let root = commit(&tree, &Root::EMPTY, &batch);
@@ -140,6 +153,7 @@ fn no_transaction_relies_on_what_the_one_before_took_away(subject: &mut dyn Subj
             let two = scope.spawn(move || other.commit(&parent, &[set("aa0000", "other")]));
             (one.join().unwrap(), two.join().unwrap())
         });
+
         taken.unwrap();
         match committed {
             Ok(made) if round % 2 == 0 => {
@@ -149,6 +163,7 @@ fn no_transaction_relies_on_what_the_one_before_took_away(subject: &mut dyn Subj
             Ok(_) | Err(Error::UnknownRoot { .. } | Error::UnknownTree { .. }) => {}
             Err(error) => panic!("{error:?}"),
         }
+
         let report = store.verify().unwrap();
         assert!(report.is_clean(), "round {round}: {:?}", report.problems);
         assert_eq!((report.versions, report.nodes), (0, 1), "round {round}");
@@ -173,6 +188,7 @@ fn threads_on_trees_of_their_own(store: &Store) {
             });
         }
     });
+
     assert_eq!(store.node_count().unwrap(), 1);
     assert_whole(store);
 }

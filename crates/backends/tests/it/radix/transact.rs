@@ -1,4 +1,5 @@
-//! The ten tests that Transact runs of each of its back-ends, by their numbers, and those that its other tests add.
+//! The ten tests that Transact runs of each of its back-ends, by their numbers, and those that its
+//! other tests add.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -51,6 +52,7 @@ fn root_advance_2(store: &Store) {
     assert_eq!((one.children, two.children), (vec![two.id], vec![]));
     assert_eq!(read(&tree, &Root::EMPTY, "abcd"), None, "the older roots stay as they are");
     assert_eq!(read(&tree, &first.root, "abcd").unwrap(), b"data_value");
+
     assert_eq!(read(&tree, &second.root, "abcd").unwrap(), b"other");
 }
 
@@ -79,6 +81,7 @@ fn update_4(store: &Store) {
     let mut root = Root::EMPTY;
     let mut addresses = Vec::new();
     let texts: Vec<String> = (0..1000).map(|i| format!("{i:016x}")).collect();
+
     let mut versions = 0;
     for part in texts.chunks(by_effort(10, 1)) {
         versions += 1;
@@ -90,12 +93,14 @@ fn update_4(store: &Store) {
             .extend(of_part.iter().cloned().zip(part.iter().map(|text| text.clone().into_bytes())));
         addresses.extend(of_part);
     }
+
     for_each_seed("radix_update", 1, |rng, _| {
         let mut state = state.clone();
         let (mut to_set, mut to_delete): (Vec<usize>, Vec<usize>) =
             ((0..500).collect(), (500..1000).collect());
         rng.shuffle(&mut to_set);
         rng.shuffle(&mut to_delete);
+
         let mut changes = Vec::new();
         for (&set_at, &delete_at) in to_set.iter().zip(&to_delete).take(50) {
             changes.push(set(&addresses[set_at], "5.0"));
@@ -103,6 +108,7 @@ fn update_4(store: &Store) {
             state.insert(addresses[set_at].clone(), b"5.0".to_vec());
             state.remove(&addresses[delete_at]);
         }
+
         let before = content(&**store.database());
         let dry = tree.compute_root(&root, &changes).unwrap();
         assert_eq!(content(&**store.database()), before, "a dry run leaves no bytes behind");
@@ -113,9 +119,11 @@ fn update_4(store: &Store) {
         assert_eq!(after, dry);
         let bytes = state.iter().map(|(key, value)| (at(key).as_bytes().to_vec(), value.clone()));
         assert_eq!(after, root_of(&bytes.collect()));
+
         for address in &addresses {
             assert_eq!(read(&tree, &after, address).as_ref(), state.get(address));
         }
+
         let all: Vec<_> = addresses.iter().map(|address| at(address)).collect();
         let expected: Vec<_> =
             addresses.iter().map(|address| state.get(address).cloned()).collect();
@@ -123,6 +131,7 @@ fn update_4(store: &Store) {
         assert_eq!(leaves(&tree, &after), state.into_iter().collect::<Vec<_>>());
         prune(&tree, &after);
     });
+
     // Walking so many versions node by node would take long.
     assert_eq!(tree.retain(&BTreeSet::from([root])).unwrap(), versions - 1);
 }
@@ -145,6 +154,7 @@ fn update_same_address_space_5(store: &Store) {
     let sets = SIX.iter().map(|(address, _)| set(address, "2.0"));
     let deletes: Vec<Change> = SIX[3..].iter().map(|(address, _)| delete(address)).collect();
     let overlapping: Vec<Change> = sets.clone().chain(deletes.iter().cloned()).collect();
+
     for refused in [
         tree.compute_root(&root, &overlapping).unwrap_err(),
         tree.commit(&root, &overlapping).unwrap_err(),
@@ -152,11 +162,13 @@ fn update_same_address_space_5(store: &Store) {
         let is_it = matches!(refused, Error::DuplicateAddress { first: 3, second: 6, .. });
         assert!(is_it, "{refused}");
     }
+
     let plain: Vec<Change> = sets.take(3).chain(deletes).collect();
     let dry = tree.compute_root(&root, &plain).unwrap();
     assert!(!tree.has_root(&dry).unwrap());
     let after = commit(&tree, &root, &plain);
     assert_eq!(after, dry);
+
     for (number, (address, value)) in SIX.iter().enumerate() {
         let expected = (number < 3).then(|| b"2.0".to_vec());
         assert_eq!(read(&tree, &after, address), expected);
@@ -185,6 +197,7 @@ fn update_same_address_space_with_no_children_6(store: &Store) {
     let mut expected: Vec<(String, Vec<u8>)> =
         SIX[1..4].iter().map(|(address, _)| ((*address).to_owned(), b"2.0".to_vec())).collect();
     expected.sort();
+
     assert_eq!(leaves(&tree, &after), expected);
 }
 
@@ -216,13 +229,15 @@ fn pruning_parent_7(store: &Store) {
     let successor = commit(&tree, &parent, &[set("ab0000", "test")]);
     let [older, newer] = tree.versions().unwrap().try_into().unwrap();
     assert_eq!((newer.parent, older.children), (Some(older.id), vec![newer.id]));
-    let (before, own) = (tree.nodes(&parent).unwrap(), tree.nodes(&successor).unwrap());
+    let before = tree.nodes(&parent).unwrap();
+    let own = tree.nodes(&successor).unwrap();
     let gone = prune(&tree, &parent);
     assert_eq!(gone.len(), 4);
     assert_eq!(gone, before.difference(&own).copied().collect());
     assert_gone(&tree, &parent);
     assert_eq!(read(&tree, &successor, "ab0000").unwrap(), b"test");
     assert_eq!(tree.versions().unwrap()[0].parent, None);
+
     // What is left is what a store holds in which the pruned root never was.
     assert_eq!(store.node_count().unwrap(), own.len() as u64 + 1);
     let rows = content(&**store.database())["main"].len();
@@ -233,6 +248,7 @@ fn pruning_parent_7(store: &Store) {
         &[set("ab0000", "test"), set("ab0a01", "0002"), set("abff00", "0003")],
     );
     assert_eq!(content(&**store.database())["main"].len(), rows, "no row of the parent is left");
+
     assert!(store.delete_tree("other").unwrap());
 }
 
@@ -283,6 +299,7 @@ fn leaves_come_in_order_and_below_a_prefix(store: &Store) {
         commit(&tree, &Root::EMPTY, &[set("012345", "2"), set("ab0000", "1"), set("ab0a01", "3")]);
     let keys: Vec<String> = leaves(&tree, &root).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["012345", "ab0000", "ab0a01"]);
+
     for (prefix, expected) in [
         ("ab", vec!["ab0000", "ab0a01"]),
         ("ab0a", vec!["ab0a01"]),
@@ -293,15 +310,18 @@ fn leaves_come_in_order_and_below_a_prefix(store: &Store) {
         let found: Vec<String> = found.map(|leaf| leaf.unwrap().0.to_string()).collect();
         assert_eq!(found, expected, "{prefix}");
     }
+
     for prefix in ["ac", "ab01", "01234500", "ab000000"] {
         let refused = tree.leaves(&root, &below(prefix));
         assert!(matches!(refused, Err(Error::PrefixNotFound { .. })), "{prefix}: {refused:?}");
     }
+
     let refused = tree.leaves(&altered(&root), &Prefix::EMPTY);
     assert!(matches!(refused, Err(Error::UnknownRoot { .. })));
 }
 
-/// Roots, removed nodes and what is stored do not depend on the back-end: they are compared with those of a store in memory.
+/// Roots, removed nodes and what is stored do not depend on the back-end: they are compared with
+/// those of a store in memory.
 fn back_ends_agree(subject: &mut dyn Subject) {
     let histories = |store: &Store| {
         let tree = tree(store);
@@ -315,10 +335,12 @@ fn back_ends_agree(subject: &mut dyn Subject) {
         let removed: Vec<_> = [second, first].iter().map(|root| prune(&tree, root)).collect();
         (found, removed, store.node_count().unwrap(), content(&**store.database()))
     };
+
     let own = {
         let store = fresh(subject);
         histories(&store)
     };
+
     assert_eq!(own, histories(&fresh(&mut super::InMemory)));
 }
 
@@ -345,6 +367,7 @@ fn ten_threads_on_forks_of_one_root(store: &Store) {
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
+
     for (number, tip) in tips {
         let mut expected = vec![("aa".to_owned(), b"start".to_vec())];
         let own =
@@ -353,11 +376,13 @@ fn ten_threads_on_forks_of_one_root(store: &Store) {
         expected.push(("bb00".to_owned(), b"other".to_vec()));
         assert_eq!(leaves(&tree, &tip), expected);
     }
+
     assert_eq!(tree.versions().unwrap().len(), 101);
     assert_eq!(tree.versions().unwrap()[0].children.len(), 10);
 }
 
-/// A successor tree in which each commit is followed by a prune, with a commit that changes nothing as the last.
+/// A successor tree in which each commit is followed by a prune, with a commit that changes nothing
+/// as the last.
 fn prune_after_every_commit_with_a_no_op_last(store: &Store) {
     let tree = tree(store);
     let mut root = three(&tree);
@@ -367,12 +392,14 @@ fn prune_after_every_commit_with_a_no_op_last(store: &Store) {
         assert_gone(&tree, &root);
         root = next;
     }
+
     assert_eq!(commit(&tree, &root, &[set("cc", "same")]), root);
     assert_eq!(tree.prune(&root).unwrap(), Pruned::Counted(1));
     assert_eq!(read(&tree, &root, "ab0000").unwrap(), b"19");
     assert_eq!(store.node_count().unwrap(), tree.nodes(&root).unwrap().len() as u64 + 1);
     prune(&tree, &root);
     assert_eq!(store.node_count().unwrap(), 1);
+
     assert!(content(&**store.database())["main"].is_empty());
 }
 
@@ -384,6 +411,7 @@ fn late_pruning_newest_predecessor_first(store: &Store) {
         let change = set(&format!("ab{:02x}00", round % 3), format!("{round}"));
         roots.push(commit(&tree, &roots[round], &[change]));
     }
+
     let tip = roots.pop().unwrap();
     let expected = leaves(&tree, &tip);
     while let Some(root) = roots.pop() {
@@ -395,6 +423,7 @@ fn late_pruning_newest_predecessor_first(store: &Store) {
             assert!(!leaves(&tree, root).is_empty());
         }
     }
+
     assert_whole(store);
 }
 
@@ -411,6 +440,7 @@ fn text_commits_as_transact_does(store: &Store) {
         .collect();
     let init = Root::EMPTY.to_string();
     assert_eq!(text.dry_run_commit(&init, &changes).unwrap(), ROOT_OF_SIX);
+
     assert_eq!(text.commit(&init, &changes).unwrap(), ROOT_OF_SIX);
 }
 

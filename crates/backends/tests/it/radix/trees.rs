@@ -9,7 +9,7 @@ use super::words::{
     assert_whole, at, below, commit, content, delete, leaves, prune, read, run, set,
 };
 
-/// The same history in each tree: three versions, of which the second is a fork point.
+/// One history in each tree: three versions, of which the second is a fork point.
 fn history(tree: &Tree) -> [Root; 3] {
     let first =
         commit(tree, &Root::EMPTY, &[set("aa0000", "1"), set("bb0000", "1"), set("cc", "x")]);
@@ -22,10 +22,12 @@ fn trees_of_equal_content_do_not_touch_each_other(store: &Store) {
     let trees: Vec<Tree> =
         names.iter().rev().map(|name| store.create_tree(name).unwrap()).collect();
     assert_eq!(store.trees().unwrap(), names, "in the order of their names");
+
     let mut roots = Vec::new();
     for tree in &trees {
         roots.push(history(tree));
     }
+
     assert!(roots.iter().all(|of_tree| *of_tree == roots[0]), "the same roots everywhere");
     let [first, second, third] = roots[0];
     let nodes = store.node_count().unwrap();
@@ -43,6 +45,7 @@ fn trees_of_equal_content_do_not_touch_each_other(store: &Store) {
         }
         assert_whole(store);
     };
+
     assert_eq!(
         trees[0].prune(&first).unwrap(),
         Pruned::Removed { count: 0, hashes: BTreeSet::new() },
@@ -66,9 +69,11 @@ fn trees_of_equal_content_do_not_touch_each_other(store: &Store) {
             assert!(store.delete_tree(name).unwrap());
         }
     }
+
     for number in changed.iter().filter(|number| **number != 3) {
         assert!(store.delete_tree(trees[*number].name()).unwrap());
     }
+
     assert_eq!(store.trees().unwrap(), [trees[40].name()]);
     assert_eq!(
         (store.node_count().unwrap(), content(&**store.database())["main"].len()),
@@ -77,6 +82,7 @@ fn trees_of_equal_content_do_not_touch_each_other(store: &Store) {
     for (root, expected) in roots[0].iter().zip(expected) {
         assert_eq!(leaves(&trees[40], root), expected);
     }
+
     store.delete_tree(trees[40].name()).unwrap();
     assert!(content(&**store.database())["main"].is_empty());
 }
@@ -96,11 +102,13 @@ fn step(transaction: &mut terrane_radix::Transaction<'_>, one: &Root, two: &Root
     let last = transaction.commit_with("one", &first, &[set("cc", "c")], b"height 3").unwrap().root;
     let of_two = transaction.commit("two", two, &[delete("aa0000"), set("dd", "d")]).unwrap().root;
     let options = PruneOptions { list: true, ..PruneOptions::default() };
+
     for (root, count) in [(one, 1), (&first, 1)] {
         // The leaf of `one` is in `two` as well, and so are the nodes above it but the root.
         let pruned = transaction.prune("one", root, &options).unwrap();
         assert!(matches!(pruned, Pruned::Removed { count: of, .. } if of == count), "{pruned:?}");
     }
+
     transaction.set_metadata(b"height", Some(b"2")).unwrap();
     transaction.set_metadata(b"hash", Some(last.to_string().as_bytes())).unwrap();
     (last, of_two)
@@ -151,6 +159,7 @@ fn a_transaction_sees_its_own_and_is_seen_as_a_whole(store: &Store) {
     assert_eq!(read(&trees[1], &two, "aa0000").unwrap(), b"1");
     assert_eq!(store.metadata(b"hash").unwrap().unwrap(), last.to_string().as_bytes());
     let [version] = trees[0].versions().unwrap().try_into().unwrap();
+
     assert_eq!(
         (version.root, version.parent, version.metadata),
         (last, None, b"height 3".to_vec())
@@ -174,6 +183,7 @@ fn a_transaction_that_is_dropped_has_done_nothing(store: &Store) {
     assert_eq!(content(&**store.database()), before);
     assert_eq!(store.trees().unwrap(), ["one", "two"]);
     assert!(matches!(store.tree("three"), Err(Error::UnknownTree { .. })));
+
     for (tree, root, is_there) in [
         (&trees[0], one, true),
         (&trees[0], last, false),
@@ -185,9 +195,11 @@ fn a_transaction_that_is_dropped_has_done_nothing(store: &Store) {
         assert_eq!(tree.get(&root, &[at("aa0000")]).is_ok(), is_there);
         assert_eq!(tree.commit(&root, &[]).is_ok(), is_there);
     }
+
     // The numbers of versions that came to nothing are not used again.
     let newest = trees[0].versions().unwrap()[0].id;
     assert!(trees[0].commit(&one, &[set("aa", "1")]).unwrap().version.unwrap() > newest);
+
     // The same work goes through afterwards.
     let mut transaction = store.transaction().unwrap();
     let again = step(&mut transaction, &one, &two);
@@ -199,6 +211,7 @@ fn many_prunes_and_commits_in_one_transaction(store: &Store) {
     let tree = store.create_tree("one").unwrap();
     let mut root = commit(&tree, &Root::EMPTY, &[set("aa0000", "0"), set("bb0000", "0")]);
     let transactions = store.database().counts().transactions;
+
     let mut transaction = store.transaction().unwrap();
     for round in 1..30u8 {
         let value = vec![round; if round % 2 == 0 { 3 } else { 90 }];
@@ -209,6 +222,7 @@ fn many_prunes_and_commits_in_one_transaction(store: &Store) {
         assert_eq!(transaction.prune("one", &root, &options).unwrap(), Pruned::Unknown);
         root = next;
     }
+
     let fork = transaction.commit("one", &root, &[set("cc", "1")]).unwrap().root;
     transaction.commit("one", &root, &[set("cc", "2")]).unwrap();
     let options = PruneOptions { keep_fork_points: true, list: false };
@@ -218,6 +232,7 @@ fn many_prunes_and_commits_in_one_transaction(store: &Store) {
     transaction.finish().unwrap();
     assert_eq!(store.database().counts().transactions, transactions + 1);
     assert_eq!(tree.versions().unwrap().len(), 1);
+
     assert_eq!(read(&tree, &fork, "aa0000").unwrap(), [29; 90]);
 }
 
@@ -238,6 +253,7 @@ fn a_root_that_goes_and_comes_back_in_one_transaction(store: &Store) {
     assert_eq!(transaction.commit("one", &Root::EMPTY, &[set("aa0000", "1")]).unwrap().root, root);
     transaction.finish().unwrap();
     assert!(matches!(tree.has_root(&root), Err(Error::UnknownTree { .. })), "it is another tree");
+
     assert!(store.tree("one").unwrap().has_root(&root).unwrap());
 }
 
@@ -248,10 +264,12 @@ fn renamed_trees_keep_their_versions(store: &Store) {
     assert!(matches!(store.tree("old"), Err(Error::UnknownTree { .. })));
     assert_eq!(store.trees().unwrap(), ["new"]);
     let renamed = store.tree("new").unwrap();
+
     for handle in [&tree, &renamed] {
         assert_eq!(leaves(handle, &third).len(), 3);
         assert_eq!(handle.versions().unwrap().len(), 3);
     }
+
     prune(&tree, &first);
     assert!(!renamed.has_root(&first).unwrap());
     let fork = commit(&tree, &second, &[set("ee", "e")]);
@@ -262,6 +280,7 @@ fn metadata_is_a_map(store: &Store) {
     for (key, value) in [("a", "1"), ("a/x", "2"), ("a/y", ""), ("b", "4"), ("\u{ff}", "5")] {
         store.set_metadata(key.as_bytes(), Some(value.as_bytes())).unwrap();
     }
+
     let keys = |prefix: &[u8]| -> Vec<String> {
         let entries = store.metadata_entries(prefix).unwrap();
         entries.into_iter().map(|(key, _)| String::from_utf8(key).unwrap()).collect()
@@ -274,6 +293,7 @@ fn metadata_is_a_map(store: &Store) {
     store.set_metadata(b"none", None).unwrap();
     store.set_metadata(b"b", Some(b"new")).unwrap();
     assert_eq!(store.metadata(b"a").unwrap(), None);
+
     assert_eq!(store.metadata(b"b").unwrap().unwrap(), b"new");
 }
 
@@ -283,6 +303,7 @@ fn deleted_prefixes(store: &Store) {
     let all = ["aa", "aa00", "aa0001", "aa01", "ab00", "ab0000", "bb"];
     let changes: Vec<Change> = all.iter().map(|address| set(address, "v")).collect();
     let root = commit(&tree, &Root::EMPTY, &changes);
+
     for (prefix, count) in [("aa", 3), ("aa00", 5), ("ab", 5), ("ab00", 5), ("aa0001", 6), ("", 0)]
     {
         let committed = tree.commit(&root, &[Change::DeletePrefix(below(prefix))]).unwrap();
@@ -298,6 +319,7 @@ fn deleted_prefixes(store: &Store) {
             .collect();
         assert_eq!(tree.compute_root(&root, &one_by_one).unwrap(), committed.root);
     }
+
     let beside = [Change::DeletePrefix(below("aa")), set("ab", "w"), delete("ab0000")];
     let root = commit(&tree, &root, &beside);
     let found: Vec<String> = leaves(&tree, &root).into_iter().map(|(key, _)| key).collect();

@@ -1,5 +1,5 @@
-//! The vectors of `radix-visible.json`, whose roots and node sets were checked against Transact: as they stand, with a
-//! reopening after each step, and with batches shuffled and split.
+//! The vectors of `radix-visible.json`, whose roots and node sets were checked against Transact: as
+//! they stand, with a reopening after each step, and with batches shuffled and split.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -99,7 +99,8 @@ impl Run<'_> {
         nodes
     }
 
-    /// Commits a batch, perhaps in another order or in parts, of which only the last outcome is kept.
+    /// Commits a batch, perhaps in another order or in parts, of which only the last outcome is
+    /// kept.
     fn commit(&self, from: &String, mut batch: Vec<Change>) -> Result<String, Error> {
         let tree = self.tree();
         match self.way {
@@ -147,15 +148,18 @@ impl Run<'_> {
                     assert_eq!(self.nodes(), before, "{context}: something was written");
                     return;
                 };
+
                 assert_eq!(root, text(&step["root"]), "{context}");
                 let new: BTreeSet<NodeHash> = self.nodes().difference(&before).copied().collect();
                 if let Some(count) = step.get("new_node_count") {
                     assert_eq!(new.len() as u64, count.as_u64().unwrap(), "{context}");
                 }
+
                 if let Some(expected) = step.get("new_nodes") {
                     let expected: BTreeSet<NodeHash> = hashes(expected);
                     assert_eq!(new, expected, "{context}");
                 }
+
                 if let Some(label) = step.get("label") {
                     self.labels.insert(text(label).into(), root);
                 }
@@ -180,6 +184,7 @@ impl Run<'_> {
                 let tree = self.tree();
                 let found = LeafReader::leaves(&tree, &root, step["prefix"].as_str().unwrap_or(""));
                 let found = found.map(|leaves| leaves.map(Result::unwrap).collect::<Vec<_>>());
+
                 if let Some(found) = self.expect(step, found) {
                     let expected: Vec<(String, Vec<u8>)> = step["expect"]
                         .as_array()
@@ -199,6 +204,7 @@ impl Run<'_> {
                     Ok(root) => tree(&self.store).prune_with(&root, &options),
                     Err(why) => Err(Error::InvalidRoot { text: root, why }),
                 };
+
                 let Some(found) = self.expect(step, found) else { return };
                 let is_fork_point =
                     step.get("outcome").is_some_and(|outcome| outcome == "ForkPoint");
@@ -224,6 +230,7 @@ impl Run<'_> {
             }
             other => panic!("unknown step {other}"),
         }
+
         let report = self.store.verify().unwrap();
         assert!(report.is_clean(), "{context}: {:?}", report.problems);
     }
@@ -259,14 +266,17 @@ pub(super) fn check(subject: &mut dyn Subject) {
             if reopens && !subject.is_persistent() {
                 continue;
             }
-            // Parts of a batch share nodes with what is retained besides them, and the parts of one that is refused are not.
+            // Parts of a batch share nodes with what is retained besides them, and the parts of one
+            // that is refused are not.
             if way == Way::Split && vector["kind"] != "single" {
                 continue;
             }
+
             let store = fresh(subject);
             store.create_tree(TREE).unwrap();
             let name = text(&vector["name"]).to_owned();
             let labels = BTreeMap::new();
+
             let mut run = Run { subject, store, reopens, way, labels, name };
             for step in steps(&vector) {
                 run.step(&step);
@@ -274,8 +284,10 @@ pub(super) fn check(subject: &mut dyn Subject) {
                     run.store = reopened(run.subject, run.store);
                 }
             }
+
             count += 1;
         }
     }
+
     assert!(count > 100 / step, "{count} runs");
 }

@@ -65,7 +65,7 @@ pub(super) fn prune(tree: &Tree, root: &Root) -> BTreeSet<NodeHash> {
     }
 }
 
-/// What a table holds.
+/// Content of a table.
 fn entries(database: &dyn Database, table: Table<'_>) -> Vec<Entry> {
     let reader = database.reader().unwrap();
     let mut cursor = reader.cursor(table).unwrap();
@@ -79,7 +79,8 @@ pub(super) fn content(database: &dyn Database) -> BTreeMap<&'static str, Vec<Ent
     tables
 }
 
-/// How many nodes the retained versions reach, the empty one included: the union of what walking them finds.
+/// How many nodes the retained versions reach, the empty one included: the union of what walking
+/// them finds.
 pub(super) fn reached(store: &Store) -> u64 {
     let mut nodes = BTreeSet::from([NodeHash::EMPTY]);
     for name in store.trees().unwrap() {
@@ -99,7 +100,8 @@ pub(super) fn assert_whole(store: &Store) {
     assert_eq!((report.nodes, store.node_count().unwrap()), (reached, reached));
 }
 
-/// Runs tests, each on a store that holds nothing. What they leave is whole, and so it is when it is opened again.
+/// Runs tests, each on a store that holds nothing. What they leave is whole, and so it is when it
+/// is opened again.
 pub(super) fn run(subject: &mut dyn Subject, tests: &[fn(&Store)]) {
     for test in tests {
         let store = fresh(subject);

@@ -1,5 +1,5 @@
-//! Connections that break and servers that stop, at the moments where it matters: the outcome that is told is the true one, what
-//! was committed stays, and the same handle goes on.
+//! Connections that break and servers that stop, at the moments where it matters: the outcome that
+//! is told is the true one, what was committed stays, and the same handle goes on.
 
 use terrane_backends::redis::server::{Cluster, Server};
 use terrane_backends::redis::{Options, Redis};
@@ -42,7 +42,8 @@ fn a_commit_that_was_lost_on_its_way_is_sent_again() {
     assert_eq!(read(&database, "key").unwrap().unwrap(), b"MARK");
 }
 
-/// What may be done twice is: a connection that broke, or that a signal interrupted, failed the sync.
+/// A sync is idempotent, so it is repeated on another connection. A broken or interrupted
+/// connection once failed the sync.
 #[test]
 fn a_sync_whose_connection_broke_is_done_on_another() {
     let Some(running) = start(&["--appendonly", "no"]) else { return };
@@ -50,6 +51,7 @@ fn a_sync_whose_connection_broke_is_done_on_another() {
     let options = impatient(Options::server(proxy.url())).with_durability(Durability::None);
     let database = Redis::open(options).unwrap();
     put(&database, "key", b"1").unwrap();
+
     for (mark, how) in [("SAVE", Break::Before), ("SAVE", Break::After), ("INFO", Break::After)] {
         let before = database.counts().syncs;
         proxy.break_at(mark, how);
@@ -59,11 +61,13 @@ fn a_sync_whose_connection_broke_is_done_on_another() {
     }
 }
 
-/// A break after which the server stays away leaves the outcome unknown. Once the server is back, reads tell it.
+/// A break after which the server stays away leaves the outcome unknown. Once the server is back,
+/// reads tell it.
 fn outcome_is_found_out(how: Break) {
     let Some(running) = start(&[]) else { return };
     let proxy = Proxy::new(running.server.port());
     let database = behind(&proxy);
+
     for has_snapshot in [true, false] {
         let key = if has_snapshot { "first" } else { "second" };
         let snapshot = has_snapshot.then(|| database.reader().unwrap());
@@ -78,6 +82,7 @@ fn outcome_is_found_out(how: Break) {
             assert_eq!(get(&*snapshot, key).unwrap(), None);
             assert_eq!(get(&*snapshot, "kept").unwrap().unwrap(), b"1");
         }
+
         let expected = (how == Break::After).then(|| b"MARK".to_vec());
         assert_eq!(read(&database, key).unwrap(), expected);
         let receipts = database.counts().transactions;
@@ -96,7 +101,8 @@ fn the_outcome_of_a_commit_that_did_not_take_place_is_found_out_later() {
     outcome_is_found_out(Break::Before);
 }
 
-/// A commit that was found not to have taken place must not do so afterwards, when its request comes at last.
+/// A commit that was found not to have taken place must not do so afterwards, when its request
+/// comes at last.
 #[test]
 fn a_request_that_comes_late_is_void() {
     let Some(running) = start(&[]) else { return };
@@ -109,12 +115,14 @@ fn a_request_that_comes_late_is_void() {
     assert_eq!(read(&database, "key").unwrap(), None);
     assert_eq!(proxy.deliver_late(), "$5\r\nfence\r\n");
     assert_eq!(read(&database, "key").unwrap(), None);
+
     // And one that was sent again and took place does not take place twice.
     proxy.break_at("MARK", Break::Before);
     assert_eq!(put(&database, "key", b"MARK").unwrap(), 2);
     assert_eq!(proxy.deliver_late(), "$4\r\ndone\r\n");
     put(&database, "key", b"2").unwrap();
     assert_eq!(proxy.deliver_late(), "$5\r\nfence\r\n");
+
     assert_eq!(read(&database, "key").unwrap().unwrap(), b"2");
 }
 
@@ -132,12 +140,14 @@ fn reads_go_on_over_a_new_connection() {
     assert_eq!(reader.count(Table::Main).unwrap(), 1);
 }
 
-/// A stopped server has the request in its buffer and would carry it out when it goes on, after the commit was given up.
+/// A stopped server has the request in its buffer and would carry it out when it goes on, after the
+/// commit was given up.
 #[test]
 fn a_commit_that_was_given_up_does_not_take_place_later() {
     let Some(running) = start(&[]) else { return };
     let database = Redis::open(impatient(running.options())).unwrap();
     put(&database, "kept", b"1").unwrap();
+
     for round in 0..by_effort(1_u8, 3) {
         running.server.pause().unwrap();
         let outcome = put(&database, "key", &[round]);
@@ -157,6 +167,7 @@ fn goes_on_after_a_restart(database: &Redis, server: &mut Server) {
     let snapshot = database.reader().unwrap();
     put(database, "kept", b"2").unwrap();
     server.kill().unwrap();
+
     for _ in 0..2 {
         let outcome = put(database, "key", b"3");
         let is_typed = matches!(
@@ -165,11 +176,13 @@ fn goes_on_after_a_restart(database: &Redis, server: &mut Server) {
         );
         assert!(is_typed, "{outcome:?}");
     }
+
     server.restart().unwrap();
     assert_eq!(get(&*snapshot, "kept").unwrap().unwrap(), b"1");
     assert_eq!(read(database, "kept").unwrap().unwrap(), b"2");
     assert_eq!(read(database, "key").unwrap(), None);
     put(database, "key", b"4").unwrap();
+
     assert_eq!(read(database, "key").unwrap().unwrap(), b"4");
 }
 
@@ -199,6 +212,7 @@ fn a_store_that_moves_to_another_server_of_a_cluster_goes_on() {
     if !can_run() {
         return;
     }
+
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(dir.path(), 3, &[]).unwrap();
     let database = Redis::open(Options::cluster(cluster.urls())).unwrap();
@@ -207,6 +221,7 @@ fn a_store_that_moves_to_another_server_of_a_cluster_goes_on() {
     let text = |server: &Server, words: &[&str]| -> Vec<String> {
         redis::from_redis_value(server.command(words).unwrap()).unwrap()
     };
+
     let id = |server: &Server| text(server, &["CLUSTER", "MYID"]).remove(0);
     let servers = cluster.servers();
     let slot: i64 =
@@ -218,15 +233,18 @@ fn a_store_that_moves_to_another_server_of_a_cluster_goes_on() {
     let to = servers.iter().find(|server| server.port() != from.port()).unwrap();
     to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]).unwrap();
     from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]).unwrap();
-    let (port, moving) = (to.port().to_string(), keys_in(&from));
+    let port = to.port().to_string();
+    let moving = keys_in(&from);
     let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
     migrate.extend(moving.iter().map(String::as_str));
     from.command(&migrate).unwrap();
     assert_eq!(put(&database, "key", b"2").unwrap(), 2);
     assert_eq!(read(&database, "key").unwrap().unwrap(), b"2");
+
     for server in [to, from] {
         server.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]).unwrap();
     }
+
     assert_eq!(put(&database, "key", b"3").unwrap(), 3);
     assert_eq!(read(&database, "key").unwrap().unwrap(), b"3");
     assert_eq!(get(&*snapshot, "key").unwrap().unwrap(), b"1");
@@ -239,16 +257,19 @@ fn a_server_that_is_killed_with_a_large_commit_on_its_way_comes_back_as_it_was()
     let database = Redis::open(impatient(running.options())).unwrap();
     put(&database, "kept", b"1").unwrap();
     running.server.pause().unwrap();
+
     let mut writer = database.writer().unwrap();
     for number in 0..6_u8 {
         writer.overwrite(Table::Main, &[b'n', number], &vec![number; 5 << 20]).unwrap();
     }
+
     assert!(writer.commit().is_err());
     running.server.kill().unwrap();
     running.server.restart().unwrap();
     let reader = database.reader().unwrap();
     assert_eq!(keys(&*reader).unwrap(), [b"kept"]);
     put(&database, "key", b"2").unwrap();
+
     assert_eq!(read(&database, "key").unwrap().unwrap(), b"2");
 }
 
@@ -267,6 +288,7 @@ fn a_server_that_lost_commits_is_noticed() {
     drop((database, reader));
     let database = running.open();
     assert_eq!(read(&database, "key").unwrap(), None);
+
     put(&database, "key", b"3").unwrap();
 }
 

@@ -1,4 +1,5 @@
-//! Limits of a server, and stores that are not what they should be: typed errors, and nothing half done.
+//! Limits of a server, and stores that are not what they should be: typed errors, and nothing half
+//! done.
 
 use terrane_backends::redis::{Options, Redis};
 use terrane_kv::{Database, Error, Table};
@@ -22,20 +23,24 @@ fn a_transaction_larger_than_a_request_is_whole() {
     let snapshot = database.reader().unwrap();
     let mut writer = database.writer().unwrap();
     let value = |number: u32| vec![number as u8; 20_000 + number as usize];
+
     for number in 0..200_u32 {
         writer.overwrite(Table::Main, number.to_string().as_bytes(), &value(number)).unwrap();
         writer.overwrite(Table::Index("names"), &number.to_le_bytes(), b"x").unwrap();
     }
+
     writer.commit().unwrap();
     let reader = database.reader().unwrap();
     for number in 0..200 {
         assert_eq!(get(&*reader, &number.to_string()).unwrap().unwrap(), value(number));
     }
+
     assert_eq!(reader.count(Table::Main).unwrap(), 200);
     assert_eq!(reader.count(Table::Index("names")).unwrap(), 200);
     assert_eq!(keys(&*snapshot).unwrap(), [b"0"]);
     assert_eq!(get(&*snapshot, "0").unwrap().unwrap(), b"old");
     let tables = ["k", "k:names", "lock", "meta", "v", "v:names"];
+
     assert_eq!(server_keys(&running), tables.map(|key| format!("{{terrane}}:{key}")));
 }
 
@@ -66,14 +71,17 @@ fn a_full_memory_is_told_and_room_can_be_made() {
     for key in ["a", "b", "c"] {
         put(&database, key, &vec![1; 1 << 20]).unwrap();
     }
+
     running.server.command(&["CONFIG", "SET", "maxmemory", "2mb"]).unwrap();
     let before = server_keys(&running);
     let full = put(&database, "d", b"small").unwrap_err();
     assert!(matches!(full, Error::StoreFull { .. }), "{full}");
+
     let mut large = database.writer().unwrap();
     for number in 0..5_u8 {
         large.overwrite(Table::Main, &[b'l', number], &vec![2; 5 << 20]).unwrap();
     }
+
     let full = large.commit().unwrap_err();
     assert!(matches!(full, Error::StoreFull { .. }), "{full}");
     assert_eq!(server_keys(&running), before, "nothing was left staged");
@@ -88,6 +96,7 @@ fn a_full_memory_is_told_and_room_can_be_made() {
     assert_eq!(keys(&*database.reader().unwrap()).unwrap(), [&b"c"[..], b"pruned"]);
     running.server.command(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     put(&database, "d", b"small").unwrap();
+
     assert_eq!(read(&database, "d").unwrap().unwrap(), b"small");
 }
 
@@ -118,6 +127,7 @@ fn keys_of_others_are_noticed_before_anything_is_changed() {
     drop((reader, database));
     running.server.command(&["SET", "{other}:meta", "another's"]).unwrap();
     let found = Redis::open(running.options().with_prefix("other"));
+
     assert!(matches!(found, Err(Error::Corruption { .. })));
 }
 
@@ -134,6 +144,7 @@ fn stored_bytes_that_break_the_layout_are_corruption() {
     let reader = database.reader().unwrap();
     command(&["HDEL", "{terrane}:v", "b"]);
     is_corrupt(keys(&*reader).map(drop));
+
     for (field, value) in [("pending", "x"), ("version", "x"), ("version", "-1"), ("format", "2")] {
         let number = command(&["HGET", "{terrane}:meta", "version"]);
         command(&["HSET", "{terrane}:meta", field, value]);
@@ -143,11 +154,13 @@ fn stored_bytes_that_break_the_layout_are_corruption() {
         command(&["HSET", "{terrane}:meta", "version", &number, "format", "1"]);
         assert_eq!(get(&*reader, "a").unwrap().unwrap(), b"1");
     }
+
     command(&["HDEL", "{terrane}:meta", "format"]);
     is_corrupt(get(&*reader, "a").map(drop));
     drop((reader, database));
     command(&["DEL", "{terrane}:lock"]);
     command(&["HSET", "{terrane}:meta", "format", "2"]);
+
     is_corrupt(Redis::open(running.options()).map(drop));
 }
 
@@ -170,6 +183,7 @@ fn options_that_cannot_be_honoured_are_refused() {
     refused(Options::cluster(["redis://127.0.0.1:1/"]).with_database(3));
     refused(Options::cluster([""; 0]));
     let away = Redis::open(server());
+
     assert!(matches!(away, Err(Error::BackEnd { .. })), "nobody is there");
 }
 

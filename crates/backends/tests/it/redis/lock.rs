@@ -1,4 +1,5 @@
-//! One process writes at a time. A second opening in the same process is as much of a stranger as another process.
+//! One process writes at a time. A second opening in the same process is as much of a stranger as
+//! another process.
 
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ fn a_second_opening_is_refused_until_the_first_is_closed() {
     assert!(is_locked(Redis::open(running.options())), "a reader keeps the store open");
     assert_eq!(get(&*reader, "key").unwrap().unwrap(), b"1");
     drop(reader);
+
     running.open();
 }
 
@@ -61,6 +63,7 @@ fn who_lost_the_lock_changes_nothing_any_more() {
     let reader = first.reader().unwrap();
     let mut writer = first.writer().unwrap();
     writer.overwrite(Table::Main, b"key", b"2").unwrap();
+
     while format!("{:?}", running.server.command(&["EXISTS", "{terrane}:lock"]).unwrap())
         != "int(0)"
     {}
@@ -73,6 +76,7 @@ fn who_lost_the_lock_changes_nothing_any_more() {
     assert!(is_locked(first.renew()));
     first.close().unwrap();
     assert!(is_locked(Redis::open(running.options())), "the lock is the second's");
+
     assert_eq!(read(&second, "key").unwrap().unwrap(), b"3");
 }
 
@@ -97,5 +101,6 @@ fn reading_only_goes_beside_a_writer_and_never_mixes_commits() {
     assert!(matches!(reader.count(Table::Main), Err(Error::Busy { .. })));
     assert_eq!(read(&beside, "a").unwrap().unwrap(), b"2", "a new snapshot");
     beside.close().unwrap();
+
     assert!(is_locked(Redis::open(running.options())), "the lock is the writer's");
 }

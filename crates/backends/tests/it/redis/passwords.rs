@@ -15,10 +15,12 @@ fn a_password_beside_the_url_opens_a_server_that_asks_for_one() {
     let database = with(&url, "right-word").unwrap();
     put(&database, "key", b"1").unwrap();
     drop(database);
+
     // It goes before the URL's.
     let other = url.replace("//", "//:other-word@");
     assert_eq!(read(&with(&other, "right-word").unwrap(), "key").unwrap().unwrap(), b"1");
     let without = Redis::open(Options::server(&url));
+
     for refused in [with(&url, "wrong-word"), with(&other, "wrong-word"), without] {
         let refused = refused.unwrap_err();
         assert!(matches!(refused, Error::BackEnd { .. }), "{refused}");

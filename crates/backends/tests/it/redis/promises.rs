@@ -1,4 +1,4 @@
-//! What the settings of a server promise, and that it is kept.
+//! Guarantees that follow from the settings of a server, and that they hold.
 
 use terrane_backends::redis::{Options, Redis};
 use terrane_kv::{Database, Durability, Error, PowerLoss};
@@ -34,11 +34,13 @@ fn commits_that_a_server_synced_survive_its_end() {
     let Some(mut running) = start(&["--appendonly", "yes", "--appendfsync", "always"]) else {
         return;
     };
+
     let database = running.open();
     assert_eq!(database.guarantee().power_loss, PowerLoss::EveryCommit);
     for number in 0..50_u8 {
         put(&database, "key", &[number]).unwrap();
     }
+
     let counts = database.counts();
     assert_eq!((counts.transactions, counts.syncs), (50, 50));
     assert!(counts.bytes_written > 50 && counts.bytes_read > 50);
@@ -48,6 +50,7 @@ fn commits_that_a_server_synced_survive_its_end() {
     database.close().unwrap();
     running.server.kill().unwrap();
     running.server.restart().unwrap();
+
     assert_eq!(read(&running.open(), "key").unwrap().unwrap(), [49]);
 }
 
@@ -64,7 +67,8 @@ fn what_was_synced_without_a_log_survives_the_servers_end() {
     assert_eq!(read(&database, "key").unwrap().unwrap(), b"1");
 }
 
-/// Fills the server with entries that take so long each when a process that writes in the background begins now.
+/// Fills the server with entries that take so long each when a process that writes in the
+/// background begins now.
 fn slow_background(running: &Running, entries: u32, delay_us: u32) {
     for number in 0..entries {
         running.server.command(&["SET", &format!("other{number}"), "value"]).unwrap();
@@ -112,6 +116,7 @@ fn a_log_that_was_turned_on_just_now_is_waited_for() {
     for number in 0..60 {
         running.server.command(&["SET", &format!("other{number}"), "value"]).unwrap();
     }
+
     // A minute, which turning it off cuts short.
     set("rdb-key-save-delay", "1000000");
     set("appendonly", "yes");
@@ -128,6 +133,7 @@ fn a_log_that_was_turned_on_just_now_is_waited_for() {
     let database = Redis::open(each).unwrap();
     assert_eq!(database.guarantee().durability, Durability::Each);
     let info = running.server.command(&["INFO", "persistence"]).unwrap();
+
     assert!(format!("{info:?}").contains("aof_rewrite_in_progress:0"), "{info:?}");
 }
 

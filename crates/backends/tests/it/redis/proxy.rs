@@ -1,14 +1,15 @@
 //! A connection that breaks where a test wants it to.
 //!
-//! The proxy hands bytes to and fro between clients and a server. When it is told, it waits for a request that has a mark in it,
-//! hands it on or not, and closes all connections; what the server answers to that request reaches nobody.
+//! The proxy hands bytes to and fro between clients and a server. When it is told, it waits for a
+//! request that has a mark in it, hands it on or not, and closes all connections; what the server
+//! answers to that request reaches nobody.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// What to do with the next request that has the mark.
+/// Action on the next request that has the mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Break {
     /// The server never gets it.
@@ -57,6 +58,7 @@ impl Proxy {
                 thread::spawn(move || serve(&plan, client, server));
             }
         });
+
         Self { port, server_port, plan }
     }
 
@@ -82,7 +84,8 @@ impl Proxy {
         plan.is_shut = is_shut;
     }
 
-    /// Hands the request that it broke at to the server, as a network may do late, and gives the answer.
+    /// Hands the request that it broke at to the server, as a network may do late, and gives the
+    /// answer.
     pub(super) fn deliver_late(&self) -> String {
         let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, self.server_port)).unwrap();
         server.write_all(&lock(&self.plan).request).unwrap();
@@ -107,7 +110,8 @@ fn cut(plan: &mut Plan) {
 /// Hands requests on, a request being what follows on an answer, and breaks when it is time.
 fn serve(plan: &Mutex<Plan>, mut client: TcpStream, mut server: TcpStream) {
     lock(plan).open.extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
-    let (mut answers, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+    let mut answers = server.try_clone().unwrap();
+    let mut to_client = client.try_clone().unwrap();
     let is_lost = Arc::new(Mutex::new(false));
     let of_answers = Arc::clone(&is_lost);
     let (send, receive) = std::sync::mpsc::channel();
@@ -123,6 +127,7 @@ fn serve(plan: &Mutex<Plan>, mut client: TcpStream, mut server: TcpStream) {
             }
         }
     });
+
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count @ 1..) = client.read(&mut buffer) {
         let request = &buffer[..count];
@@ -133,6 +138,7 @@ fn serve(plan: &Mutex<Plan>, mut client: TcpStream, mut server: TcpStream) {
             };
             if plan.next.as_ref().is_some_and(has_mark) { plan.next.take() } else { None }
         };
+
         if let Some((how, _)) = next {
             if how == Break::After {
                 *is_lost.lock().unwrap_or_else(PoisonError::into_inner) = true;
@@ -146,9 +152,11 @@ fn serve(plan: &Mutex<Plan>, mut client: TcpStream, mut server: TcpStream) {
             cut(&mut plan);
             return;
         }
+
         if server.write_all(request).is_err() {
             return;
         }
     }
+
     let _ = server.shutdown(Shutdown::Both);
 }

@@ -69,6 +69,7 @@ fn a_cluster_conforms() {
     if !can_run() {
         return;
     }
+
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(dir.path(), 3, &[]).unwrap();
     let mut used: Vec<u16> = Vec::new();
@@ -86,12 +87,15 @@ fn a_cluster_conforms() {
             }
         }
     }
+
     used.sort_unstable();
     used.dedup();
     assert_eq!(used.len(), 3, "stores on every server");
     let options = Options::cluster([cluster.urls()[0].clone()]);
+
     for server in cluster.servers() {
         server.command(&["FLUSHALL"]).unwrap();
     }
+
     conforms(options, &cluster.servers()[0], &Extent::small(3));
 }

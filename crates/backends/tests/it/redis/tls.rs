@@ -1,8 +1,10 @@
-//! TLS, between the back-end and servers that the tests start. `cargo test` builds none of it: see `docs/testing.md`.
+//! TLS, between the back-end and servers that the tests start. `cargo test` builds none of it: see
+//! `docs/testing.md`.
 //!
-//! The certificates were made for these tests, and nothing else trusts them; they are valid from 2020 to 2119. `server.pem` is of
-//! `localhost` and 127.0.0.1, `elsewhere.pem` of `elsewhere.invalid`, both with `server.key` and signed by `ca.pem`, whose key was
-//! not kept. `other-ca.pem` has signed neither.
+//! The certificates were made for these tests, and nothing else trusts them; they are valid from
+//! 2020 to 2119. `server.pem` is of `localhost` and 127.0.0.1, `elsewhere.pem` of
+//! `elsewhere.invalid`, both with `server.key` and signed by `ca.pem`, whose key was not kept.
+//! `other-ca.pem` has signed neither.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -166,6 +168,7 @@ fn a_file_without_authorities_is_refused_before_anything_is_sent() {
     refused(open("cut.pem"), "cut.pem");
     let text = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     fs::write(dir.path().join("zeros.pem"), text).unwrap();
+
     refused(open("zeros.pem"), "zeros.pem");
 }
 
@@ -175,6 +178,7 @@ fn a_cluster_is_used_over_tls() {
     if !can_run() {
         return;
     }
+
     let dir = certificates();
     let (cluster, port) = at_a_free_port(|port| {
         let mut arguments = arguments(dir.path(), "server.pem", port);
@@ -182,11 +186,13 @@ fn a_cluster_is_used_over_tls() {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         Cluster::start(dir.path(), 1, &arguments)
     });
+
     let options = Options::cluster([format!("rediss://:secret-word@127.0.0.1:{port}/")]);
     let trusting = |name: &str| options.clone().with_ca_file(Some(dir.path().join(name)));
     let database = Redis::open(trusting("ca.pem")).unwrap();
     put(&database, "key", b"1").unwrap();
     assert_eq!(read(&database, "key").unwrap().unwrap(), b"1");
     assert!(matches!(Redis::open(trusting("other-ca.pem")), Err(Error::BackEnd { .. })));
+
     drop((database, cluster));
 }

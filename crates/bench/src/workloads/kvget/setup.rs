@@ -11,7 +11,7 @@ use std::time::Instant;
 use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
 use terrane::lsm::{
-    FilterPolicy, LevelFilter, MergeSchedule, Session, Table, TableConfig, Update, WriteBuffer,
+    CompactionSchedule, FilterPolicy, LevelFilter, Session, Table, TableConfig, Update, WriteBuffer,
 };
 
 use super::data::{ENTRY_BYTES, StreamHash, key, value};
@@ -123,7 +123,7 @@ fn config(options: &Options) -> TableConfig {
     let buffer = (options.keys * ENTRY_BYTES / BUFFER_SHARE).clamp(1, BUFFER_BYTES_MAX);
     let base = TableConfig {
         write_buffer: WriteBuffer::Bytes(buffer),
-        merge_schedule: MergeSchedule::OneShot,
+        merge_schedule: CompactionSchedule::OneShot,
         ..utxo::table_config(options.shape, None)
     };
     match options.shape {

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::lsm::{MergeThread, OpenOptions, Session, TableStats};
+use terrane::lsm::{CompactionThread, OpenOptions, Session, TableStats};
 
 use super::draws::{Draws, Kind};
 use super::work::{Moment, Work};
@@ -204,7 +204,7 @@ fn measure(
     let draws = Draws::new(draws_dir, (prepared, kind), (drawn, batch_size), monitor)?;
     reset_rss_peak();
     let merge_thread =
-        if options.threads > 1 { MergeThread::Background } else { MergeThread::Caller };
+        if options.threads > 1 { CompactionThread::Background } else { CompactionThread::Caller };
     let mut open_options = OpenOptions::default().merge_thread(merge_thread);
     open_options = open_options.queue_depth(options.queue_depth);
     if let Some(bytes) = options.memory_budget {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
-use terrane::lsm::{MergeThread, Session, Table, TableConfig, Update};
+use terrane::lsm::{CompactionThread, Session, Table, TableConfig, Update};
 
 use super::{BATCH_SIZE, ENTRY_SIZE, Key, Prepared, Shape, check_numbers, entry, table_config};
 use crate::instruments::meter::Usage;
@@ -111,8 +111,11 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     check_numbers(entries + churned, 0, 1)?;
     let snapshot = Prepared::snapshot()?;
     session.delete_snapshot_if_exists(&snapshot)?;
-    let merge_thread =
-        if options.background_merges { MergeThread::Background } else { MergeThread::Caller };
+    let merge_thread = if options.background_merges {
+        CompactionThread::Background
+    } else {
+        CompactionThread::Caller
+    };
     let config = TableConfig {
         merge_thread,
         memory_goal: memory_goal.into(),

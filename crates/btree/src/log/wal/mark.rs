@@ -1,10 +1,14 @@
-//! The durable mark: how far the log was durable, for who opens it next.
+//! The durable mark: how far the WAL was durable, for the next opening.
 //!
-//! The last frame of a log has no successor that says that it was durable. A writer therefore notes it in a file of its own,
-//! behind each sync, and does not sync that file: the note costs no second sync. The mark outlives the end of the process at
-//! once, and a loss of power as soon as the system has written it back.
+//! The last frame of the WAL has no successor that calls it durable. The writer therefore notes the
+//! end of the WAL in a file of its own behind each sync, and never syncs that file. The mark
+//! survives the end of the process at once, and a loss of power as soon as the system has written
+//! it back.
 //!
-//! Invariant: a mark is never above what was durable when it was written.
+//! Invariant: a mark is never above the position that was durable when it was written.
+//!
+//! Rejected: a second sync (doubles the cost of a commit); the mark in the segment (its page would
+//! be written with every sync); the length of the file (a torn write has the length, too).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +20,7 @@ use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use crate::page::error::Result;
 
-/// The file of the mark.
+/// Name of the file of the mark.
 pub(crate) const MARK_FILE: &str = "synced";
 
 /// First bytes of a mark; the last one is the version.
@@ -25,13 +29,13 @@ pub(crate) const MARK_MAGIC: [u8; 8] = *b"TerBSyn\x01";
 /// Bytes of a mark: less than a sector, so it is never torn.
 pub(crate) const MARK_BYTES: usize = 28;
 
-/// Reads of a mark that a writer may be changing.
+/// Most reads of a mark that a writer may be changing.
 const ATTEMPTS_MAX: usize = 3;
 
 /// The mark of a writer.
 #[derive(Debug)]
 pub(super) struct Mark {
-    /// `None` if it cannot be opened: then nothing is noted.
+    /// `None` if the file cannot be opened: then there is no mark.
     file: Option<Arc<dyn DiskFile>>,
     tree: u64,
 }
@@ -47,15 +51,17 @@ fn encode(tree: u64, position: u64) -> Vec<u8> {
 fn decode(bytes: &[u8; MARK_BYTES], tree: u64) -> Option<u64> {
     let mut fields = Reader::new(bytes);
     let is_ours = fields.take(8).ok()? == MARK_MAGIC && fields.u64().ok()? == tree;
+
     let position = fields.u64().ok()?;
     (is_ours && fields.u32().ok()? == crc32c(&bytes[..MARK_BYTES - 4])).then_some(position)
 }
 
 impl Mark {
-    /// The mark of a log; one that is missing is made.
+    /// Opens the mark of a WAL; creates its file if it is missing.
     ///
     /// # Errors
-    /// [`Error::Disk`](crate::page::error::Error::Disk) if something else stands in its place.
+    /// [`Error::Disk`](crate::page::error::Error::Disk) if something else stands in the place of
+    /// the file.
     pub(super) fn open(disk: &dyn Disk, dir: &Path, tree: u64) -> Result<Self> {
         let path = dir.join(MARK_FILE);
         let open = |mode| disk.open(&path, mode, Access::Buffered);
@@ -63,6 +69,7 @@ impl Mark {
             Err(error) if error.is_not_found() => open(OpenMode::CreateNew),
             opened => opened,
         };
+
         match opened {
             Err(error @ terrane_io::Error::WrongKind { .. }) => Err(error.into()),
             Err(error) => {
@@ -73,12 +80,13 @@ impl Mark {
         }
     }
 
-    /// The file, in which the reserve lies behind the mark.
+    /// The file of the mark. The reserve lies behind the mark.
     pub(super) fn file(&self) -> Option<Arc<dyn DiskFile>> {
         self.file.clone()
     }
 
-    /// Notes that the log is durable up to a position. A mark that cannot be written stays as it was, which is true, too.
+    /// Notes that the WAL is durable up to a position. If the write fails, the old mark stays,
+    /// which is true, too.
     pub(super) fn set(&self, position: u64) {
         let Some(file) = &self.file else { return };
         if let Err(error) = file.write_at(&encode(self.tree, position), 0) {
@@ -99,7 +107,7 @@ pub(crate) fn check_mark(disk: &dyn Disk, dir: &Path) -> Result<()> {
     }
 }
 
-/// How far the log of a tree was durable at least; 0 if no whole mark says so.
+/// Least position up to which the WAL of a tree was durable; 0 without a whole mark.
 ///
 /// Cost: one small read.
 pub(crate) fn durable_mark(disk: &dyn Disk, dir: &Path, tree: u64) -> u64 {

@@ -1,6 +1,10 @@
-//! Segments: the files of the log. Each begins with a head that says which tree it is of.
+//! Segments: the files of the WAL. Each begins with a head that names its tree and its position.
 //!
-//! Invariant: a head is durable before the name of its segment is, so a segment without a head was never in use.
+//! Files of other trees are therefore neither read nor removed. A creation makes `tree.tmp` before
+//! the first segment, so a WAL with neither `tree` nor `tree.tmp` beside it has lost its tree file.
+//!
+//! Invariant: a head is durable before the name of its segment is, so a segment without a head was
+//! never in use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,30 +27,33 @@ pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"TerBLog\x01";
 /// Bytes before the first frame of a segment.
 pub(crate) const SEGMENT_HEAD_BYTES: usize = 32;
 
-/// What a read is tried for where larger ones fail.
+/// Size of a read where larger reads fail, in bytes.
 const SECTOR_BYTES: usize = 512;
 
-/// Digits of a segment's name.
+/// Size of a read while the file is searched for frames, in bytes.
+const SCAN_BYTES: usize = 1 << 16;
+
+/// Number of digits in the name of a segment.
 const NAME_DIGITS: usize = 20;
 
-/// Head of a segment.
+/// The head of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct SegmentHead {
     pub(crate) owner: Owner,
-    /// The position of the first byte behind the head.
+    /// Position of the first byte behind the head.
     pub(crate) start: u64,
 }
 
-/// What stands where a head belongs.
+/// Result of reading a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HeadFound {
-    Whole(Head),
-    /// The file is empty, zero or shorter than a head: its making was interrupted.
+pub(crate) enum HeadRead {
+    Whole(SegmentHead),
+    /// The file is empty, zero or shorter than a head: its creation was interrupted.
     Unwritten,
     Damaged(Corrupt),
 }
 
-impl Head {
+impl SegmentHead {
     fn encode(self) -> [u8; SEGMENT_HEAD_BYTES] {
         let mut out = Writer::with_capacity(SEGMENT_HEAD_BYTES);
         out.put(&SEGMENT_MAGIC).u64(self.owner.tree).u64(self.start);
@@ -54,45 +61,56 @@ impl Head {
         out.u16(sizes.key.unwrap_or(NONE)).u16(sizes.value.unwrap_or(NONE));
         let crc = crc32c(out.bytes());
         out.u32(crc);
+
         let mut head = [0; SEGMENT_HEAD_BYTES];
         head.copy_from_slice(out.bytes());
         head
     }
 
     fn decode(bytes: &[u8; SEGMENT_HEAD_BYTES]) -> std::result::Result<Self, Corrupt> {
-        let (crc, found) = (crc32c(&bytes[..28]), u32_at(bytes, 28));
+        let crc = crc32c(&bytes[..28]);
+        let found = u32_at(bytes, 28);
+
         let mut fields = Reader::new(bytes);
         if fields.take(8) != Ok(&SEGMENT_MAGIC[..]) {
             return Err(Corrupt::rule("magic of a log segment", 1, 0));
         }
+
         if crc != found {
             return Err(Corrupt::rule("crc of the head", u64::from(crc), u64::from(found)));
         }
+
         let [tree, start] = [(); 2].map(|()| fields.u64().unwrap_or_default());
         if start > NUMBER_MAX || !start.is_multiple_of(FRAME_ALIGN as u64) {
             return Err(Corrupt::rule("position of the log segment", NUMBER_MAX, start));
         }
+
         let [key, value] = [(); 2].map(|()| fields.u16().ok().filter(|&size| size != NONE));
         Ok(Self { owner: Owner { tree, sizes: Sizes { key, value } }, start })
     }
 
     /// Reads the head of a file.
     ///
-    /// Cost: one read; of a file of zeros all of it.
-    pub(crate) fn read(file: &dyn DiskFile) -> Result<HeadFound> {
+    /// Cost: one read; for a file of zeros, all of it.
+    pub(crate) fn read(file: &dyn DiskFile) -> Result<HeadRead> {
         let len = file.len()?;
         let mut bytes = [0; SEGMENT_HEAD_BYTES];
         let part = len.min(SEGMENT_HEAD_BYTES as u64) as usize;
         file.read_at(&mut bytes[..part], 0)?;
+
         let is_begun =
             part < SEGMENT_HEAD_BYTES && bytes.starts_with(&SEGMENT_MAGIC[..part.min(8)]);
+
+        // A crash during the creation leaves zeros, or a first part of the head.
         if is_begun || (bytes.iter().all(|&byte| byte == 0) && is_zero(file, len)?) {
-            return Ok(HeadFound::Unwritten);
+            return Ok(HeadRead::Unwritten);
         }
-        Ok(Self::decode(&bytes).map_or_else(HeadFound::Damaged, HeadFound::Whole))
+
+        Ok(Self::decode(&bytes).map_or_else(HeadRead::Damaged, HeadRead::Whole))
     }
 }
 
+/// Whether the first `len` bytes of a file are all zero.
 fn is_zero(file: &dyn DiskFile, len: u64) -> Result<bool> {
     let mut window = vec![0; 1 << 16];
     for at in (0..len).step_by(window.len()) {
@@ -105,7 +123,7 @@ fn is_zero(file: &dyn DiskFile, len: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// A file of the log.
+/// A file of the WAL.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) file: Arc<dyn DiskFile>,
@@ -118,10 +136,11 @@ impl Segment {
         dir.join(LOG_DIR).join(format!("{start:0NAME_DIGITS$}.log"))
     }
 
-    /// Opens a segment; `None` if its making was interrupted.
+    /// Opens a segment; `None` if its creation was interrupted.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is of another tree, has another place, or has a damaged head.
+    /// [`Error::Corrupt`] if the segment belongs to another tree or position, or its head is
+    /// damaged.
     pub(super) fn open(
         disk: &dyn Disk,
         dir: &Path,
@@ -131,32 +150,35 @@ impl Segment {
     ) -> Result<Option<Self>> {
         let path = Self::path(dir, start);
         let file = disk.open(&path, mode, Access::Buffered)?;
-        let mut found = Head::read(file.as_ref())?;
-        if matches!(found, HeadFound::Damaged(_)) {
+
+        let mut found = SegmentHead::read(file.as_ref())?;
+        if matches!(found, HeadRead::Damaged(_)) {
             // A read may be wrong once.
-            found = Head::read(file.as_ref())?;
+            found = SegmentHead::read(file.as_ref())?;
         }
+
         let what = match found {
-            HeadFound::Unwritten => return Ok(None),
-            HeadFound::Whole(head) if head.owner.tree != tree => {
+            HeadRead::Unwritten => return Ok(None),
+            HeadRead::Whole(head) if head.owner.tree != tree => {
                 Corrupt::rule("log segment of this tree", tree, head.owner.tree)
             }
-            HeadFound::Whole(head) if head.start != start => {
+            HeadRead::Whole(head) if head.start != start => {
                 Corrupt::rule("position of the log segment", start, head.start)
             }
-            HeadFound::Whole(head) => {
+            HeadRead::Whole(head) => {
                 return Ok(Some(Self { file, start, owner: head.owner }));
             }
-            HeadFound::Damaged(what) => what,
+            HeadRead::Damaged(what) => what,
         };
+
         Err(Error::Corrupt { path, what })
     }
 
-    /// Makes a segment with a durable head; its name is not durable yet. What an attempt that was given up left there is
-    /// removed, anything else is not.
+    /// Creates a segment with a durable head; its name is not durable yet. Removes what an
+    /// abandoned attempt left in its place, and nothing else.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if another file stands there; [`Error::Disk`].
+    /// [`Error::Corrupt`] if another file stands in its place; [`Error::Disk`].
     pub(super) fn create(disk: &dyn Disk, dir: &Path, owner: Owner, start: u64) -> Result<Self> {
         let path = Self::path(dir, start);
         if disk.kind(&path)?.is_some() {
@@ -167,50 +189,60 @@ impl Segment {
             }
             disk.remove(&path)?;
         }
+
         let file = disk.open(&path, OpenMode::CreateNew, Access::Buffered)?;
-        file.write_at(&Head { owner, start }.encode(), 0)?;
+        file.write_at(&SegmentHead { owner, start }.encode(), 0)?;
         file.sync().map_err(|_| Error::Poisoned { path })?;
         Ok(Self { file, start, owner })
     }
 
-    /// Whether nothing stands behind the head.
+    /// Whether the file ends with the head.
     fn is_unused(&self) -> bool {
         self.file.len().is_ok_and(|len| len <= SEGMENT_HEAD_BYTES as u64)
     }
 
-    /// Where a position lies in the file.
+    /// Offset of a position in the file.
     pub(super) fn offset(&self, position: u64) -> u64 {
+        debug_assert!(self.start <= position, "a position of this segment");
         position - self.start + SEGMENT_HEAD_BYTES as u64
     }
 
-    /// The position behind the last byte of the file.
+    /// Position behind the last byte of the file.
     pub(super) fn file_end(&self) -> Result<u64> {
         let len = self.file.len()?;
         Ok(self.start.saturating_add(len.saturating_sub(SEGMENT_HEAD_BYTES as u64)))
     }
 
-    /// The frame at a position; `None` if there is none, or none that is whole.
+    /// Returns the frame at a position; `None` if there is no whole frame.
     pub(super) fn frame(&self, position: u64) -> Result<Option<Frame>> {
         let end = self.file_end()?;
         let behind_head = position.saturating_add(FRAME_HEAD_BYTES as u64);
         if position < self.start || behind_head > end {
             return Ok(None);
         }
+
         let mut head = [0; FRAME_HEAD_BYTES];
         self.file.read_at(&mut head, self.offset(position))?;
+
+        // Every length is checked against the end of the file before it is used.
         let mut fields = Reader::new(&head);
         let magic = fields.take(4).unwrap_or_default();
         let next = |fields: &mut Reader<'_>| fields.u32().unwrap_or_default();
-        let (crc, kind, body_len) = (next(&mut fields), next(&mut fields), next(&mut fields));
+        let crc = next(&mut fields);
+        let kind = next(&mut fields);
+        let body_len = next(&mut fields);
         let [entries, synced, replaced] = [(); 3].map(|()| fields.u64().unwrap_or_default());
         let body_end = behind_head.saturating_add(u64::from(body_len));
         if magic != FRAME_MAGIC || body_end > end || !(UPDATES..=SEALED).contains(&kind) {
             return Ok(None);
         }
+
         let mut body = vec![0; body_len as usize];
         self.file.read_at(&mut body, self.offset(behind_head))?;
+
         let found = crc32c_append(frame_crc(self.owner.tree, position, &head[8..]), &body);
         let next = self.start + (body_end - self.start).next_multiple_of(FRAME_ALIGN as u64);
+        debug_assert!(position < next, "a frame has a head");
         let is_end = kind == SEALED;
         Ok((found == crc).then_some(Frame {
             position,
@@ -223,7 +255,8 @@ impl Segment {
         }))
     }
 
-    /// The same, where it matters that there is none: a read may be wrong once.
+    /// Like [`frame`](Self::frame), where a missing frame has consequences: a read may be wrong
+    /// once.
     pub(super) fn frame_read_twice(&self, position: u64) -> Result<Option<Frame>> {
         match self.frame(position)? {
             None => self.frame(position),
@@ -231,7 +264,8 @@ impl Segment {
         }
     }
 
-    /// Writes what was read once more: after a failed sync it may be in the system's cache only, and count as written.
+    /// Writes the whole file once more. After a failed sync the bytes may be in the system's cache
+    /// only and yet count as written.
     pub(super) fn write_again(&self) -> Result<()> {
         let len = self.file.len()?;
         let mut bytes = vec![0; 1 << 20];
@@ -243,7 +277,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Whether a whole frame behind `position` says that the log was durable beyond it.
+    /// Whether a whole frame behind `position` says that the WAL was durable beyond `position`.
     pub(super) fn was_durable_beyond(&self, position: u64) -> Result<bool> {
         let mut found = self.frame_behind(position)?;
         while let Some(frame) = found {
@@ -258,57 +292,61 @@ impl Segment {
         Ok(false)
     }
 
-    /// The first whole frame behind a position, wherever it begins.
+    /// Returns the first whole frame behind a position, wherever it begins.
     ///
     /// Cost: reads the rest of the file.
     pub(super) fn frame_behind(&self, position: u64) -> Result<Option<Frame>> {
+        self.scan(position, SCAN_BYTES, Err)
+    }
+
+    /// Like [`frame_behind`](Self::frame_behind), passing over frames in sectors that cannot be
+    /// read.
+    pub(super) fn frame_behind_unreadable(&self, position: u64) -> Option<Frame> {
+        self.scan(position, SECTOR_BYTES, |_| Ok(())).ok().flatten()
+    }
+
+    /// Searches for a whole frame behind a position, window by window. `failed` says whether a read
+    /// that fails ends the search.
+    fn scan(
+        &self,
+        position: u64,
+        window_bytes: usize,
+        failed: impl Fn(Error) -> Result<()>,
+    ) -> Result<Option<Frame>> {
         let end = self.file_end()?;
         let mut at = self.next_place(position);
-        let mut window = vec![0; 1 << 16];
+        let mut window = vec![0; window_bytes];
+
         while at.saturating_add(FRAME_HEAD_BYTES as u64) <= end {
-            let len = (end - at).min(window.len() as u64) as usize;
-            self.file.read_at(&mut window[..len], self.offset(at))?;
+            let len = (end - at).min(window_bytes as u64) as usize;
+            if let Err(error) = self.file.read_at(&mut window[..len], self.offset(at)) {
+                failed(error.into())?;
+                window.fill(0);
+            }
             for offset in (0..len.saturating_sub(3)).step_by(FRAME_ALIGN) {
-                if window[offset..offset + 4] == FRAME_MAGIC
-                    && let Some(frame) = self.frame(at + offset as u64)?
-                {
-                    return Ok(Some(frame));
+                if window[offset..offset + 4] != FRAME_MAGIC {
+                    continue;
+                }
+                match self.frame(at + offset as u64) {
+                    Ok(Some(frame)) => return Ok(Some(frame)),
+                    Ok(None) => {}
+                    Err(error) => failed(error)?,
                 }
             }
             at += (len / FRAME_ALIGN * FRAME_ALIGN).max(FRAME_ALIGN) as u64;
         }
+
         Ok(None)
     }
 
-    /// The same where some sectors cannot be read: frames in these are passed over.
-    pub(super) fn frame_behind_unreadable(&self, position: u64) -> Option<Frame> {
-        let end = self.file_end().ok()?;
-        let mut at = self.next_place(position);
-        let mut sector = [0; SECTOR_BYTES];
-        while at.saturating_add(FRAME_HEAD_BYTES as u64) <= end {
-            let len = (end - at).min(SECTOR_BYTES as u64) as usize;
-            if self.file.read_at(&mut sector[..len], self.offset(at)).is_ok() {
-                for offset in (0..len.saturating_sub(3)).step_by(FRAME_ALIGN) {
-                    if sector[offset..offset + 4] == FRAME_MAGIC
-                        && let Ok(Some(frame)) = self.frame(at + offset as u64)
-                    {
-                        return Some(frame);
-                    }
-                }
-            }
-            at += (len / FRAME_ALIGN * FRAME_ALIGN).max(FRAME_ALIGN) as u64;
-        }
-        None
-    }
-
-    /// The first place behind a position where a frame can begin.
+    /// The first position behind another where a frame can begin.
     fn next_place(&self, position: u64) -> u64 {
         let within = position.max(self.start) - self.start;
         self.start + (within + 1).next_multiple_of(FRAME_ALIGN as u64)
     }
 }
 
-/// Starts of the files that are named as segments are, ascending.
+/// Starts of the files that have the name of a segment, ascending.
 pub(super) fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     let names = disk.list(&dir.join(LOG_DIR))?;
     let mut starts: Vec<u64> = names.iter().filter_map(|entry| start_of(&entry.name)).collect();
@@ -316,7 +354,7 @@ pub(super) fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     Ok(starts)
 }
 
-/// The position that a segment's name says; `None` for other names.
+/// The start that a segment's name tells; `None` for other names.
 fn start_of(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".log")?;
     let is_ours = digits.len() == NAME_DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -88,6 +88,7 @@ impl Image {
         if self.pages.len() <= last {
             return;
         }
+
         let gone = self.pages.drain(last + 1..).flatten().count();
         self.stored -= gone as u64;
         if within == 0 {
@@ -133,7 +134,8 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, std::o
     })
 }
 
-/// The ranges that `len` bytes at `offset` fall into when cut at the multiples of `unit` of the file.
+/// The ranges that `len` bytes at `offset` fall into when cut at the multiples of `unit` of the
+/// file.
 pub(super) fn split(
     offset: u64,
     len: usize,
@@ -191,6 +193,7 @@ mod tests {
                 copies.push((image.clone(), model.clone()));
             }
         }
+
         for (copy, model) in copies {
             assert_eq!(copy.to_bytes(), model);
         }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::tree::NodeNo;
 
-/// What fails at a bad place.
+/// Failure of a bad place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadMedia {
     /// Reads; a write is accepted, and does not mend the place.

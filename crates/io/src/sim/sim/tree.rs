@@ -1,11 +1,12 @@
-//! The files and directories of a simulated disk, each as it is seen and as it is durable.
+//! The files and directories of a simulated disk, each in its seen and in its durable state.
 //!
-//! Every node keeps both forms, and a list of the operations that lead from the durable to the seen
-//! one, each with its number in the order of issue. A sync applies the list; a loss of power applies
-//! some of it and drops the seen form.
+//! Every node keeps both states, and the list of operations from the durable to the seen one, each
+//! with its number in the order of issue. A sync applies the list. A loss of power applies some of
+//! the list and drops the seen state.
 //!
-//! A rename within a directory is one operation. One across directories is an operation in each, of
-//! the same number: a crash takes both or neither, while a sync makes only its own side durable.
+//! A rename within a directory is one operation. A rename across directories is an operation in
+//! each, with the same number: a crash takes both or neither, while a sync makes only its own side
+//! durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,22 +25,22 @@ pub(super) type NodeNo = usize;
 /// The root directory.
 const ROOT: NodeNo = 0;
 
-/// Greatest length of a file, in bytes; keeps the page lists small.
+/// Greatest length of a file, in bytes. Keeps the page lists small.
 const FILE_BYTES_MAX: u64 = 1 << 36;
 
 type Outcome<T> = Result<T, Errno>;
 type Names = BTreeMap<Arc<str>, NodeNo>;
 
-/// What survives of the operations that no sync has made durable.
+/// Survival of operations that no sync has made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survival {
-    /// None.
+    /// No operation.
     Nothing,
-    /// All.
+    /// All operations.
     Everything,
-    /// The first so many in the order of issue, in full.
+    /// The first operations in the order of issue, this many, in full.
     Prefix(u64),
-    /// Each in full or not at all, drawn from the seed.
+    /// Each operation in full or not at all, drawn from the seed.
     Random(u64),
     /// Each 512-byte sector, each length and each name by itself, drawn from the seed; a file may
     /// have grown by a part only.
@@ -63,7 +64,7 @@ struct FileNode {
     is_unsure: bool,
     /// Bytes reserved from the start of the file.
     reserved_bytes: u64,
-    /// Names of the file, as seen.
+    /// Names of the file in the seen state.
     links: usize,
 }
 
@@ -89,18 +90,18 @@ enum DirChange {
     Move { from: Arc<str>, to: Arc<str>, node: NodeNo },
 }
 
-/// What a crash does to one operation.
+/// Effect of a crash on one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Lost,
     Kept,
-    /// Each of its sectors is kept in so many of 8 cases; its length is drawn by itself.
+    /// Each sector survives in this many of 8 cases; the length is drawn by itself.
     Torn {
         kept_of_8: u64,
     },
 }
 
-/// A file system in memory. Cloning it costs one count per file; nodes are copied when changed.
+/// A file system in memory. A clone costs one count per file; nodes are copied when changed.
 #[derive(Debug, Clone)]
 pub(super) struct Tree {
     nodes: BTreeMap<NodeNo, Arc<Node>>,
@@ -124,7 +125,7 @@ fn apply_names(names: &mut Names, change: &DirChange) {
     }
 }
 
-/// The answer to whoever takes a link or special file for something else.
+/// The error of a call that takes a link or special file for something else.
 fn refusal(kind: EntryKind) -> Errno {
     if kind == EntryKind::Link { Errno::LOOP } else { Errno::NXIO }
 }
@@ -151,7 +152,8 @@ impl FileChange {
     }
 }
 
-/// How far a file has come that was to grow: half of the time in full, else not or up to a sector.
+/// The length of a file that was to grow: in half of the cases the full one, otherwise the old one
+/// or up to a sector.
 fn part(from: u64, to: u64, random: &mut Random) -> u64 {
     if to <= from {
         return from;
@@ -231,7 +233,7 @@ impl Tree {
         self.next_change - 1
     }
 
-    /// The node that a path stands for.
+    /// The node at a path.
     pub(super) fn find(&self, path: &Path) -> Outcome<NodeNo> {
         names_of(path)?
             .into_iter()
@@ -268,7 +270,7 @@ impl Tree {
         }
     }
 
-    /// Makes an empty file of a name that is free.
+    /// Creates an empty file under a free name.
     pub(super) fn create_file(&mut self, path: &Path) -> Outcome<NodeNo> {
         let (dir, name) = self.find_parent(path)?;
         if self.dir(dir)?.seen.contains_key(name) {
@@ -319,17 +321,21 @@ impl Tree {
         let (from_dir, from_name) = self.find_parent(from)?;
         let (to_dir, to_name) = self.find_parent(to)?;
         let node = *self.dir(from_dir)?.seen.get(from_name).ok_or(Errno::NOENT)?;
-        let (from_names, to_names) = (names_of(from)?, names_of(to)?);
+        let from_names = names_of(from)?;
+        let to_names = names_of(to)?;
         if to_names.len() > from_names.len() && to_names.starts_with(&from_names) {
             return Err(Errno::INVAL);
         }
+
         if from_names.len() > to_names.len() && from_names.starts_with(&to_names) {
             return Err(Errno::NOTEMPTY);
         }
+
         let replaced = self.dir(to_dir)?.seen.get(to_name).copied();
         if replaced == Some(node) {
             return Ok(());
         }
+
         if let Some(replaced) = replaced {
             if !self.is_dir(node) {
                 if self.is_dir(replaced) {
@@ -340,16 +346,19 @@ impl Tree {
                 return Err(Errno::NOTEMPTY);
             }
         }
+
         let number = self.number();
         if from_dir == to_dir {
-            let (from, to) = (from_name.into(), to_name.into());
+            let from = from_name.into();
+            let to = to_name.into();
             return self.change_names(from_dir, number, DirChange::Move { from, to, node });
         }
+
         self.change_names(from_dir, number, DirChange::Remove(from_name.into()))?;
         self.change_names(to_dir, number, DirChange::Set(to_name.into(), node))
     }
 
-    /// Names that a file has.
+    /// Number of names of a file.
     pub(super) fn names_of(&self, node: NodeNo) -> Outcome<usize> {
         Ok(self.file(node)?.links)
     }
@@ -441,7 +450,7 @@ impl Tree {
         self.settle_file(node, &mut random, |_| Fate::Kept)
     }
 
-    /// A sync that fails: what was pending is durable or lost for good.
+    /// A sync that fails: each pending operation is durable or lost for good.
     pub(super) fn sync_in_part(&mut self, node: NodeNo, random: &mut Random) -> Outcome<()> {
         self.file_mut(node)?.is_unsure = true;
         self.settle_file(node, random, |_| Fate::Torn { kept_of_8: 4 })
@@ -456,10 +465,12 @@ impl Tree {
         if self.file(node)?.pending.is_empty() {
             return Ok(());
         }
+
         let FileNode { durable, pending, .. } = self.file_mut(node)?;
         for (number, change) in pending.drain(..) {
             change.apply(durable, fate(number), random);
         }
+
         durable.cut();
         Ok(())
     }
@@ -489,7 +500,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Operations that no sync has made durable.
+    /// Number of operations that no sync has made durable.
     pub(super) fn pending_count(&self) -> u64 {
         self.pending_numbers().len() as u64
     }
@@ -506,7 +517,7 @@ impl Tree {
         numbers
     }
 
-    /// The files and directories as they are after a loss of power.
+    /// The files and directories after a loss of power.
     pub(super) fn after_crash(&self, survival: Survival) -> Self {
         let numbers = self.pending_numbers();
         let (seed, is_torn) = match survival {
@@ -514,7 +525,9 @@ impl Tree {
             Survival::Torn(seed) => (seed, true),
             _ => (0, false),
         };
+
         let mut random = Random::new(seed);
+
         // Some seeds lose nearly everything, some nearly nothing.
         let kept_of_8 = 1 + random.below(7);
         let kept: BTreeSet<u64> = match survival {
@@ -527,14 +540,16 @@ impl Tree {
                 numbers.into_iter().filter(|_| random.chance(kept_of_8, 8)).collect()
             }
         };
+
         let fate = |number| match kept.contains(&number) {
             _ if is_torn => Fate::Torn { kept_of_8 },
             true => Fate::Kept,
             false => Fate::Lost,
         };
+
         let mut after = self.clone();
         for (&number, node) in &self.nodes {
-            // A node that is durable as it is seen stays shared with the disk before the crash.
+            // A node whose states agree stays shared with the disk before the crash.
             match &**node {
                 Node::File(FileNode { pending, is_unsure, reserved_bytes, .. }) => {
                     if !pending.is_empty() || *is_unsure || *reserved_bytes > 0 {
@@ -549,6 +564,7 @@ impl Tree {
                 Node::Special(_) => {}
             }
         }
+
         after.count_links();
         after.sweep(&|_| false);
         after
@@ -586,6 +602,7 @@ impl Tree {
                 }
             }
         }
+
         let numbers: Vec<NodeNo> = self.nodes.keys().copied().collect();
         for number in numbers {
             let count = links.get(&number).copied().unwrap_or(0);
@@ -615,10 +632,11 @@ impl Tree {
                 }
             }
         }
+
         self.nodes.retain(|node, _| reached.contains(node));
     }
 
-    /// Bytes that files occupy, those included that are only open.
+    /// Bytes that files occupy, including open files without a name.
     pub(super) fn usage_bytes(&self, is_open: &dyn Fn(NodeNo) -> bool) -> u64 {
         let usage = |(number, node): (&NodeNo, &Arc<Node>)| match &**node {
             Node::File(file) if file.links > 0 || is_open(*number) => file.usage_bytes(),
@@ -643,11 +661,12 @@ impl Tree {
                 }
             }
         }
+
         files.sort_unstable();
         files
     }
 
-    /// Makes the way to a name, durably.
+    /// Creates the directories on the way to a name, durably.
     fn plant_dirs(&mut self, path: &Path) -> Outcome<()> {
         let ancestors: Vec<&Path> = path.ancestors().skip(1).collect();
         for dir in ancestors.into_iter().rev() {
@@ -660,7 +679,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts a link or special file in the place of whatever is there, durably.
+    /// Puts a link or special file into the place of a name, durably.
     pub(super) fn plant_special(&mut self, path: &Path, kind: EntryKind) -> Outcome<()> {
         self.plant_dirs(path)?;
         let (dir, name) = self.find_parent(path)?;
@@ -671,7 +690,7 @@ impl Tree {
         path.parent().map_or(Ok(()), |dir| self.sync_dir(dir))
     }
 
-    /// Gives a file durable content at once, and makes the way to it.
+    /// Gives a file durable content at once, and creates the directories on the way.
     pub(super) fn plant(&mut self, path: &Path, bytes: &[u8]) -> Outcome<()> {
         self.plant_dirs(path)?;
         let node = match self.find(path) {
@@ -684,7 +703,7 @@ impl Tree {
         path.parent().map_or(Ok(()), |dir| self.sync_dir(dir))
     }
 
-    /// Flips a bit of a file, as it is seen and as it is durable.
+    /// Flips a bit of a file in both states.
     pub(super) fn flip_bit(&mut self, node: NodeNo, bit: u64) -> Outcome<()> {
         let file = self.file_mut(node)?;
         file.seen.flip_bit(bit);

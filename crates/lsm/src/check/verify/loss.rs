@@ -1,21 +1,25 @@
 //! Lets go of what is damaged, where that is accepted, so that the rest can be used again.
 //!
-//! What goes, and nothing else:
-//! - of a run, the entries on its damaged pages; of damaged blobs, these blobs, while the values stay;
+//! Dropped is this, and nothing else:
+//! - of a run, the entries on its damaged pages; of damaged blobs, these blobs, while the values
+//!   stay;
 //! - of the log, all commits from the damaged one on, and the versions that need them;
 //! - damaged snapshots; both copies of the manifest, if neither is whole: then the named tables;
 //! - what an unfinished merge or union has written, which loses nothing: it begins anew.
 //!
-//! **Older values.** Where an entry is gone, an older one of its key shows, if an older run has one: a value that was
-//! replaced, or a key that was deleted. It stays, since the damaged page may have held one key of the thousands that
-//! an older run has in the same range. [`LostWhat::Entries`] says whether there is anything older.
+//! **Older values.** Where an entry is gone, an older one of its key shows, if an older run has
+//! one: a value that was replaced, or a key that was deleted. It stays, since the damaged page may
+//! have held one key of the thousands that an older run has in the same range.
+//! [`LostWhat::Entries`] says whether there is anything older.
 //!
-//! **Order.** New runs first, under new numbers; then the manifest, then snapshots, then the log. Each file is replaced by
-//! a rename, and what refers to a run is durable after the run. So a crash leaves a part of the damage where it was,
-//! to be repaired again, and perhaps files that nothing names. Damaged runs stay in their place, and opening
-//! moves them to `lost+found`; snapshots, manifests and segments of the log go there at once.
+//! **Order.** New runs first, under new numbers; then the manifest, then snapshots, then the log.
+//! Each file is replaced by a rename, and what refers to a run is durable after the run. So a crash
+//! leaves a part of the damage where it was, to be repaired again, and perhaps files that nothing
+//! names. Damaged runs stay in their place, and opening moves them to `lost+found`; snapshots,
+//! manifests and segments of the log go there at once.
 //!
-//! Nothing is done where a newer program has written something, or where neither a manifest nor a snapshot is whole.
+//! Nothing is done where a newer program has written something, or where neither a manifest nor a
+//! snapshot is whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -32,7 +36,7 @@ use crate::files::lost_found;
 use crate::manifest::manifest::{COPIES, StoreManifest};
 use crate::manifest::snapshot_meta::SnapshotMeta;
 use crate::manifest::wal::{LOG, segment_name};
-use crate::manifest::wal_salvage::{DamagedLog, Rewrites};
+use crate::manifest::wal_salvage::{DamagedWal, Rewrites};
 use crate::run::run::Run;
 use crate::run::salvage::{DamagedRun, KeyGap, Salvaged, salvage};
 use crate::session::inner::{ACTIVE, SNAPSHOTS, snapshot_name, snapshot_path};
@@ -41,9 +45,9 @@ use crate::session::snapshot::run_ref;
 /// Whether a repair may lose something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// What cannot be repaired without loss stays as it is.
+    /// Damage that cannot be repaired without loss stays.
     Refused,
-    /// What is damaged is dropped, and named.
+    /// Damaged data are dropped, and named.
     Accepted,
 }
 
@@ -53,7 +57,7 @@ pub enum Loss {
 pub struct Lost {
     /// The damaged file, or the directory that was missing.
     pub path: PathBuf,
-    /// What of it is lost.
+    /// Lost part of the file.
     pub what: LostWhat,
     /// The snapshots that had it, by name.
     pub snapshots: Vec<String>,
@@ -61,19 +65,21 @@ pub struct Lost {
     pub tables: Vec<String>,
 }
 
-/// What a repair has let go of.
+/// Data that a repair dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostWhat {
     /// The entries of some keys, which were on damaged pages of a run.
     Entries {
-        /// Where the keys are, ascending. Entries of keys between these that are there were on other pages.
+        /// Where the keys are, ascending. Entries of keys between these that are there were on
+        /// other pages.
         keys: Vec<KeyGap>,
         /// How many, if the footer of the run tells.
         entries: Option<u64>,
         /// How many pages they were on.
         pages: u64,
-        /// Whether there are older runs: values and keys that had been replaced or deleted may show again.
+        /// Whether there are older runs: values and keys that had been replaced or deleted may show
+        /// again.
         shows_older: bool,
     },
     /// The blobs of some keys, whose values are there.
@@ -105,7 +111,7 @@ pub enum LostWhat {
     Directory,
 }
 
-/// What is damaged and is not repaired without loss.
+/// Damage that cannot be repaired without loss.
 #[derive(Debug, Default)]
 pub(super) struct Damaged {
     /// Runs and outputs of merges, by number.
@@ -172,6 +178,7 @@ impl Check<'_> {
         if self.report.problems.iter().all(|problem| !problem.droppable || problem.dropped) {
             return Ok(());
         }
+
         for name in std::mem::take(&mut self.damaged.dirs) {
             self.disk.create_dir(&self.dir.join(name))?;
             self.disk.sync_dir(self.dir)?;
@@ -180,10 +187,12 @@ impl Check<'_> {
                 self.lose(self.dir.join(name), LostWhat::Directory, &Users::default());
             }
         }
+
         let plan = match &manifest {
             Some(manifest) if self.damaged.log => Some(self.plan_log(manifest, salt)?),
             _ => None,
         };
+
         let salt = match salt {
             Some(salt) => salt,
             None => {
@@ -198,10 +207,12 @@ impl Check<'_> {
             None => Some(*run),
             Some((old, new)) => new.as_ref().filter(|_| old == run).map(run_ref),
         };
+
         let partials = self.damaged.partials.clone();
         let is_lost = |partial: &Partial| {
             partials.contains(&partial.number) || runs.contains_key(&partial.number)
         };
+
         let change = |meta: &mut SnapshotMeta| meta.replace_runs(&replace, &is_lost);
         if let Some(manifest) = manifest {
             let mut changed = manifest.clone();
@@ -213,6 +224,7 @@ impl Check<'_> {
         } else if self.damaged.manifest {
             self.drop_manifest()?;
         }
+
         for (name, meta) in std::mem::take(&mut self.damaged.whole) {
             let mut changed = meta.clone();
             change(&mut changed);
@@ -221,6 +233,7 @@ impl Check<'_> {
                 replace_file(self.disk.as_ref(), &path, &changed.encode())?;
             }
         }
+
         self.drop_snapshots()?;
         if let Some(plan) = plan {
             self.cut_log(plan)?;
@@ -238,7 +251,8 @@ impl Check<'_> {
         self.report.lost.push(Lost { path, what, snapshots, tables });
     }
 
-    /// Writes what is whole of each damaged run as another one. Returns what takes the place of what, by number.
+    /// Writes what is whole of each damaged run as another one. Returns what takes the place of
+    /// what, by number.
     fn salvage_runs(
         &mut self,
         files: &Arc<FileSet>,
@@ -254,28 +268,36 @@ impl Check<'_> {
                 filter: wanted.filter,
                 index: wanted.index,
             };
+
             let Salvaged { run, gaps, lost, lost_pages, blob_gaps, lost_blobs } =
                 salvage(files, &damaged, salt)?;
+
             let shows_older = wanted.has_older;
             if !wanted.consistent {
                 // Those who say that it is another run lose all of that.
-                let (keys, entries) = (vec![KeyGap::default()], None);
+                let keys = vec![KeyGap::default()];
+                let entries = None;
                 let pages = wanted.run.data_pages.into();
                 let what = LostWhat::Entries { keys, entries, pages, shows_older };
                 self.lose(files.path(number), what, &wanted.users);
             } else if !gaps.is_empty() || run.is_none() {
                 let keys = if gaps.is_empty() { vec![KeyGap::default()] } else { gaps };
-                let (entries, pages) = (lost, lost_pages.into());
+                let entries = lost;
+                let pages = lost_pages.into();
                 let what = LostWhat::Entries { keys, entries, pages, shows_older };
                 self.lose(files.path(number), what, &wanted.users);
             }
+
             if lost_blobs > 0 {
                 let what = LostWhat::Blobs { keys: blob_gaps, blobs: lost_blobs };
                 self.lose(files.blobs_path(number), what, &wanted.users);
             }
+
             runs.insert(number, (wanted.run, run));
         }
+
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
+
         // From here on snapshots and tables may refer to them.
         files.pin(runs.values().filter_map(|(_, run)| run.as_ref()).map(Run::number));
         Ok(runs)
@@ -286,13 +308,16 @@ impl Check<'_> {
         if *old == new {
             return Ok(());
         }
+
         for version in &old.versions {
             if new.versions.iter().all(|other| other.number != version.number) {
-                let (number, name) = (version.number, version.name.clone());
+                let number = version.number;
+                let name = version.name.clone();
                 let what = LostWhat::Version { number, name };
                 self.lose(self.dir.join(COPIES[0]), what, &Users::default());
             }
         }
+
         (new.sequence, new.edits) = (old.sequence + 1, 0);
         let bytes = new.encode();
         for name in COPIES {
@@ -309,12 +334,14 @@ impl Check<'_> {
             let names: Vec<String> = disk.list(&log)?.into_iter().map(|entry| entry.name).collect();
             lost_found::keep(disk, self.dir, &log, &names)?;
         }
+
         let mut copies = Vec::new();
         for name in COPIES {
             if disk.kind(&self.dir.join(name))?.is_some() {
                 copies.push(name.to_owned());
             }
         }
+
         lost_found::keep(disk, self.dir, self.dir, &copies)?;
         self.lose(self.dir.join(COPIES[0]), LostWhat::Tables, &Users::default());
         Ok(())
@@ -336,21 +363,25 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What becomes of the log and of the versions that it leads to.
+    /// Fate of the WAL and of the versions that it leads to.
     fn plan_log(&self, manifest: &StoreManifest, salt: Option<u64>) -> Result<LogPlan> {
-        let (disk, dir, next_table) = (self.disk.as_ref(), self.dir, manifest.next_table);
-        let log = DamagedLog { disk, dir, salt, next_table };
+        let disk = self.disk.as_ref();
+        let dir = self.dir;
+        let next_table = manifest.next_table;
+        let log = DamagedWal { disk, dir, salt, next_table };
         let mut plan = LogPlan {
             rewrites: Rewrites::new(),
             behind: Vec::new(),
             versions: BTreeSet::new(),
             lost: Vec::new(),
         };
+
         let mut last_commit = u64::MAX;
         if manifest.segment > 0 {
             let chain = log.follow((manifest.segment, manifest.commit), None)?;
             last_commit = chain.commit;
             plan.rewrites = chain.rewrites;
+
             let is_behind = |number: &u64| *number > chain.segment;
             if chain.is_cut {
                 let behind = log.segments()?.into_iter().filter(is_behind);
@@ -366,6 +397,7 @@ impl Check<'_> {
                 });
             }
         }
+
         for group in manifest.groups().filter(|group| group.until() > 0) {
             let base = group.base();
             let chain = log.follow((base.segment, base.commit), Some(group.until()))?;
@@ -379,13 +411,15 @@ impl Check<'_> {
                 }
             }
         }
+
         Ok(plan)
     }
 
     /// Writes the log as it is to be.
     fn cut_log(&mut self, plan: LogPlan) -> Result<()> {
-        let (disk, dir) = (self.disk.as_ref(), self.dir);
-        let log = DamagedLog { disk, dir, salt: None, next_table: 0 };
+        let disk = self.disk.as_ref();
+        let dir = self.dir;
+        let log = DamagedWal { disk, dir, salt: None, next_table: 0 };
         for (number, rewrite) in &plan.rewrites {
             lost_found::keep_copy(disk, dir, &log.path(*number))?;
             log.rewrite(*number, rewrite)?;

@@ -1,8 +1,8 @@
 //! What a history is made of: actions as data, one line of text each.
 //!
-//! An action names tables, cursors, kept references, snapshots and exports by slots, so that it means
-//! something, or nothing, after any other actions: histories can be cut and still be run. What is drawn at
-//! random within an action (keys, values, bounds) follows from its `seed`.
+//! An action names tables, cursors, kept references, snapshots and exports by slots, so that it
+//! means something, or nothing, after any other actions: histories can be cut and still be run.
+//! What is drawn at random within an action (keys, values, bounds) follows from its `seed`.
 
 use serde::{Deserialize, Serialize};
 use terrane_io::FaultKind;
@@ -17,7 +17,8 @@ pub(crate) const CURSORS: usize = 3;
 pub(crate) const KEPT: usize = 3;
 pub(crate) const SNAPSHOTS: [&str; 4] = ["a", "b", "c", "d-4_x"];
 pub(crate) const LABELS: [&str; 2] = ["ledger", "stake"];
-/// Directories to export to: in the first all hash with the session's salt, in the second with another.
+/// Directories to export to: in the first all hash with the session's salt, in the second with
+/// another.
 pub(crate) const EXPORTS: usize = 2;
 
 /// Something that is done to the engine and to the model.
@@ -228,8 +229,8 @@ pub(crate) enum Action {
         table: Slot,
         config: usize,
     },
-    /// A second thread reads one table while this one updates another; if the slots are the same, it
-    /// reads a duplicate.
+    /// A second thread reads one table while this one updates another; if the slots are the same,
+    /// it reads a duplicate.
     SideBySide {
         reader: Slot,
         writer: Slot,
@@ -256,11 +257,12 @@ impl Action {
     }
 }
 
-/// What goes wrong during an action, on a simulated disk. Calls count from the beginning of the action.
+/// What goes wrong during an action, on a simulated disk. Calls count from the beginning of the
+/// action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mishap {
-    /// The first call from `call` on that the kind applies to fails, or it and all later ones. If `retry`,
-    /// the action is done again afterwards.
+    /// The first call from `call` on that the kind applies to fails, or it and all later ones. If
+    /// `retry`, the action is done again afterwards.
     Fault {
         #[serde(with = "FaultKindDef")]
         kind: FaultKind,

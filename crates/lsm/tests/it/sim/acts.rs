@@ -1,8 +1,8 @@
 //! What each action does to the engine and to the model, and the comparison of the answers.
 //!
-//! An action asks the engine first. An error that tells of the disk comes back at once, with the model as it
-//! was; any other answer must be the model's, which then changes too. So after each return, with an error
-//! or without, the model is what the engine must hold.
+//! An action asks the engine first. An error that tells of the disk comes back at once, with the
+//! model as it was; any other answer must be the model's, which then changes too. So after each
+//! return, with an error or without, the model is what the engine must hold.
 
 use std::path::PathBuf;
 use std::{panic, thread};
@@ -11,7 +11,7 @@ use terrane_lsm::{
     Error, KEY_BYTES_MAX, Lookup, OpenOptions, Record, Result, Session, SessionOptions,
     SnapshotName, Table, Update,
 };
-use terrane_testkit::model::{Change, Forest, Refused, Resolve, TableId};
+use terrane_testkit::model::{Change, Forest, MergeOperator, Refused, TableId};
 
 use super::action::{Action, SNAPSHOTS, Slot};
 use super::compare::{
@@ -482,14 +482,17 @@ impl World {
 
     fn open_snapshot(&mut self, at: Slot, of: Slot, to: Slot, seed: u64) -> Result<bool> {
         let (text, label) = (SNAPSHOTS[at], label(of));
-        let stored = self.forest.snapshot_resolve(text).unwrap_or(Resolve::Newest);
+        let stored = self.forest.snapshot_resolve(text).unwrap_or(MergeOperator::Newest);
         let mut options = self.swarm.open_options(seed);
         if !seed.is_multiple_of(4) {
             options = options.resolve(engine_resolve(stored));
         }
         let got = self.session().open_snapshot_with(&name(text), label, &options);
         if let Err(Error::ResolveNotCompatible { name, stored: asked, given: None }) = &got {
-            assert_eq!((name.as_str(), stored, &options.resolve), (text, Resolve::Xor, &None));
+            assert_eq!(
+                (name.as_str(), stored, &options.resolve),
+                (text, MergeOperator::Xor, &None)
+            );
             assert_eq!(asked, stored.name());
             return Ok(true);
         }
@@ -520,7 +523,7 @@ impl World {
     #[expect(clippy::unused_self, reason = "each action has this form")]
     pub(super) fn open_snapshot_as_saved(&self, session: &Session, text: &str) -> Result<Table> {
         let info = session.snapshot_info(&name(text))?;
-        let resolve = Resolve::ALL.into_iter().find(|resolve| resolve.name() == info.resolve);
+        let resolve = MergeOperator::ALL.into_iter().find(|resolve| resolve.name() == info.resolve);
         let options = OpenOptions::default().resolve(engine_resolve(resolve.unwrap()));
         session.open_snapshot_with(&name(text), &info.label, &options)
     }
@@ -528,8 +531,8 @@ impl World {
 
 /// Exports: each directory is a session of its own.
 impl World {
-    /// The name of a directory, a new one after each failure: what could not be synced there may go with
-    /// the power at any time.
+    /// The name of a directory, a new one after each failure: what could not be synced there may go
+    /// with the power at any time.
     fn export_name(&self, dir: Slot) -> String {
         format!("export-{dir}-{}", self.export_failures[dir])
     }

@@ -1,19 +1,21 @@
-//! What one seed is about: the shape of keys, sizes, configurations, and which actions and faults occur.
+//! What one seed is about: the shape of keys, sizes, configurations, and which actions and faults
+//! occur.
 //!
-//! Each seed leaves some features out and prefers others, so that histories differ in kind and not only in
-//! detail (*swarm testing*); a history of everything at once would rarely get deep into anything.
+//! Each seed leaves some features out and prefers others, so that histories differ in kind and not
+//! only in detail (*swarm testing*); a history of everything at once would rarely get deep into
+//! anything.
 
 use std::ops::Bound;
 
 use terrane_io::FaultKind;
 use terrane_io::Survival;
 use terrane_lsm::{
-    DiskCache, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MIN, MemoryGoal, MergePolicy,
-    MergeSchedule, MergeThread, OpenOptions, TableConfig, Verify, WriteBuffer,
+    CompactionPolicy, CompactionSchedule, CompactionThread, DiskCache, FilterPolicy, IndexKind,
+    LevelFilter, MEMORY_BUDGET_MIN, MemoryGoal, OpenOptions, TableConfig, Verify, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::keys::{Keys, Shape};
-use terrane_testkit::model::{Change, Resolve};
+use terrane_testkit::model::{Change, MergeOperator};
 use terrane_testkit::{ChaCha8Rng, RngCore, SeedableRng};
 
 use super::action::{
@@ -39,7 +41,7 @@ pub(crate) const TABLE_BYTES_MAX: usize = 2 << 20;
 
 pub(crate) struct Swarm {
     pub(crate) keys: Keys,
-    pub(crate) configs: Vec<(TableConfig, Resolve)>,
+    pub(crate) configs: Vec<(TableConfig, MergeOperator)>,
     pub(crate) has_background: bool,
     /// Whether everything happens in one thread, and so in one order.
     pub(crate) is_single_threaded: bool,
@@ -80,12 +82,12 @@ impl Swarm {
         };
         let is_single_threaded = rng.chance(2, 3);
         let background_of_4 = if is_single_threaded { 0 } else { *rng.pick(&[0, 2, 4]) };
-        let resolve = *rng.pick(&Resolve::ALL);
+        let resolve = *rng.pick(&MergeOperator::ALL);
         let is_of_one_kind = rng.chance(3, 4);
         let config_count = 1 + rng.below(3);
         let configs: Vec<_> = (0..config_count)
             .map(|_| {
-                let resolve = if is_of_one_kind { resolve } else { *rng.pick(&Resolve::ALL) };
+                let resolve = if is_of_one_kind { resolve } else { *rng.pick(&MergeOperator::ALL) };
                 (draw_config(resolve, background_of_4, rng), resolve)
             })
             .collect();
@@ -105,7 +107,9 @@ impl Swarm {
         let faults = (0..=rng.below(4)).map(|_| *rng.pick(&kinds)).collect();
         Self {
             keys,
-            has_background: configs.iter().any(|(c, _)| c.merge_thread == MergeThread::Background),
+            has_background: configs
+                .iter()
+                .any(|(c, _)| c.merge_thread == CompactionThread::Background),
             is_single_threaded,
             configs,
             steps: if is_deep { *rng.pick(&[150, 300, 600]) } else { *rng.pick(&[10, 30, 60]) },
@@ -195,7 +199,7 @@ impl Swarm {
             options = options.queue_depth(*rng.pick(&[1, 64]));
         }
         if self.has_background && rng.chance(1, 3) {
-            let threads = [MergeThread::Caller, MergeThread::Background];
+            let threads = [CompactionThread::Caller, CompactionThread::Background];
             options = options.merge_thread(*rng.pick(&threads));
         }
         if rng.chance(1, 3) {
@@ -213,7 +217,7 @@ impl Swarm {
         &self,
         seed: u64,
         len: usize,
-        resolve: Resolve,
+        resolve: MergeOperator,
         is_full: bool,
     ) -> Vec<(Vec<u8>, Change)> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -222,7 +226,8 @@ impl Swarm {
         let mut batch = Vec::with_capacity(len);
         for _ in 0..len {
             let key = self.keys.hot_or_cold(&mut rng).to_vec();
-            let is_small = is_full || bytes > BATCH_BYTES_MAX || resolve == Resolve::Concatenate;
+            let is_small =
+                is_full || bytes > BATCH_BYTES_MAX || resolve == MergeOperator::Concatenate;
             let value_lens = if is_small { &small[..] } else { &self.value_lens };
             let blob_lens = if is_small { &small[..] } else { &self.blob_lens };
             let value = value(rng.next_u64(), *rng.pick(value_lens));
@@ -264,7 +269,11 @@ fn pick_weighted(weights: &[u64], rng: &mut impl RngCore) -> usize {
     weights.iter().position(passes).expect("a draw below the sum")
 }
 
-fn draw_config(resolve: Resolve, background_of_4: u64, rng: &mut impl RngCore) -> TableConfig {
+fn draw_config(
+    resolve: MergeOperator,
+    background_of_4: u64,
+    rng: &mut impl RngCore,
+) -> TableConfig {
     let entries = *rng.pick(&[1, 2, 3, 4, 4, 7, 30, 1000]);
     let bytes = *rng.pick(&[1, 100, 1_000, 5_000, 50_000]);
     let write_buffer =
@@ -280,22 +289,22 @@ fn draw_config(resolve: Resolve, background_of_4: u64, rng: &mut impl RngCore) -
     let config = TableConfig {
         resolve: engine_resolve(resolve),
         merge_policy: *rng.pick(&[
-            MergePolicy::LazyLevelling,
-            MergePolicy::LazyLevelling,
-            MergePolicy::Levelling,
-            MergePolicy::Tiering,
+            CompactionPolicy::LazyLevelling,
+            CompactionPolicy::LazyLevelling,
+            CompactionPolicy::Levelling,
+            CompactionPolicy::Tiering,
         ]),
         size_ratio: *rng.pick(&[4, 2, 3, 5, 16]),
         merge_schedule: *rng.pick(&[
-            MergeSchedule::Incremental,
-            MergeSchedule::Incremental,
-            MergeSchedule::Incremental,
-            MergeSchedule::OneShot,
+            CompactionSchedule::Incremental,
+            CompactionSchedule::Incremental,
+            CompactionSchedule::Incremental,
+            CompactionSchedule::OneShot,
         ]),
         merge_thread: if rng.chance(background_of_4, 4) {
-            MergeThread::Background
+            CompactionThread::Background
         } else {
-            MergeThread::Caller
+            CompactionThread::Caller
         },
         write_buffer,
         filter: rng.pick(&filters).clone(),
@@ -329,10 +338,10 @@ const LEVEL_FILTERS: [LevelFilter; 5] = [
 ];
 
 /// The engine's function of the same name.
-pub(crate) fn engine_resolve(resolve: Resolve) -> terrane_lsm::Resolve {
-    terrane_lsm::Resolve::by_name(resolve.name()).unwrap_or_else(|| {
+pub(crate) fn engine_resolve(resolve: MergeOperator) -> terrane_lsm::MergeOperator {
+    terrane_lsm::MergeOperator::by_name(resolve.name()).unwrap_or_else(|| {
         let own = move |newer: &[u8], older: &[u8]| resolve.apply(newer, older);
-        terrane_lsm::Resolve::new(resolve.name(), own).unwrap()
+        terrane_lsm::MergeOperator::new(resolve.name(), own).unwrap()
     })
 }
 

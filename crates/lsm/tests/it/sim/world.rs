@@ -1,10 +1,10 @@
 //! The engine and the model, side by side, and what must hold when something goes wrong.
 //!
-//! A step of a history does one action to both and compares the answers. If a fault strikes, the action has
-//! succeeded, or it has given an error and changed nothing: every table is then read and compared. After a
-//! failed sync the session refuses to promise anything; it is opened anew. After a loss of power or the
-//! death of the process there are the snapshots and nothing else; the one that the action was about is as
-//! before or as afterwards.
+//! A step of a history does one action to both and compares the answers. If a fault strikes, the
+//! action has succeeded, or it has given an error and changed nothing: every table is then read and
+//! compared. After a failed sync the session refuses to promise anything; it is opened anew. After
+//! a loss of power or the death of the process there are the snapshots and nothing else; the one
+//! that the action was about is as before or as afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -115,8 +115,8 @@ pub(crate) struct World {
     struck_before: u64,
     /// Faults that had struck when the session was opened.
     struck_at_open: u64,
-    /// Whether a fault may show in a later action: if background work met it, and if it spoilt bytes that
-    /// were read ahead.
+    /// Whether a fault may show in a later action: if background work met it, and if it spoilt
+    /// bytes that were read ahead.
     errors_come_late: bool,
 }
 
@@ -366,7 +366,8 @@ impl World {
         self.settle_export(action);
     }
 
-    /// Ends the session and opens it anew; the snapshots are then those of one of the `legal` states.
+    /// Ends the session and opens it anew; the snapshots are then those of one of the `legal`
+    /// states.
     pub(crate) fn restart(&mut self, end: End, legal: Vec<Forest>) {
         if matches!(end, End::Close | End::CloseAndVerify) {
             self.close();

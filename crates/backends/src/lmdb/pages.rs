@@ -1,0 +1,50 @@
+//! Tables of a snapshot or of a transaction, read by pages.
+
+use std::ops::Bound;
+
+use terrane_kv::{Entry, KEY_BYTES_MAX, Result};
+use terrane_lmdb::{EnvironmentTable, PageLimit, Snapshot, Transaction};
+
+use super::failure::error_of;
+use crate::overlay::paging::{PAGE_BYTES, Pages};
+
+/// Whether a database can have a key.
+pub(super) fn is_key(key: &[u8]) -> bool {
+    (1..=KEY_BYTES_MAX).contains(&key.len())
+}
+
+fn limit(entries: usize) -> PageLimit {
+    PageLimit { entries, bytes: PAGE_BYTES }
+}
+
+pub(super) struct SnapshotPages<'r>(pub(super) &'r Snapshot, pub(super) EnvironmentTable);
+
+impl Pages for SnapshotPages<'_> {
+    fn after(&self, from: Bound<&[u8]>, entries: usize) -> Result<Vec<Entry>> {
+        self.0
+            .page_after(self.1, from, limit(entries))
+            .map_err(|failure| error_of("cursor", failure))
+    }
+
+    fn before(&self, to: Bound<&[u8]>, entries: usize) -> Result<Vec<Entry>> {
+        self.0
+            .page_before(self.1, to, limit(entries))
+            .map_err(|failure| error_of("cursor", failure))
+    }
+}
+
+pub(super) struct TransactionPages<'w>(pub(super) &'w Transaction, pub(super) EnvironmentTable);
+
+impl Pages for TransactionPages<'_> {
+    fn after(&self, from: Bound<&[u8]>, entries: usize) -> Result<Vec<Entry>> {
+        self.0
+            .page_after(self.1, from, limit(entries))
+            .map_err(|failure| error_of("cursor", failure))
+    }
+
+    fn before(&self, to: Bound<&[u8]>, entries: usize) -> Result<Vec<Entry>> {
+        self.0
+            .page_before(self.1, to, limit(entries))
+            .map_err(|failure| error_of("cursor", failure))
+    }
+}

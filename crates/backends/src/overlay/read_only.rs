@@ -1,0 +1,101 @@
+//! Read-only database of a process that does not own the files.
+//!
+//! Another process may write the store meanwhile, or none. The engines have readers of their own,
+//! whose leases keep the writer from freeing what a reader needs. Each [`Database::reader`] sees
+//! the commits that the log had when the reader was made.
+//!
+//! Lock order: the reader's mutex is a leaf; no call holds it while it waits for another lock of
+//! this crate.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use terrane_kv::{Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer};
+
+use crate::overlay::engine::{Common, Snapshot};
+use crate::overlay::failure::closed;
+
+/// Reader of an engine that can catch up with commits of another process.
+pub(crate) trait Follow: Debug + Send + 'static {
+    const NAME: &'static str;
+    type Snapshot: Snapshot + 'static;
+
+    /// Catches up, and returns a snapshot of what there is then.
+    fn snapshot(&mut self) -> Result<Self::Snapshot>;
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct ReadOnly<F> {
+    common: Common,
+    /// `None` once closed. Snapshots that live keep the files and leases they need.
+    follower: Mutex<Option<F>>,
+    dir: PathBuf,
+}
+
+impl<F: Follow> ReadOnly<F> {
+    pub(crate) fn new(common: Common, follower: F, dir: &Path) -> Self {
+        Self { common, follower: Mutex::new(Some(follower)), dir: dir.to_owned() }
+    }
+
+    fn follower(&self) -> MutexGuard<'_, Option<F>> {
+        self.follower.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused<T>() -> Result<T> {
+        Err(Error::ReadOnly { back_end: F::NAME })
+    }
+}
+
+impl<F: Follow> Database for ReadOnly<F> {
+    fn name(&self) -> &'static str {
+        F::NAME
+    }
+
+    fn reader(&self) -> Result<Box<dyn Reader + Send>> {
+        self.common.check_open("reader")?;
+        let mut follower = self.follower();
+        let follower = follower.as_mut().ok_or_else(|| closed(F::NAME, "reader"))?;
+        Ok(Box::new(self.common.reader_of(follower.snapshot()?)))
+    }
+
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        Self::refused()
+    }
+
+    fn settle(&self, _: Receipt) -> Result<()> {
+        self.common.check_open("settle")
+    }
+
+    fn sync(&self) -> Result<()> {
+        Self::refused()
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.common.guarantee()
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![("path", self.dir.display().to_string()), ("access", "read-only".to_owned())]
+    }
+
+    fn counts(&self) -> Counts {
+        self.common.counts()
+    }
+
+    fn disk_bytes(&self) -> Result<u64> {
+        self.common.disk_bytes(&self.dir)
+    }
+
+    fn compact(&self) -> Result<()> {
+        Self::refused()
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.common.close() {
+            self.follower().take();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,298 @@
+//! Copies of all entries of one place to another: `terrane index build` and `terrane table build`.
+//!
+//! A copy streams the entries in key order and never holds all of them in memory. The copy has all
+//! entries or does not exist, whatever ends the command. The digest is that of the state, so it
+//! equals that of the source if nobody else writes to the source.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use std::vec;
+
+use clap::Args;
+use serde::Serialize;
+use terrane::btree::{self, Config, Index, Records};
+use terrane::io::{Disk, RealDisk};
+use terrane::lsm::{NamedTable, StateDigest, Store, TableConfig, TableName, Update};
+use terrane_replay::monitor::{Monitor as _, Phase};
+
+use crate::stores::index_path::IndexPath;
+use crate::stores::open::open_tables;
+use crate::stores::source::{Entries, KeyRange, MAIN_TABLE, Source, StoredValue};
+use crate::stores::version_ref::{VersionRef, which};
+use crate::ui::args;
+use crate::ui::exit::Failure;
+use crate::ui::literal;
+use crate::ui::output;
+use crate::ui::progress::Progress;
+use crate::ui::text::{grouped, hex};
+
+/// Entries that one call reads.
+const CHUNK: usize = 256;
+
+/// Bytes of entries in one commit of the table.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Suffix of the name of a table that is not complete yet.
+const UNFINISHED: &str = "-unfinished";
+
+/// Source of the entries.
+#[derive(Debug, Args)]
+pub(crate) struct FromArgs {
+    /// Directory of the store or of the B+tree to copy; another process may have it open
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+    /// Name of the table to copy
+    #[arg(long, value_name = "NAME", default_value = MAIN_TABLE, value_parser = args::table_name)]
+    from_table: TableName,
+    /// Number or name of the retained version to copy; the present state if it is left out
+    #[arg(long, value_name = "VERSION", value_parser = which)]
+    at: Option<VersionRef>,
+    /// Hides the progress bar
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// Report of a copy.
+#[derive(Debug, Serialize)]
+pub(crate) struct Copied {
+    entries: u64,
+    digest: String,
+    wall_s: f64,
+    entries_per_s: f64,
+}
+
+impl Copied {
+    /// Rest of the line about the copy, for people.
+    pub(crate) fn lines(&self, made: String) -> [(&'static str, String); 4] {
+        [
+            ("built", made),
+            ("entries", grouped(self.entries)),
+            ("digest", self.digest.clone()),
+            ("rate", format!("{} entries/s", grouped(self.entries_per_s as u64))),
+        ]
+    }
+}
+
+/// Stream of entries from the source, with digest and progress.
+struct Stream<'a> {
+    entries: Entries<'a>,
+    chunk: vec::IntoIter<(Vec<u8>, StoredValue)>,
+    current: (Vec<u8>, StoredValue),
+    digest: StateDigest,
+    progress: Progress,
+    started: Instant,
+    /// Reason why the stream ended early.
+    failed: Option<Failure>,
+}
+
+impl FromArgs {
+    /// Runs `work` on the entries.
+    ///
+    /// # Errors
+    /// [`Failure`], those of the work included.
+    fn copy(
+        &self,
+        work: impl FnOnce(&mut Stream<'_>) -> Result<(), Failure>,
+    ) -> Result<Copied, Failure> {
+        let progress = Progress::new(self.quiet);
+        let started = Instant::now();
+        let source = Source::open_watched(&self.from, &self.from_table, self.at.as_ref())?;
+        let mut stream = Stream {
+            entries: source.entries(KeyRange::Prefix(Vec::new()), false)?,
+            chunk: Vec::new().into_iter(),
+            current: (Vec::new(), StoredValue { value: Vec::new(), blob: None }),
+            digest: StateDigest::default(),
+            progress,
+            started,
+            failed: None,
+        };
+        let done = work(&mut stream);
+        // The error of the stream is the cause of the failed work.
+        if let Some(failure) = stream.failed.take() {
+            return Err(failure);
+        }
+
+        done?;
+        let entries = stream.digest.count();
+        let wall_s = stream.started.elapsed().as_secs_f64();
+        let digest = hex(&stream.digest.finish());
+
+        Ok(Copied { entries, digest, wall_s, entries_per_s: entries as f64 / wall_s })
+    }
+}
+
+impl Stream<'_> {
+    /// Moves to the next entry; returns `false` at the end.
+    fn advance(&mut self) -> Result<bool, Failure> {
+        let next = match self.chunk.next() {
+            Some(next) => next,
+            None => {
+                self.progress.progress(Phase::Copy, self.digest.count(), None);
+                if self.progress.stop() {
+                    return Err(Failure::interrupted("interrupted; nothing was built"));
+                }
+                self.chunk = self.entries.take(CHUNK)?.into_iter();
+                let Some(next) = self.chunk.next() else { return Ok(false) };
+                next
+            }
+        };
+
+        self.current = next;
+        let (key, found) = &self.current;
+        self.digest.add(key, &found.value, found.blob.as_deref());
+
+        Ok(true)
+    }
+}
+
+impl Records for Stream<'_> {
+    fn next(&mut self) -> btree::Result<Option<(&[u8], &[u8])>> {
+        let advanced = self.advance().and_then(|is_there| {
+            if is_there && self.current.1.blob.is_some() {
+                let key = literal::shown(&self.current.0);
+                return Err(Failure::usage(format!("`{key}` has a blob; a B+tree has none")));
+            }
+            Ok(is_there)
+        });
+        match advanced {
+            Ok(true) => Ok(Some((&self.current.0, &self.current.1.value))),
+            Ok(false) => Ok(None),
+            Err(failure) => {
+                let reason = failure.message().to_owned();
+                self.failed = Some(failure);
+                Err(btree::Error::Input { reason })
+            }
+        }
+    }
+}
+
+/// Builds an index in a directory that is missing or empty, or has an index without entries.
+///
+/// # Errors
+/// [`Failure`]; then there is no index, or one without entries if one was there.
+pub(crate) fn to_index(
+    from: &FromArgs,
+    dir: &Path,
+    config: &Config,
+    fill_percent: u32,
+) -> Result<Copied, Failure> {
+    let disk: Arc<dyn Disk> = RealDisk::auto();
+    let shown = dir.display();
+    let is_new = match IndexPath::of(&disk, dir)? {
+        Some(IndexPath::Dir) => false,
+        Some(IndexPath::File) => {
+            return Err(Failure::usage(format!("{shown} is a file; name its directory")));
+        }
+        None => match fs::read_dir(dir).map(|mut entries| entries.next().is_none()) {
+            Ok(true) => true,
+            Ok(false) => return Err(Failure::usage(format!("{shown} is not empty"))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+            Err(error) => return Err(Failure::environment(format!("{shown}: {error}"))),
+        },
+    };
+    let was_there = dir.exists();
+    let copied = from.copy(|stream| {
+        let index = Index::open_or_create(disk.clone(), dir, config)?;
+        if !index.is_empty()? {
+            return Err(btree::Error::NotEmpty { path: dir.to_owned() }.into());
+        }
+        index.build_sorted(stream, fill_percent, |_| {})?;
+        Ok(index.close()?)
+    });
+
+    if copied.is_err() && is_new && !was_there && dir.exists() {
+        // The first failure is reported; if the removal fails too, an index without entries is
+        // left.
+        let _ = fs::remove_dir_all(dir);
+    }
+
+    copied
+}
+
+/// Fills a new table of a store; creates the store if that is allowed.
+///
+/// # Errors
+/// [`Failure`]; then there is no such table.
+pub(crate) fn to_table(
+    from: &FromArgs,
+    dir: &Path,
+    name: &TableName,
+    create: bool,
+) -> Result<Copied, Failure> {
+    let unfinished = TableName::new(&format!("{name}{UNFINISHED}"))?;
+    from.copy(|stream| {
+        let store = open_tables(dir, create)?;
+        for taken in [name, &unfinished] {
+            match store.table(taken) {
+                Err(terrane::lsm::Error::TableDoesNotExist { .. }) => {}
+                Ok(_) => {
+                    let why = format!("table {taken} is there; `terrane table drop` removes it");
+                    return Err(Failure::usage(why));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let table = store.create_table(&unfinished, &TableConfig::default())?;
+        let filled = fill(&table, stream).and_then(|()| name_it(&store, &unfinished, name));
+        if filled.is_err() {
+            // The first failure is reported; if the drop fails too, the name of the table says that
+            // it is unfinished.
+            let _ = store.drop_table(&unfinished);
+        }
+        filled.and_then(|()| Ok(store.close()?))
+    })
+}
+
+fn name_it(store: &Store, from: &TableName, to: &TableName) -> Result<(), Failure> {
+    store.sync()?;
+    Ok(store.rename_table(from, to)?)
+}
+
+fn fill(table: &NamedTable, stream: &mut Stream<'_>) -> Result<(), Failure> {
+    let mut batch: Vec<(Vec<u8>, StoredValue)> = Vec::new();
+    let mut bytes = 0;
+
+    loop {
+        let is_there = stream.advance()?;
+        if is_there {
+            let (key, found) = &mut stream.current;
+            let blob = found.blob.take();
+            bytes += key.len() + found.value.len() + blob.as_ref().map_or(0, Vec::len);
+            let value = std::mem::take(&mut found.value);
+            batch.push((std::mem::take(key), StoredValue { value, blob }));
+        }
+        if !batch.is_empty() && (!is_there || bytes >= BATCH_BYTES) {
+            let updates: Vec<(&[u8], Update<'_>)> = batch.iter().map(update).collect();
+            table.write_batch(&updates)?;
+            batch.clear();
+            bytes = 0;
+        }
+        if !is_there {
+            return Ok(());
+        }
+    }
+}
+
+fn update((key, found): &(Vec<u8>, StoredValue)) -> (&[u8], Update<'_>) {
+    let update = match &found.blob {
+        None => Update::Insert(&found.value),
+        Some(blob) => Update::InsertWithBlob(&found.value, blob),
+    };
+    (key, update)
+}
+
+/// Prints the report of a copy.
+///
+/// # Errors
+/// Those of [`output::report`].
+pub(crate) fn report<T: Serialize>(
+    command: &str,
+    json: bool,
+    report: &T,
+    copied: &Copied,
+    made: String,
+) -> Result<(), Failure> {
+    output::report(command, json, report, &copied.lines(made))
+}

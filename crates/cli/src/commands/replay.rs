@@ -1,0 +1,425 @@
+//! `terrane replay`: replays real histories over an engine.
+
+mod irmin_trace;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use terrane::radix::{self, Store};
+use terrane::state_dir::{self, BackEnd, Opened, open_database};
+use terrane_bench::instruments::meter;
+use terrane_replay::engines::btree::Btree;
+use terrane_replay::engines::context_tables::ContextTables;
+use terrane_replay::engines::engine::Engine;
+use terrane_replay::engines::lsm::Lsm;
+use terrane_replay::engines::memory::Memory;
+use terrane_replay::ledger::radix_ledger::RadixLedger;
+use terrane_replay::monitor::Monitor;
+use terrane_replay::{bitcoin, changes};
+
+use crate::commands::context;
+use crate::stores::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
+use crate::ui::args;
+use crate::ui::exit::Failure;
+use crate::ui::output;
+use crate::ui::progress::Progress;
+
+use self::irmin_trace::IrminTraceArgs;
+
+/// Sub-commands of `terrane replay`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Replay {
+    /// Replays Bitcoin's blocks into a table of unspent outputs
+    #[command(after_help = BITCOIN_EXAMPLES)]
+    Bitcoin(BitcoinArgs),
+    /// Replays an engine-independent history of changes and the checks in it
+    #[command(after_help = CHANGES_EXAMPLES)]
+    Changes(ChangesArgs),
+    /// Replays a trace of operations on versioned trees, recorded by the benchmark of irmin or by
+    /// Octez
+    #[command(after_help = irmin_trace::EXAMPLES)]
+    IrminTrace(IrminTraceArgs),
+}
+
+const BITCOIN_EXAMPLES: &str = "\
+Examples:
+  Replay the blocks shipped with the source, then show the set of coins:
+    terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/demo
+  Replay a node's blocks up to a height, for a program to read:
+    terrane replay bitcoin ~/.bitcoin/blocks --store /data/utxo \\
+      --until 100_000 --json
+  Go back to an earlier block, as far as blocks are kept:
+    terrane replay bitcoin --store /data/utxo --rollback-to 99_000
+
+A second call on a store continues from the end of the first. At the end the replay reads the \
+whole table for its count, sum, digest and hash.";
+
+const CHANGES_EXAMPLES: &str = "\
+Examples:
+  Replay a history into a new store:
+    terrane replay changes history.txt.zst --store /tmp/demo
+  Go on with a longer one:
+    terrane replay changes history-2.txt.zst --store /tmp/demo --resume
+  Check a history and its roots on a Merkle-radix state kept in SQLite:
+    terrane replay changes history.txt --store /tmp/radix --engine radix \\
+      --backend sqlite
+  Check a history without a store:
+    generate-history | terrane replay changes - --engine memory
+
+Format: a first line `terrane-changes 1`, then one record on each line: `begin H`, `put K V`, \
+`del K`, `get K V`, `get K !`, `end [count=N] [digest=D] [root.SCHEME=R]`, `rollback H`, `expect \
+[count=N] [digest=D] [root.SCHEME=R]`, `range K1 K2 n=N digest=D`. Bytes are lower-case \
+hexadecimal, `-` is the empty string, `#` starts a comment line.";
+
+/// Arguments of every replay.
+#[derive(Debug, Args)]
+struct StoreArgs {
+    /// Directory of the store; created if it is missing. Engine `memory` writes nothing there
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+    /// Engine that holds the state
+    #[arg(long, value_enum, default_value_t = EngineName::Lsm)]
+    engine: EngineName,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum EngineName {
+    /// Terrane's table engine
+    Lsm,
+    /// Terrane's B+tree; blocks are in memory until they are durable
+    Btree,
+    /// Terrane's context store: a Merkle tree with the hashes of Tezos; keys of up to 127 bytes
+    Context,
+    /// Terrane's Merkle-radix state: versions with the roots of Transact; keys of 1 to 35 bytes
+    Radix,
+    /// Sorted map in memory; keeps nothing, so that a second call starts anew
+    Memory,
+}
+
+/// Arguments of engine `radix` alone.
+#[derive(Debug, Args)]
+struct RadixArgs {
+    /// Back-end of engine radix; by default the one of the store, or lsm for a new store
+    #[arg(long, value_enum, value_name = "NAME")]
+    backend: Option<BackEndArg>,
+    /// Durability of a finished block with engine radix; by default each, and none in memory. With
+    /// none and async, --checkpoint-every makes the state durable, where the back-end can
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    durability: Option<DurabilityArg>,
+    #[command(flatten)]
+    redis: RedisArgs,
+}
+
+/// Arguments about the output.
+#[derive(Debug, Args)]
+struct OutputArgs {
+    /// Prints one JSON object to standard output at the end
+    #[arg(long)]
+    json: bool,
+    /// Hides the progress bar
+    #[arg(long)]
+    quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BitcoinArgs {
+    /// Block files (`blk*.dat`), or directories of them; may be left out with `--rollback-to`
+    #[arg(value_name = "PATH", required_unless_present = "rollback_to")]
+    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Height of the last block to replay
+    #[arg(long, value_name = "HEIGHT", value_parser = args::height)]
+    until: Option<u32>,
+    /// Height to roll back to before the replay
+    #[arg(long, value_name = "HEIGHT", value_parser = args::height)]
+    rollback_to: Option<u32>,
+    /// Number of the newest blocks that a rollback can reach
+    #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "2160")]
+    keep_versions: u64,
+    /// Blocks between two durable points; the end of the replay is one too
+    #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1000")]
+    checkpoint_every: u64,
+    /// Network whose blocks these are
+    #[arg(long, value_enum, default_value_t = NetworkName::Mainnet)]
+    network: NetworkName,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum NetworkName {
+    /// Bitcoin itself
+    Mainnet,
+    /// Private chains for tests, with minimal proof of work
+    Regtest,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ChangesArgs {
+    /// Histories, one after the other; `.gz` and `.zst` are decompressed, `-` is standard input
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    radix: RadixArgs,
+    /// Continues from the store's newest block and skips the blocks up to it
+    #[arg(long)]
+    resume: bool,
+    /// Number of the newest blocks that a rollback can reach; all if it is left out
+    #[arg(long, value_name = "N", value_parser = args::positive_count)]
+    keep_versions: Option<u64>,
+    /// Blocks between two durable points; the end of the replay is one too
+    #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1000")]
+    checkpoint_every: u64,
+    /// Longest line that is accepted; a longer one means a file of another kind
+    #[arg(long, value_name = "SIZE", value_parser = args::positive_size, default_value = "64MiB")]
+    line_max: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Report, with the memory and disk space of the process.
+#[derive(Serialize)]
+struct Measurement<T> {
+    engine: &'static str,
+    #[serde(flatten)]
+    report: T,
+    rss_bytes: Option<u64>,
+    store_bytes: u64,
+}
+
+impl Replay {
+    /// Returns whether the result is to be JSON.
+    pub(crate) fn json(&self) -> bool {
+        match self {
+            Self::Bitcoin(args) => args.output.json,
+            Self::Changes(args) => args.output.json,
+            Self::IrminTrace(args) => args.json(),
+        }
+    }
+
+    /// Returns the name used in reports.
+    pub(crate) fn command(&self) -> &'static str {
+        match self {
+            Self::Bitcoin(_) => "replay bitcoin",
+            Self::Changes(_) => "replay changes",
+            Self::IrminTrace(_) => "replay irmin-trace",
+        }
+    }
+
+    /// Runs the command and prints its report.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        match self {
+            Self::Bitcoin(args) => args.run(self.command()),
+            Self::Changes(args) => args.run(self.command()),
+            Self::IrminTrace(args) => args.run(self.command()),
+        }
+    }
+}
+
+impl BitcoinArgs {
+    fn run(&self, command: &str) -> Result<(), Failure> {
+        let options = bitcoin::Options {
+            network: match self.network {
+                NetworkName::Mainnet => bitcoin::Network::Bitcoin,
+                NetworkName::Regtest => bitcoin::Network::Regtest,
+            },
+            until: self.until,
+            rollback_to: self.rollback_to,
+            keep_versions: self.keep_versions,
+            checkpoint_every: self.checkpoint_every,
+        };
+        let mut progress = Progress::new(self.output.quiet);
+        check_inputs(&self.paths)?;
+        let engine = self.store.open(&mut progress)?;
+        let name = engine.name();
+        let report = bitcoin::replay(engine, &self.paths, &options, &mut progress)?;
+        drop(progress);
+
+        let optional = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
+        let mut lines = vec![
+            ("height", optional(report.height.map(|height| height.to_string()))),
+            ("tip", optional(report.tip.clone())),
+            ("transactions", report.transactions.to_string()),
+            ("inputs", report.inputs.to_string()),
+            ("outputs", report.outputs.to_string()),
+            ("unspent outputs", report.utxo_count.to_string()),
+            ("total", format!("{} satoshi", report.total_sat)),
+            ("digest", report.digest.clone()),
+            ("hash_serialized_3", report.hash_serialized_3.clone()),
+            ("resumed from", optional(report.resumed_from.map(|height| height.to_string()))),
+            ("blocks", format!("{} ({:.0}/s)", report.blocks, report.blocks_per_s)),
+            ("lookups", format!("{:.0}/s", report.lookups_per_s)),
+            ("time", format!("{:.3} s", report.wall_s)),
+        ];
+        let measured = self.store.measure(name, report)?;
+        lines.extend(measured.lines());
+
+        output::report(command, self.output.json, &measured, &lines)
+    }
+}
+
+impl ChangesArgs {
+    fn run(&self, command: &str) -> Result<(), Failure> {
+        let options = changes::Options {
+            resume: self.resume,
+            keep_versions: self.keep_versions,
+            checkpoint_every: self.checkpoint_every,
+            line_bytes_max: self.line_max,
+        };
+        let mut progress = Progress::new(self.output.quiet);
+        check_inputs(&self.files)?;
+        let (name, report) = if self.store.engine == EngineName::Radix {
+            let report = self.replay_radix(&options, &mut progress)?;
+            ("radix", report)
+        } else {
+            self.radix.refuse()?;
+            let engine = self.store.open(&mut progress)?;
+            let name = engine.name();
+            (name, changes::replay(engine, &self.files, &options, &mut progress)?)
+        };
+        drop(progress);
+
+        let height = report.height.map_or_else(|| "none".to_owned(), |height| height.to_string());
+        let mut lines = vec![
+            ("height", height),
+            ("blocks", report.blocks.to_string()),
+            ("puts", report.puts.to_string()),
+            ("deletes", report.deletes.to_string()),
+            ("gets", report.gets.to_string()),
+            ("rollbacks", report.rollbacks.to_string()),
+            ("checks passed", report.checks_passed.to_string()),
+            ("entries", report.count.to_string()),
+            ("digest", report.digest.clone()),
+            ("time", format!("{:.3} s ({:.0} changes/s)", report.wall_s, report.changes_per_s)),
+        ];
+        lines.extend(report.roots.iter().map(|(scheme, root)| (scheme.as_str(), root.clone())));
+        let lines: Vec<_> =
+            lines.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let measured = self.store.measure(name, report)?;
+        let mut lines: Vec<_> =
+            lines.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+        lines.extend(measured.lines());
+
+        output::report(command, self.output.json, &measured, &lines)
+    }
+}
+
+impl ChangesArgs {
+    fn replay_radix(
+        &self,
+        options: &changes::Options,
+        monitor: &mut dyn Monitor,
+    ) -> Result<changes::Report, Failure> {
+        let store = self.radix.open(self.store.store.as_deref(), monitor)?;
+        let ledger = RadixLedger::open(store.clone(), self.keep_versions);
+        let ledger = ledger.map_err(changes::Error::from)?;
+        let outcome = changes::replay_on(Box::new(ledger), &self.files, options, monitor);
+        let closed = store.close();
+        let report = outcome?;
+        closed?;
+
+        Ok(report)
+    }
+}
+
+impl RadixArgs {
+    /// Refuses options of engine radix beside another engine.
+    fn refuse(&self) -> Result<(), Failure> {
+        let given = [
+            ("--backend", self.backend.is_some()),
+            ("--durability", self.durability.is_some()),
+            ("--redis-url", !self.redis.redis_url.is_empty()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => {
+                Err(Failure::usage(format!("{option} applies to --engine radix only")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn open(&self, dir: Option<&Path>, monitor: &mut dyn Monitor) -> Result<Opened, Failure> {
+        let durability = self.durability.unwrap_or(DurabilityArg::Each);
+        if self.backend == Some(BackEndArg::Memory) {
+            if let Some(dir) = dir {
+                let dir = dir.display();
+                monitor.warn(&format_args!("back-end memory keeps nothing; {dir} is not written"));
+            }
+            let durability = self.durability.unwrap_or(DurabilityArg::None).into();
+            let database = open_database(BackEnd::Memory, Path::new(""), None, durability)?;
+            return Ok(Store::open(database, &radix::Options::default())?.into());
+        }
+        let Some(dir) = dir else {
+            return Err(Failure::usage("engine radix needs --store DIR, or --backend memory"));
+        };
+
+        Ok(self.redis.opening(self.backend, durability).open_or_create(dir)?)
+    }
+}
+
+/// Refuses missing inputs before the replay creates a store for them. Reading an input finds any
+/// other fault.
+fn check_inputs(paths: &[PathBuf]) -> Result<(), Failure> {
+    for path in paths.iter().filter(|path| path.as_path() != Path::new("-")) {
+        let found = std::fs::metadata(path);
+        if found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            let path = path.display();
+            return Err(Failure::usage(format!("{path}: no such file or directory")));
+        }
+    }
+    Ok(())
+}
+
+impl StoreArgs {
+    fn open(&self, monitor: &mut dyn Monitor) -> Result<Box<dyn Engine>, Failure> {
+        match (self.engine, &self.store) {
+            (EngineName::Memory, dir) => {
+                if let Some(dir) = dir {
+                    let dir = dir.display();
+                    monitor
+                        .warn(&format_args!("engine memory keeps nothing; {dir} is not written"));
+                }
+                Ok(Box::new(Memory))
+            }
+            (EngineName::Lsm, Some(dir)) => Ok(Box::new(Lsm::open(dir)?)),
+            (EngineName::Btree, Some(dir)) => Ok(Box::new(Btree::open(dir)?)),
+            (EngineName::Context, Some(dir)) => {
+                let engine = ContextTables::open(dir)?;
+                context::note(dir, engine.recovery());
+                Ok(Box::new(engine))
+            }
+            (EngineName::Lsm, None) => Err(Failure::usage("engine lsm needs --store DIR")),
+            (EngineName::Btree, None) => Err(Failure::usage("engine btree needs --store DIR")),
+            (EngineName::Radix, _) => {
+                Err(Failure::usage("engine radix holds no tables; replay changes on it"))
+            }
+            (EngineName::Context, None) => Err(Failure::usage("engine context needs --store DIR")),
+        }
+    }
+
+    fn measure<T>(&self, engine: &'static str, report: T) -> Result<Measurement<T>, Failure> {
+        let store_bytes = match (self.engine, &self.store) {
+            // Back-end memory writes nothing to the directory.
+            (EngineName::Radix, Some(dir)) if !state_dir::is_store(dir)? => 0,
+            (EngineName::Memory, _) | (_, None) => 0,
+            (_, Some(dir)) => meter::store_bytes(dir)
+                .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?,
+        };
+        Ok(Measurement { engine, report, rss_bytes: meter::rss_bytes(), store_bytes })
+    }
+}
+
+impl<T> Measurement<T> {
+    fn lines(&self) -> [(&'static str, String); 2] {
+        let rss = self.rss_bytes.map_or_else(|| "unknown".to_owned(), output::bytes);
+        [("memory", rss), ("store", output::bytes(self.store_bytes))]
+    }
+}

@@ -1,0 +1,363 @@
+//! `terrane table`: lists, creates, builds, renames and drops the named tables of a store.
+//!
+//! # JSON
+//!
+//! | command  | fields                                                                                     |
+//! |----------|--------------------------------------------------------------------------------------------|
+//! | `list`   | `tables`: list of `id`, `name`, `resolve`, `write_buffer_bytes` or `write_buffer_entries`, `memory_budget_bytes` (null for none), and `runs`, `stored_entries` (in all runs together: every stored value of a key and every tombstone is one, so there are more than live keys), `tombstones` (how many of them), `bytes`, `merge_debt_bytes`, which are null if a file is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
+//! | `create` | `table`                                                                                    |
+//! | `build`  | `table`, `entries`, `digest` (of the state, as everywhere), `wall_s`, `entries_per_s`           |
+//! | `rename` | `from`, `to`                                                                               |
+//! | `drop`   | `table`, `dropped` (false only with `--if-exists`)                                         |
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use terrane::io::{Disk, RealDisk};
+use terrane::lsm::inspect::{self, Inspection, StoreInfo};
+use terrane::lsm::{MergeOperator, TableConfig, TableName, WriteBuffer};
+
+use crate::commands::copy::{self, Copied, FromArgs};
+use crate::commands::kv::ReserveArgs;
+use crate::stores::listed::ListedTable;
+use crate::stores::open::{check_table, open_tables, open_tables_with};
+use crate::ui::args;
+use crate::ui::exit::Failure;
+use crate::ui::output;
+
+/// Sub-commands of `terrane table`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Tables {
+    /// Lists the tables of a store; works beside a process that has it open
+    #[command(after_help = LIST_EXAMPLES)]
+    List(ListArgs),
+    /// Creates an empty table
+    #[command(after_help = CREATE_EXAMPLES)]
+    Create(CreateArgs),
+    /// Builds a table from all entries of a B+tree, or of another table
+    #[command(after_help = BUILD_EXAMPLES)]
+    Build(BuildArgs),
+    /// Renames a table
+    #[command(after_help = RENAME_EXAMPLES)]
+    Rename(RenameArgs),
+    /// Removes a table with all its entries; its snapshots stay
+    #[command(after_help = DROP_EXAMPLES)]
+    Drop(DropArgs),
+}
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  terrane table create accounts --store /data/ledger
+  terrane table list --store /data/ledger
+  terrane put alice 100 --store /data/ledger --table accounts";
+
+const BUILD_EXAMPLES: &str = "\
+Examples:
+  terrane table build accounts --store /data/ledger --from /data/index
+  A table of another store, as it was at a retained version:
+    terrane table build accounts --store /data/copy --create \\
+      --from /data/ledger --from-table accounts --at 7
+
+There must be no table of that name. If the command ends with exit code 0, all entries are \
+durable; otherwise the table does not exist. A killed command may leave a table whose name ends \
+with `-unfinished`. `terrane index build` copies in the other direction.";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  terrane table list --store /data/ledger
+  terrane table list --store /data/ledger --json
+
+STORED ENTRIES counts the entries of all runs, not live keys: every stored value of a key is an \
+entry, and so is every tombstone, which marks a deletion. Compactions remove them later. `terrane \
+count` reads the table and counts its live keys.
+
+Runs, entries and bytes are those of the last checkpoint. Later commits are in the log, which \
+`terrane inspect` shows.";
+
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  terrane table create accounts --store /data/ledger
+  Sums that `put --upsert` adds to:
+    terrane table create sums --store /data/ledger --resolve add-u64-wrapping
+  At most so much memory for write buffer, filters and indexes:
+    terrane table create accounts --store /data/ledger --memory-budget 256MiB
+  In a store that can still delete when the disk is full:
+    terrane table create accounts --store /data/ledger --reserve 256MiB
+
+The store is created if it is missing. The table is durable when the command ends.";
+
+const RENAME_EXAMPLES: &str = "\
+Example:
+  terrane table rename accounts accounts-old --store /data/ledger";
+
+const DROP_EXAMPLES: &str = "\
+Examples:
+  terrane table drop accounts-old --store /data/ledger
+  In a script that may have been cut short:
+    terrane table drop accounts-old --store /data/ledger --if-exists
+
+To keep the entries of a table, save a snapshot first: `terrane snapshot save`.";
+
+/// Arguments of every command.
+#[derive(Debug, Args)]
+struct CommonArgs {
+    /// Directory of the store
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    /// Prints one JSON object to standard output at the end
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// Name of the table
+    #[arg(value_name = "NAME", value_parser = args::table_name)]
+    name: TableName,
+    /// Size of the write buffer, the updates in memory before they become a run; 4MiB if it is left
+    /// out
+    #[arg(long, value_name = "SIZE", value_parser = args::size, conflicts_with = "memory_budget")]
+    write_buffer: Option<u64>,
+    /// Bytes of memory for write buffer, filters and indexes together
+    #[arg(long, value_name = "SIZE", value_parser = args::size)]
+    memory_budget: Option<u64>,
+    /// Resolve function that combines the values of upserts: newest, oldest, add-u64-wrapping,
+    /// add-u64-saturating, add-i128-wrapping, max, min or concatenate
+    #[arg(long, value_name = "NAME", value_parser = resolve, default_value = "newest")]
+    resolve: MergeOperator,
+    #[command(flatten)]
+    reserve: ReserveArgs,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BuildArgs {
+    /// Name of the table
+    #[arg(value_name = "NAME", value_parser = args::table_name)]
+    name: TableName,
+    #[command(flatten)]
+    from: FromArgs,
+    /// Creates the store if it is missing
+    #[arg(long)]
+    create: bool,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RenameArgs {
+    /// Name of the table
+    #[arg(value_name = "FROM", value_parser = args::table_name)]
+    from: TableName,
+    /// New name
+    #[arg(value_name = "TO", value_parser = args::table_name)]
+    to: TableName,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DropArgs {
+    /// Name of the table
+    #[arg(value_name = "NAME", value_parser = args::table_name)]
+    name: TableName,
+    /// Succeeds if there is no such table
+    #[arg(long)]
+    if_exists: bool,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// Parses the name of a built-in resolve function, with or without its prefix `terrane.`.
+fn resolve(text: &str) -> Result<MergeOperator, String> {
+    let found = MergeOperator::by_name(text).or_else(|| MergeOperator::by_name(&format!("terrane.{text}")));
+    found.ok_or_else(|| {
+        let names = MergeOperator::all_ready_made().map(|ready| ready.name().to_owned());
+        format!("not ready-made; those that are: {}", names.join(", "))
+    })
+}
+
+impl Tables {
+    fn common(&self) -> &CommonArgs {
+        match self {
+            Self::List(args) => &args.common,
+            Self::Create(args) => &args.common,
+            Self::Build(args) => &args.common,
+            Self::Rename(args) => &args.common,
+            Self::Drop(args) => &args.common,
+        }
+    }
+
+    pub(crate) fn json(&self) -> bool {
+        self.common().json
+    }
+
+    pub(crate) fn command(&self) -> &'static str {
+        match self {
+            Self::List(_) => "table list",
+            Self::Create(_) => "table create",
+            Self::Build(_) => "table build",
+            Self::Rename(_) => "table rename",
+            Self::Drop(_) => "table drop",
+        }
+    }
+
+    /// Runs the command, prints its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        match self {
+            Self::List(args) => args.run(),
+            Self::Create(args) => args.run().map(|()| 0),
+            Self::Build(args) => args.run().map(|()| 0),
+            Self::Rename(args) => args.run().map(|()| 0),
+            Self::Drop(args) => args.run().map(|()| 0),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    tables: Vec<ListedTable>,
+    damage: Vec<String>,
+}
+
+impl Listed {
+    fn new(store: Option<StoreInfo>) -> Self {
+        let mut listed = Self { tables: Vec::new(), damage: Vec::new() };
+        let Some(store) = store else { return listed };
+        listed.damage = store.damage;
+        let mut infos = store.manifest.map(|manifest| manifest.tables).unwrap_or_default();
+        infos.sort_by(|left, right| left.name.cmp(&right.name));
+        for info in &infos {
+            listed.tables.push(ListedTable::new(info, &mut listed.damage));
+        }
+        listed
+    }
+}
+
+impl ListArgs {
+    fn run(&self) -> Result<u8, Failure> {
+        let CommonArgs { store, json } = &self.common;
+        if !store.is_dir() {
+            let what = if store.exists() { "is not a directory" } else { "does not exist" };
+            return Err(Failure::usage(format!("{} {what}", store.display())));
+        }
+
+        let disk: Arc<dyn Disk> = RealDisk::auto();
+        let Inspection::Session(info) = inspect::inspect(&disk, store)? else {
+            return Err(Failure::usage(format!("{} is not a store", store.display())));
+        };
+
+        let listed = Listed::new(info.store);
+        let text = match listed.tables.as_slice() {
+            [] => "no tables".to_owned(),
+            tables => ListedTable::text(tables),
+        };
+        let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
+
+        output::checked("table list", *json, &listed, &text, failure.as_ref())
+    }
+}
+
+#[derive(Serialize)]
+struct Created<'a> {
+    table: &'a str,
+}
+
+impl CreateArgs {
+    fn config(&self) -> TableConfig {
+        let default = TableConfig::default();
+        TableConfig {
+            resolve: self.resolve.clone(),
+            write_buffer: self.write_buffer.map_or(default.write_buffer, WriteBuffer::Bytes),
+            memory_budget: self.memory_budget,
+            ..default
+        }
+    }
+
+    fn run(&self) -> Result<(), Failure> {
+        let config = self.config();
+        // The configuration is checked before a store is created for it.
+        config.validate()?;
+        let store = open_tables_with(&self.common.store, true, self.reserve.bytes())?;
+        store.create_table(&self.name, &config)?;
+        store.close()?;
+        let created = Created { table: self.name.as_str() };
+        let lines = [("created", self.name.to_string())];
+        output::report("table create", self.common.json, &created, &lines)
+    }
+}
+
+#[derive(Serialize)]
+struct Built<'a> {
+    table: &'a str,
+    #[serde(flatten)]
+    copied: &'a Copied,
+}
+
+impl BuildArgs {
+    fn run(&self) -> Result<(), Failure> {
+        let CommonArgs { store, json } = &self.common;
+        let copied = copy::to_table(&self.from, store, &self.name, self.create)?;
+        let built = Built { table: self.name.as_str(), copied: &copied };
+        copy::report("table build", *json, &built, &copied, format!("table {}", self.name))
+    }
+}
+
+#[derive(Serialize)]
+struct Renamed<'a> {
+    from: &'a str,
+    to: &'a str,
+}
+
+impl RenameArgs {
+    fn run(&self) -> Result<(), Failure> {
+        check_table(&self.common.store, &self.from)?;
+        let store = open_tables(&self.common.store, false)?;
+        store.rename_table(&self.from, &self.to)?;
+        store.close()?;
+        let renamed = Renamed { from: self.from.as_str(), to: self.to.as_str() };
+        let lines = [("renamed", format!("{} to {}", self.from, self.to))];
+        output::report("table rename", self.common.json, &renamed, &lines)
+    }
+}
+
+#[derive(Serialize)]
+struct Dropped<'a> {
+    table: &'a str,
+    dropped: bool,
+}
+
+impl DropArgs {
+    fn run(&self) -> Result<(), Failure> {
+        if !self.if_exists {
+            check_table(&self.common.store, &self.name)?;
+        }
+
+        let store = open_tables(&self.common.store, false)?;
+        let dropped = match store.drop_table(&self.name) {
+            Err(terrane::lsm::Error::TableDoesNotExist { .. }) if self.if_exists => false,
+            done => {
+                done?;
+                true
+            }
+        };
+        store.close()?;
+        let report = Dropped { table: self.name.as_str(), dropped };
+        let done = if dropped { "dropped" } else { "nothing to drop" };
+        let lines = [(done, self.name.to_string())];
+
+        output::report("table drop", self.common.json, &report, &lines)
+    }
+}

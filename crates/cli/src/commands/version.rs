@@ -1,0 +1,222 @@
+//! `terrane version`: lists, retains and releases versions of a store, and rolls back to one.
+//!
+//! # JSON
+//!
+//! | command    | fields                                                                        |
+//! |------------|-------------------------------------------------------------------------------|
+//! | `list`     | `versions`: list of `number`, `name` (null for none), `tables`: list of names |
+//! | `retain`   | `number`, `name` (null for none)                                              |
+//! | `release`  | `number`                                                                      |
+//! | `rollback` | `number`, `commit` (the one that going back is)                               |
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use terrane::lsm::SnapshotName;
+
+use crate::stores::listed::ListedVersion;
+use crate::stores::open::{open_tables, open_to_read};
+use crate::stores::version_ref::{VersionRef, name, which};
+use crate::ui::exit::Failure;
+use crate::ui::output;
+
+/// Sub-commands of `terrane version`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Versions {
+    /// Lists the retained versions; works beside a process that has the store open
+    #[command(after_help = LIST_EXAMPLES)]
+    List(CommonArgs),
+    /// Retains all tables as of the last commit
+    #[command(after_help = RETAIN_EXAMPLES)]
+    Retain(RetainArgs),
+    /// Releases a version, and removes the files that only it needs
+    #[command(after_help = RELEASE_EXAMPLES)]
+    Release(WhichArgs),
+    /// Rolls all tables back to a version
+    #[command(after_help = ROLLBACK_EXAMPLES)]
+    Rollback(WhichArgs),
+}
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  terrane version retain --name before-upgrade --store /data/ledger
+  terrane version list --store /data/ledger
+  terrane get alice --at before-upgrade --store /data/ledger
+  terrane version rollback before-upgrade --store /data/ledger
+
+A version is all named tables as of one commit. It has the number of that commit, and perhaps a \
+name. It copies nothing, and keeps the files of its tables.";
+
+const LIST_EXAMPLES: &str = "\
+Example:
+  terrane version list --store /data/ledger --json";
+
+const RETAIN_EXAMPLES: &str = "\
+Examples:
+  terrane version retain --store /data/ledger
+  terrane version retain --name before-upgrade --store /data/ledger";
+
+const RELEASE_EXAMPLES: &str = "\
+Examples:
+  terrane version release 1024 --store /data/ledger
+  terrane version release before-upgrade --store /data/ledger";
+
+const ROLLBACK_EXAMPLES: &str = "\
+Examples:
+  terrane version rollback 1024 --store /data/ledger
+  terrane version rollback before-upgrade --store /data/ledger
+
+A rollback is one step, whatever has been committed since. Tables created since are gone, tables \
+dropped since are back. The version stays, and so do later versions: to keep a way forward, \
+retain the present first.";
+
+/// Arguments of every command.
+#[derive(Debug, Args)]
+pub(crate) struct CommonArgs {
+    /// Directory of the store
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    /// Prints one JSON object to standard output at the end
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RetainArgs {
+    /// Name of the version
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    name: Option<SnapshotName>,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WhichArgs {
+    /// Number or name of the version
+    #[arg(value_name = "VERSION", value_parser = which)]
+    version: VersionRef,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+impl Versions {
+    fn common(&self) -> &CommonArgs {
+        match self {
+            Self::List(args) => args,
+            Self::Retain(args) => &args.common,
+            Self::Release(args) | Self::Rollback(args) => &args.common,
+        }
+    }
+
+    pub(crate) fn json(&self) -> bool {
+        self.common().json
+    }
+
+    pub(crate) fn command(&self) -> &'static str {
+        match self {
+            Self::List(_) => "version list",
+            Self::Retain(_) => "version retain",
+            Self::Release(_) => "version release",
+            Self::Rollback(_) => "version rollback",
+        }
+    }
+
+    /// Runs the command, prints its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        match self {
+            Self::List(args) => list(args),
+            Self::Retain(args) => args.run(),
+            Self::Release(args) => args.release(),
+            Self::Rollback(args) => args.roll_back(),
+        }
+        .map(|()| 0)
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    versions: Vec<ListedVersion>,
+}
+
+fn list(args: &CommonArgs) -> Result<(), Failure> {
+    let versions = open_to_read(&args.store)?.versions()?;
+    let listed = Listed { versions: versions.iter().map(ListedVersion::new).collect() };
+    if args.json {
+        return output::report("version list", true, &listed, &[]);
+    }
+    if listed.versions.is_empty() {
+        return output::print("no versions");
+    }
+    output::print(&ListedVersion::text(&listed.versions))
+}
+
+#[derive(Serialize)]
+struct Retained<'a> {
+    number: u64,
+    name: Option<&'a str>,
+}
+
+impl RetainArgs {
+    /// Refuses the name of an existing version, before the store is opened for writing.
+    fn check_is_new(&self) -> Result<(), Failure> {
+        let Some(name) = &self.name else { return Ok(()) };
+        let reader = open_to_read(&self.common.store)?;
+        let versions = reader.versions()?;
+        match versions.iter().find(|version| version.name.as_ref() == Some(name)) {
+            // Retaining the last commit twice under one name is allowed.
+            Some(version) if version.number != reader.last_commit() => {
+                let name = name.to_string();
+                let number = version.number;
+                Err(terrane::lsm::Error::VersionExists { name, number }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn run(&self) -> Result<(), Failure> {
+        self.check_is_new()?;
+        let store = open_tables(&self.common.store, false)?;
+        let number = store.retain(self.name.as_ref())?;
+        store.close()?;
+        let name = self.name.as_ref().map(SnapshotName::as_str);
+        let shown = name.map_or_else(|| number.to_string(), |name| format!("{number}, {name}"));
+        let lines = [("retained", shown)];
+        output::report("version retain", self.common.json, &Retained { number, name }, &lines)
+    }
+}
+
+#[derive(Serialize)]
+struct Released {
+    number: u64,
+}
+
+#[derive(Serialize)]
+struct RolledBack {
+    number: u64,
+    commit: u64,
+}
+
+impl WhichArgs {
+    fn release(&self) -> Result<(), Failure> {
+        let number = self.version.number(&self.common.store)?;
+        let store = open_tables(&self.common.store, false)?;
+        store.release(number)?;
+        store.close()?;
+        let lines = [("released", number.to_string())];
+        output::report("version release", self.common.json, &Released { number }, &lines)
+    }
+
+    fn roll_back(&self) -> Result<(), Failure> {
+        let number = self.version.number(&self.common.store)?;
+        let store = open_tables(&self.common.store, false)?;
+        let commit = store.roll_back(number)?;
+        store.close()?;
+        let lines = [("back to", number.to_string()), ("commit", commit.to_string())];
+        let done = RolledBack { number, commit };
+        output::report("version rollback", self.common.json, &done, &lines)
+    }
+}

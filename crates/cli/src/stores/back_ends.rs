@@ -1,0 +1,116 @@
+//! Arguments of commands on radix stores: back-end, durability, and the address of Redis.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use terrane::kv::Durability;
+use terrane::state_dir::{BackEnd, Opening, Password};
+
+/// Name of a back-end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackEndArg {
+    /// Sorted map in memory; keeps nothing
+    Memory,
+    /// Terrane's table engine
+    Lsm,
+    /// Terrane's B+tree
+    Btree,
+    /// LMDB
+    Lmdb,
+    #[value(help = "SQLite")]
+    Sqlite,
+    /// Redis server, or a cluster
+    Redis,
+}
+
+impl From<BackEndArg> for BackEnd {
+    fn from(name: BackEndArg) -> Self {
+        match name {
+            BackEndArg::Memory => Self::Memory,
+            BackEndArg::Lsm => Self::Lsm,
+            BackEndArg::Btree => Self::Btree,
+            BackEndArg::Lmdb => Self::Lmdb,
+            BackEndArg::Sqlite => Self::Sqlite,
+            BackEndArg::Redis => Self::Redis,
+        }
+    }
+}
+
+/// Name of a durability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DurabilityArg {
+    /// No syncs
+    None,
+    /// Commits reach the disk when the system writes them
+    Async,
+    /// Each commit is synced: once it returned, it survives a loss of power
+    Each,
+    /// Group commit: like each, but concurrent commits share a sync
+    Group,
+}
+
+impl From<DurabilityArg> for Durability {
+    fn from(name: DurabilityArg) -> Self {
+        match name {
+            DurabilityArg::None => Self::None,
+            DurabilityArg::Async => Self::Async,
+            DurabilityArg::Each => Self::Each,
+            DurabilityArg::Group => Self::Group,
+        }
+    }
+}
+
+/// Arguments about the servers of Redis.
+#[derive(Debug, Args)]
+pub(crate) struct RedisArgs {
+    /// URL of a Redis server, such as `redis://host:6379`; several for a cluster. Needed for a new
+    /// store; else replaces the URLs in the store, which have no passwords. `rediss://` is TLS, in
+    /// builds with the feature `redis-tls`; its certificate authorities are those of the system, or
+    /// of the file in the variable `SSL_CERT_FILE`
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub(crate) redis_url: Vec<String>,
+    /// File whose first line is the password of the Redis servers; without it, the variable
+    /// `TERRANE_REDIS_PASSWORD` has the password. Every user of the machine can see a password in a
+    /// URL
+    #[arg(long, value_name = "FILE")]
+    pub(crate) redis_password_file: Option<PathBuf>,
+}
+
+/// Environment variable with the password of Redis.
+const PASSWORD_VARIABLE: &str = "TERRANE_REDIS_PASSWORD";
+
+impl RedisArgs {
+    /// Returns the source of the password.
+    pub(crate) fn password(&self) -> Password {
+        if let Some(path) = &self.redis_password_file {
+            return Password::File(path.clone());
+        }
+        let variable = std::env::var(PASSWORD_VARIABLE).ok().filter(|text| !text.is_empty());
+        variable.map_or(Password::InUrl, Password::Text)
+    }
+
+    /// Returns the options to open a store with this back-end, or with any.
+    pub(crate) fn opening(
+        &self,
+        back_end: Option<BackEndArg>,
+        durability: DurabilityArg,
+    ) -> Opening {
+        Opening {
+            back_end: back_end.map(BackEnd::from),
+            redis_urls: self.redis_url.clone(),
+            redis_password: self.password(),
+            durability: durability.into(),
+            ..Opening::default()
+        }
+    }
+
+    /// Returns the options to open a store for reading.
+    pub(crate) fn reading(&self) -> Opening {
+        Opening {
+            redis_urls: self.redis_url.clone(),
+            redis_password: self.password(),
+            is_reading: true,
+            ..Opening::default()
+        }
+    }
+}

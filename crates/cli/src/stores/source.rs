@@ -1,0 +1,241 @@
+//! Source of entries for `terrane get`, `scan` and `count`: a named table of a store, or a B+tree,
+//! whose entries have no blobs.
+
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane::btree::{self, IndexReader};
+use terrane::io::{Disk, RealDisk};
+use terrane::lsm::{BlobRef, Cursor, Lookup, Record, Session, StoreReader, Table, TableName};
+
+use crate::stores::index_path::{IndexPath, config_of};
+use crate::stores::open::open_to_read;
+use crate::stores::version_ref::VersionRef;
+use crate::ui::exit::Failure;
+
+/// Default name of the table.
+pub(crate) const MAIN_TABLE: &str = "main";
+
+/// Table or B+tree, opened for reading. Another process may write to it.
+pub(crate) enum Source {
+    Table(StoreReader, Arc<Table>),
+    Index(IndexReader),
+}
+
+/// Value of a key, and its blob.
+pub(crate) struct StoredValue {
+    pub(crate) value: Vec<u8>,
+    pub(crate) blob: Option<Vec<u8>>,
+}
+
+/// Range of keys: between two bounds, or all with a prefix.
+pub(crate) enum KeyRange {
+    Prefix(Vec<u8>),
+    Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
+}
+
+/// Iterator over the entries of a range, in either direction.
+pub(crate) enum Entries<'a> {
+    Table { session: &'a Session, cursor: Cursor, reverse: bool },
+    Index(btree::Cursor),
+}
+
+impl StoredValue {
+    /// Returns the fields of a line after the key.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = &[u8]> {
+        [self.value.as_slice()].into_iter().chain(self.blob.as_deref())
+    }
+}
+
+impl Source {
+    /// Opens the B+tree in a directory, or the table of this name of the store there: as it is now,
+    /// or `at` a version.
+    ///
+    /// # Errors
+    /// [`Failure`], also if a B+tree is asked for what only stores have.
+    pub(crate) fn open(
+        dir: &Path,
+        table: &TableName,
+        at: Option<&VersionRef>,
+    ) -> Result<Self, Failure> {
+        Self::open_watched(dir, table, at)
+    }
+
+    /// Opens the source for work that handles signals itself.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub(crate) fn open_watched(
+        dir: &Path,
+        table: &TableName,
+        at: Option<&VersionRef>,
+    ) -> Result<Self, Failure> {
+        let disk: Arc<dyn Disk> = RealDisk::auto();
+        if IndexPath::of(&disk, dir)? == Some(IndexPath::Dir) {
+            if table.as_str() != MAIN_TABLE || at.is_some() {
+                let dir = dir.display();
+                return Err(Failure::usage(format!("{dir} is a B+tree: no tables, no versions")));
+            }
+            let config = config_of(&disk, dir)?;
+            return Ok(Self::Index(IndexReader::open(disk, dir, &config)?));
+        }
+
+        let reader = open_to_read(dir)?;
+        let table = match at {
+            Some(version) => version.open(&reader)?.table(table)?,
+            None => reader.table(table)?,
+        };
+
+        Ok(Self::Table(reader, table))
+    }
+
+    /// Returns the values of keys, in the order of the keys.
+    pub(crate) fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<StoredValue>>, Failure> {
+        match self {
+            Self::Table(reader, table) => {
+                let found = table.get_many(keys)?;
+                let blobs = blobs(reader.session(), found.iter().map(Lookup::blob))?;
+                let entry = |(found, blob): (&Lookup, _)| {
+                    found.value().map(|value| StoredValue { value: value.to_vec(), blob })
+                };
+                Ok(found.iter().zip(blobs).map(entry).collect())
+            }
+            Self::Index(reader) => {
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                let found = reader.find_many(&keys)?.into_iter();
+                Ok(found
+                    .map(|value| value.map(|value| StoredValue { value, blob: None }))
+                    .collect())
+            }
+        }
+    }
+
+    /// Returns the entries of a range, from its end if `reverse`.
+    pub(crate) fn entries(&self, range: KeyRange, reverse: bool) -> Result<Entries<'_>, Failure> {
+        Ok(match self {
+            Self::Table(reader, table) => {
+                let mut cursor = range.cursor(table)?;
+                if reverse {
+                    cursor.seek_to_end();
+                }
+                Entries::Table { session: reader.session(), cursor, reverse }
+            }
+            Self::Index(reader) => {
+                let bounds = range.bounds();
+                Entries::Index(if reverse {
+                    reader.range_back::<Vec<u8>>(bounds)?
+                } else {
+                    reader.range::<Vec<u8>>(bounds)?
+                })
+            }
+        })
+    }
+
+    /// Returns the number of entries in a range. Reads all of them.
+    pub(crate) fn count(&self, range: KeyRange) -> Result<u64, Failure> {
+        let mut count = 0;
+        match self {
+            Self::Table(_, table) => {
+                let mut cursor = range.cursor(table)?;
+                while cursor.next_ref()?.is_some() {
+                    count += 1;
+                }
+            }
+            Self::Index(reader) => {
+                let mut cursor = reader.range::<Vec<u8>>(range.bounds())?;
+                while cursor.next()?.is_some() {
+                    count += 1;
+                }
+            }
+        }
+
+        Ok(count)
+    }
+
+    /// Returns the name of the table for JSON; an index has none.
+    pub(crate) fn name<'a>(&self, table: &'a TableName) -> Option<&'a str> {
+        matches!(self, Self::Table(..)).then(|| table.as_str())
+    }
+}
+
+impl KeyRange {
+    fn cursor(self, table: &Table) -> Result<Cursor, Failure> {
+        Ok(match self {
+            Self::Prefix(prefix) => table.prefix(&prefix)?,
+            Self::Between(from, to) => table.range::<Vec<u8>, _>((from, to))?,
+        })
+    }
+
+    /// Returns the bounds of the range.
+    pub(crate) fn bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        match self {
+            Self::Between(from, to) => (from, to),
+            Self::Prefix(prefix) => {
+                // The next prefix of the same length or shorter: drop all 255s at the end, and add
+                // one to the byte before them.
+                let kept = prefix.iter().rposition(|byte| *byte < 0xFF).map_or(0, |at| at + 1);
+                let mut next = prefix[..kept].to_vec();
+                let to = match next.last_mut() {
+                    Some(last) => {
+                        *last += 1;
+                        Bound::Excluded(next)
+                    }
+                    None => Bound::Unbounded,
+                };
+                (Bound::Included(prefix), to)
+            }
+        }
+    }
+}
+
+impl Entries<'_> {
+    /// Returns the next `count` entries, or fewer at the end.
+    pub(crate) fn take(&mut self, count: usize) -> Result<Vec<(Vec<u8>, StoredValue)>, Failure> {
+        match self {
+            Self::Table { session, cursor, reverse } => {
+                let records =
+                    if *reverse { cursor.take_back(count)? } else { cursor.take(count)? };
+                let blobs = blobs(session, records.iter().map(|record| record.blob.as_ref()))?;
+                let entry = |(Record { key, value, .. }, blob): (Record, _)| {
+                    (key.as_slice().to_vec(), StoredValue { value: value.to_vec(), blob })
+                };
+                Ok(records.into_iter().zip(blobs).map(entry).collect())
+            }
+            Self::Index(cursor) => {
+                let mut entries = Vec::new();
+                while entries.len() < count
+                    && let Some((key, value)) = cursor.next()?
+                {
+                    entries.push((key.to_vec(), StoredValue { value: value.to_vec(), blob: None }));
+                }
+                Ok(entries)
+            }
+        }
+    }
+}
+
+/// Returns the blobs of entries, in their order.
+fn blobs<'a>(
+    session: &Session,
+    refs: impl Iterator<Item = Option<&'a BlobRef>>,
+) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+    let refs: Vec<Option<&BlobRef>> = refs.collect();
+    let present: Vec<BlobRef> = refs.iter().flatten().copied().cloned().collect();
+    let mut read = session.retrieve_blobs(&present)?.into_iter();
+    Ok(refs.into_iter().map(|blob| blob.and_then(|_| read.next())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_one_of_its_kind() {
+        let end = |prefix: &[u8]| KeyRange::Prefix(prefix.to_vec()).bounds().1;
+        assert_eq!(end(b"ab"), Bound::Excluded(b"ac".to_vec()));
+        assert_eq!(end(b"a\xFF\xFF"), Bound::Excluded(b"b".to_vec()));
+        assert_eq!(end(b"\xFF"), Bound::Unbounded);
+        assert_eq!(end(b""), Bound::Unbounded);
+    }
+}

@@ -1,0 +1,250 @@
+//! Failures of commands, with their exit codes.
+
+use std::path::Path;
+
+use terrane::io::ErrorKind;
+use terrane::radix::ExchangeError;
+use terrane::state_dir;
+use terrane_bench::instruments::{device, limits};
+use terrane_bench::workloads;
+use terrane_replay::engines::engine::EngineError;
+use terrane_replay::error::Class;
+use terrane_replay::traces::{irmin, octez};
+use terrane_replay::{bitcoin, changes};
+
+/// Advice for a full disk.
+const NO_SPACE: &str = "next, to make room: `terrane table drop`, `terrane snapshot delete`, `terrane version release`, \
+or `terrane del` and then `terrane compact`; a reserve is given up with `--reserve 0`";
+
+/// Failure of a command.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    class: Class,
+    /// Word for programs, if that of the class says too little.
+    kind: Option<&'static str>,
+    message: String,
+}
+
+impl Failure {
+    fn new(class: Class, message: impl Into<String>) -> Self {
+        Self { class, kind: None, message: message.into() }
+    }
+
+    /// Sets the library's word for the failure if it says more than the class, and does not
+    /// contradict the exit code.
+    fn of_kind(self, kind: ErrorKind) -> Self {
+        use ErrorKind::{Corrupt, Locked, NoSpace, NotFound, Permission, ReadOnly, Unsupported};
+        let says_more = match self.class {
+            Class::Check => matches!(kind, Corrupt | NotFound),
+            Class::Input => matches!(kind, NotFound | ReadOnly | Unsupported),
+            Class::Environment => matches!(kind, Locked | NoSpace | Permission | ReadOnly),
+            Class::Interrupted => false,
+        };
+        if says_more { Self { kind: Some(kind.name()), ..self } } else { self }
+    }
+
+    /// Arguments that are not a command.
+    pub(crate) fn arguments(message: impl Into<String>) -> Self {
+        Self { kind: Some("usage"), ..Self::usage(message) }
+    }
+
+    /// Bad usage or bad input; exit code 2.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Class::Input, message)
+    }
+
+    /// Failed check, or damage; exit code 1.
+    pub(crate) fn check(message: impl Into<String>) -> Self {
+        Self::new(Class::Check, message)
+    }
+
+    /// Requested thing that does not exist; exit code 1.
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self { kind: Some("not_found"), ..Self::new(Class::Check, message) }
+    }
+
+    /// Failure of the environment, such as disk or permissions; exit code 3.
+    pub(crate) fn environment(message: impl Into<String>) -> Self {
+        Self::new(Class::Environment, message)
+    }
+
+    /// Interruption by the user; exit code 130.
+    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
+        Self::new(Class::Interrupted, message)
+    }
+
+    /// Fault of the stream of a radix state, or of reading or writing it.
+    pub(crate) fn exchange(error: &ExchangeError) -> Self {
+        let class = match error {
+            ExchangeError::Io { .. } => Class::Environment,
+            ExchangeError::Unsupported { .. } | ExchangeError::TooManyValues { .. } => Class::Input,
+            ExchangeError::Store(error) => Class::from(&**error),
+            _ => Class::Check,
+        };
+        Self::new(class, in_full(error))
+    }
+
+    /// Puts the name of a file before the message.
+    pub(crate) fn about(self, file: &str) -> Self {
+        Self { message: format!("{file}: {}", self.message), ..self }
+    }
+
+    /// Adds a note at the end of the message.
+    pub(crate) fn with_note(self, note: &str) -> Self {
+        Self { message: format!("{}; {note}", self.message), ..self }
+    }
+
+    /// Returns the failure of an error of the library. An error about a canonical stream gets the
+    /// name of `file`.
+    pub(crate) fn with_file(error: terrane::lsm::Error, file: &Path) -> Self {
+        use terrane::lsm::Error;
+        let is_about_file = matches!(
+            error,
+            Error::Stream { .. }
+                | Error::CanonicalMalformed { .. }
+                | Error::CanonicalDigestMismatch { .. }
+        );
+        let failure = Self::from(error);
+        if is_about_file { failure.about(&file.display().to_string()) } else { failure }
+    }
+
+    /// Returns the word for programs, `error.kind`.
+    pub(crate) fn kind(&self) -> &'static str {
+        self.kind.unwrap_or(self.class.name())
+    }
+
+    /// Returns the sentence for people.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns the exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self.class {
+            Class::Check => 1,
+            Class::Input => 2,
+            Class::Environment => 3,
+            Class::Interrupted => 130,
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        Self::new(error.class(), in_full(&error))
+    }
+}
+
+impl From<bitcoin::Error> for Failure {
+    fn from(error: bitcoin::Error) -> Self {
+        Self::new(error.class(), in_full(&error))
+    }
+}
+
+impl From<changes::Error> for Failure {
+    fn from(error: changes::Error) -> Self {
+        Self::new(error.class(), in_full(&error))
+    }
+}
+
+impl From<irmin::Error> for Failure {
+    fn from(error: irmin::Error) -> Self {
+        Self::new(error.class(), in_full(&error))
+    }
+}
+
+impl From<octez::Error> for Failure {
+    fn from(error: octez::Error) -> Self {
+        Self::new(error.class(), in_full(&error))
+    }
+}
+
+impl From<workloads::Error> for Failure {
+    fn from(error: workloads::Error) -> Self {
+        Self::new(error.class(), in_full(&error))
+    }
+}
+
+impl From<limits::Error> for Failure {
+    fn from(error: limits::Error) -> Self {
+        Self::new(error.class(), error.to_string())
+    }
+}
+
+impl From<device::Error> for Failure {
+    fn from(error: device::Error) -> Self {
+        Self::new(error.class(), error.to_string())
+    }
+}
+
+impl From<terrane::lsm::Error> for Failure {
+    fn from(error: terrane::lsm::Error) -> Self {
+        let failure = Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind());
+        match error {
+            terrane::lsm::Error::ReserveTooLarge { .. } => failure.with_note("next: --reserve 0"),
+            error if error.is_no_space() => failure.with_note(NO_SPACE),
+            _ => failure,
+        }
+    }
+}
+
+impl From<terrane::btree::Error> for Failure {
+    fn from(error: terrane::btree::Error) -> Self {
+        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
+    }
+}
+
+impl From<terrane::context::Error> for Failure {
+    fn from(error: terrane::context::Error) -> Self {
+        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
+    }
+}
+
+impl From<terrane::context::ProofError> for Failure {
+    fn from(error: terrane::context::ProofError) -> Self {
+        Self::new(Class::from(&error), in_full(&error))
+    }
+}
+
+impl From<state_dir::Error> for Failure {
+    fn from(error: state_dir::Error) -> Self {
+        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
+    }
+}
+
+impl From<terrane::radix::Error> for Failure {
+    fn from(error: terrane::radix::Error) -> Self {
+        use terrane::radix::Error;
+        let failure = Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind());
+        let is_absent = matches!(
+            error,
+            Error::UnknownRoot { .. }
+                | Error::UnknownTree { .. }
+                | Error::AddressNotFound { .. }
+                | Error::PrefixNotFound { .. }
+        );
+        if is_absent { Self::not_found(failure.message) } else { failure }
+    }
+}
+
+impl From<terrane::kv::Error> for Failure {
+    fn from(error: terrane::kv::Error) -> Self {
+        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
+    }
+}
+
+/// Returns an error and its causes in one line. Skips a cause whose text is already part of the
+/// line.
+fn in_full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
