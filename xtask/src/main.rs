@@ -42,7 +42,7 @@ usage: cargo xtask <command>
   golden [--write]         compare the golden files with the code, or write them anew
   counts [--write]         compare the instructions of the hot paths with bench/counts.txt, or write them anew;
                            needs valgrind
-  results [--check]        write the tables of recorded runs in docs/benchmarks.md anew from bench/results/*.json,
+  results [--check]        write the tables of bench/results/README.md anew from bench/results/*.json,
                            or compare them, as `cargo test` does
   sim [--minutes N] [--seed N] [--jobs N] [--real]
                            random histories of the tables in lock-step with their model, with faults;

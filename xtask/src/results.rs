@@ -1,10 +1,11 @@
-//! The tables of recorded benchmark runs in `docs/benchmarks.md`: written anew, or compared with the files.
+//! The tables of recorded benchmark runs in `bench/results/README.md`: written anew, or compared.
 //!
-//! A test of `terrane-bench` does the work, since it can read JSON; so `cargo test` compares them as well.
+//! A test of `terrane-bench` does the work, since it can read JSON. Therefore `cargo test` compares
+//! the tables as well.
 
 use crate::workspace::Workspace;
 
-/// What to do with the tables.
+/// The work on the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Compare, as `cargo test` does.

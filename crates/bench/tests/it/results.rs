@@ -1,4 +1,4 @@
-//! The tables of recorded runs in `docs/benchmarks.md`, made from `bench/results/*.json`.
+//! The tables of recorded runs in `bench/results/README.md`, made from `bench/results/*.json`.
 //!
 //! Goal: the page says what the files say. Method: each file is what `terrane bench ... --json` has
 //! printed; the tables are made anew and compared with what stands between the two marks of the
@@ -233,7 +233,7 @@ fn row(name: &str, report: &Value) -> Result<(&'static str, String), String> {
         return Err(format!("{name}: no table for {command}"));
     };
     let line = command_line(text("/command_line").unwrap_or_default());
-    let mut row = format!("| [{line}](../bench/results/{name}) |");
+    let mut row = format!("| [{line}]({name}) |");
     for (_, pointer, show) in *columns {
         let _ = write!(row, " {} |", shown(report.pointer(pointer), *show));
     }
@@ -334,7 +334,7 @@ fn recorded() -> BTreeMap<String, Value> {
 
 #[test]
 fn the_page_has_the_tables_of_the_recorded_runs() {
-    let path = root().join("docs/benchmarks.md");
+    let path = root().join("bench/results/README.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = page.split_once(BEGIN).expect("the page has a mark where tables begin");
     let (found, after) = rest.split_once(END).expect("the page has a mark where tables end");
@@ -343,7 +343,7 @@ fn the_page_has_the_tables_of_the_recorded_runs() {
         std::fs::write(&path, [before, BEGIN, &expected, END, after].concat()).unwrap();
         return;
     }
-    assert_eq!(found, expected, "docs/benchmarks.md is not up to date: `cargo xtask results`");
+    assert_eq!(found, expected, "bench/results/README.md is not up to date: `cargo xtask results`");
 }
 
 fn sample() -> Value {
@@ -360,7 +360,7 @@ fn sample() -> Value {
 #[test]
 fn a_run_becomes_a_row_that_names_no_directory() {
     let made = tables(&BTreeMap::from([("a.json".to_owned(), sample())])).unwrap();
-    let row = "| [terrane bench utxo run --store DIR --batches 10k](../bench/results/a.json) | \
+    let row = "| [terrane bench utxo run --store DIR --batches 10k](a.json) | \
                sequential | 10 M | 10 k | 69.87 k | 0.771 | – | – | – | 60.0 | 3.21 | 41.00 | \
                90.6 k | 2026-11-22, 0123456789ab, 6.18, A & B |";
     assert_eq!(made.lines().nth(3), Some(row));
