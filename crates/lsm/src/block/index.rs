@@ -179,7 +179,7 @@ impl IndexBuilder {
 
 /// A page that may hold a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Candidate {
+pub(crate) struct PageCandidate {
     /// The page, counted over key pages only.
     pub(crate) ordinal: u32,
     /// If the key is below the first key of this page, it may still be in the page before; ask
@@ -205,7 +205,7 @@ impl Index {
     ///
     /// Cost: no I/O, no allocation.
     #[inline(never)] // so that `cargo xtask counts` sees it apart
-    pub(crate) fn search(&self, key: &[u8]) -> Candidate {
+    pub(crate) fn search(&self, key: &[u8]) -> PageCandidate {
         match &self.form {
             Form::Compact(fences) => fences.search(key),
             Form::Ordinary(separators) => separators.search(key),
@@ -214,7 +214,7 @@ impl Index {
 
     /// The page before `ordinal`, if `key`, which is below the first key of page `ordinal`, may be
     /// there. Always none where [`Candidate::earlier`] was not set.
-    pub(crate) fn previous(&self, ordinal: u32, key: &[u8]) -> Option<Candidate> {
+    pub(crate) fn previous(&self, ordinal: u32, key: &[u8]) -> Option<PageCandidate> {
         match &self.form {
             Form::Compact(fences) => fences.previous(ordinal, key),
             Form::Ordinary(_) => None,

@@ -36,7 +36,7 @@ pub(crate) enum PageKind {
 
 /// The place of a page, which its checksum covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PageAddress {
     /// Identity of the run: a number that no other run has.
     pub(crate) identity: u64,
     /// Number of the page in its file.
@@ -57,7 +57,7 @@ fn u32_at(bytes: &[u8], offset: usize) -> u32 {
         .map_or(0, |b| u32::from_le_bytes(*b))
 }
 
-fn page_crc(place: Place, page: &[u8]) -> u32 {
+fn page_crc(place: PageAddress, page: &[u8]) -> u32 {
     let mut seed = [0; 12];
     seed[..8].copy_from_slice(&place.identity.to_le_bytes());
     seed[8..].copy_from_slice(&place.page.to_le_bytes());
@@ -65,14 +65,14 @@ fn page_crc(place: Place, page: &[u8]) -> u32 {
 }
 
 /// Writes the checksum of a page that is otherwise complete.
-fn seal(page: &mut [u8], place: Place) {
+fn seal(page: &mut [u8], place: PageAddress) {
     assert!(page.len() == PAGE_SIZE);
     let crc = page_crc(place, page);
     page[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Checks a page's checksum, whatever its kind.
-pub(crate) fn check_crc(page: &[u8], place: Place) -> Result<(), Corrupt> {
+pub(crate) fn check_crc(page: &[u8], place: PageAddress) -> Result<(), Corrupt> {
     let broken = |rule, expected, found| Corrupt { page: place.page, rule, expected, found };
     if page.len() != PAGE_SIZE {
         return Err(broken("page size", PAGE_SIZE as u64, page.len() as u64));
@@ -85,7 +85,7 @@ pub(crate) fn check_crc(page: &[u8], place: Place) -> Result<(), Corrupt> {
 }
 
 /// Checks a page's checksum and kind.
-pub(crate) fn check(page: &[u8], place: Place, kind: PageKind) -> Result<(), Corrupt> {
+pub(crate) fn check(page: &[u8], place: PageAddress, kind: PageKind) -> Result<(), Corrupt> {
     let broken = |rule, expected, found| Corrupt { page: place.page, rule, expected, found };
     check_crc(page, place)?;
     if page[4] != kind as u8 {
@@ -100,7 +100,7 @@ pub(crate) fn check(page: &[u8], place: Place, kind: PageKind) -> Result<(), Cor
 /// Fills `page` with a page of `kind` whose content is `payload`, zero-padded.
 pub(crate) fn encode_payload(
     page: &mut [u8],
-    place: Place,
+    place: PageAddress,
     kind: PageKind,
     position: u32,
     payload: &[u8],
@@ -116,7 +116,7 @@ pub(crate) fn encode_payload(
 /// The content of a page that [`encode_payload`] wrote, with its padding.
 pub(crate) fn decode_payload(
     page: &[u8],
-    place: Place,
+    place: PageAddress,
     kind: PageKind,
     position: u32,
 ) -> Result<&[u8], Corrupt> {
@@ -313,7 +313,7 @@ impl PageBuilder {
 
     /// Writes the page and empties the builder. `value_bytes` is the whole length of the stored value if the
     /// page's only entry goes on in overflow pages, and 0 otherwise.
-    pub(crate) fn finish(&mut self, page: &mut [u8], place: Place, value_bytes: u32) {
+    pub(crate) fn finish(&mut self, page: &mut [u8], place: PageAddress, value_bytes: u32) {
         let count = self.entries.len();
         assert!(count > 0);
         // A lone key keeps its bytes as suffix: nothing is gained by calling all of it prefix.
@@ -368,7 +368,7 @@ pub(crate) struct PageLayout {
 
 /// Where an entry stands in its key page.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct EntryPlace {
+pub(crate) struct EntryLocation {
     pub(crate) kind: Kind,
     suffix: u16,
     suffix_end: u16,
@@ -376,7 +376,7 @@ pub(crate) struct EntryPlace {
     value_end: u16,
 }
 
-impl EntryPlace {
+impl EntryLocation {
     /// In no page.
     pub(crate) const NOWHERE: Self =
         Self { kind: Kind::Delete, suffix: 0, suffix_end: 0, value: 0, value_end: 0 };
@@ -395,13 +395,13 @@ impl EntryPlace {
 impl PageLayout {
     /// Checks a key page.
     #[inline(never)] // so that `cargo xtask counts` sees it apart
-    pub(crate) fn parse(page: &[u8], place: Place) -> Result<Self, Corrupt> {
+    pub(crate) fn parse(page: &[u8], place: PageAddress) -> Result<Self, Corrupt> {
         check(page, place, PageKind::Key)?;
         Self::parse_checked(page, place)
     }
 
     /// The same for one that was found whole when it was read, and has been in memory since.
-    pub(crate) fn parse_checked(page: &[u8], place: Place) -> Result<Self, Corrupt> {
+    pub(crate) fn parse_checked(page: &[u8], place: PageAddress) -> Result<Self, Corrupt> {
         let broken = |rule, expected: usize, found: usize| Corrupt {
             page: place.page,
             rule,
@@ -513,7 +513,7 @@ impl PageLayout {
     }
 
     /// Where all entries stand, for who reads them all.
-    pub(crate) fn entries(self, page: &[u8], entries: &mut Vec<EntryPlace>) {
+    pub(crate) fn entries(self, page: &[u8], entries: &mut Vec<EntryLocation>) {
         entries.clear();
         let (mut suffix, mut value) = (self.suffixes, self.values);
         let ends = page[HEADER_SIZE..usize::from(self.kinds)].as_chunks::<2>().0;
@@ -522,7 +522,7 @@ impl PageLayout {
             let suffix_end = self.suffixes + u16::from_le_bytes(*key_end);
             let value_end = self.values + u16::from_le_bytes(*value_end);
             let kind = self.kind(page, index);
-            entries.push(EntryPlace { kind, suffix, suffix_end, value, value_end });
+            entries.push(EntryLocation { kind, suffix, suffix_end, value, value_end });
             (suffix, value) = (suffix_end, value_end);
         }
     }
@@ -558,7 +558,7 @@ mod tests {
     use super::*;
     use crate::entry::entry::KEY_BYTES_MAX;
 
-    const PLACE: Place = Place { identity: 7, page: 3 };
+    const PLACE: PageAddress = PageAddress { identity: 7, page: 3 };
 
     fn build(entries: &[(Vec<u8>, Kind, Vec<u8>)]) -> Vec<u8> {
         let mut builder = PageBuilder::default();
@@ -607,8 +607,8 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(PageLayout::parse(&damaged, PLACE).is_err(), "bit {bit}");
         }
-        assert!(PageLayout::parse(&page, Place { page: 4, ..PLACE }).is_err());
-        assert!(PageLayout::parse(&page, Place { identity: 8, ..PLACE }).is_err());
+        assert!(PageLayout::parse(&page, PageAddress { page: 4, ..PLACE }).is_err());
+        assert!(PageLayout::parse(&page, PageAddress { identity: 8, ..PLACE }).is_err());
         assert!(PageLayout::parse(&page[..4095], PLACE).is_err());
     }
 

@@ -14,16 +14,16 @@ use crate::compaction::compaction::Compaction;
 use crate::files::file_set::lock;
 
 #[derive(Debug)]
-struct Running {
+struct RunningThread {
     sender: Sender<Weak<Compaction>>,
     thread: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum WorkerState {
     #[default]
     NotStarted,
-    Running(Running),
+    RunningThread(RunningThread),
     /// Also after the system refused a thread.
     Stopped,
 }
@@ -31,42 +31,42 @@ enum State {
 /// A thread that is started when it is first needed.
 #[derive(Debug, Default)]
 pub(crate) struct Worker {
-    state: Mutex<State>,
+    state: Mutex<WorkerState>,
 }
 
-fn start() -> Option<Running> {
+fn start() -> Option<RunningThread> {
     let (sender, receiver) = channel::<Weak<Compaction>>();
     let run = move || {
-        while let Ok(merging) = receiver.recv() {
-            if let Some(merging) = merging.upgrade() {
+        while let Ok(compaction) = receiver.recv() {
+            if let Some(compaction) = compaction.upgrade() {
                 // A merge notices by itself that a step of it did not end.
-                let step = AssertUnwindSafe(|| merging.advance_in_background());
+                let step = AssertUnwindSafe(|| compaction.advance_in_background());
                 let _ = catch_unwind(step);
             }
         }
     };
     let thread = std::thread::Builder::new().name("terrane-merge".into()).spawn(run).ok()?;
-    Some(Running { sender, thread })
+    Some(RunningThread { sender, thread })
 }
 
 impl Worker {
     /// Asks for `merging` to be advanced to what was requested of it. Without a thread (the system
     /// refused one, or the session is closing) nothing happens: the updates then do the work themselves.
-    pub(crate) fn advance(&self, merging: &Arc<Compaction>) {
+    pub(crate) fn advance(&self, compaction: &Arc<Compaction>) {
         let mut state = lock(&self.state);
-        if let State::NotStarted = *state {
-            *state = start().map_or(State::Stopped, State::Running);
+        if let WorkerState::NotStarted = *state {
+            *state = start().map_or(WorkerState::Stopped, WorkerState::RunningThread);
         }
-        if let State::Running(running) = &*state {
+        if let WorkerState::RunningThread(running) = &*state {
             // The thread ends only after its sender is gone, also if a merge panics, so it is there.
-            let _ = running.sender.send(Arc::downgrade(merging));
+            let _ = running.sender.send(Arc::downgrade(compaction));
         }
     }
 
     /// Ends the thread after what it was asked for so far.
     pub(crate) fn stop(&self) {
-        let state = std::mem::replace(&mut *lock(&self.state), State::Stopped);
-        if let State::Running(Running { sender, thread }) = state {
+        let state = std::mem::replace(&mut *lock(&self.state), WorkerState::Stopped);
+        if let WorkerState::RunningThread(RunningThread { sender, thread }) = state {
             drop(sender);
             let _ = thread.join();
         }

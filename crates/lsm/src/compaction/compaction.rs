@@ -27,7 +27,7 @@ use terrane_io::Access;
 use crate::block::index::IndexKind;
 use crate::block::page::PAGE_SIZE;
 use crate::compaction::loser_tree::{Combine, MergeIterator, Rules, Source};
-use crate::compaction::merge_pipe::{PipeReader, PipeWriter, hand_over};
+use crate::compaction::merge_pipe::{PipeReader, PipeWriter, merge_pipe};
 use crate::compaction::resume::{ResumedOutput, ResumedPages};
 use crate::entry::entry::{EntryRef, Kind, Order, key_hash};
 use crate::entry::key_range::KeyRange;
@@ -82,7 +82,7 @@ pub(crate) struct CompactionSpec {
     pub(crate) inputs: Vec<Input>,
     /// Whether nothing older than the inputs exists, so that deletions need not be kept.
     pub(crate) drop_deletes: bool,
-    pub(crate) resolve: MergeOperator,
+    pub(crate) operator: MergeOperator,
     pub(crate) filter: Option<FilterAllocation>,
     pub(crate) index: IndexKind,
     pub(crate) access: Access,
@@ -115,7 +115,7 @@ impl View {
 /// How the pages that a job has passed count as work done: after an interruption not all of them are work of
 /// this merge, and some work was not that.
 #[derive(Debug, Clone, Copy, Default)]
-struct Tally {
+struct WorkTally {
     /// Passed before the interruption, as it was noted then.
     skipped: u64,
     /// What reading again counts for.
@@ -124,7 +124,7 @@ struct Tally {
     pages_before: u64,
 }
 
-impl Tally {
+impl WorkTally {
     fn done(self, passed: u64) -> u64 {
         self.reread + passed.saturating_sub(self.skipped)
     }
@@ -156,7 +156,7 @@ impl Job {
     fn memory_bytes(&self) -> u64 {
         match self {
             Self::Idle | Self::Interrupted(_) | Self::Done => 0,
-            Self::ResumedOutput(rereading) => rereading.memory_bytes() as u64,
+            Self::ResumedOutput(resumed) => resumed.memory_bytes() as u64,
             Self::Entries { builder, .. } => builder.memory_bytes() as u64,
             Self::Finishing { finisher, .. } => finisher.memory_bytes() as u64,
         }
@@ -170,7 +170,7 @@ pub(crate) struct Compaction {
     /// Without the bounds of the keys, which are found when the merge starts.
     plan: RunPlan,
     drop_deletes: bool,
-    resolve: MergeOperator,
+    operator: MergeOperator,
     /// Memory for the output's filter and index while they are built, as planned.
     planned_bytes: u64,
     /// Memory that these held after the last step.
@@ -187,7 +187,7 @@ pub(crate) struct Compaction {
     /// How far a background thread has been asked to go.
     pub(crate) requested: AtomicU64,
     view: RwLock<View>,
-    job: Mutex<(Job, Tally)>,
+    job: Mutex<(Job, WorkTally)>,
     /// An error met by a background thread, for the next caller.
     failed: Mutex<Option<Error>>,
 }
@@ -243,7 +243,7 @@ impl Compaction {
             set: Arc::clone(set),
             plan,
             drop_deletes: spec.drop_deletes,
-            resolve: spec.resolve,
+            operator: spec.operator,
             planned_bytes: planned.bytes(spec.filter, spec.index),
             built_bytes: AtomicU64::new(0),
             work,
@@ -253,7 +253,7 @@ impl Compaction {
             done: AtomicU64::new(0),
             requested: AtomicU64::new(0),
             view: RwLock::new(View::Inputs(spec.inputs.into())),
-            job: Mutex::new((Job::Idle, Tally::default())),
+            job: Mutex::new((Job::Idle, WorkTally::default())),
             failed: Mutex::new(None),
         }
     }
@@ -261,13 +261,13 @@ impl Compaction {
     /// The same for a merge of runs that was interrupted, to go on with what it has written; does no work.
     pub(crate) fn resumed(set: &Arc<FileSet>, spec: CompactionSpec, taken: ResumedPages) -> Self {
         assert!(spec.inputs.iter().all(|input| input.run().is_some()));
-        let merging = Self::new(set, spec);
-        let skipped = taken.partial.work.min(merging.work);
+        let compaction = Self::new(set, spec);
+        let skipped = taken.partial.work.min(compaction.work);
         let reread = taken.pages().div_ceil(REREAD_PAGES_PER_PAGE);
-        let total = (merging.work - skipped + reread).max(1);
-        let tally = Tally { skipped, reread, pages_before: 0 };
+        let total = (compaction.work - skipped + reread).max(1);
+        let tally = WorkTally { skipped, reread, pages_before: 0 };
         let job = (Job::Interrupted(Box::new(taken)), tally);
-        Self { total: AtomicU64::new(total), job: Mutex::new(job), ..merging }
+        Self { total: AtomicU64::new(total), job: Mutex::new(job), ..compaction }
     }
 
     /// A merge that is complete, with `run` as its output.
@@ -275,20 +275,20 @@ impl Compaction {
         let spec = CompactionSpec {
             inputs: Vec::new(),
             drop_deletes: false,
-            resolve: MergeOperator::default(),
+            operator: MergeOperator::default(),
             filter: None,
             index: IndexKind::Ordinary,
             access: Access::Buffered,
             salt: run.meta().salt,
             purpose: run.meta().purpose,
         };
-        let merging = Self {
+        let compaction = Self {
             view: RwLock::new(View::Output(Some(run))),
-            job: Mutex::new((Job::Done, Tally::default())),
+            job: Mutex::new((Job::Done, WorkTally::default())),
             ..Self::new(set, spec)
         };
-        merging.done.store(merging.total(), Ordering::Release);
-        merging
+        compaction.done.store(compaction.total(), Ordering::Release);
+        compaction
     }
 
     /// Pages of work in all: of a merge that was resumed, since then.
@@ -347,7 +347,7 @@ impl Compaction {
         let flushed = match &mut guard.0 {
             Job::Idle | Job::Done => None,
             Job::Interrupted(taken) => Some(taken.flushed()),
-            Job::ResumedOutput(rereading) => Some(rereading.flushed()),
+            Job::ResumedOutput(resumed) => Some(resumed.flushed()),
             Job::Entries { merge, builder } => builder.flush(self.passed(merge, builder, tally))?,
             Job::Finishing { finisher, passed } => Some(finisher.flush(*passed)?),
         };
@@ -451,13 +451,13 @@ impl Compaction {
         let Job::Entries { merge, builder } = &mut job.0 else {
             return Ok(ControlFlow::Continue(()));
         };
-        let (giver, taker) = hand_over();
+        let (writer, reader) = merge_pipe();
         let (merged, written) = std::thread::scope(move |scope| {
             // Each side goes with its thread's work, however that ends, so that the other does not wait for it.
-            let merging = scope.spawn(move || self.give_entries(merge, &giver));
-            let written = self.take_entries(builder, &taker, watch);
-            drop(taker);
-            let merged = merging.join();
+            let compaction = scope.spawn(move || self.write_to_pipe(merge, &writer));
+            let written = self.read_from_pipe(builder, &reader, watch);
+            drop(reader);
+            let merged = compaction.join();
             (merged.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), written)
         });
         // What could not be read is also the end of what there is to be written.
@@ -476,11 +476,11 @@ impl Compaction {
     }
 
     /// Hands over all entries that are to be written, or until nobody takes them.
-    fn give_entries(&self, merge: &mut MergeIterator, giver: &PipeWriter) -> Result<()> {
-        while let Some(mut batch) = giver.empty() {
+    fn write_to_pipe(&self, merge: &mut MergeIterator, writer: &PipeWriter) -> Result<()> {
+        while let Some(mut batch) = writer.next_empty() {
             while !batch.is_full() {
                 let Some(entry) = merge.current() else {
-                    giver.give(batch);
+                    writer.send(batch);
                     return Ok(());
                 };
                 if let Some(entry) = self.kept(entry) {
@@ -490,26 +490,26 @@ impl Compaction {
                 merge.advance()?;
             }
             batch.pages_passed = merge.pages_passed();
-            giver.give(batch);
+            writer.send(batch);
         }
         Ok(())
     }
 
     /// Writes what is handed over.
-    fn take_entries<B>(
+    fn read_from_pipe<B>(
         &self,
         builder: &mut RunBuilder,
-        taker: &PipeReader,
+        reader: &PipeReader,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B>> {
         let salt = self.plan.salt;
-        while let Some(batch) = taker.take() {
+        while let Some(batch) = reader.receive() {
             for (entry, blob) in batch.entries() {
                 builder.push(entry, blob, || key_hash(salt, entry.key))?;
             }
             let blob_pages = u64::from(builder.blob_pages()).min(self.blob_pages);
             self.note(batch.pages_passed + blob_pages);
-            taker.give_back(batch);
+            reader.recycle(batch);
             let watched = watch(self.done(), self.total());
             if watched.is_break() {
                 return Ok(watched);
@@ -518,14 +518,14 @@ impl Compaction {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn advance_job(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
+    fn advance_job(&self, job: &mut (Job, WorkTally), target: u64) -> Result<()> {
         self.advance_job_by(job, |job| self.work_to(job, target))
     }
 
     fn advance_job_by<T>(
         &self,
-        job: &mut (Job, Tally),
-        work: impl FnOnce(&mut (Job, Tally)) -> Result<T>,
+        job: &mut (Job, WorkTally),
+        work: impl FnOnce(&mut (Job, WorkTally)) -> Result<T>,
     ) -> Result<T> {
         // A resolve function may have panicked in an earlier step.
         self.begin_anew_unless_whole(job);
@@ -537,9 +537,9 @@ impl Compaction {
         result
     }
 
-    fn begin_anew_unless_whole(&self, job: &mut (Job, Tally)) {
+    fn begin_anew_unless_whole(&self, job: &mut (Job, WorkTally)) {
         if !job.0.can_go_on() {
-            *job = (Job::Idle, Tally::default());
+            *job = (Job::Idle, WorkTally::default());
             self.done.store(0, Ordering::Release);
             self.total.fetch_max(self.work, Ordering::AcqRel);
         }
@@ -561,7 +561,7 @@ impl Compaction {
             match input {
                 Input::Run(run) => widen(run.min_key(), run.max_key()),
                 Input::Buffer(buffer) => {
-                    let ranges = buffer.segments().iter().filter_map(|segment| segment.key_range());
+                    let ranges = buffer.parts().iter().filter_map(|part| part.key_range());
                     ranges.for_each(|(min, max)| widen(min, max));
                 }
             }
@@ -572,7 +572,7 @@ impl Compaction {
 
     /// The merge of those entries of the inputs that are in a range.
     fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<MergeIterator>> {
-        let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
+        let (combine, order, operator) = (Combine::Levels, Order::Ascending, self.operator.clone());
         let runs = inputs.iter().filter(|input| input.run().is_some()).count();
         let reading = Reading::merge(&self.set, runs);
         let mut sources = Vec::new();
@@ -583,14 +583,13 @@ impl Compaction {
                     sources.push(Source::Run(Box::new(reader)));
                 }
                 Input::Buffer(buffer) => {
-                    let segments = buffer.segments().iter().rev();
-                    let readers =
-                        segments.map(|segment| MemtablePartReader::new(segment, range, order));
-                    sources.extend(readers.map(Source::Segment));
+                    let parts = buffer.parts().iter().rev();
+                    let readers = parts.map(|part| MemtablePartReader::new(part, range, order));
+                    sources.extend(readers.map(Source::Memtable));
                 }
             }
         }
-        let mut merge = Box::new(MergeIterator::new(sources, Rules { combine, resolve, order }));
+        let mut merge = Box::new(MergeIterator::new(sources, Rules { combine, operator, order }));
         merge.load()?;
         Ok(merge)
     }
@@ -606,27 +605,27 @@ impl Compaction {
     ///
     /// # Errors
     /// Any error of the disk, and damaged inputs.
-    fn reread(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
+    fn reread(&self, job: &mut (Job, WorkTally), target: u64) -> Result<()> {
         let View::Inputs(inputs) = self.view() else { return Ok(()) };
         let pages = target.saturating_sub(self.done()).saturating_mul(REREAD_PAGES_PER_PAGE);
-        let mut rereading = match std::mem::replace(&mut job.0, Job::Idle) {
+        let mut resumed = match std::mem::replace(&mut job.0, Job::Idle) {
             Job::Interrupted(taken) => {
                 Box::new(ResumedOutput::new(*taken, &self.bounded_plan(&inputs)))
             }
-            Job::ResumedOutput(rereading) => rereading,
+            Job::ResumedOutput(resumed) => resumed,
             other => {
                 job.0 = other;
                 return Ok(());
             }
         };
-        let number = rereading.number();
-        let read = rereading.step(pages).map(|has_ended| {
-            self.note((rereading.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
+        let number = resumed.number();
+        let read = resumed.step(pages).map(|has_ended| {
+            self.note((resumed.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
             if !has_ended {
-                job.0 = Job::ResumedOutput(rereading);
+                job.0 = Job::ResumedOutput(resumed);
                 return None;
             }
-            Some(rereading.finish())
+            Some(resumed.finish())
         });
         match read {
             Ok(None) => Ok(()),
@@ -676,7 +675,7 @@ impl Compaction {
         let buffers: Vec<Memtable> = buffers.collect();
         drop(inputs);
         let bytes = buffers.iter().map(Memtable::memory_bytes).sum();
-        self.set.sweeper().let_go(buffers, bytes);
+        self.set.reclaimer().reclaim(buffers, bytes);
     }
 
     /// The output with its origin, if all inputs are runs.
@@ -692,7 +691,7 @@ impl Compaction {
         }
     }
 
-    fn work_to(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
+    fn work_to(&self, job: &mut (Job, WorkTally), target: u64) -> Result<()> {
         while self.done() < target {
             let tally = job.1;
             match &mut job.0 {
@@ -722,7 +721,7 @@ impl Compaction {
     }
 
     /// Goes on to filter and index when the inputs are used up.
-    fn end_entries(&self, (job, tally): &mut (Job, Tally)) -> Result<()> {
+    fn end_entries(&self, (job, tally): &mut (Job, WorkTally)) -> Result<()> {
         let Job::Entries { merge, builder } = job else { return Ok(()) };
         builder.finish_last_page()?;
         let pages = tally.pages_before + merge.pages_passed();
@@ -750,7 +749,7 @@ impl Compaction {
     }
 
     /// Pages passed in the inputs, and what stands for those of write buffers and blobs.
-    fn passed(&self, merge: &MergeIterator, builder: &RunBuilder, tally: Tally) -> u64 {
+    fn passed(&self, merge: &MergeIterator, builder: &RunBuilder, tally: WorkTally) -> u64 {
         let blob_pages = u64::from(builder.blob_pages());
         let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
         let pages = tally.pages_before + merge.pages_passed();
@@ -763,7 +762,7 @@ impl Compaction {
         &self,
         merge: &mut MergeIterator,
         builder: &mut RunBuilder,
-        tally: Tally,
+        tally: WorkTally,
         target: u64,
     ) -> Result<bool> {
         let salt = self.plan.salt;

@@ -38,13 +38,13 @@ use std::sync::Arc;
 use crate::compaction::compaction::{Compaction, CompactionSpec, Input, View, planned};
 use crate::compaction::sources::Sources;
 use crate::compaction::union::{
-    Piece, Progress, Stage, UNION_DEPTH_MAX, UNION_RUNS_MAX, Union, UnionTable,
+    Piece, Stage, UNION_DEPTH_MAX, UNION_RUNS_MAX, Union, UnionProgress, UnionTable,
 };
 use crate::config::{CompactionPolicy, LEVELS_MAX, TableConfig, WriteBuffer as BufferSize};
 use crate::entry::mask::{Mask, Masking, Span};
 use crate::error::{Error, Result};
 use crate::files::file_set::FileSet;
-use crate::memory::budget::Held;
+use crate::memory::budget::TableMemory;
 use crate::memtable::memtable::Memtable;
 use crate::memtable::part::{MemtablePart, Room};
 use crate::run::run::{Purpose, Run};
@@ -56,7 +56,7 @@ pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
 /// A merge in a table's levels, with the time that this table gives it.
 #[derive(Debug, Clone)]
 pub(crate) struct ScheduledCompaction {
-    pub(crate) merging: Arc<Compaction>,
+    pub(crate) compaction: Arc<Compaction>,
     /// When it began, in ticks.
     pub(crate) start: u64,
     /// When it must be complete. Invariant: above `start`.
@@ -70,25 +70,25 @@ pub(crate) struct ScheduledCompaction {
 impl ScheduledCompaction {
     /// What readers of this table see of it.
     pub(crate) fn view(&self) -> View {
-        self.merging.view().under_mask(&self.mask)
+        self.compaction.view().under_mask(&self.mask)
     }
 
     /// Does the rest of the work; the output as this table sees it.
     pub(crate) fn finish(&self) -> Result<Option<Arc<Run>>> {
-        Ok(self.merging.finish()?.map(|run| run.under_mask(&self.mask)))
+        Ok(self.compaction.finish()?.map(|run| run.under_mask(&self.mask)))
     }
 
     /// Pages of work that must be done by `now`.
     pub(crate) fn required(&self, now: u64) -> u64 {
         let passed = now.min(self.due).saturating_sub(self.start);
         let span = self.due - self.start;
-        let work = self.merging.total() - self.base;
+        let work = self.compaction.total() - self.base;
         self.base + (u128::from(work) * u128::from(passed)).div_ceil(u128::from(span)) as u64
     }
 
     /// The first moment at which `pages` pages of work must be done.
     pub(crate) fn when(&self, pages: u64) -> u64 {
-        let work = (self.merging.total() - self.base).max(1);
+        let work = (self.compaction.total() - self.base).max(1);
         let span = self.due - self.start;
         let wanted = pages.saturating_sub(self.base).min(work);
         self.start + (u128::from(span) * u128::from(wanted) / u128::from(work)) as u64
@@ -195,7 +195,7 @@ impl CompactionEnv<'_> {
         inputs: Vec<Input>,
         at: (usize, usize),
         drop_deletes: bool,
-        held: &Held,
+        memory: &TableMemory,
     ) -> CompactionSpec {
         let (level, last) = at;
         // Level 1 is treated as if there were one below: it has several runs even when it is the last.
@@ -204,13 +204,13 @@ impl CompactionEnv<'_> {
             None => self.config.filter_allocation(level as u32, last),
             Some(budget) => {
                 let budget = (budget, self.config.memory_goal);
-                held.make_room(budget, planned(&inputs), self.config.index, drop_deletes)
+                memory.make_room(budget, planned(&inputs), self.config.index, drop_deletes)
             }
         };
         CompactionSpec {
             inputs,
             drop_deletes,
-            resolve: self.config.resolve.clone(),
+            operator: self.config.resolve.clone(),
             filter: Some(filter),
             index: self.config.index,
             access: self.config.disk_cache.access(level),
@@ -220,15 +220,15 @@ impl CompactionEnv<'_> {
     }
 
     /// A union of tables that has got so far.
-    pub(crate) fn union(&self, tables: Vec<UnionTable>, progress: Progress) -> Union {
+    pub(crate) fn union(&self, tables: Vec<UnionTable>, progress: UnionProgress) -> Union {
         // Nothing is older than it, so it is a last level whatever comes above.
-        let mut held = Held::default();
+        let mut memory = TableMemory::default();
         let inputs = tables.iter().flat_map(UnionTable::all_runs).chain(progress.slices.clone());
         let inputs: Vec<_> = inputs.map(Input::Run).collect();
         if self.config.memory_budget.is_some() {
-            inputs.iter().filter_map(Input::run).for_each(|run| held.add_run(run));
+            inputs.iter().filter_map(Input::run).for_each(|run| memory.add_run(run));
         }
-        let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &held);
+        let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &memory);
         let spec = CompactionSpec { inputs: Vec::new(), ..spec };
         Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
     }
@@ -240,7 +240,7 @@ impl CompactionEnv<'_> {
         flushes * TICKS_PER_FLUSH
     }
 
-    fn tell_run_added(&self, run: &Run, level: usize) {
+    fn trace_run_added(&self, run: &Run, level: usize) {
         debug_event!(
             "table.run_added",
             self.set.session_dir(),
@@ -258,13 +258,13 @@ impl CompactionEnv<'_> {
         now: u64,
         at: (usize, usize),
         drop: bool,
-        held: &Held,
+        memory: &TableMemory,
     ) -> Incoming {
         let level = at.0;
         if let [run] = runs.as_slice()
             && !(drop && (run.meta().deletes > 0 || !run.mask().is_empty()))
         {
-            self.tell_run_added(run, level);
+            self.trace_run_added(run, level);
             return Incoming::Single(run.with_access(self.config.disk_cache.access(level)));
         }
         debug_event!(
@@ -276,10 +276,10 @@ impl CompactionEnv<'_> {
             inputs = ?runs.iter().map(|run| run.meta().entries).collect::<Vec<_>>(),
         );
         let inputs = runs.into_iter().map(Input::Run).collect();
-        let merging = Arc::new(Compaction::new(self.set, self.spec(inputs, at, drop, held)));
+        let compaction = Arc::new(Compaction::new(self.set, self.spec(inputs, at, drop, memory)));
         let due = now + self.merge_ticks(level);
         Incoming::Compaction(ScheduledCompaction {
-            merging,
+            compaction,
             start: now,
             due,
             base: 0,
@@ -290,7 +290,7 @@ impl CompactionEnv<'_> {
 
 /// Completes a merge that is due.
 fn finish(pending: &ScheduledCompaction, context: &CompactionEnv<'_>) -> Result<Option<Arc<Run>>> {
-    let left = pending.merging.total() - pending.merging.done();
+    let left = pending.compaction.total() - pending.compaction.done();
     if left > 0 {
         debug_event!("merge.forced", context.set.session_dir(), table = context.table, left);
     }
@@ -363,7 +363,7 @@ impl Levels {
             Some(Incoming::Compaction(pending)) => Some(pending),
             _ => None,
         });
-        self.flushing.iter().chain(merges).filter(|pending| !pending.merging.is_complete())
+        self.flushing.iter().chain(merges).filter(|pending| !pending.compaction.is_complete())
     }
 
     /// Begins the flush of the write buffer, which must not be empty, and completes the one before it:
@@ -372,24 +372,24 @@ impl Levels {
     /// # Errors
     /// Those of the merges that are due. Nothing has changed then but their progress.
     pub(crate) fn flush(&self, context: &CompactionEnv<'_>) -> Result<Self> {
-        let mut next = self.settled(context)?;
+        let mut next = self.with_flush_finished(context)?;
         next.fold_union(context);
         next.flushes += 1;
         next.untimed = 0;
         let now = next.flushes * TICKS_PER_FLUSH;
-        let held = next.held(context, &next);
+        let memory = next.memory(context, &next);
         let (dir, table) = (context.set.session_dir(), context.table);
         debug_event!("table.flush", dir, table, entries = next.buffer.len());
         let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
-        let spec = context.spec(inputs, (1, next.levels.len()), false, &held);
-        let merging = Arc::new(Compaction::new(context.set, spec));
+        let spec = context.spec(inputs, (1, next.levels.len()), false, &memory);
+        let compaction = Arc::new(Compaction::new(context.set, spec));
         let (due, mask) = (now + TICKS_PER_FLUSH, Mask::default());
-        next.flushing = Some(ScheduledCompaction { merging, start: now, due, base: 0, mask });
+        next.flushing = Some(ScheduledCompaction { compaction, start: now, due, base: 0, mask });
         Ok(next)
     }
 
     /// The same with the flush under way completed and its run in the levels.
-    pub(crate) fn settled(&self, context: &CompactionEnv<'_>) -> Result<Self> {
+    pub(crate) fn with_flush_finished(&self, context: &CompactionEnv<'_>) -> Result<Self> {
         let mut next = self.clone();
         if let Some(pending) = next.flushing.take()
             && let Some(run) = finish(&pending, context)?
@@ -438,14 +438,14 @@ impl Levels {
 
     /// Whether no mask gets more spans than it may have if this one is added.
     pub(crate) fn has_room_for(&self, span: &Span) -> bool {
-        let segments = self.buffer.segments().iter().filter_map(MemtablePart::mask);
+        let parts = self.buffer.parts().iter().filter_map(MemtablePart::mask);
         let merges = self.pending().map(|pending| &pending.mask);
         let incoming = self.levels.iter().filter_map(|level| match &level.incoming {
             Some(Incoming::Single(run)) => Some(run),
             None | Some(Incoming::Compaction(_)) => None,
         });
         let runs = self.levels.iter().flat_map(|level| &level.residents).chain(incoming);
-        let masks = segments.chain(merges).chain(runs.map(|run| run.mask()));
+        let masks = parts.chain(merges).chain(runs.map(|run| run.mask()));
         span.is_everything() || masks.chain([&self.union_mask]).all(|mask| mask.has_room_for(span))
     }
 
@@ -473,25 +473,29 @@ impl Levels {
         }
         let size = runs.iter().map(|run| context.run_size(run)).sum();
         let (level, oldest) = (context.last_level_of(size), next.union.is_none());
-        let held = next.held(context, self);
+        let memory = next.memory(context, self);
         let inputs = runs.into_iter().map(Input::Run).collect();
-        let spec = context.spec(inputs, (level, level), oldest, &held);
-        let (merging, start) = (Arc::new(Compaction::new(context.set, spec)), next.now(context));
+        let spec = context.spec(inputs, (level, level), oldest, &memory);
+        let (compaction, start) = (Arc::new(Compaction::new(context.set, spec)), next.now(context));
         let due = start + context.merge_ticks(level);
         let mask = Mask::default();
         let pending =
-            ScheduledCompaction { merging: Arc::clone(&merging), start, due, base: 0, mask };
+            ScheduledCompaction { compaction: Arc::clone(&compaction), start, due, base: 0, mask };
         next.levels.resize_with(level, Level::default);
         next.levels[level - 1].incoming = Some(Incoming::Compaction(pending));
-        Some((next, merging))
+        Some((next, compaction))
     }
 
     /// The same after the end of such a merge: its run goes up to the level that it is no larger than, as far as those between
     /// are empty. If it has not come to an end its inputs stay where it was, to be merged when others arrive there.
-    pub(crate) fn compacted(&self, context: &CompactionEnv<'_>, merging: &Arc<Compaction>) -> Self {
+    pub(crate) fn compacted(
+        &self,
+        context: &CompactionEnv<'_>,
+        compaction: &Arc<Compaction>,
+    ) -> Self {
         let mut next = self.clone();
         let is_it = |level: &Level| match &level.incoming {
-            Some(Incoming::Compaction(pending)) => Arc::ptr_eq(&pending.merging, merging),
+            Some(Incoming::Compaction(pending)) => Arc::ptr_eq(&pending.compaction, compaction),
             _ => false,
         };
         // It may have been needed meanwhile, and be the input of another.
@@ -529,14 +533,14 @@ impl Levels {
         let sources = self.sources();
         let buffers = std::iter::once(&self.buffer).chain(&sources.buffers);
         let mut bytes = buffers.map(|buffer| buffer.memory_bytes() as u64).sum::<u64>();
-        let mut held = Held::default();
-        sources.for_each_run(&mut |run| held.add_run(run));
-        bytes += held.index_bytes();
+        let mut memory = TableMemory::default();
+        sources.for_each_run(&mut |run| memory.add_run(run));
+        bytes += memory.index_bytes();
         bytes += self
             .pending()
-            .map(|ScheduledCompaction { merging, .. }| match Arc::strong_count(merging) {
-                1 => merging.built_bytes(),
-                _ => merging.planned_bytes().max(merging.built_bytes()),
+            .map(|ScheduledCompaction { compaction, .. }| match Arc::strong_count(compaction) {
+                1 => compaction.built_bytes(),
+                _ => compaction.planned_bytes().max(compaction.built_bytes()),
             })
             .sum::<u64>();
         bytes + self.union.as_ref().map_or(0, |union| union.built_bytes())
@@ -544,9 +548,9 @@ impl Levels {
 
     /// Memory of the table while it is only read, with nothing of its filters.
     pub(crate) fn memory_bytes_min(&self) -> u64 {
-        let mut held = Held::default();
-        self.sources().for_each_run(&mut |run| held.add_run(run));
-        self.unfiltered_bytes() + held.filter_bytes_min()
+        let mut memory = TableMemory::default();
+        self.sources().for_each_run(&mut |run| memory.add_run(run));
+        self.unfiltered_bytes() + memory.filter_bytes_min()
     }
 
     /// Bytes of a budget that are left for a cache of pages, and the numbers of all runs.
@@ -556,26 +560,27 @@ impl Levels {
         budget: u64,
         is_updated: bool,
     ) -> (u64, Vec<u64>) {
-        let held = self.held(context, self);
+        let memory = self.memory(context, self);
         let budget = (budget, context.config.memory_goal);
-        (held.left_for_pages(budget, self.unfiltered_bytes(), is_updated), held.run_numbers())
+        (memory.left_for_pages(budget, self.unfiltered_bytes(), is_updated), memory.run_numbers())
     }
 
     /// Folds filters so that there is room for a full write buffer and for what merges under way will build.
     pub(crate) fn make_room_to_write(&self, context: &CompactionEnv<'_>, budget: u64) {
-        self.held(context, self).make_room_to_write(budget, context.config.memory_goal);
+        self.memory(context, self).make_room_to_write(budget, context.config.memory_goal);
     }
 
     /// What is in memory when a merge begins in this tree: the runs that were readable `before` merges
     /// were begun, and the outputs of all that are under way.
-    fn held(&self, context: &CompactionEnv<'_>, before: &Self) -> Held {
-        let mut held = Held::default();
+    fn memory(&self, context: &CompactionEnv<'_>, before: &Self) -> TableMemory {
+        let mut memory = TableMemory::default();
         if context.config.memory_budget.is_some() {
-            before.sources().for_each_run(&mut |run| held.add_run(run));
-            self.pending().for_each(|pending| held.add_output(pending.merging.planned_bytes()));
-            held.add_output(self.union.as_ref().map_or(0, |union| union.planned_bytes()));
+            before.sources().for_each_run(&mut |run| memory.add_run(run));
+            self.pending()
+                .for_each(|pending| memory.add_output(pending.compaction.planned_bytes()));
+            memory.add_output(self.union.as_ref().map_or(0, |union| union.planned_bytes()));
         }
-        held
+        memory
     }
 
     /// The incoming run of a level, finishing its merge if need be.
@@ -609,8 +614,8 @@ impl Levels {
             let (dir, table) = (context.set.session_dir(), context.table);
             debug_event!("table.level_added", dir, table, level);
             let oldest = self.union.is_none();
-            let held = self.held(context, before);
-            let incoming = context.merge(arriving, now, (level, last), oldest, &held);
+            let memory = self.memory(context, before);
+            let incoming = context.merge(arriving, now, (level, last), oldest, &memory);
             self.levels[level - 1].incoming = Some(incoming);
             return Ok(());
         }
@@ -629,7 +634,7 @@ impl Levels {
                     down.append(residents);
                     self.offer(context, before, level + 1, down)?;
                 } else {
-                    context.tell_run_added(&run, level);
+                    context.trace_run_added(&run, level);
                     residents.insert(0, run);
                 }
             }
@@ -647,8 +652,8 @@ impl Levels {
         let last = self.levels.len();
         let is_last = level == last && self.levels[level - 1].residents.is_empty();
         let oldest = is_last && self.union.is_none();
-        let held = self.held(context, before);
-        let incoming = context.merge(inputs, now, (level, last), oldest, &held);
+        let memory = self.memory(context, before);
+        let incoming = context.merge(inputs, now, (level, last), oldest, &memory);
         self.levels[level - 1].incoming = Some(incoming);
         Ok(())
     }
@@ -674,7 +679,7 @@ impl Levels {
         if runs > UNION_RUNS_MAX {
             return Err(Error::UnionTooLarge { runs, limit: UNION_RUNS_MAX });
         }
-        let union = context.union(tables, Progress::default());
+        let union = context.union(tables, UnionProgress::default());
         if union.depth() > UNION_DEPTH_MAX {
             return Err(Error::UnionTooDeep { limit: UNION_DEPTH_MAX });
         }
@@ -686,8 +691,8 @@ impl Levels {
         let mut table = UnionTable::default();
         if !self.buffer.is_empty() {
             let inputs = vec![Input::Buffer(self.buffer.clone())];
-            let held = self.held(context, self);
-            let spec = context.spec(inputs, (1, self.levels.len()), false, &held);
+            let memory = self.memory(context, self);
+            let spec = context.spec(inputs, (1, self.levels.len()), false, &memory);
             let run = Compaction::new(context.set, spec).finish()?;
             table.pieces.extend(run.map(Piece::Run));
         }
@@ -699,7 +704,7 @@ impl Levels {
                 None => None,
                 Some(Incoming::Single(run)) => Some(Piece::Run(Arc::clone(run))),
                 Some(Incoming::Compaction(pending)) => {
-                    Some(Piece::Compaction(Arc::clone(&pending.merging), pending.mask.clone()))
+                    Some(Piece::Compaction(Arc::clone(&pending.compaction), pending.mask.clone()))
                 }
             });
             table.pieces.extend(level.residents.iter().cloned().map(Piece::Run));

@@ -35,7 +35,7 @@ use crate::run::reader::RunReader;
 #[derive(Debug)]
 pub(crate) enum Source {
     Run(Box<RunReader>),
-    Segment(MemtablePartReader),
+    Memtable(MemtablePartReader),
     /// A table of a union, or a union below a table.
     Merge(Box<MergeIterator>),
 }
@@ -45,7 +45,7 @@ impl Source {
     fn is_loaded(&self) -> bool {
         match self {
             Self::Run(reader) => reader.is_loaded(),
-            Self::Segment(_) => true,
+            Self::Memtable(_) => true,
             Self::Merge(merge) => merge.is_loaded,
         }
     }
@@ -53,7 +53,7 @@ impl Source {
     fn load(&mut self) -> Result<()> {
         match self {
             Self::Run(reader) => reader.load(),
-            Self::Segment(_) => Ok(()),
+            Self::Memtable(_) => Ok(()),
             Self::Merge(merge) => merge.load(),
         }
     }
@@ -62,7 +62,7 @@ impl Source {
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         match self {
             Self::Run(reader) => reader.current(),
-            Self::Segment(reader) => reader.current(),
+            Self::Memtable(reader) => reader.current(),
             Self::Merge(merge) => merge.current(),
         }
     }
@@ -72,7 +72,7 @@ impl Source {
     fn kind(&self) -> Option<Kind> {
         match self {
             Self::Run(reader) => reader.kind(),
-            Self::Segment(reader) => reader.kind(),
+            Self::Memtable(reader) => reader.kind(),
             Self::Merge(merge) => merge.kind(),
         }
     }
@@ -82,7 +82,7 @@ impl Source {
     fn key(&self) -> Option<&[u8]> {
         match self {
             Self::Run(reader) => reader.key(),
-            Self::Segment(reader) => reader.key(),
+            Self::Memtable(reader) => reader.key(),
             Self::Merge(merge) => merge.key(),
         }
     }
@@ -91,7 +91,7 @@ impl Source {
     fn blob(&self) -> Option<Blob> {
         match self {
             Self::Run(reader) => reader.blob(),
-            Self::Segment(reader) => reader.blob(),
+            Self::Memtable(reader) => reader.blob(),
             Self::Merge(merge) => merge.blob(),
         }
     }
@@ -100,7 +100,7 @@ impl Source {
     fn advance(&mut self) -> Result<()> {
         match self {
             Self::Run(reader) => reader.advance(),
-            Self::Segment(reader) => {
+            Self::Memtable(reader) => {
                 reader.advance();
                 Ok(())
             }
@@ -122,7 +122,7 @@ pub(crate) enum Combine {
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub(crate) combine: Combine,
-    pub(crate) resolve: MergeOperator,
+    pub(crate) operator: MergeOperator,
     pub(crate) order: Order,
 }
 
@@ -226,7 +226,7 @@ impl MergeIterator {
         if !self.is_loaded {
             self.load_winner()?;
             self.is_loaded = true;
-            self.settle()?;
+            self.combine_current()?;
         }
         Ok(())
     }
@@ -327,7 +327,7 @@ impl MergeIterator {
     /// The salted hash of the current key, where the source has it at hand.
     pub(crate) fn hash(&self) -> Option<u64> {
         match &self.sources[self.winner()?] {
-            Source::Segment(reader) if !self.is_combined => reader.hash(),
+            Source::Memtable(reader) if !self.is_combined => reader.hash(),
             _ => None,
         }
     }
@@ -345,7 +345,7 @@ impl MergeIterator {
         } else {
             self.advance_winner()?;
         }
-        self.settle()
+        self.combine_current()
     }
 
     /// Advances every source that stands at the winner's key.
@@ -368,7 +368,7 @@ impl MergeIterator {
 
     /// Makes one entry of all those of the winner's key, where the rules ask for it and there are several.
     #[inline]
-    fn settle(&mut self) -> Result<()> {
+    fn combine_current(&mut self) -> Result<()> {
         self.kind = self.winner().and_then(|winner| self.sources[winner].kind());
         let Some(kind) = self.kind else { return Ok(()) };
         if self.rules.combine == Combine::Levels && (kind.is_decisive() || !self.is_contested()) {
@@ -402,7 +402,7 @@ impl MergeIterator {
                 (Combine::Levels, Some(Kind::Upsert)) => {
                     let older_entry = (older.kind, older.value);
                     let is_too_large = older.kind != Kind::Delete
-                        && rules.resolve.combine_stored(&mut combined.value, older_entry, false);
+                        && rules.operator.combine_stored(&mut combined.value, older_entry, false);
                     let combined_kind =
                         if is_too_large { Kind::TooLarge } else { older.kind.under_upsert() };
                     kind = Some(combined_kind);
@@ -412,7 +412,7 @@ impl MergeIterator {
                 (Combine::Union, Some(_)) if older.kind != Kind::Delete => {
                     let older = (older.kind, older.value);
                     let has_blob = combined.blob.is_some();
-                    if rules.resolve.combine_stored(&mut combined.value, older, has_blob) {
+                    if rules.operator.combine_stored(&mut combined.value, older, has_blob) {
                         kind = Some(Kind::TooLarge);
                         combined.blob = None;
                     }
@@ -471,7 +471,7 @@ impl MergeIterator {
     pub(crate) fn may_wait(&self) -> bool {
         self.sources.iter().any(|source| match source {
             Source::Run(reader) => reader.may_wait(),
-            Source::Segment(_) | Source::Merge(_) => false,
+            Source::Memtable(_) | Source::Merge(_) => false,
         })
     }
 
@@ -489,7 +489,7 @@ impl MergeIterator {
     pub(crate) fn pages_passed(&self) -> u64 {
         let pages = |source: &Source| match source {
             Source::Run(reader) => u64::from(reader.pages_passed()),
-            Source::Segment(_) => 0,
+            Source::Memtable(_) => 0,
             Source::Merge(merge) => merge.pages_passed(),
         };
         self.sources.iter().map(pages).sum()
@@ -499,7 +499,7 @@ impl MergeIterator {
     pub(crate) fn entries_passed(&self) -> u64 {
         let entries = |source: &Source| match source {
             Source::Run(reader) => reader.entries_passed(),
-            Source::Segment(_) => 0,
+            Source::Memtable(_) => 0,
             Source::Merge(merge) => merge.entries_passed(),
         };
         self.sources.iter().map(entries).sum()
@@ -518,8 +518,8 @@ mod tests {
 
     /// A segment whose entry for key `n` has the kind that digit `n` of `code` names, if it names one.
     fn buffer(code: usize, value: &str) -> Memtable {
-        let (mut buffer, resolve) = (Memtable::default(), MergeOperator::concatenate());
-        buffer.begin(Room::default(), &resolve).unwrap();
+        let (mut buffer, operator) = (Memtable::default(), MergeOperator::concatenate());
+        buffer.begin(Room::default(), &operator).unwrap();
         for n in 0..KEYS {
             let kind = match code / 4_usize.pow(u32::from(n)) % 4 {
                 0 => continue,
@@ -531,7 +531,7 @@ mod tests {
             let key = [b"the same", [n].as_slice()].concat();
             let value = if kind == Kind::Delete { b"" } else { value.as_bytes() };
             let entry = NewEntry { key: &key, hash: key_hash(1, &key), kind, value, blob: None };
-            buffer.put(entry, &resolve, None).unwrap();
+            buffer.put(entry, &operator, None).unwrap();
         }
         buffer
     }
@@ -539,13 +539,16 @@ mod tests {
     const KEYS: u8 = 3;
 
     fn merge(sources: Vec<Source>, combine: Combine, order: Order) -> MergeIterator {
-        MergeIterator::new(sources, Rules { combine, resolve: MergeOperator::concatenate(), order })
+        MergeIterator::new(
+            sources,
+            Rules { combine, operator: MergeOperator::concatenate(), order },
+        )
     }
 
-    fn segments(buffers: &[&Memtable], order: Order) -> Vec<Source> {
-        let segments = buffers.iter().flat_map(|buffer| buffer.segments().iter().rev());
-        let reader = |segment| MemtablePartReader::new(segment, &KeyRange::ALL, order);
-        segments.map(|segment| Source::Segment(reader(segment))).collect()
+    fn parts(buffers: &[&Memtable], order: Order) -> Vec<Source> {
+        let parts = buffers.iter().flat_map(|buffer| buffer.parts().iter().rev());
+        let reader = |part| MemtablePartReader::new(part, &KeyRange::ALL, order);
+        parts.map(|part| Source::Memtable(reader(part))).collect()
     }
 
     type Entry = (u8, Kind, Vec<u8>);
@@ -586,7 +589,7 @@ mod tests {
             for key in 0..KEYS {
                 let entry = |buffer| {
                     let all = all(merge(
-                        segments(&[buffer], Order::Ascending),
+                        parts(&[buffer], Order::Ascending),
                         Combine::Levels,
                         Order::Ascending,
                     ));
@@ -609,14 +612,14 @@ mod tests {
             }
             for order in [Order::Ascending, Order::Descending] {
                 let table = |buffer| {
-                    let merge = merge(segments(&[buffer], order), Combine::Levels, order);
+                    let merge = merge(parts(&[buffer], order), Combine::Levels, order);
                     Source::Merge(Box::new(merge))
                 };
                 let of_union = || merge(vec![table(b), table(c)], Combine::Union, order);
-                let mut below = segments(&[a], order);
+                let mut below = parts(&[a], order);
                 below.push(Source::Merge(Box::new(of_union())));
                 for (merge, expected) in [
-                    (merge(segments(&[a, b, c], order), Combine::Levels, order), &levels),
+                    (merge(parts(&[a, b, c], order), Combine::Levels, order), &levels),
                     (of_union(), &union),
                     (merge(below, Combine::Levels, order), &both),
                 ] {

@@ -17,7 +17,7 @@ const BATCH_BYTES: usize = 128 << 10;
 const BATCHES: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct BatchEntry {
     /// In the bytes of the batch: the key, and the value behind it.
     start: usize,
     key_len: usize,
@@ -29,7 +29,7 @@ struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
-    places: Vec<Place>,
+    places: Vec<BatchEntry>,
     /// Of the entries that have one, in their order.
     blobs: Vec<Blob>,
     /// Pages that the merge has passed in its inputs.
@@ -53,14 +53,14 @@ impl Batch {
         let (start, key_len, value_len) = (self.bytes.len(), key.len(), value.len());
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
-        self.places.push(Place { start, key_len, value_len, kind });
+        self.places.push(BatchEntry { start, key_len, value_len, kind });
         self.blobs.extend(blob);
     }
 
     /// The entries with their blobs, whose places mean nothing.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (EntryRef<'_>, Option<&Blob>)> {
         let mut blobs = self.blobs.iter();
-        self.places.iter().map(move |&Place { start, key_len, value_len, kind }| {
+        self.places.iter().map(move |&BatchEntry { start, key_len, value_len, kind }| {
             let (key, value) = self.bytes[start..start + key_len + value_len].split_at(key_len);
             let blob = if kind == Kind::InsertBlob { blobs.next() } else { None };
             (EntryRef { key, kind, value, blob: BlobSpan::default() }, blob)
@@ -77,14 +77,14 @@ pub(crate) struct PipeWriter {
 
 impl PipeWriter {
     /// A batch to be filled, waiting for it; `None` if nobody takes any more.
-    pub(crate) fn empty(&self) -> Option<Batch> {
+    pub(crate) fn next_empty(&self) -> Option<Batch> {
         let mut batch = self.empty.recv().ok()?;
         batch.clear();
         Some(batch)
     }
 
     /// Hands a batch over. Whether anybody takes it is seen at the next one.
-    pub(crate) fn give(&self, batch: Batch) {
+    pub(crate) fn send(&self, batch: Batch) {
         let _ = self.full.send(batch);
     }
 }
@@ -98,25 +98,25 @@ pub(crate) struct PipeReader {
 
 impl PipeReader {
     /// The next batch, waiting for it; `None` after the last.
-    pub(crate) fn take(&self) -> Option<Batch> {
+    pub(crate) fn receive(&self) -> Option<Batch> {
         self.full.recv().ok()
     }
 
     /// Gives a batch back.
-    pub(crate) fn give_back(&self, batch: Batch) {
+    pub(crate) fn recycle(&self, batch: Batch) {
         let _ = self.empty.send(batch);
     }
 }
 
 /// Both sides of a hand-over.
-pub(crate) fn hand_over() -> (PipeWriter, PipeReader) {
+pub(crate) fn merge_pipe() -> (PipeWriter, PipeReader) {
     // Each has room for all batches, so that only who wants one waits.
-    let (give_empty, empty) = sync_channel(BATCHES);
-    let (give_full, full) = sync_channel(BATCHES);
+    let (send_empty, empty) = sync_channel(BATCHES);
+    let (send_full, full) = sync_channel(BATCHES);
     for _ in 0..BATCHES {
-        let _ = give_empty.send(Batch::default());
+        let _ = send_empty.send(Batch::default());
     }
-    (PipeWriter { empty, full: give_full }, PipeReader { empty: give_empty, full })
+    (PipeWriter { empty, full: send_full }, PipeReader { empty: send_empty, full })
 }
 
 #[cfg(test)]
@@ -158,30 +158,30 @@ mod tests {
 
     #[test]
     fn no_more_batches_are_there_than_were_made_and_each_side_learns_of_the_end_of_the_other() {
-        let (giver, taker) = hand_over();
+        let (writer, reader) = merge_pipe();
         for number in 0..100 {
-            let mut batch = giver.empty().unwrap();
+            let mut batch = writer.next_empty().unwrap();
             assert_eq!(batch.entries().count(), 0, "emptied");
             batch.push(entry(&[number], Kind::Insert, b""), None);
-            giver.give(batch);
+            writer.send(batch);
             if number % 4 == 3 {
                 // All are on their way.
-                assert!(giver.empty.try_recv().is_err());
+                assert!(writer.empty.try_recv().is_err());
                 for expected in number - 3..=number {
-                    let batch = taker.take().unwrap();
+                    let batch = reader.receive().unwrap();
                     assert_eq!(batch.entries().next().unwrap().0.key, [expected]);
-                    taker.give_back(batch);
+                    reader.recycle(batch);
                 }
             }
         }
-        giver.give(giver.empty().unwrap());
-        drop(giver);
-        assert!(taker.take().is_some() && taker.take().is_none());
-        let (giver, taker) = hand_over();
-        drop(taker);
-        while let Ok(batch) = giver.empty.try_recv() {
-            giver.give(batch);
+        writer.send(writer.next_empty().unwrap());
+        drop(writer);
+        assert!(reader.receive().is_some() && reader.receive().is_none());
+        let (writer, reader) = merge_pipe();
+        drop(reader);
+        while let Ok(batch) = writer.empty.try_recv() {
+            writer.send(batch);
         }
-        assert!(giver.empty().is_none());
+        assert!(writer.next_empty().is_none());
     }
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use terrane_io::{Access, AlignedBuf};
 
 use crate::block::page::{
-    PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, decode_payload, overflow_pages,
+    PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, PageLayout, decode_payload, overflow_pages,
     split_value,
 };
 use crate::corrupt::Corrupt;
@@ -49,7 +49,7 @@ fn blob_pages(partial: &Partial) -> u64 {
 
 /// A file that is read from its first page to the one before `end`.
 #[derive(Debug)]
-struct Pages {
+struct PageSource {
     file: PooledFile,
     identity: u64,
     end: u32,
@@ -62,7 +62,7 @@ struct Pages {
     forget: bool,
 }
 
-impl Pages {
+impl PageSource {
     fn new(file: PooledFile, identity: u64, end: u32, forget: bool) -> Self {
         let chunk = AlignedBuf::zeroed(CHUNK_PAGES as usize * PAGE_SIZE);
         Self { file, identity, end, next: 0, chunk, loaded: 0..0, forget }
@@ -73,7 +73,7 @@ impl Pages {
     }
 
     /// The next page, and its place.
-    fn next(&mut self) -> Result<(&[u8], Place)> {
+    fn next(&mut self) -> Result<(&[u8], PageAddress)> {
         let page = self.next;
         if page >= self.end {
             let (expected, found) = (u64::from(self.end), u64::from(page));
@@ -93,7 +93,7 @@ impl Pages {
         }
         self.next += 1;
         let at = (page - self.loaded.start) as usize * PAGE_SIZE;
-        Ok((&self.chunk[at..at + PAGE_SIZE], Place { identity: self.identity, page }))
+        Ok((&self.chunk[at..at + PAGE_SIZE], PageAddress { identity: self.identity, page }))
     }
 
     /// The content of the next page, which must be of this kind and position.
@@ -114,8 +114,8 @@ pub(crate) struct ResumedOutput {
     salt: u64,
     /// The keys between which all keys are.
     bounds: (Vec<u8>, Vec<u8>),
-    entries: Pages,
-    blobs: Option<Pages>,
+    entries: PageSource,
+    blobs: Option<PageSource>,
     builder: Box<RunBuilder>,
 }
 
@@ -127,10 +127,10 @@ impl ResumedOutput {
         let set = handle.set();
         let forget = plan.access == Access::Direct;
         let entries = set.file(number, Access::Buffered);
-        let entries = Pages::new(entries, identity, data_pages, forget);
+        let entries = PageSource::new(entries, identity, data_pages, forget);
         let blobs = (partial.blob_bytes > 0).then(|| {
             let pages = blob_pages(&partial) as u32;
-            Pages::new(set.blobs(number, Access::Buffered), identity, pages, forget)
+            PageSource::new(set.blobs(number, Access::Buffered), identity, pages, forget)
         });
         Self {
             partial,

@@ -138,9 +138,8 @@ impl Sources {
             return;
         }
         for buffer in &mut self.buffers {
-            buffer.retain(|segment| {
-                segment.key_range().is_some_and(|(min, max)| !range.misses(min, max))
-            });
+            buffer
+                .retain(|part| part.key_range().is_some_and(|(min, max)| !range.misses(min, max)));
         }
         self.buffers.retain(|buffer| !buffer.is_empty());
         self.runs.retain(|run| is_in(run, range));
@@ -179,7 +178,7 @@ impl UnionSources {
 #[derive(Debug, Clone)]
 pub(crate) struct Scan {
     pub(crate) order: Order,
-    pub(crate) resolve: MergeOperator,
+    pub(crate) operator: MergeOperator,
     pub(crate) reading: Reading,
 }
 
@@ -187,9 +186,9 @@ impl Scan {
     /// The entries of a table with keys in `range`, as they combine. Reads nothing.
     pub(crate) fn of_table(&self, table: &Sources, range: &KeyRange) -> MergeIterator {
         let mut sources = Vec::new();
-        for segment in table.buffers.iter().flat_map(|buffer| buffer.segments().iter().rev()) {
-            let reader = MemtablePartReader::new(segment, range, self.order);
-            sources.push(Source::Segment(reader));
+        for part in table.buffers.iter().flat_map(|buffer| buffer.parts().iter().rev()) {
+            let reader = MemtablePartReader::new(part, range, self.order);
+            sources.push(Source::Memtable(reader));
         }
         let slices = table.union.iter().flat_map(|union| &union.slices);
         for run in table.runs.iter().chain(slices).filter(|run| is_in(run, range)) {
@@ -216,7 +215,7 @@ impl Scan {
     fn merge(&self, combine: Combine, sources: Vec<Source>) -> MergeIterator {
         MergeIterator::new(
             sources,
-            Rules { combine, resolve: self.resolve.clone(), order: self.order },
+            Rules { combine, operator: self.operator.clone(), order: self.order },
         )
     }
 }
@@ -233,24 +232,24 @@ mod tests {
 
     #[test]
     fn write_buffers_outside_a_range_are_let_go_of() {
-        let (mut buffer, resolve) = (Memtable::default(), MergeOperator::newest());
+        let (mut buffer, operator) = (Memtable::default(), MergeOperator::newest());
         for key in [b"b", b"d"] {
             // What somebody else refers to is not written to.
             let _kept = buffer.clone();
-            buffer.begin(Room::default(), &resolve).unwrap();
+            buffer.begin(Room::default(), &operator).unwrap();
             let (hash, kind) = (key_hash(1, key), Kind::Insert);
             let entry = NewEntry { key, hash, kind, value: b"", blob: None };
-            buffer.put(entry, &resolve, None).unwrap();
+            buffer.put(entry, &operator, None).unwrap();
         }
-        let segments = |range: &KeyRange| {
+        let parts = |range: &KeyRange| {
             let mut sources = Sources { buffers: vec![buffer.clone()], ..Sources::default() };
             sources.narrow(range);
-            sources.buffers.iter().map(|buffer| buffer.segments().len()).collect::<Vec<_>>()
+            sources.buffers.iter().map(|buffer| buffer.parts().len()).collect::<Vec<_>>()
         };
-        assert_eq!(segments(&KeyRange::ALL), [2]);
-        assert_eq!(segments(&KeyRange::new(&(b"a".as_slice()..b"e".as_slice()))), [2]);
-        assert_eq!(segments(&KeyRange::new(&(b"c".as_slice()..))), [1]);
-        assert_eq!(segments(&KeyRange::prefix(b"b")), [1]);
-        assert_eq!(segments(&KeyRange::prefix(b"c")), [0; 0]);
+        assert_eq!(parts(&KeyRange::ALL), [2]);
+        assert_eq!(parts(&KeyRange::new(&(b"a".as_slice()..b"e".as_slice()))), [2]);
+        assert_eq!(parts(&KeyRange::new(&(b"c".as_slice()..))), [1]);
+        assert_eq!(parts(&KeyRange::prefix(b"b")), [1]);
+        assert_eq!(parts(&KeyRange::prefix(b"c")), [0; 0]);
     }
 }

@@ -69,7 +69,9 @@ impl UnionTable {
         for piece in &self.pieces {
             match piece {
                 Piece::Run(run) => sources.runs.push(Arc::clone(run)),
-                Piece::Compaction(merging, mask) => sources.add(merging.view().under_mask(mask)),
+                Piece::Compaction(compaction, mask) => {
+                    sources.add(compaction.view().under_mask(mask))
+                }
             }
         }
         sources
@@ -168,7 +170,7 @@ pub(crate) struct Union {
 
 /// What is kept of a union that is not complete.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Progress {
+pub(crate) struct UnionProgress {
     pub(crate) slices: Vec<Arc<Run>>,
     pub(crate) frontier: Frontier,
     /// Entries passed up to the frontier.
@@ -182,12 +184,12 @@ impl Union {
         spec: CompactionSpec,
         batch_pages: u32,
         tables: Vec<UnionTable>,
-        progress: Progress,
+        progress: UnionProgress,
     ) -> Self {
         let depth = 1 + tables.iter().map(UnionTable::depth).max().unwrap_or(0);
         let total: u64 = tables.iter().map(UnionTable::entries).sum();
         let slice_min = u64::from(batch_pages) * SLICE_ENTRIES_PER_BATCH_PAGE;
-        let Progress { slices, frontier, passed } = progress;
+        let UnionProgress { slices, frontier, passed } = progress;
         let union = Self {
             set: Arc::clone(set),
             spec,
@@ -216,23 +218,23 @@ impl Union {
     }
 
     /// What is to be kept of it, with its tables.
-    pub(crate) fn progress(&self) -> (Arc<[UnionTable]>, Progress) {
+    pub(crate) fn progress(&self) -> (Arc<[UnionTable]>, UnionProgress) {
         // While the job is held, so that what was passed is what was passed up to the frontier.
         let job = lock(&self.job);
         let passed = job.as_ref().map_or_else(|| self.passed(), |job| job.passed_before);
         match self.stage() {
             Stage::Uniting { tables, slices, frontier } => {
-                (tables, Progress { slices, frontier, passed })
+                (tables, UnionProgress { slices, frontier, passed })
             }
-            Stage::Joining(merging) => {
+            Stage::Joining(compaction) => {
                 let mut joined = Sources::default();
-                joined.add(merging.view());
+                joined.add(compaction.view());
                 let slices = joined.runs;
-                (Arc::new([]), Progress { slices, frontier: Frontier::Everything, passed })
+                (Arc::new([]), UnionProgress { slices, frontier: Frontier::Everything, passed })
             }
             Stage::Complete(run) => {
                 let slices = run.into_iter().collect();
-                (Arc::new([]), Progress { slices, frontier: Frontier::Everything, passed })
+                (Arc::new([]), UnionProgress { slices, frontier: Frontier::Everything, passed })
             }
         }
     }
@@ -244,9 +246,9 @@ impl Union {
                 let tables = tables.iter().map(UnionTable::sources).collect();
                 UnionSources { slices, frontier, tables }
             }
-            Stage::Joining(merging) => {
+            Stage::Joining(compaction) => {
                 let mut slices = Sources::default();
-                slices.add(merging.view());
+                slices.add(compaction.view());
                 UnionSources::complete(slices.runs)
             }
             Stage::Complete(run) => UnionSources::complete(run.into_iter().collect()),
@@ -288,7 +290,7 @@ impl Union {
                 let built = slices.iter().map(built).sum::<usize>() as u64;
                 planned.bytes(self.spec.filter, self.spec.index).saturating_sub(built)
             }
-            Stage::Joining(merging) => merging.planned_bytes(),
+            Stage::Joining(compaction) => compaction.planned_bytes(),
             Stage::Complete(_) => 0,
         }
     }
@@ -297,7 +299,7 @@ impl Union {
     pub(crate) fn built_bytes(&self) -> u64 {
         match self.stage() {
             Stage::Uniting { .. } => self.built_bytes.load(Ordering::Relaxed),
-            Stage::Joining(merging) => merging.built_bytes(),
+            Stage::Joining(compaction) => compaction.built_bytes(),
             Stage::Complete(_) => 0,
         }
     }
@@ -310,13 +312,13 @@ impl Union {
                 let united: u64 = slices.iter().map(|run| run.meta().entries).sum();
                 united + self.slice_written.load(Ordering::Acquire) + 2 * left + 1
             }
-            Stage::Joining(merging) => {
+            Stage::Joining(compaction) => {
                 let mut slices = Sources::default();
-                slices.add(merging.view());
+                slices.add(compaction.view());
                 let entries: u64 = slices.runs.iter().map(|run| run.meta().entries).sum();
-                let left = u128::from(merging.total() - merging.done());
+                let left = u128::from(compaction.total() - compaction.done());
                 let left = u128::from(entries) * left;
-                left.div_ceil(u128::from(merging.total().max(1))) as u64 + 1
+                left.div_ceil(u128::from(compaction.total().max(1))) as u64 + 1
             }
             Stage::Complete(_) => 0,
         };
@@ -358,10 +360,10 @@ impl Union {
     fn step(&self, job: &mut Option<Box<Uniting>>) -> Result<()> {
         match self.stage() {
             Stage::Complete(_) => Ok(()),
-            Stage::Joining(merging) => {
-                merging.advance_to((merging.done() + 1).min(merging.total()))?;
-                if merging.is_complete() {
-                    let run = merging.finish()?;
+            Stage::Joining(compaction) => {
+                compaction.advance_to((compaction.done() + 1).min(compaction.total()))?;
+                if compaction.is_complete() {
+                    let run = compaction.finish()?;
                     self.enter(Stage::Complete(run));
                 }
                 Ok(())
@@ -394,11 +396,11 @@ impl Union {
         if let Stage::Uniting { tables, .. } = self.stage() {
             self.total.store(self.total(&tables), Ordering::Release);
         }
-        let (order, resolve) = (Order::Ascending, self.spec.resolve.clone());
+        let (order, operator) = (Order::Ascending, self.spec.operator.clone());
         let sources = self.sources();
         let mut runs = 0;
         sources.for_each_run(&mut |_| runs += 1);
-        let scan = Scan { order, resolve, reading: Reading::merge(&self.set, runs) };
+        let scan = Scan { order, operator, reading: Reading::merge(&self.set, runs) };
         let mut merge = scan.of_union(&sources, &KeyRange::ALL);
         merge.load()?;
         let passed_before = self.passed();

@@ -46,7 +46,7 @@ impl ValueRoom {
         sources.for_each_run(&mut |run| sum = sum.saturating_add(run.meta().value_bytes));
         if sum > limit / 2 {
             let of_buffer = |buffer: &Memtable| -> u64 {
-                buffer.segments().iter().map(MemtablePart::longest_value_bytes).sum()
+                buffer.parts().iter().map(MemtablePart::longest_value_bytes).sum()
             };
             sum = of_buffer(buffer).saturating_add(sum_of_buffers(sources, &of_buffer));
             sources.for_each_run(&mut |run| sum = sum.saturating_add(run.longest_value_bytes()));

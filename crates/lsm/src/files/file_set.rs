@@ -99,7 +99,7 @@ struct Unused {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FileSetState {
     usage: BTreeMap<u64, Usage>,
     /// Greater than every number in use.
     next_number: u64,
@@ -120,7 +120,7 @@ pub(crate) struct FileSet {
     behind: Arc<WriteQueue>,
     dir: PathBuf,
     /// Never held during a call of the disk: unlinking a large file takes its time.
-    state: Mutex<State>,
+    state: Mutex<FileSetState>,
     /// Told when `calls` falls.
     idle: Condvar,
     sums: RunSums,
@@ -154,16 +154,16 @@ pub(crate) fn blobs_number(name: &str) -> Option<u64> {
 impl FileSet {
     /// The files in `dir`, opened in `open`; new ones are numbered from `next_number`.
     pub(crate) fn new(open: Arc<FileHandles>, dir: PathBuf, next_number: u64) -> Self {
-        Self::with_state(open, dir, State { next_number, ..State::default() })
+        Self::with_state(open, dir, FileSetState { next_number, ..FileSetState::default() })
     }
 
     /// The files in `dir`, which are another process's or nobody's, to be read.
     pub(crate) fn read_only(open: Arc<FileHandles>, dir: PathBuf) -> Self {
         open.only_read();
-        Self::with_state(open, dir, State { is_read_only: true, ..State::default() })
+        Self::with_state(open, dir, FileSetState { is_read_only: true, ..FileSetState::default() })
     }
 
-    fn with_state(open: Arc<FileHandles>, dir: PathBuf, state: State) -> Self {
+    fn with_state(open: Arc<FileHandles>, dir: PathBuf, state: FileSetState) -> Self {
         let (behind, state) = (WriteQueue::new(&open), Mutex::new(state));
         Self { open, behind, dir, state, idle: Condvar::new(), sums: RunSums::default() }
     }
@@ -187,17 +187,17 @@ impl FileSet {
     }
 
     /// The files of the session that are open.
-    pub(crate) fn open_files(&self) -> &Arc<FileHandles> {
+    pub(crate) fn handles(&self) -> &Arc<FileHandles> {
         &self.open
     }
 
     /// Where what is out of use goes.
-    pub(crate) fn sweeper(&self) -> &Reclaimer {
-        self.open.sweeper()
+    pub(crate) fn reclaimer(&self) -> &Reclaimer {
+        self.open.reclaimer()
     }
 
     /// The writes that nobody waits for yet.
-    pub(crate) fn write_behind(&self) -> &Arc<WriteQueue> {
+    pub(crate) fn write_queue(&self) -> &Arc<WriteQueue> {
         &self.behind
     }
 
@@ -274,7 +274,7 @@ impl FileSet {
         Ok((FileHandle { set: Arc::clone(self), number, is_writer: true }, file))
     }
 
-    fn end_call(&self) -> MutexGuard<'_, State> {
+    fn end_call(&self) -> MutexGuard<'_, FileSetState> {
         let mut state = lock(&self.state);
         state.calls -= 1;
         self.idle.notify_all();
@@ -474,7 +474,7 @@ impl FileSet {
         // A merge of another thread may be between two of its writes.
         self.open.end_writing();
         self.behind.end();
-        self.sweeper().settle();
+        self.reclaimer().wait();
         let mut state = lock(&self.state);
         while state.calls > 0 {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -551,7 +551,7 @@ impl Drop for FileHandle {
         if unused.bytes < SWEPT_FILE_BYTES_MIN {
             remove();
         } else {
-            self.set.sweeper().sweep(remove);
+            self.set.reclaimer().sweep(remove);
         }
     }
 }

@@ -21,7 +21,7 @@
 //! on their way out ([`Reclaimer`]), and then after the [`Reserve`] has been let go.
 //!
 //! **Descriptors of others.** The queue of a cursor or a merge that reads ahead may take one, and so may that of the
-//! writes of all merges; each takes a [`Place`].
+//! writes of all merges; each takes a [`OpenFilePermit`].
 //!
 //! **The end of the session.** [`FileHandles::end_writing`] waits for the writes under way and refuses all that
 //! come later, even where the file is still open: by then another session may have the directory, and a
@@ -59,7 +59,7 @@ const CHANCES_UNSYNCED: u8 = 4;
 
 /// A file that may be open.
 #[derive(Debug)]
-struct Slot {
+struct HandleSlot {
     path: PathBuf,
     mode: OpenMode,
     access: Access,
@@ -71,7 +71,7 @@ struct Slot {
     durable: AtomicBool,
 }
 
-impl Slot {
+impl HandleSlot {
     fn write(&self) -> RwLockWriteGuard<'_, Option<Arc<dyn DiskFile>>> {
         self.file.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,21 +112,21 @@ impl Slot {
 /// Which files are open.
 #[derive(Debug, Default)]
 struct Clock {
-    open: Vec<Arc<Slot>>,
+    open: Vec<Arc<HandleSlot>>,
     hand: usize,
     /// Files that are being opened.
     opening: usize,
-    /// Descriptors of others, see [`Place`].
-    places: usize,
+    /// Descriptors of others, see [`OpenFilePermit`].
+    permits: usize,
 }
 
 impl Clock {
     fn count(&self) -> usize {
-        self.open.len() + self.opening + self.places
+        self.open.len() + self.opening + self.permits
     }
 
     /// The file to close next; `None` if all are in use.
-    fn victim(&mut self) -> Option<Arc<Slot>> {
+    fn victim(&mut self) -> Option<Arc<HandleSlot>> {
         let count = self.open.len();
         let mut any_idle = false;
         for step in 0..count * (usize::from(CHANCES_UNSYNCED) + 1) {
@@ -147,7 +147,7 @@ impl Clock {
         None
     }
 
-    fn remove(&mut self, slot: &Arc<Slot>) {
+    fn remove(&mut self, slot: &Arc<HandleSlot>) {
         let at = self.open.iter().position(|open| Arc::ptr_eq(open, slot));
         self.open.swap_remove(at.expect("an open file is in the clock"));
     }
@@ -168,7 +168,7 @@ pub(crate) struct FileHandles {
     disk: Arc<dyn Disk>,
     files_max: usize,
     reserve: Reserve,
-    sweeper: Reclaimer,
+    reclaimer: Reclaimer,
     clock: Mutex<Clock>,
     /// Why nothing new is promised to be durable any more.
     poisoned: OnceLock<Poison>,
@@ -194,13 +194,13 @@ impl FileHandles {
     ) -> Arc<Self> {
         assert!(files_max > 0);
         let (clock, poisoned, ended) = (Mutex::default(), OnceLock::new(), RwLock::default());
-        let sweeper = Reclaimer::new(disk.queue_kind() == QueueKind::Simulated);
+        let reclaimer = Reclaimer::new(disk.queue_kind() == QueueKind::Simulated);
         let (is_read_only, dispensable) = (AtomicBool::new(false), Mutex::default());
         Arc::new(Self {
             disk,
             files_max,
             reserve,
-            sweeper,
+            reclaimer,
             clock,
             poisoned,
             ended,
@@ -214,8 +214,8 @@ impl FileHandles {
     }
 
     /// Where what is out of use goes.
-    pub(crate) fn sweeper(&self) -> &Reclaimer {
-        &self.sweeper
+    pub(crate) fn reclaimer(&self) -> &Reclaimer {
+        &self.reclaimer
     }
 
     /// Files that may be open.
@@ -305,7 +305,7 @@ impl FileHandles {
         let was_full = self.reserve.is_full();
         let mut result = call();
         let steps: [fn(&Self) -> bool; 2] =
-            [|open| open.sweeper.settle(), Self::give_up_dispensable];
+            [|open| open.reclaimer.wait(), Self::give_up_dispensable];
         for make_room in steps {
             if result.as_ref().is_err_and(io::Error::is_no_space) && make_room(self) {
                 result = call();
@@ -337,7 +337,7 @@ impl FileHandles {
     /// # Errors
     /// [`Error::OutOfSpace`], [`Error::Disk`].
     pub(crate) fn take_reserve_back(&self) -> Result<()> {
-        self.sweeper.settle();
+        self.reclaimer.wait();
         let _changing = self.reserve.changing();
         if self.with_room(|| self.reserve.take_back(self.disk.as_ref()))? {
             return Ok(());
@@ -357,7 +357,7 @@ impl FileHandles {
     }
 
     fn closed(self: &Arc<Self>, path: PathBuf, mode: OpenMode, access: Access) -> PooledFile {
-        let slot = Slot {
+        let slot = HandleSlot {
             path,
             mode,
             access,
@@ -374,7 +374,7 @@ impl FileHandles {
         self.reserve(true)?;
         let open = || self.disk.open(&path, OpenMode::CreateNew, access);
         let opened = self.with_space(|| self.with_room(open));
-        let slot = Slot {
+        let slot = HandleSlot {
             path,
             mode: OpenMode::ReadWrite,
             access,
@@ -390,17 +390,20 @@ impl FileHandles {
     }
 
     /// A place for a descriptor that is no file's; `None` if all files that may be open are in use, or if
-    /// `places_max` are given away already.
-    pub(crate) fn place(self: &Arc<Self>, places_max: usize) -> io::Result<Option<Place>> {
+    /// `permits_max` are given away already.
+    pub(crate) fn permit(
+        self: &Arc<Self>,
+        permits_max: usize,
+    ) -> io::Result<Option<OpenFilePermit>> {
         if !self.reserve(false)? {
             return Ok(None);
         }
         let mut clock = self.clock();
         clock.opening -= 1;
-        let is_free = clock.places < places_max;
-        clock.places += usize::from(is_free);
+        let is_free = clock.permits < permits_max;
+        clock.permits += usize::from(is_free);
         drop(clock);
-        Ok(is_free.then(|| Place { pool: Arc::clone(self) }))
+        Ok(is_free.then(|| OpenFilePermit { pool: Arc::clone(self) }))
     }
 
     fn clock(&self) -> MutexGuard<'_, Clock> {
@@ -431,7 +434,7 @@ impl FileHandles {
     }
 
     /// Notes the outcome of an opening for which room was reserved.
-    fn entered<T>(&self, slot: &Arc<Slot>, opened: io::Result<T>) -> io::Result<T> {
+    fn entered<T>(&self, slot: &Arc<HandleSlot>, opened: io::Result<T>) -> io::Result<T> {
         let mut clock = self.clock();
         clock.opening -= 1;
         if opened.is_ok() {
@@ -441,7 +444,7 @@ impl FileHandles {
     }
 
     /// Closes a file, unless somebody uses it.
-    fn close(&self, slot: &Arc<Slot>) -> io::Result<()> {
+    fn close(&self, slot: &Arc<HandleSlot>) -> io::Result<()> {
         let Some(mut open) = slot.idle() else { return Ok(()) };
         if let Some(file) = open.as_ref()
             && !slot.is_durable()
@@ -475,7 +478,7 @@ impl FileHandles {
 
     fn open(
         &self,
-        slot: &Arc<Slot>,
+        slot: &Arc<HandleSlot>,
         open: &mut Option<Arc<dyn DiskFile>>,
     ) -> io::Result<Arc<dyn DiskFile>> {
         let opened = self.with_room(|| self.disk.open(&slot.path, slot.mode, slot.access));
@@ -488,13 +491,13 @@ impl FileHandles {
 
 /// The right to one more descriptor, which counts as an open file for as long as this is held.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct OpenFilePermit {
     pool: Arc<FileHandles>,
 }
 
-impl Drop for Place {
+impl Drop for OpenFilePermit {
     fn drop(&mut self) {
-        self.pool.clock().places -= 1;
+        self.pool.clock().permits -= 1;
     }
 }
 
@@ -502,7 +505,7 @@ impl Drop for Place {
 #[derive(Debug)]
 pub(crate) struct PooledFile {
     pool: Arc<FileHandles>,
-    slot: Arc<Slot>,
+    slot: Arc<HandleSlot>,
 }
 
 impl PooledFile {

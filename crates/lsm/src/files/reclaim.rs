@@ -25,7 +25,7 @@ pub(crate) const SWEPT_BYTES_MIN: usize = 256 << 10;
 type Task = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct State {
+struct ReclaimState {
     waiting: VecDeque<Task>,
     /// Whether the thread is at a task.
     is_busy: bool,
@@ -34,7 +34,7 @@ struct State {
     thread: Option<JoinHandle<()>>,
 }
 
-impl State {
+impl ReclaimState {
     fn is_idle(&self) -> bool {
         self.waiting.is_empty() && !self.is_busy
     }
@@ -42,17 +42,17 @@ impl State {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ReclaimState>,
     /// Told whenever a task comes or ends, and at the end.
     changed: Condvar,
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReclaimState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, ReclaimState>) -> MutexGuard<'a, ReclaimState> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,7 +114,7 @@ impl Reclaimer {
     }
 
     /// Drops what holds so many bytes of memory.
-    pub(crate) fn let_go<T: Send + 'static>(&self, memory: T, bytes: usize) {
+    pub(crate) fn reclaim<T: Send + 'static>(&self, memory: T, bytes: usize) {
         if bytes < SWEPT_BYTES_MIN {
             drop(memory);
         } else {
@@ -123,7 +123,7 @@ impl Reclaimer {
     }
 
     /// Waits until all that has been handed over is done; whether there was anything to wait for.
-    pub(crate) fn settle(&self) -> bool {
+    pub(crate) fn wait(&self) -> bool {
         let mut state = self.shared.state();
         let had_work = !state.is_idle();
         // A task must not wait for itself.
@@ -158,34 +158,34 @@ mod tests {
     use super::*;
 
     /// A sweeper whose thread waits for the barrier in its first task, and a list of who did which task.
-    struct Held {
-        sweeper: Reclaimer,
+    struct BlockedReclaimer {
+        reclaimer: Reclaimer,
         barrier: Arc<Barrier>,
         done: Arc<Mutex<Vec<(usize, ThreadId)>>>,
     }
 
-    fn held() -> Held {
-        let (sweeper, barrier) = (Reclaimer::new(false), Arc::new(Barrier::new(2)));
+    fn blocked() -> BlockedReclaimer {
+        let (reclaimer, barrier) = (Reclaimer::new(false), Arc::new(Barrier::new(2)));
         let waiting = Arc::clone(&barrier);
-        sweeper.sweep(move || {
+        reclaimer.sweep(move || {
             waiting.wait();
         });
         // Until the thread has it, it waits like others.
-        let mut state = sweeper.shared.state();
+        let mut state = reclaimer.shared.state();
         while !state.is_busy {
             drop(state);
             thread::yield_now();
-            state = sweeper.shared.state();
+            state = reclaimer.shared.state();
         }
         drop(state);
-        Held { sweeper, barrier, done: Arc::default() }
+        BlockedReclaimer { reclaimer, barrier, done: Arc::default() }
     }
 
-    impl Held {
+    impl BlockedReclaimer {
         fn sweep(&self, number: usize) {
             let done = Arc::clone(&self.done);
             let note = move || done.lock().unwrap().push((number, thread::current().id()));
-            self.sweeper.sweep(note);
+            self.reclaimer.sweep(note);
         }
 
         fn numbers(&self) -> Vec<usize> {
@@ -195,52 +195,52 @@ mod tests {
 
     #[test]
     fn tasks_are_done_by_another_thread_in_their_order_and_can_be_waited_for() {
-        let held = held();
-        (0..10).for_each(|number| held.sweep(number));
-        assert_eq!(held.numbers(), []);
-        held.barrier.wait();
-        held.sweeper.settle();
-        assert_eq!(held.numbers(), (0..10).collect::<Vec<_>>());
+        let blocked = blocked();
+        (0..10).for_each(|number| blocked.sweep(number));
+        assert_eq!(blocked.numbers(), []);
+        blocked.barrier.wait();
+        blocked.reclaimer.wait();
+        assert_eq!(blocked.numbers(), (0..10).collect::<Vec<_>>());
         let own = thread::current().id();
-        assert!(held.done.lock().unwrap().iter().all(|(_, thread)| *thread != own));
-        assert!(!held.sweeper.settle(), "nothing is left");
+        assert!(blocked.done.lock().unwrap().iter().all(|(_, thread)| *thread != own));
+        assert!(!blocked.reclaimer.wait(), "nothing is left");
     }
 
     #[test]
     fn what_is_too_much_to_wait_is_done_at_once() {
-        let held = held();
-        (0..=WAITING_MAX).for_each(|number| held.sweep(number));
-        assert_eq!(held.numbers(), [WAITING_MAX]);
-        held.barrier.wait();
-        assert!(held.done.lock().unwrap()[0].1 == thread::current().id());
+        let blocked = blocked();
+        (0..=WAITING_MAX).for_each(|number| blocked.sweep(number));
+        assert_eq!(blocked.numbers(), [WAITING_MAX]);
+        blocked.barrier.wait();
+        assert!(blocked.done.lock().unwrap()[0].1 == thread::current().id());
     }
 
     #[test]
     fn without_a_thread_all_is_done_at_once() {
-        let (sweeper, barrier) = (Reclaimer::new(true), Arc::new(Barrier::new(1)));
-        let held = Held { sweeper, barrier, done: Arc::default() };
-        held.sweep(7);
-        assert_eq!(*held.done.lock().unwrap(), [(7, thread::current().id())]);
-        assert!(!held.sweeper.settle());
+        let (reclaimer, barrier) = (Reclaimer::new(true), Arc::new(Barrier::new(1)));
+        let blocked = BlockedReclaimer { reclaimer, barrier, done: Arc::default() };
+        blocked.sweep(7);
+        assert_eq!(*blocked.done.lock().unwrap(), [(7, thread::current().id())]);
+        assert!(!blocked.reclaimer.wait());
     }
 
     #[test]
     fn dropping_waits_and_a_task_may_hold_the_last_reference() {
-        let held = held();
-        held.sweep(0);
-        let Held { sweeper, barrier, done } = held;
-        let sweeper = Arc::new(sweeper);
-        let last = Arc::clone(&sweeper);
+        let blocked = blocked();
+        blocked.sweep(0);
+        let BlockedReclaimer { reclaimer, barrier, done } = blocked;
+        let reclaimer = Arc::new(reclaimer);
+        let last = Arc::clone(&reclaimer);
         let noted = Arc::clone(&done);
         // It neither waits for itself nor joins itself.
-        sweeper.sweep(move || {
-            last.settle();
+        reclaimer.sweep(move || {
+            last.wait();
             drop(last);
             noted.lock().unwrap().push((1, thread::current().id()));
         });
         barrier.wait();
-        sweeper.settle();
-        drop(sweeper);
+        reclaimer.wait();
+        drop(reclaimer);
         assert_eq!(
             done.lock().unwrap().iter().map(|(number, _)| *number).collect::<Vec<_>>(),
             [0, 1]
@@ -249,23 +249,23 @@ mod tests {
 
     #[test]
     fn a_task_that_panics_keeps_nobody_waiting() {
-        let held = held();
-        held.sweeper.sweep(|| panic!("for the test"));
-        held.sweep(1);
-        held.barrier.wait();
-        held.sweeper.settle();
-        assert_eq!(held.numbers(), [1]);
+        let blocked = blocked();
+        blocked.reclaimer.sweep(|| panic!("for the test"));
+        blocked.sweep(1);
+        blocked.barrier.wait();
+        blocked.reclaimer.wait();
+        assert_eq!(blocked.numbers(), [1]);
     }
 
     #[test]
     fn small_memory_goes_at_once() {
-        let held = held();
+        let blocked = blocked();
         let (small, large) = (Arc::new(()), Arc::new(()));
-        held.sweeper.let_go(Arc::clone(&small), SWEPT_BYTES_MIN - 1);
-        held.sweeper.let_go(Arc::clone(&large), SWEPT_BYTES_MIN);
+        blocked.reclaimer.reclaim(Arc::clone(&small), SWEPT_BYTES_MIN - 1);
+        blocked.reclaimer.reclaim(Arc::clone(&large), SWEPT_BYTES_MIN);
         assert_eq!((Arc::strong_count(&small), Arc::strong_count(&large)), (1, 2));
-        held.barrier.wait();
-        held.sweeper.settle();
+        blocked.barrier.wait();
+        blocked.reclaimer.wait();
         assert_eq!(Arc::strong_count(&large), 1);
     }
 }

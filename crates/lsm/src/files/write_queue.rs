@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use terrane_io::{AlignedBuf, Completion, Direction, IoQueue, Request};
 
 use crate::error::Result;
-use crate::files::handles::{FileHandles, Place, PooledFile};
+use crate::files::handles::{FileHandles, OpenFilePermit, PooledFile};
 
 /// Most chunks in flight.
 const IN_FLIGHT_MAX: usize = 32;
@@ -28,16 +28,16 @@ const IN_FLIGHT_MAX: usize = 32;
 const SPARE_MAX: usize = 8;
 
 #[derive(Default)]
-struct State {
+struct WriteQueueState {
     /// `None` while nothing is in flight.
-    queue: Option<(Box<dyn IoQueue>, Place)>,
+    queue: Option<(Box<dyn IoQueue>, OpenFilePermit)>,
     next_tag: u64,
     /// What became of writes that nobody has asked about yet; one that failed, with what was to be written.
     landed: BTreeMap<u64, Option<(terrane_io::Error, AlignedBuf)>>,
     spare: Vec<AlignedBuf>,
 }
 
-impl State {
+impl WriteQueueState {
     /// Takes note of a write that has ended, and lets go of the queue after the last one.
     fn note(&mut self, done: Completion) {
         let Completion { tag, buffer, result } = done;
@@ -77,8 +77,8 @@ impl State {
 
 /// The writes of a session that nobody waits for yet.
 pub(crate) struct WriteQueue {
-    open_files: Arc<FileHandles>,
-    state: Mutex<State>,
+    handles: Arc<FileHandles>,
+    state: Mutex<WriteQueueState>,
 }
 
 impl fmt::Debug for WriteQueue {
@@ -89,16 +89,16 @@ impl fmt::Debug for WriteQueue {
 
 impl WriteQueue {
     /// Nothing in flight yet.
-    pub(crate) fn new(open_files: &Arc<FileHandles>) -> Arc<Self> {
-        Arc::new(Self { open_files: Arc::clone(open_files), state: Mutex::default() })
+    pub(crate) fn new(handles: &Arc<FileHandles>) -> Arc<Self> {
+        Arc::new(Self { handles: Arc::clone(handles), state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WriteQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, unless somebody waits for a write.
-    fn state_unless_busy(&self) -> Option<MutexGuard<'_, State>> {
+    fn state_unless_busy(&self) -> Option<MutexGuard<'_, WriteQueueState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
             Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
@@ -109,7 +109,7 @@ impl WriteQueue {
     /// Chunks that an eighth of the reserve has room for, if there is one: when the disk is full all that is in flight
     /// is still written, and much is left for what must go on.
     fn in_reserve(&self, chunk_bytes: usize) -> usize {
-        match self.open_files.disk_reserve().bytes() as usize {
+        match self.handles.disk_reserve().bytes() as usize {
             0 => usize::MAX,
             bytes => bytes / 8 / chunk_bytes,
         }
@@ -128,21 +128,21 @@ impl WriteQueue {
     ) -> Result<Option<InFlight>> {
         // The right is held until the request is in the queue, where `end` waits for it.
         let (_right, file) = file.to_change()?;
-        let files_max = self.open_files.files_max();
+        let files_max = self.handles.files_max();
         let Some(mut state) = self.state_unless_busy() else { return Ok(None) };
         state.reap();
         let in_flight = state.queue.as_ref().map_or(0, |(queue, _)| queue.outstanding());
         if in_flight >= IN_FLIGHT_MAX.min(files_max / 4).min(self.in_reserve(chunk.len())) {
             return Ok(None);
         }
-        let State { queue, next_tag, spare, .. } = &mut *state;
+        let WriteQueueState { queue, next_tag, spare, .. } = &mut *state;
         let (queue, _) = match queue {
             Some(queue) => queue,
             None => {
-                let Some(place) = self.open_files.place(files_max / 4)? else { return Ok(None) };
-                let queued = self.open_files.disk().queue(IN_FLIGHT_MAX);
+                let Some(permit) = self.handles.permit(files_max / 4)? else { return Ok(None) };
+                let queued = self.handles.disk().queue(IN_FLIGHT_MAX);
                 let Ok(queued) = queued else { return Ok(None) };
-                queue.insert((queued, place))
+                queue.insert((queued, permit))
             }
         };
         let fits = spare.iter().position(|buffer| buffer.len() == chunk.len());

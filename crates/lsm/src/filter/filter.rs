@@ -1,7 +1,7 @@
 //! Filter of a run: whether it may hold a key, of either kind, whole or in part.
 //!
 //! A [blocked Bloom filter](crate::filter::bloom) is fast to build and to ask; a [ribbon filter](crate::filter::ribbon) is a third
-//! smaller. What of a filter is in memory may be less than what is stored ([`Kept`]); a filter of which nothing is in
+//! smaller. What of a filter is in memory may be less than what is stored ([`FilterPortion`]); a filter of which nothing is in
 //! memory claims every key.
 
 #![doc = include_str!("../../../../docs/format/filter.md")]
@@ -13,7 +13,7 @@ use crate::filter::bloom::{
     Bloom, BloomBuilder, BloomDecoder, BloomSize, Fold, Pattern, expected_rate,
 };
 use crate::filter::ribbon::{
-    Columns, Question, Ribbon, RibbonBuilder, RibbonDecoder, RibbonShape, bytes_for,
+    Columns, Ribbon, RibbonBuilder, RibbonDecoder, RibbonProbe, RibbonShape, bytes_for,
 };
 
 /// Pairs of key and filter whose memory [`probe_batch`] asks for before it tests the first of them. Measured with 1,
@@ -64,56 +64,63 @@ impl FilterShape {
     }
 
     /// All that is stored.
-    pub(crate) fn whole(self) -> Kept {
+    pub(crate) fn whole(self) -> FilterPortion {
         match self {
-            Self::Bloom { .. } => Kept::Blocks(Fold::WHOLE),
-            Self::Ribbon(shape) => Kept::Columns(Columns::uniform(shape.columns)),
+            Self::Bloom { .. } => FilterPortion::Blocks(Fold::WHOLE),
+            Self::Ribbon(shape) => FilterPortion::Columns(Columns::uniform(shape.columns)),
         }
     }
 
     /// Parts that can be kept, from the smallest to all of it, but none in which some places have more than others.
-    pub(crate) fn uniform_parts(self) -> Vec<Kept> {
+    pub(crate) fn uniform_parts(self) -> Vec<FilterPortion> {
         match self {
             Self::Bloom { blocks, .. } => {
                 let folds = Fold::FACTORS.into_iter().map(Fold::uniform);
-                folds.filter(|fold| fold.divides(blocks)).map(Kept::Blocks).collect()
+                folds.filter(|fold| fold.divides(blocks)).map(FilterPortion::Blocks).collect()
             }
-            Self::Ribbon(shape) => {
-                (1..=shape.columns).map(|each| Kept::Columns(Columns::uniform(each))).collect()
-            }
+            Self::Ribbon(shape) => (1..=shape.columns)
+                .map(|each| FilterPortion::Columns(Columns::uniform(each)))
+                .collect(),
         }
     }
 
     /// The memory that a part takes, in bytes, beside what every filter takes.
-    pub(crate) fn memory_bytes(self, kept: Kept) -> u64 {
+    pub(crate) fn memory_bytes(self, kept: FilterPortion) -> u64 {
         match (self, kept) {
-            (Self::Bloom { blocks, .. }, Kept::Blocks(fold)) => fold.blocks(blocks) * 64,
-            (Self::Ribbon(shape), Kept::Columns(columns)) => shape.memory_bytes(columns),
+            (Self::Bloom { blocks, .. }, FilterPortion::Blocks(fold)) => fold.blocks(blocks) * 64,
+            (Self::Ribbon(shape), FilterPortion::Columns(columns)) => shape.memory_bytes(columns),
             _ => 64,
         }
     }
 
     /// The false-positive rate to expect of a part of the filter of so many entries.
-    pub(crate) fn rate(self, kept: Kept, entries: u64) -> f64 {
+    pub(crate) fn rate(self, kept: FilterPortion, entries: u64) -> f64 {
         match (self, kept) {
-            (Self::Bloom { blocks, probes }, Kept::Blocks(fold)) => {
+            (Self::Bloom { blocks, probes }, FilterPortion::Blocks(fold)) => {
                 let probes = u8::try_from(probes).unwrap_or(u8::MAX);
                 expected_rate(entries, fold.blocks(blocks), probes)
             }
-            (Self::Ribbon(shape), Kept::Columns(columns)) => shape.rate(columns),
+            (Self::Ribbon(shape), FilterPortion::Columns(columns)) => shape.rate(columns),
             _ => 1.0,
         }
     }
 
     /// The largest part that is no smaller than one of two uniform ones, no larger than the other, and takes no more
     /// than `bytes`. These must be enough for the smaller one.
-    pub(crate) fn between(self, less: Kept, more: Kept, bytes: u64) -> Kept {
+    pub(crate) fn between(
+        self,
+        less: FilterPortion,
+        more: FilterPortion,
+        bytes: u64,
+    ) -> FilterPortion {
         match (self, less, more) {
-            (Self::Bloom { blocks, .. }, Kept::Blocks(coarse), Kept::Blocks(fine)) => {
-                Kept::Blocks(Fold::between(coarse, fine, blocks, bytes / 64))
-            }
-            (Self::Ribbon(shape), Kept::Columns(less), Kept::Columns(_)) => {
-                Kept::Columns(shape.between(less.each(), bytes))
+            (
+                Self::Bloom { blocks, .. },
+                FilterPortion::Blocks(coarse),
+                FilterPortion::Blocks(fine),
+            ) => FilterPortion::Blocks(Fold::between(coarse, fine, blocks, bytes / 64)),
+            (Self::Ribbon(shape), FilterPortion::Columns(less), FilterPortion::Columns(_)) => {
+                FilterPortion::Columns(shape.between(less.each(), bytes))
             }
             _ => less,
         }
@@ -122,7 +129,7 @@ impl FilterShape {
 
 /// How much of a stored filter is in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum FilterPortion {
     /// Nothing of it: it says of every key that it may be there.
     Nothing,
     /// Of a Bloom filter, blocks put together.
@@ -131,7 +138,7 @@ pub(crate) enum Kept {
     Columns(Columns),
 }
 
-impl Kept {
+impl FilterPortion {
     /// Whether a filter of which this is in memory can be reduced to that.
     pub(crate) fn leads_to(self, less: Self) -> bool {
         match (self, less) {
@@ -232,32 +239,32 @@ impl Filter {
     }
 
     /// What of the stored filter is in memory.
-    pub(crate) fn kept(&self) -> Kept {
+    pub(crate) fn kept(&self) -> FilterPortion {
         match self {
             Self::Bloom(bloom) => match bloom.fold() {
-                Fold::NOTHING => Kept::Nothing,
-                fold => Kept::Blocks(fold),
+                Fold::NOTHING => FilterPortion::Nothing,
+                fold => FilterPortion::Blocks(fold),
             },
-            Self::Ribbon(ribbon) => Kept::Columns(ribbon.kept()),
+            Self::Ribbon(ribbon) => FilterPortion::Columns(ribbon.kept()),
         }
     }
 
     /// The next smaller part of it, if there is one that is uniform.
-    pub(crate) fn smaller(&self) -> Option<Kept> {
+    pub(crate) fn smaller(&self) -> Option<FilterPortion> {
         match self {
-            Self::Bloom(bloom) => bloom.coarser().map(Kept::Blocks),
-            Self::Ribbon(ribbon) => ribbon.kept().narrower().map(Kept::Columns),
+            Self::Bloom(bloom) => bloom.coarser().map(FilterPortion::Blocks),
+            Self::Ribbon(ribbon) => ribbon.kept().narrower().map(FilterPortion::Columns),
         }
     }
 
     /// Gives up what is in memory but for a part that it [leads to](Kept::leads_to). It goes on to say yes to all of
     /// its keys, and to more others.
-    pub(crate) fn keep(&mut self, part: Kept) {
+    pub(crate) fn keep(&mut self, part: FilterPortion) {
         match (&mut *self, part) {
-            (Self::Bloom(bloom), Kept::Blocks(fold)) => bloom.fold_to(fold),
-            (Self::Ribbon(ribbon), Kept::Columns(columns)) => ribbon.keep(columns),
+            (Self::Bloom(bloom), FilterPortion::Blocks(fold)) => bloom.fold_to(fold),
+            (Self::Ribbon(ribbon), FilterPortion::Columns(columns)) => ribbon.keep(columns),
             (_, part) => {
-                assert!(part == Kept::Nothing);
+                assert!(part == FilterPortion::Nothing);
                 *self = Self::nothing();
             }
         }
@@ -313,15 +320,15 @@ impl FilterDecoder {
     pub(crate) fn new(
         shape: FilterShape,
         memory_bytes_max: u64,
-        kept: Kept,
+        kept: FilterPortion,
     ) -> Result<Self, Corrupt> {
         match (shape, kept) {
-            (FilterShape::Bloom { blocks, probes }, Kept::Blocks(fold)) => {
+            (FilterShape::Bloom { blocks, probes }, FilterPortion::Blocks(fold)) => {
                 // More than there can be, which the decoder refuses, stays more.
                 let probes = u8::try_from(probes).unwrap_or(u8::MAX);
                 Ok(Self::Bloom(BloomDecoder::new(blocks, probes, memory_bytes_max, fold)?))
             }
-            (FilterShape::Ribbon(shape), Kept::Columns(columns)) => {
+            (FilterShape::Ribbon(shape), FilterPortion::Columns(columns)) => {
                 Ok(Self::Ribbon(RibbonDecoder::new(shape, memory_bytes_max, columns)?))
             }
             _ => panic!("a part of a filter of another kind, or nothing"),
@@ -403,7 +410,7 @@ fn probe_plain(filters: &[&Bloom], hashes: &[u64], hits: &mut Vec<Hit>) {
             }
         }
         for &hash in group {
-            let mut pattern = Drawn::default();
+            let mut pattern = CachedPattern::default();
             for (index, filter) in (0u32..).zip(filters) {
                 if pattern.is_in::<false>(filter, hash) {
                     hits.push(Hit { key, filter: index });
@@ -422,7 +429,7 @@ fn probe_mixed<'k>(
     hits: &mut Vec<Hit>,
 ) {
     // To the ribbons, in the order in which they are answered.
-    let mut questions: Vec<Question<'_>> = Vec::new();
+    let mut questions: Vec<RibbonProbe<'_>> = Vec::new();
     let mut key = 0;
     for group in hashes.chunks(keys_per_group(filters.len())) {
         questions.clear();
@@ -436,11 +443,11 @@ fn probe_mixed<'k>(
         }
         let mut questions = questions.iter();
         for &hash in group {
-            let mut pattern = Drawn::default();
+            let mut pattern = CachedPattern::default();
             for (index, filter) in (0u32..).zip(filters) {
                 let is_hit = match filter {
                     Filter::Bloom(bloom) => pattern.is_in::<true>(bloom, hash),
-                    Filter::Ribbon(_) => questions.next().is_some_and(Question::is_answered_yes),
+                    Filter::Ribbon(_) => questions.next().is_some_and(RibbonProbe::is_answered_yes),
                 };
                 if is_hit {
                     hits.push(Hit { key, filter: index });
@@ -453,12 +460,12 @@ fn probe_mixed<'k>(
 
 /// The pattern of one key that was drawn last.
 #[derive(Default)]
-struct Drawn {
+struct CachedPattern {
     probes: u8,
     pattern: Pattern,
 }
 
-impl Drawn {
+impl CachedPattern {
     #[inline]
     fn is_in<const SPLIT: bool>(&mut self, filter: &Bloom, hash: u64) -> bool {
         let Some(block) = filter.block::<SPLIT>(hash) else { return false };
@@ -562,8 +569,8 @@ mod tests {
             probe(&[&filter], &questions, &mut hits);
             assert!(hits.len() < 50, "{}", hits.len());
             hits.clear();
-            filter.keep(Kept::Nothing);
-            assert!(filter.memory_bytes() < 400 && filter.kept() == Kept::Nothing);
+            filter.keep(FilterPortion::Nothing);
+            assert!(filter.memory_bytes() < 400 && filter.kept() == FilterPortion::Nothing);
             assert!(questions.iter().all(|&hash| filter.contains(hash, &hash.to_le_bytes())));
             probe(&[&filter], &questions, &mut hits);
             assert_eq!(hits.len(), 1_000);

@@ -106,7 +106,7 @@ impl RibbonShape {
 /// Memory of a segment beside its words and separators: its fields and those of its separator, and what an
 /// allocation costs.
 const SEGMENT_BYTES: u64 =
-    (size_of::<Segment>() + size_of::<u64>() + size_of::<u32>() + ALLOCATION_BYTES) as u64;
+    (size_of::<RibbonSegment>() + size_of::<u64>() + size_of::<u32>() + ALLOCATION_BYTES) as u64;
 
 /// What the words of a segment cost beside themselves, being allocated apart.
 const ALLOCATION_BYTES: usize = 16;
@@ -196,7 +196,7 @@ impl Equation {
 
 /// The solution of a segment's equations.
 #[derive(Debug, Clone, Default)]
-struct Segment {
+struct RibbonSegment {
     /// By block, and within a block by column: bit `i` is that of slot `i` of the block. Empty if all keys are
     /// claimed.
     words: Box<[u64]>,
@@ -207,7 +207,7 @@ struct Segment {
     columns: u8,
 }
 
-impl Segment {
+impl RibbonSegment {
     fn blocks(&self) -> usize {
         self.words.len() / usize::from(self.columns.max(1))
     }
@@ -215,7 +215,7 @@ impl Segment {
 
 /// Where one segment ends and the next one begins.
 #[derive(Debug, Clone, Default)]
-struct Separators {
+struct RibbonSeparators {
     /// Their first eight bytes, filled up with zeros, as big-endian numbers: they decide most comparisons.
     heads: Vec<u64>,
     /// Where each one ends in `bytes`.
@@ -223,7 +223,7 @@ struct Separators {
     bytes: Vec<u8>,
 }
 
-impl Separators {
+impl RibbonSeparators {
     /// Adds one, above all earlier ones.
     fn push(&mut self, separator: &[u8]) {
         self.heads.push(head(separator));
@@ -367,8 +367,8 @@ pub(crate) struct RibbonBuilder {
     /// The last key of the segment before.
     last_key: Vec<u8>,
     band: Band,
-    segments: Vec<Segment>,
-    separators: Separators,
+    segments: Vec<RibbonSegment>,
+    separators: RibbonSeparators,
 }
 
 impl RibbonBuilder {
@@ -381,7 +381,7 @@ impl RibbonBuilder {
             last_key: Vec::new(),
             band: Band::default(),
             segments: Vec::new(),
-            separators: Separators::default(),
+            separators: RibbonSeparators::default(),
         }
     }
 
@@ -404,12 +404,12 @@ impl RibbonBuilder {
     fn end_segment(&mut self) {
         let before = self.segments.last();
         let first_block = before.map_or(0, |last| last.first_block + last.blocks() as u64);
-        let segment = Segment { first_block, ..self.solve() };
+        let segment = RibbonSegment { first_block, ..self.solve() };
         self.segments.push(segment);
         self.hashes.clear();
     }
 
-    fn solve(&mut self) -> Segment {
+    fn solve(&mut self) -> RibbonSegment {
         let mut blocks = block_count(self.hashes.len());
         for seed in 0..SEEDS_MAX {
             if seed > 0 && seed % SEEDS_PER_SIZE == 0 {
@@ -417,10 +417,10 @@ impl RibbonBuilder {
             }
             if self.band.fill(&self.hashes, seed, blocks) {
                 let words = self.band.solution(self.columns);
-                return Segment { words, seed, columns: self.columns, first_block: 0 };
+                return RibbonSegment { words, seed, columns: self.columns, first_block: 0 };
             }
         }
-        Segment::default()
+        RibbonSegment::default()
     }
 
     /// Memory held, in bytes.
@@ -430,7 +430,8 @@ impl RibbonBuilder {
             + self.last_key.capacity()
             + self.band.memory_bytes()
             + segment_bytes(&self.segments)
-            + self.segments.capacity().saturating_sub(self.segments.len()) * size_of::<Segment>()
+            + self.segments.capacity().saturating_sub(self.segments.len())
+                * size_of::<RibbonSegment>()
             + self.separators.memory_bytes()
     }
 
@@ -449,9 +450,9 @@ impl RibbonBuilder {
     }
 }
 
-fn segment_bytes(segments: &[Segment]) -> usize {
+fn segment_bytes(segments: &[RibbonSegment]) -> usize {
     let words: usize = segments.iter().map(|segment| size_of_val::<[u64]>(&segment.words)).sum();
-    words + segments.len() * (size_of::<Segment>() + ALLOCATION_BYTES)
+    words + segments.len() * (size_of::<RibbonSegment>() + ALLOCATION_BYTES)
 }
 
 /// What stands in front of the slots: a word for each segment, then where separators end, then these.
@@ -469,12 +470,12 @@ impl Directory {
         }
     }
 
-    fn word_count(self, separators: &Separators) -> usize {
+    fn word_count(self, separators: &RibbonSeparators) -> usize {
         self.bytes_first + separators.bytes.len().div_ceil(8)
     }
 
     /// A word of it.
-    fn word(self, at: usize, segments: &[Segment], separators: &Separators) -> u64 {
+    fn word(self, at: usize, segments: &[RibbonSegment], separators: &RibbonSeparators) -> u64 {
         if let Some(segment) = segments.get(at) {
             return segment.blocks() as u64 | u64::from(segment.seed) << 32;
         }
@@ -496,7 +497,7 @@ impl Directory {
         let mut first_block: u64 = 0;
         for word in known {
             let (count, seed) = (word & u64::from(u32::MAX), (word >> 32) as u32);
-            segments.push(Segment { first_block, seed, ..Segment::default() });
+            segments.push(RibbonSegment { first_block, seed, ..RibbonSegment::default() });
             blocks.push(count as usize);
             first_block += count;
         }
@@ -518,11 +519,11 @@ impl Directory {
 }
 
 /// What a directory says.
-type Decoded = (Vec<Segment>, Vec<usize>, Separators);
+type Decoded = (Vec<RibbonSegment>, Vec<usize>, RibbonSeparators);
 
-fn decode_separators(ends: &[u32], bytes: &[u8], count: usize) -> Option<Separators> {
+fn decode_separators(ends: &[u32], bytes: &[u8], count: usize) -> Option<RibbonSeparators> {
     let (ends, filling) = ends.split_at_checked(count)?;
-    let mut separators = Separators {
+    let mut separators = RibbonSeparators {
         heads: Vec::with_capacity(count),
         ends: Vec::with_capacity(count),
         bytes: Vec::with_capacity(ends.last().map_or(0, |&end| end as usize).min(bytes.len())),
@@ -548,8 +549,8 @@ pub(crate) struct Ribbon {
     shape: RibbonShape,
     /// What of the stored columns is in memory.
     kept: Columns,
-    segments: Box<[Segment]>,
-    separators: Separators,
+    segments: Box<[RibbonSegment]>,
+    separators: RibbonSeparators,
 }
 
 impl Ribbon {
@@ -570,9 +571,9 @@ impl Ribbon {
 
     /// The question about a key, whose slots are asked for.
     #[inline]
-    pub(crate) fn question(&self, hash: u64, key: &[u8]) -> Question<'_> {
+    pub(crate) fn question(&self, hash: u64, key: &[u8]) -> RibbonProbe<'_> {
         let segment = self.segments.get(self.separators.segment_of(key));
-        segment.map_or(Question::NOTHING, |segment| Question::new(segment, hash))
+        segment.map_or(RibbonProbe::NOTHING, |segment| RibbonProbe::new(segment, hash))
     }
 
     /// Gives up all columns but those. It goes on to say yes to all of its keys, and to more others.
@@ -605,7 +606,7 @@ impl Ribbon {
         }
         let at = range.start.max(directory_end);
         let columns = u64::from(self.shape.columns);
-        let first_word = |segment: &Segment| directory_end + segment.first_block * columns;
+        let first_word = |segment: &RibbonSegment| directory_end + segment.first_block * columns;
         // Segments without slots begin where the next one does.
         let first = self.segments.partition_point(|segment| first_word(segment) <= at);
         for segment in &self.segments[first.saturating_sub(1)..] {
@@ -633,7 +634,7 @@ fn put(words: &[u64], out: &mut Vec<u8>) {
 
 /// Whether a key may be in a filter, on its way: what is looked at has been asked for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Question<'a> {
+pub(crate) struct RibbonProbe<'a> {
     /// From the block of the first slot on; none if the answer is known.
     words: &'a [u64],
     columns: usize,
@@ -645,13 +646,13 @@ pub(crate) struct Question<'a> {
     claims_all: bool,
 }
 
-impl<'a> Question<'a> {
+impl<'a> RibbonProbe<'a> {
     /// A filter of no keys.
     const NOTHING: Self =
         Self { words: &[], columns: 0, coefficients: 0, result: 0, shift: 0, claims_all: false };
 
     #[inline]
-    fn new(segment: &'a Segment, hash: u64) -> Self {
+    fn new(segment: &'a RibbonSegment, hash: u64) -> Self {
         let columns = usize::from(segment.columns);
         if segment.words.is_empty() {
             return Self { claims_all: true, ..Self::NOTHING };
@@ -702,8 +703,8 @@ pub(crate) struct RibbonDecoder {
     kept: Columns,
     directory: Vec<u64>,
     /// From the end of the directory on.
-    segments: Vec<Segment>,
-    separators: Separators,
+    segments: Vec<RibbonSegment>,
+    separators: RibbonSeparators,
     /// Blocks of each segment.
     blocks: Vec<usize>,
     /// The segment that is being filled, its words so far, and what of it has passed.
@@ -745,7 +746,7 @@ impl RibbonDecoder {
             kept,
             directory: Vec::with_capacity(shape.directory_words as usize),
             segments: Vec::new(),
-            separators: Separators::default(),
+            separators: RibbonSeparators::default(),
             blocks: Vec::new(),
             segment: 0,
             words: Vec::new(),
@@ -957,8 +958,10 @@ mod tests {
         let keys = even_keys(3 * SEGMENT_ENTRIES);
         let mut ribbon = built(12, &keys);
         let lost = ribbon.segments[1].blocks() as u64;
-        ribbon.segments[1] =
-            Segment { first_block: ribbon.segments[1].first_block, ..Segment::default() };
+        ribbon.segments[1] = RibbonSegment {
+            first_block: ribbon.segments[1].first_block,
+            ..RibbonSegment::default()
+        };
         ribbon.segments[2].first_block -= lost;
         ribbon.shape.blocks -= lost;
         let again = decoded(&ribbon, &stored(&ribbon), 800, Columns::uniform(12));

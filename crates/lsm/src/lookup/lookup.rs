@@ -31,7 +31,7 @@ use crate::entry::merge_operator::MergeOperator;
 use crate::error::{Error, Result};
 use crate::files::file_set::lock;
 use crate::filter::filter::{Filter, Hit, probe_batch};
-use crate::lookup::plan::{Met, Partial, Plan};
+use crate::lookup::plan::{KeyProgress, Plan, RunEntry};
 use crate::lookup::result::Lookup;
 use crate::memory::page_cache::PageCache;
 use crate::memtable::memtable::Memtable;
@@ -59,7 +59,7 @@ pub(crate) trait Idle: Debug {
 pub(crate) struct LookupEnv<'a> {
     pub(crate) salt: u64,
     pub(crate) queue_depth: usize,
-    pub(crate) resolve: &'a MergeOperator,
+    pub(crate) operator: &'a MergeOperator,
     /// Pages in memory.
     pub(crate) cache: Option<&'a Arc<PageCache>>,
     /// Page buffers that no lookup uses at the moment.
@@ -68,7 +68,7 @@ pub(crate) struct LookupEnv<'a> {
 }
 
 /// What the page that was read says about a key.
-enum Found {
+enum PageAnswer {
     Entry(Kind, Vec<u8>, Option<BlobRef>),
     /// Not in this page; perhaps in the one before.
     Before,
@@ -76,14 +76,19 @@ enum Found {
 }
 
 /// Searches the pages of a location for `key`; they have just been read.
-fn search(run: &Arc<Run>, location: Location, bytes: &[u8], key: &[u8]) -> Result<Found> {
+fn search(run: &Arc<Run>, location: Location, bytes: &[u8], key: &[u8]) -> Result<PageAnswer> {
     let layout = PageLayout::parse(&bytes[..PAGE_SIZE], run.place(location.page));
     let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
     search_in(layout, run, location, bytes, key)
 }
 
 /// The same in a page that has been in memory since its checksum was looked at.
-fn search_cached(run: &Arc<Run>, location: Location, page: &[u8], key: &[u8]) -> Result<Found> {
+fn search_cached(
+    run: &Arc<Run>,
+    location: Location,
+    page: &[u8],
+    key: &[u8],
+) -> Result<PageAnswer> {
     let layout = PageLayout::parse_checked(page, run.place(location.page));
     let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
     search_in(layout, run, location, page, key)
@@ -95,12 +100,12 @@ fn search_in(
     location: Location,
     bytes: &[u8],
     key: &[u8],
-) -> Result<Found> {
+) -> Result<PageAnswer> {
     let corrupt = |what| Error::corrupt(run.path(), what);
     let (page, overflow) = bytes.split_at(PAGE_SIZE);
     match layout.search(page, key) {
-        Err(0) => Ok(Found::Before),
-        Err(_) => Ok(Found::Absent),
+        Err(0) => Ok(PageAnswer::Before),
+        Err(_) => Ok(PageAnswer::Absent),
         Ok(index) => {
             let kind = layout.kind(page, index);
             let blob = |span: BlobSpan| {
@@ -109,7 +114,7 @@ fn search_in(
             };
             let Some(len) = layout.large_value_len() else {
                 let (value, span) = layout.value(page, index);
-                return Ok(Found::Entry(kind, value.to_vec(), blob(span)));
+                return Ok(PageAnswer::Entry(kind, value.to_vec(), blob(span)));
             };
             let inline = layout.stored_value(page, index);
             let mut value = Vec::with_capacity(inline.len() + overflow.len());
@@ -133,7 +138,7 @@ fn search_in(
             let (value_len, span) =
                 split_value(kind, &value).map_or((len, BlobSpan::default()), |(v, s)| (v.len(), s));
             value.truncate(value_len);
-            Ok(Found::Entry(kind, value, blob(span)))
+            Ok(PageAnswer::Entry(kind, value, blob(span)))
         }
     }
 }
@@ -167,14 +172,14 @@ fn is_cached(run: &Run, location: Location) -> bool {
 
 /// What became of the questions to filters, by level. `asked` keys were looked for in the first run; each run
 /// was asked about those that no newer one had decided.
-fn filter_stats(plan: &Plan, met: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
+fn filter_stats(plan: &Plan, entries: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
     let mut levels: Vec<FilterStats> = Vec::new();
-    for (run, met) in met.iter().enumerate() {
+    for (run, entries) in entries.iter().enumerate() {
         let level = plan.level_of(run);
         if levels.len() <= level {
             levels.resize_with(level + 1, FilterStats::default);
         }
-        let &RunTally { found, decided, false_positives } = met;
+        let &RunTally { found, decided, false_positives } = entries;
         let denied = asked.saturating_sub(found + false_positives);
         levels[level] = levels[level].plus(FilterStats { denied, found, false_positives });
         asked -= decided;
@@ -194,9 +199,9 @@ pub(crate) struct Batch {
     hits: Vec<Hit>,
     results: Vec<Lookup>,
     /// What was found of keys for which more may be found.
-    partial: BTreeMap<u32, Partial>,
+    partial: BTreeMap<u32, KeyProgress>,
     /// For each of the table's own runs.
-    met: Vec<RunTally>,
+    entries: Vec<RunTally>,
     /// Keys that memory did not decide.
     open: u64,
     reads: u64,
@@ -213,7 +218,7 @@ impl Batch {
             hits: Vec::with_capacity(keys),
             results: Vec::with_capacity(keys),
             partial: BTreeMap::new(),
-            met: vec![RunTally::default(); plan.own_count()],
+            entries: vec![RunTally::default(); plan.own_count()],
             open: 0,
             reads: 0,
             cache: context.cache.cloned(),
@@ -244,13 +249,13 @@ impl Batch {
         for (at, key) in keys.iter().enumerate().skip(self.next_key).take(at_once) {
             let key = key.as_ref();
             let hash = key_hash(context.salt, key);
-            let found = match look_in_memory(buffers, hash, key, context.resolve)? {
-                InMemory::Decided(lookup) => Some(lookup),
-                InMemory::Upsert(value) => {
+            let found = match look_in_memory(buffers, hash, key, context.operator)? {
+                MemtableAnswer::Decided(lookup) => Some(lookup),
+                MemtableAnswer::Upsert(value) => {
                     self.partial.entry(at as u32).or_default().memory = Some(value);
                     None
                 }
-                InMemory::Nothing => None,
+                MemtableAnswer::Nothing => None,
             };
             if found.is_none() {
                 (hashes[count], open[count]) = (hash, at as u32);
@@ -303,15 +308,15 @@ impl Batch {
     }
 
     fn note_false_positive(&mut self, run: u32) {
-        if let Some(met) = self.met.get_mut(run as usize) {
-            met.false_positives += 1;
+        if let Some(entries) = self.entries.get_mut(run as usize) {
+            entries.false_positives += 1;
         }
     }
 
     fn note_found(&mut self, run: u32, is_decisive: bool) {
-        if let Some(met) = self.met.get_mut(run as usize) {
-            met.found += 1;
-            met.decided += u64::from(is_decisive);
+        if let Some(entries) = self.entries.get_mut(run as usize) {
+            entries.found += 1;
+            entries.decided += u64::from(is_decisive);
         }
     }
 
@@ -360,28 +365,28 @@ impl Batch {
         &mut self,
         keys: &[K],
         search_now: Search,
-        found: Found,
+        found: PageAnswer,
     ) -> Option<Search> {
         let mut next_run = search_now.run + 1;
         match found {
-            Found::Entry(kind, value, blob) => {
+            PageAnswer::Entry(kind, value, blob) => {
                 self.note_found(search_now.run, kind.is_decisive());
                 if kind.is_decisive() {
                     next_run = self.plan.after_decision(search_now.run);
                 }
-                let met = Met { run: search_now.run, kind, value, blob };
+                let entries = RunEntry { run: search_now.run, kind, value, blob };
                 let is_last = next_run as usize >= self.plan.runs.len();
                 // What is an error is one for whoever takes the results.
-                let is_told_later = met.kind == Kind::TooLarge;
+                let is_told_later = entries.kind == Kind::TooLarge;
                 if is_last && !is_told_later && !self.partial.contains_key(&search_now.key) {
                     let key = keys[search_now.key as usize].as_ref();
                     self.results[search_now.key as usize] =
-                        met.into_lookup(key).unwrap_or(Lookup::NotFound);
+                        entries.into_lookup(key).unwrap_or(Lookup::NotFound);
                     return None;
                 }
-                self.partial.entry(search_now.key).or_default().met.push(met);
+                self.partial.entry(search_now.key).or_default().entries.push(entries);
             }
-            Found::Before => {
+            PageAnswer::Before => {
                 let key = keys[search_now.key as usize].as_ref();
                 let run = &self.plan.runs[search_now.run as usize];
                 if let Some(location) = run.locate_before(search_now.location, key) {
@@ -389,7 +394,7 @@ impl Batch {
                 }
                 self.note_false_positive(search_now.run);
             }
-            Found::Absent => self.note_false_positive(search_now.run),
+            PageAnswer::Absent => self.note_false_positive(search_now.run),
         }
         let Search { key, next, end, .. } = search_now;
         self.next_candidate(keys, (key, next, end), next_run)
@@ -418,12 +423,12 @@ impl Batch {
     pub(crate) fn conclude<K: AsRef<[u8]>>(
         self,
         keys: &[K],
-        resolve: &MergeOperator,
+        operator: &MergeOperator,
     ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
-        let Self { plan, mut results, partial, met, open, reads, cache_hits, .. } = self;
+        let Self { plan, mut results, partial, entries, open, reads, cache_hits, .. } = self;
         for (key, partial) in partial {
             let at = key as usize;
-            results[at] = plan.conclude(keys[at].as_ref(), partial, resolve)?;
+            results[at] = plan.conclude(keys[at].as_ref(), partial, operator)?;
         }
         let tally = LookupTally {
             keys: results.len() as u64,
@@ -431,14 +436,14 @@ impl Batch {
             memory_hits: results.len() as u64 - open,
             reads,
             cache_hits,
-            filters: filter_stats(&plan, &met, open),
+            filters: filter_stats(&plan, &entries, open),
         };
         Ok((results, plan, tally))
     }
 }
 
 /// What write buffers say of a key.
-enum InMemory {
+enum MemtableAnswer {
     Decided(Lookup),
     /// Upserts only, combined.
     Upsert(Vec<u8>),
@@ -449,11 +454,11 @@ fn look_in_memory(
     buffers: &[&Memtable],
     hash: u64,
     key: &[u8],
-    resolve: &MergeOperator,
-) -> Result<InMemory> {
+    operator: &MergeOperator,
+) -> Result<MemtableAnswer> {
     let mut upsert: Option<Vec<u8>> = None;
     let found = |kind, value: &[u8], blob: Option<&Blob>| {
-        Ok(InMemory::Decided(Lookup::from_entry(key, (kind, value), blob)?))
+        Ok(MemtableAnswer::Decided(Lookup::from_entry(key, (kind, value), blob)?))
     };
     for (chunk, entry) in buffers.iter().flat_map(|buffer| buffer.entries(hash, key)) {
         match (&mut upsert, entry.kind) {
@@ -464,17 +469,17 @@ fn look_in_memory(
             }
             (Some(newer), kind) => {
                 let older = (kind, entry.value);
-                if kind != Kind::Delete && resolve.combine_stored(newer, older, false) {
+                if kind != Kind::Delete && operator.combine_stored(newer, older, false) {
                     return found(Kind::TooLarge, newer, None);
                 }
                 if kind.is_decisive() {
                     let value = std::mem::take(newer);
-                    return Ok(InMemory::Decided(Lookup::Found(value.into())));
+                    return Ok(MemtableAnswer::Decided(Lookup::Found(value.into())));
                 }
             }
         }
     }
-    Ok(upsert.map_or(InMemory::Nothing, InMemory::Upsert))
+    Ok(upsert.map_or(MemtableAnswer::Nothing, MemtableAnswer::Upsert))
 }
 
 /// Looks up all keys; results in their order, where they come from, and what it took.
@@ -488,7 +493,7 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
 ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
     let (plan, mut batch) = batch_of(tree, context, keys.len());
     batch.run(&buffers_of(tree, &plan), context, keys)?;
-    batch.conclude(keys, context.resolve)
+    batch.conclude(keys, context.operator)
 }
 
 /// The same in write buffers, newest first, and the runs of a plan; results, and what it took.
@@ -503,7 +508,7 @@ pub(crate) fn lookup_in<K: AsRef<[u8]>>(
 ) -> Result<(Vec<Lookup>, LookupTally)> {
     let mut batch = Batch::new(plan, context, keys.len());
     batch.run(buffers, context, keys)?;
-    let (results, _, tally) = batch.conclude(keys, context.resolve)?;
+    let (results, _, tally) = batch.conclude(keys, context.operator)?;
     Ok((results, tally))
 }
 

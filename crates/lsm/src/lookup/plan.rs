@@ -20,7 +20,7 @@ use crate::run::run::Run;
 
 /// An entry that was met.
 #[derive(Debug)]
-pub(crate) struct Met {
+pub(crate) struct RunEntry {
     pub(crate) run: u32,
     pub(crate) kind: Kind,
     pub(crate) value: Vec<u8>,
@@ -29,11 +29,11 @@ pub(crate) struct Met {
 
 /// What was met of one key so far.
 #[derive(Debug, Default)]
-pub(crate) struct Partial {
+pub(crate) struct KeyProgress {
     /// Upserts in the write buffer.
     pub(crate) memory: Option<Vec<u8>>,
     /// In the order of the runs.
-    pub(crate) met: Vec<Met>,
+    pub(crate) entries: Vec<RunEntry>,
 }
 
 /// The condition on which a span of runs is looked into.
@@ -49,7 +49,7 @@ struct Guard {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct RunPlace {
     /// The run after those of the same table.
     table_end: u32,
     guard: Option<u32>,
@@ -76,7 +76,7 @@ pub(crate) struct Plan {
     pub(crate) runs: Vec<Arc<Run>>,
     /// The runs after those of each level of the table.
     level_ends: Vec<usize>,
-    places: Vec<Place>,
+    places: Vec<RunPlace>,
     guards: Vec<Guard>,
     root: TableSpan,
 }
@@ -100,7 +100,7 @@ impl Plan {
     }
 
     fn add_runs(&mut self, runs: Vec<Arc<Run>>, guard: Option<u32>) {
-        self.places.extend(runs.iter().map(|_| Place { table_end: 0, guard }));
+        self.places.extend(runs.iter().map(|_| RunPlace { table_end: 0, guard }));
         self.runs.extend(runs);
     }
 
@@ -179,51 +179,55 @@ impl Plan {
     pub(crate) fn conclude(
         &self,
         key: &[u8],
-        partial: Partial,
-        resolve: &MergeOperator,
+        partial: KeyProgress,
+        operator: &MergeOperator,
     ) -> Result<Lookup> {
-        let Partial { memory, met } = partial;
-        let newest = memory.map(|value| Met { run: 0, kind: Kind::Upsert, value, blob: None });
-        let mut rest = met.into_iter().peekable();
-        let all = conclude_table(&self.root, newest, &mut rest, resolve);
-        all.map_or(Ok(Lookup::NotFound), |met| met.into_lookup(key))
+        let KeyProgress { memory, entries } = partial;
+        let newest = memory.map(|value| RunEntry { run: 0, kind: Kind::Upsert, value, blob: None });
+        let mut rest = entries.into_iter().peekable();
+        let all = conclude_table(&self.root, newest, &mut rest, operator);
+        all.map_or(Ok(Lookup::NotFound), |entries| entries.into_lookup(key))
     }
 }
 
-type Rest = std::iter::Peekable<std::vec::IntoIter<Met>>;
+type Rest = std::iter::Peekable<std::vec::IntoIter<RunEntry>>;
 
 /// What a table's entries amount to; `None` or a deletion for an absent key.
 fn conclude_table(
     table: &TableSpan,
-    newest: Option<Met>,
+    newest: Option<RunEntry>,
     rest: &mut Rest,
-    resolve: &MergeOperator,
-) -> Option<Met> {
+    operator: &MergeOperator,
+) -> Option<RunEntry> {
     let mut all = newest;
-    while let Some(older) = rest.next_if(|met| met.run < table.own_end) {
-        all = Some(Met::over(all, older, resolve));
+    while let Some(older) = rest.next_if(|entries| entries.run < table.own_end) {
+        all = Some(RunEntry::over(all, older, operator));
     }
     if let Some(union) = &table.union
-        && let Some(older) = conclude_union(union, rest, resolve)
+        && let Some(older) = conclude_union(union, rest, operator)
     {
-        all = Some(Met::over(all, older, resolve));
+        all = Some(RunEntry::over(all, older, operator));
     }
     all
 }
 
-fn conclude_union(union: &UnionSpan, rest: &mut Rest, resolve: &MergeOperator) -> Option<Met> {
-    let mut all: Option<Met> = None;
-    while let Some(met) = rest.next_if(|met| met.run < union.slices_end) {
-        all = all.or(Some(met));
+fn conclude_union(
+    union: &UnionSpan,
+    rest: &mut Rest,
+    operator: &MergeOperator,
+) -> Option<RunEntry> {
+    let mut all: Option<RunEntry> = None;
+    while let Some(entries) = rest.next_if(|entries| entries.run < union.slices_end) {
+        all = all.or(Some(entries));
     }
     for table in &union.tables {
-        let right = conclude_table(table, None, rest, resolve);
+        let right = conclude_table(table, None, rest, operator);
         let Some(right) = right.filter(|right| right.kind != Kind::Delete) else { continue };
         match &mut all {
             Some(left) if left.kind == Kind::TooLarge => {}
             Some(left) => {
                 let (right, has_blob) = ((right.kind, &*right.value), left.blob.is_some());
-                if resolve.combine_stored(&mut left.value, right, has_blob) {
+                if operator.combine_stored(&mut left.value, right, has_blob) {
                     (left.kind, left.blob) = (Kind::TooLarge, None);
                 }
             }
@@ -233,14 +237,14 @@ fn conclude_union(union: &UnionSpan, rest: &mut Rest, resolve: &MergeOperator) -
                     _ if right.blob.is_some() => Kind::InsertBlob,
                     _ => Kind::Insert,
                 };
-                all = Some(Met { kind, ..right });
+                all = Some(RunEntry { kind, ..right });
             }
         }
     }
     all
 }
 
-impl Met {
+impl RunEntry {
     /// What it means for `key` if nothing older is left.
     pub(crate) fn into_lookup(self, key: &[u8]) -> Result<Lookup> {
         match (self.kind, self.blob) {
@@ -252,14 +256,14 @@ impl Met {
     }
 
     /// A newer entry of a table, if there is one, on an older one.
-    fn over(newer: Option<Self>, older: Self, resolve: &MergeOperator) -> Self {
+    fn over(newer: Option<Self>, older: Self, operator: &MergeOperator) -> Self {
         match newer {
             None => older,
             Some(newer) if newer.kind.is_decisive() => newer,
             Some(mut newer) => {
                 let entry = (older.kind, &*older.value);
                 let is_too_large = older.kind != Kind::Delete
-                    && resolve.combine_stored(&mut newer.value, entry, false);
+                    && operator.combine_stored(&mut newer.value, entry, false);
                 let kind = if is_too_large { Kind::TooLarge } else { older.kind.under_upsert() };
                 Self { kind, ..newer }
             }

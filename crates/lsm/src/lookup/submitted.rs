@@ -34,7 +34,7 @@ const QUEUE_DEPTH: usize = 256;
 /// It is a future that no runtime is needed for: the thread that reads wakes whoever awaits it.
 #[derive(Debug)]
 pub struct PendingLookups {
-    slot: Arc<Slot>,
+    slot: Arc<ResultSlot>,
 }
 
 /// What is to be done with a batch once all is read, by whoever takes the results.
@@ -55,49 +55,49 @@ impl fmt::Debug for Submitted {
 }
 
 #[derive(Debug)]
-struct Slot {
-    state: Mutex<State>,
+struct ResultSlot {
+    state: Mutex<SlotState>,
     done: Condvar,
     /// How many there are.
     under_way: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
-enum State {
+enum SlotState {
     /// With the waker of whoever awaits it.
     UnderWay(Option<Waker>),
     Done(Result<Box<Submitted>>),
     Taken,
 }
 
-impl Drop for Slot {
+impl Drop for ResultSlot {
     fn drop(&mut self) {
         self.under_way.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Slot {
+impl ResultSlot {
     fn finish(&self, result: Result<Box<Submitted>>) {
-        let before = std::mem::replace(&mut *lock(&self.state), State::Done(result));
+        let before = std::mem::replace(&mut *lock(&self.state), SlotState::Done(result));
         self.done.notify_all();
-        if let State::UnderWay(Some(waker)) = before {
+        if let SlotState::UnderWay(Some(waker)) = before {
             waker.wake();
         }
     }
 }
 
 /// Takes the results, if they are there. MergeOperator functions run here, not on the thread that reads.
-fn take(state: &Mutex<State>) -> Option<Result<Vec<Lookup>>> {
+fn take(state: &Mutex<SlotState>) -> Option<Result<Vec<Lookup>>> {
     let mut state = lock(state);
-    if let State::UnderWay(_) = *state {
+    if let SlotState::UnderWay(_) = *state {
         return None;
     }
-    let taken = std::mem::replace(&mut *state, State::Taken);
+    let taken = std::mem::replace(&mut *state, SlotState::Taken);
     drop(state);
     Some(match taken {
-        State::Done(Ok(submitted)) => (submitted.conclude)(submitted.batch, &submitted.keys),
-        State::Done(Err(error)) => Err(error),
-        State::UnderWay(_) | State::Taken => Err(Error::SessionClosed),
+        SlotState::Done(Ok(submitted)) => (submitted.conclude)(submitted.batch, &submitted.keys),
+        SlotState::Done(Err(error)) => Err(error),
+        SlotState::UnderWay(_) | SlotState::Taken => Err(Error::SessionClosed),
     })
 }
 
@@ -105,7 +105,7 @@ impl PendingLookups {
     /// Whether [`wait`](Self::wait) would return without waiting.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        !matches!(*lock(&self.slot.state), State::UnderWay(_))
+        !matches!(*lock(&self.slot.state), SlotState::UnderWay(_))
     }
 
     /// Waits for the results: those that [`Table::get_many`](crate::Table::get_many) would have given when the
@@ -115,7 +115,7 @@ impl PendingLookups {
     /// Those of [`Table::get_many`](crate::Table::get_many).
     pub fn wait(self) -> Result<Vec<Lookup>> {
         let mut state = lock(&self.slot.state);
-        while let State::UnderWay(_) = *state {
+        while let SlotState::UnderWay(_) = *state {
             state = self.slot.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
@@ -128,7 +128,7 @@ impl Future for PendingLookups {
 
     /// As [`wait`](Self::wait); polled again after it was ready it says that the session is closed.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::UnderWay(waker) = &mut *lock(&self.slot.state) {
+        if let SlotState::UnderWay(waker) = &mut *lock(&self.slot.state) {
             *waker = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -137,17 +137,17 @@ impl Future for PendingLookups {
 }
 
 /// A batch that the thread has taken. If the thread ends with it, it ends with an error.
-struct Running {
+struct RunningBatch {
     /// Until it is finished.
     submitted: Option<Box<Submitted>>,
-    slot: Arc<Slot>,
+    slot: Arc<ResultSlot>,
     in_flight: u32,
     /// Whether it is in the list of those that have reads to begin.
     has_turn: bool,
     failed: Option<Error>,
 }
 
-impl Running {
+impl RunningBatch {
     /// Gives up reads that nobody waits for, or that are no use any more.
     fn drop_useless(&mut self) {
         let is_useless = self.failed.is_some() || Arc::strong_count(&self.slot) == 1;
@@ -180,7 +180,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningBatch {
     fn drop(&mut self) {
         let result = match (self.failed.take(), self.submitted.take()) {
             (None, Some(submitted)) if self.in_flight == 0 && submitted.ready.is_empty() => {
@@ -196,7 +196,7 @@ impl Drop for Running {
 /// What the thread has to do.
 struct Work {
     flight: Flight<u32>,
-    running: Vec<Option<Running>>,
+    running: Vec<Option<RunningBatch>>,
     free: Vec<u32>,
     /// Those that have reads to begin, in the order of their turns.
     turns: VecDeque<u32>,
@@ -212,7 +212,7 @@ impl Work {
         self.turns.is_empty() && self.flight.is_idle()
     }
 
-    fn admit(&mut self, running: Running) {
+    fn admit(&mut self, running: RunningBatch) {
         let id = if let Some(id) = self.free.pop() {
             self.running[id as usize] = Some(running);
             id
@@ -220,11 +220,11 @@ impl Work {
             self.running.push(Some(running));
             self.running.len() as u32 - 1
         };
-        self.settle(id);
+        self.wait_for_all(id);
     }
 
     /// Gives a batch its turn, or ends it.
-    fn settle(&mut self, id: u32) {
+    fn wait_for_all(&mut self, id: u32) {
         let Some(running) = &mut self.running[id as usize] else { return };
         running.drop_useless();
         if running.is_over() {
@@ -260,7 +260,7 @@ impl Work {
                     Err(error) => running.failed = Some(error),
                 }
             }
-            self.settle(id);
+            self.wait_for_all(id);
         }
     }
 
@@ -270,12 +270,12 @@ impl Work {
         if let Some(running) = &mut self.running[id as usize] {
             running.step(landed, &mut self.flight);
         }
-        self.settle(id);
+        self.wait_for_all(id);
     }
 }
 
 /// Does what comes, until nobody can send any more and all is done.
-fn serve(disk: &dyn Disk, receiver: &Receiver<Running>) {
+fn serve(disk: &dyn Disk, receiver: &Receiver<RunningBatch>) {
     let mut work = None;
     while let Ok(mut running) = receiver.recv() {
         if work.is_none() {
@@ -299,7 +299,7 @@ fn serve(disk: &dyn Disk, receiver: &Receiver<Running>) {
 
 #[derive(Debug)]
 struct Thread {
-    sender: Sender<Running>,
+    sender: Sender<RunningBatch>,
     handle: JoinHandle<()>,
 }
 
@@ -308,7 +308,7 @@ enum ThreadState {
     /// Also after a panic of a waker has ended it.
     #[default]
     NotStarted,
-    Running(Thread),
+    RunningBatch(Thread),
     /// For good.
     Stopped,
 }
@@ -330,23 +330,25 @@ impl LookupThread {
             self.under_way.fetch_sub(1, Ordering::AcqRel);
             return Err(Error::TooManyLookups { limit: SUBMITTED_MAX });
         }
-        let (state, under_way) = (Mutex::new(State::UnderWay(None)), Arc::clone(&self.under_way));
-        let slot = Arc::new(Slot { state, done: Condvar::new(), under_way });
+        let (state, under_way) =
+            (Mutex::new(SlotState::UnderWay(None)), Arc::clone(&self.under_way));
+        let slot = Arc::new(ResultSlot { state, done: Condvar::new(), under_way });
         let pending = PendingLookups { slot: Arc::clone(&slot) };
         if batch.ready.is_empty() {
             slot.finish(Ok(Box::new(batch)));
             return Ok(pending);
         }
         let submitted = Some(Box::new(batch));
-        let mut running = Running { submitted, slot, in_flight: 0, has_turn: false, failed: None };
+        let mut running =
+            RunningBatch { submitted, slot, in_flight: 0, has_turn: false, failed: None };
         let mut thread = lock(&self.thread);
         // Another one, if the first was ended by a panic of a waker.
         for _ in 0..2 {
             if let ThreadState::NotStarted = *thread {
-                *thread = start(disk).map_or(ThreadState::NotStarted, ThreadState::Running);
+                *thread = start(disk).map_or(ThreadState::NotStarted, ThreadState::RunningBatch);
             }
             match &*thread {
-                ThreadState::Running(Thread { sender, .. }) => match sender.send(running) {
+                ThreadState::RunningBatch(Thread { sender, .. }) => match sender.send(running) {
                     Ok(()) => return Ok(pending),
                     Err(refused) => running = refused.0,
                 },
@@ -368,7 +370,7 @@ impl LookupThread {
     /// Ends the thread after what it was given so far; there is none after it.
     pub(crate) fn stop(&self) {
         let state = std::mem::replace(&mut *lock(&self.thread), ThreadState::Stopped);
-        let ThreadState::Running(Thread { sender, handle }) = state else { return };
+        let ThreadState::RunningBatch(Thread { sender, handle }) = state else { return };
         drop(sender);
         // It may be the one that drops the last handle on the session.
         if handle.thread().id() != std::thread::current().id() {

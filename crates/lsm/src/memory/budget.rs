@@ -43,7 +43,7 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::filter::bloom::BloomSize;
-use crate::filter::filter::{Filter, FilterAllocation, FilterBuilder, FilterShape, Kept};
+use crate::filter::filter::{Filter, FilterAllocation, FilterBuilder, FilterPortion, FilterShape};
 use crate::run::run::Run;
 
 /// The total false-positive rate below which more memory gains nothing worth having.
@@ -117,41 +117,43 @@ fn filter_bytes_at(rate_per_entry: f64, entries: u64) -> u64 {
 
 /// A filter among which memory is shared out.
 #[derive(Debug, Clone, Copy)]
-struct Candidate {
+struct FilterCandidate {
     entries: u64,
     shape: FilterShape,
     /// The share of all lookups that ask it about a key that its run does not have.
     weight: f64,
     /// The most that can be had of it.
-    most: Kept,
+    most: FilterPortion,
 }
 
 /// A part of a filter: what it takes, and the lookups that read in vain.
 #[derive(Debug, Clone, Copy)]
-struct Part {
-    kept: Kept,
+struct FilterOption {
+    kept: FilterPortion,
     bytes: u64,
     reads: f64,
 }
 
-impl Part {
+impl FilterOption {
     /// Reads that this part saves for each byte that it takes more than another.
     fn gain(&self, less: &Self) -> f64 {
         (less.reads - self.reads) / self.bytes.saturating_sub(less.bytes).max(1) as f64
     }
 }
 
-impl Candidate {
-    fn part(&self, kept: Kept) -> Part {
+impl FilterCandidate {
+    fn part(&self, kept: FilterPortion) -> FilterOption {
         let bytes = self.shape.memory_bytes(kept) + FILTER_OVERHEAD_BYTES;
-        Part { kept, bytes, reads: self.shape.rate(kept, self.entries) * self.weight }
+        FilterOption { kept, bytes, reads: self.shape.rate(kept, self.entries) * self.weight }
     }
 
     /// The parts worth having, from none on, each of which saves less per byte than the one before.
-    fn parts(&self) -> Vec<Part> {
-        let mut parts = vec![self.part(Kept::Nothing)];
+    fn parts(&self) -> Vec<FilterOption> {
+        let mut parts = vec![self.part(FilterPortion::Nothing)];
         let larger = self.shape.uniform_parts().into_iter().chain([self.most]);
-        for kept in larger.filter(|&kept| kept != Kept::Nothing && self.most.leads_to(kept)) {
+        for kept in
+            larger.filter(|&kept| kept != FilterPortion::Nothing && self.most.leads_to(kept))
+        {
             let part = self.part(kept);
             while let [.., before, last] = parts.as_slice()
                 && part.gain(last) >= last.gain(before)
@@ -168,8 +170,8 @@ impl Candidate {
 
 /// How much of each filter to have in `room` bytes so that fewest lookups read in vain, at no place for less than
 /// `gain_min` reads saved per byte.
-fn share_out(candidates: &[Candidate], room: u64, gain_min: f64) -> Vec<Kept> {
-    let parts: Vec<Vec<Part>> = candidates.iter().map(Candidate::parts).collect();
+fn share_out(candidates: &[FilterCandidate], room: u64, gain_min: f64) -> Vec<FilterPortion> {
+    let parts: Vec<Vec<FilterOption>> = candidates.iter().map(FilterCandidate::parts).collect();
     let mut steps = Vec::new();
     for (at, parts) in parts.iter().enumerate() {
         steps.extend((1..parts.len()).map(|step| (parts[step].gain(&parts[step - 1]), at, step)));
@@ -177,7 +179,7 @@ fn share_out(candidates: &[Candidate], room: u64, gain_min: f64) -> Vec<Kept> {
     // Of one filter they stay in their order, as each saves less than the one before.
     steps.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
     let mut chosen = vec![0; candidates.len()];
-    let mut shares = vec![Kept::Nothing; candidates.len()];
+    let mut shares = vec![FilterPortion::Nothing; candidates.len()];
     let least = parts.iter().map(|parts| parts[0].bytes).sum();
     let mut left = room.saturating_sub(least);
     for (gain, at, step) in steps {
@@ -188,7 +190,7 @@ fn share_out(candidates: &[Candidate], room: u64, gain_min: f64) -> Vec<Kept> {
         if let Some(rest) = left.checked_sub(more.bytes.saturating_sub(less.bytes)) {
             left = rest;
             (chosen[at], shares[at]) = (step, more.kept);
-        } else if less.kept != Kept::Nothing && more.kept.is_uniform() {
+        } else if less.kept != FilterPortion::Nothing && more.kept.is_uniform() {
             let shape = candidates[at].shape;
             let bytes = shape.memory_bytes(less.kept);
             shares[at] = shape.between(less.kept, more.kept, bytes + left);
@@ -230,7 +232,7 @@ impl Planned {
 
 /// What a table holds in memory when a merge begins, beside its write buffers.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct TableMemory {
     runs: Vec<Arc<Run>>,
     /// The numbers of these.
     numbers: BTreeSet<u64>,
@@ -238,7 +240,7 @@ pub(crate) struct Held {
     output_bytes: u64,
 }
 
-impl Held {
+impl TableMemory {
     /// Adds a run that readers look into.
     pub(crate) fn add_run(&mut self, run: &Arc<Run>) {
         // A union may have one twice.
@@ -271,7 +273,7 @@ impl Held {
     }
 
     /// The runs whose filters are still to be read, and that all of them are wanted.
-    pub(crate) fn unread_filters(&self) -> Vec<(Arc<Run>, Kept)> {
+    pub(crate) fn unread_filters(&self) -> Vec<(Arc<Run>, FilterPortion)> {
         let unread = self.runs.iter().filter(|run| run.is_unread());
         unread.map(|run| (Arc::clone(run), run.meta().filter_shape().whole())).collect()
     }
@@ -283,7 +285,7 @@ impl Held {
         goal: MemoryGoal,
         room: u64,
         can_be_read: impl Fn(&Run) -> bool,
-    ) -> Vec<(Arc<Run>, Kept)> {
+    ) -> Vec<(Arc<Run>, FilterPortion)> {
         let entries: u64 = self.runs.iter().map(|run| run.meta().entries).sum();
         let hits = match goal {
             MemoryGoal::Hit => 1.0,
@@ -291,13 +293,13 @@ impl Held {
             MemoryGoal::Balanced => 0.5,
         };
         let mut older = entries;
-        let candidates: Vec<Candidate> = self
+        let candidates: Vec<FilterCandidate> = self
             .runs
             .iter()
             .map(|run| {
                 older -= run.meta().entries;
                 let shape = run.meta().filter_shape();
-                Candidate {
+                FilterCandidate {
                     entries: run.meta().entries,
                     shape,
                     weight: 1.0 - hits + hits * older as f64 / entries.max(1) as f64,
@@ -456,7 +458,7 @@ mod tests {
 
     /// Levels of a size ratio of ten, the last of which has all but a share of the entries; filters of so many bits
     /// per entry on the last level and above it.
-    fn levelled(above: f64, bits: (f64, f64), hits: f64) -> Vec<Candidate> {
+    fn levelled(above: f64, bits: (f64, f64), hits: f64) -> Vec<FilterCandidate> {
         let mut sizes = vec![(1.0 - above, bits.0)];
         // Nine tenths, nine hundredths and the rest of what is above the last level.
         for share in [0.9, 0.09, 0.01] {
@@ -470,7 +472,7 @@ mod tests {
                 let entries = (share * ENTRIES as f64) as u64;
                 let blocks = Bloom::blocks_for(entries, BloomSize::for_bits(bits));
                 let shape = FilterShape::Bloom { blocks, probes: 6 };
-                Candidate {
+                FilterCandidate {
                     entries,
                     shape,
                     weight: 1.0 - hits + hits * f64::round(older * 1e9) / 1e9,
@@ -481,7 +483,7 @@ mod tests {
     }
 
     /// Reads in vain of a present key and of an absent one, with memory of so many thousandths of all bytes.
-    fn reads(candidates: &[Candidate], hits: f64, thousandths: u64) -> (f64, f64) {
+    fn reads(candidates: &[FilterCandidate], hits: f64, thousandths: u64) -> (f64, f64) {
         let room = ENTRIES * 142 * thousandths / 1_000 - INDEX;
         let shares = share_out(candidates, room, hits / (ENTRIES as f64 * 146.0));
         let parts = candidates.iter().zip(&shares).map(|(candidate, &kept)| candidate.part(kept));
@@ -522,7 +524,8 @@ mod tests {
         for kilobytes in (4_000..16_000).step_by(100) {
             let shares = share_out(&candidates, kilobytes * 1_000, 0.0);
             let parts = candidates.iter().zip(&shares);
-            let parts: Vec<Part> = parts.map(|(candidate, &kept)| candidate.part(kept)).collect();
+            let parts: Vec<FilterOption> =
+                parts.map(|(candidate, &kept)| candidate.part(kept)).collect();
             let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
             let reads: f64 = parts.iter().map(|part| part.reads).sum();
             // No more is left over than one more column of a segment takes, and of another filter a few blocks.
@@ -556,17 +559,19 @@ mod tests {
     #[test]
     fn what_is_not_worth_its_memory_is_left_out() {
         let candidates = levelled(0.1, (11.0, 14.0), 0.5);
-        let nothing = vec![Kept::Nothing; candidates.len()];
+        let nothing = vec![FilterPortion::Nothing; candidates.len()];
         assert_eq!(share_out(&candidates, 0, 0.0), nothing);
         assert_eq!(share_out(&candidates, u64::MAX, 1.0), nothing);
         let all = share_out(&candidates, u64::MAX, 0.0);
-        assert!(all.iter().all(|kept| *kept == Kept::Blocks(Fold::WHOLE)), "{all:?}");
+        assert!(all.iter().all(|kept| *kept == FilterPortion::Blocks(Fold::WHOLE)), "{all:?}");
         let for_hits = share_out(&levelled(0.1, (11.0, 14.0), 1.0), u64::MAX, 0.0);
-        assert_eq!(for_hits.last(), Some(&Kept::Nothing));
-        assert!(for_hits.iter().rev().skip(1).all(|kept| *kept == Kept::Blocks(Fold::WHOLE)));
+        assert_eq!(for_hits.last(), Some(&FilterPortion::Nothing));
+        assert!(
+            for_hits.iter().rev().skip(1).all(|kept| *kept == FilterPortion::Blocks(Fold::WHOLE))
+        );
         // What is in memory already can only be folded further.
-        let most = Kept::Blocks(Fold::uniform(4));
-        let folded = Candidate { most, ..candidates[0] };
+        let most = FilterPortion::Blocks(Fold::uniform(4));
+        let folded = FilterCandidate { most, ..candidates[0] };
         assert_eq!(share_out(&[folded], u64::MAX, 0.0), [most]);
     }
 }

@@ -244,7 +244,7 @@ impl PageCache {
     }
 
     /// Lets go of what no member has any more, and of more if it is too much.
-    fn settle(&self, members: &Members, gone: &[u64]) {
+    fn apply_limits(&self, members: &Members, gone: &[u64]) {
         let has = |run: &u64| members.by_number.values().any(|m| m.runs.binary_search(run).is_ok());
         let gone: Vec<u64> = gone.iter().copied().filter(|run| !has(run)).collect();
         let bytes_max = members.by_number.values().map(|member| member.bytes_max).min();
@@ -312,7 +312,7 @@ impl CacheShare {
         runs.sort_unstable();
         let mut members = lock(&self.cache.members);
         let before = members.by_number.insert(self.member, Member { bytes_max, runs });
-        self.cache.settle(&members, &before.unwrap_or_default().runs);
+        self.cache.apply_limits(&members, &before.unwrap_or_default().runs);
     }
 }
 
@@ -321,7 +321,7 @@ impl Drop for CacheShare {
         let mut members = lock(&self.cache.members);
         let before = members.by_number.remove(&self.member);
         if !members.by_number.is_empty() {
-            self.cache.settle(&members, &before.unwrap_or_default().runs);
+            self.cache.apply_limits(&members, &before.unwrap_or_default().runs);
         }
     }
 }

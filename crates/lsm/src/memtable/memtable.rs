@@ -35,13 +35,13 @@ const SEGMENT_ENTRIES_MAX: usize = 1 << 15;
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Memtable {
     /// Oldest first. Only the last one may change, and only while nobody else refers to it.
-    segments: Vec<MemtablePart>,
-    older: Older,
+    parts: Vec<MemtablePart>,
+    older: OlderParts,
 }
 
 /// What is known of all segments but the last.
 #[derive(Debug, Default, Clone)]
-struct Older {
+struct OlderParts {
     weight_bytes: u64,
     len: usize,
     /// Memory, that of the sketch included.
@@ -52,50 +52,50 @@ struct Older {
 
 impl Memtable {
     /// A buffer of one segment, to be read.
-    pub(crate) fn of(segment: MemtablePart) -> Self {
-        Self { segments: vec![segment], older: Older::default() }
+    pub(crate) fn of(part: MemtablePart) -> Self {
+        Self { parts: vec![part], older: OlderParts::default() }
     }
 
     /// A buffer of segments, oldest first, that do not change any more.
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
-    pub(crate) fn of_segments(all: Vec<MemtablePart>, resolve: &MergeOperator) -> Result<Self> {
-        let mut segments = Vec::new();
-        for segment in all {
-            fold(&mut segments, resolve)?;
-            segments.push(segment);
+    pub(crate) fn of_parts(all: Vec<MemtablePart>, operator: &MergeOperator) -> Result<Self> {
+        let mut parts = Vec::new();
+        for part in all {
+            fold(&mut parts, operator)?;
+            parts.push(part);
         }
-        let mut buffer = Self { segments, older: Older::default() };
-        if buffer.segments.len() > 1 {
+        let mut buffer = Self { parts, older: OlderParts::default() };
+        if buffer.parts.len() > 1 {
             let sketch = buffer.sketch_of_all();
-            let segments = std::mem::take(&mut buffer.segments);
-            buffer.set_segments(segments, sketch);
+            let parts = std::mem::take(&mut buffer.parts);
+            buffer.set_segments(parts, sketch);
         }
         Ok(buffer)
     }
 
     /// The segments, oldest first.
-    pub(crate) fn segments(&self) -> &[MemtablePart] {
-        &self.segments
+    pub(crate) fn parts(&self) -> &[MemtablePart] {
+        &self.parts
     }
 
     /// Lets go of segments, of a buffer that is only read.
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(&MemtablePart) -> bool) {
-        let mut segments = std::mem::take(&mut self.segments);
-        segments.retain(|segment| is_wanted(segment));
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.retain(|part| is_wanted(part));
         let sketch = self.older.sketch.take();
-        self.set_segments(segments, sketch);
+        self.set_segments(parts, sketch);
     }
 
     /// Keys, values and overhead; a key in several segments counts in each.
     pub(crate) fn weight_bytes(&self) -> u64 {
-        self.older.weight_bytes + self.segments.last().map_or(0, MemtablePart::weight_bytes)
+        self.older.weight_bytes + self.parts.last().map_or(0, MemtablePart::weight_bytes)
     }
 
     /// What the buffer counts for under a memory budget: four fifths of the memory that it takes, at least.
     pub(crate) fn charged_bytes(&self) -> u64 {
-        let last = self.segments.last().map_or(0, |last| match last {
+        let last = self.parts.last().map_or(0, |last| match last {
             MemtablePart::Chunk(chunk) => chunk.charged_bytes(),
             MemtablePart::Folded(_) | MemtablePart::Masked(_) => {
                 charge_for(last.memory_bytes_in_order())
@@ -106,17 +106,17 @@ impl Memtable {
 
     /// Entries; a key in several segments counts in each.
     pub(crate) fn len(&self) -> usize {
-        self.older.len + self.segments.last().map_or(0, MemtablePart::len)
+        self.older.len + self.parts.last().map_or(0, MemtablePart::len)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.segments.is_empty()
+        self.parts.is_empty()
     }
 
     /// Bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
         let sketch = self.older.sketch.as_ref().map_or(0, |sketch| sketch.memory_bytes());
-        sketch + self.segments.iter().map(MemtablePart::memory_bytes).sum::<usize>()
+        sketch + self.parts.iter().map(MemtablePart::memory_bytes).sum::<usize>()
     }
 
     /// The entries of a key, newest first, with the chunks that hold them.
@@ -125,62 +125,62 @@ impl Memtable {
         hash: u64,
         key: &'a [u8],
     ) -> impl Iterator<Item = (&'a Chunk, EntryRef<'a>)> {
-        let (last, mut older) = match self.segments.split_last() {
+        let (last, mut older) = match self.parts.split_last() {
             Some((last, older)) => (Some(last), older),
             None => (None, &[][..]),
         };
         if self.older.sketch.as_ref().is_some_and(|sketch| !sketch.may_hold(hash)) {
             older = &[];
         }
-        let segments = last.into_iter().chain(older.iter().rev());
-        segments.filter_map(move |segment| segment.get(hash, key))
+        let parts = last.into_iter().chain(older.iter().rev());
+        parts.filter_map(move |part| part.get(hash, key))
     }
 
     /// Whether entries may have blobs.
     pub(crate) fn has_blobs(&self) -> bool {
-        self.segments.iter().flat_map(MemtablePart::chunks).any(|chunk| chunk.has_blobs())
+        self.parts.iter().flat_map(MemtablePart::chunks).any(|chunk| chunk.has_blobs())
     }
 
     /// The sketch with the keys of the last segment added; a larger one if it is full.
     fn sketch_of_all(&self) -> Option<Arc<Sketch>> {
-        let last = self.segments.last()?;
+        let last = self.parts.last()?;
         if let Some(sketch) = &self.older.sketch
             && sketch.has_room(last.slots())
         {
             sketch.add(last.hashes());
             return Some(Arc::clone(sketch));
         }
-        let sketch = Sketch::new(2 * self.segments.iter().map(MemtablePart::slots).sum::<usize>());
-        self.segments.iter().for_each(|segment| sketch.add(segment.hashes()));
+        let sketch = Sketch::new(2 * self.parts.iter().map(MemtablePart::slots).sum::<usize>());
+        self.parts.iter().for_each(|part| sketch.add(part.hashes()));
         Some(Arc::new(sketch))
     }
 
     /// Replaces all segments; the sketch must have the keys of all but the last.
-    fn set_segments(&mut self, segments: Vec<MemtablePart>, sketch: Option<Arc<Sketch>>) {
-        let older = &segments[..segments.len().saturating_sub(1)];
+    fn set_segments(&mut self, parts: Vec<MemtablePart>, sketch: Option<Arc<Sketch>>) {
+        let older = &parts[..parts.len().saturating_sub(1)];
         let weight_bytes = older.iter().map(MemtablePart::weight_bytes).sum();
         let len = older.iter().map(MemtablePart::len).sum();
         let memory_bytes = older.iter().map(MemtablePart::memory_bytes_in_order).sum::<u64>();
         let memory_bytes = memory_bytes + sketch.as_ref().map_or(0, |s| s.memory_bytes() as u64);
-        *self = Self { segments, older: Older { weight_bytes, len, memory_bytes, sketch } };
+        *self = Self { parts, older: OlderParts { weight_bytes, len, memory_bytes, sketch } };
     }
 
     fn last_chunk(&mut self) -> Option<&mut Chunk> {
-        self.segments.last_mut().and_then(MemtablePart::writable)
+        self.parts.last_mut().and_then(MemtablePart::writable)
     }
 
     /// The last segment's chunk; a new one if the last is shared or full.
-    fn open_chunk(&mut self, room: Room, resolve: &MergeOperator) -> Result<&mut Chunk> {
-        let full = self.segments.last().filter(|last| last.len() >= SEGMENT_ENTRIES_MAX);
+    fn open_chunk(&mut self, room: Room, operator: &MergeOperator) -> Result<&mut Chunk> {
+        let full = self.parts.last().filter(|last| last.len() >= SEGMENT_ENTRIES_MAX);
         if let Some(full) = full {
             full.sort();
         }
         if full.is_some() || self.last_chunk().is_none() {
-            let mut segments = self.segments.clone();
-            fold(&mut segments, resolve)?;
-            segments.push(MemtablePart::Chunk(Arc::new(Chunk::with_room(room))));
+            let mut parts = self.parts.clone();
+            fold(&mut parts, operator)?;
+            parts.push(MemtablePart::Chunk(Arc::new(Chunk::with_room(room))));
             let sketch = self.sketch_of_all();
-            self.set_segments(segments, sketch);
+            self.set_segments(parts, sketch);
         }
         Ok(self.last_chunk().expect("made writable above"))
     }
@@ -189,8 +189,8 @@ impl Memtable {
     ///
     /// # Errors
     /// [`Error::ValueTooLarge`](crate::Error::ValueTooLarge) if two upserts make too large a value.
-    pub(crate) fn begin(&mut self, room: Room, resolve: &MergeOperator) -> Result<Undo> {
-        Ok(self.open_chunk(room, resolve)?.begin())
+    pub(crate) fn begin(&mut self, room: Room, operator: &MergeOperator) -> Result<Undo> {
+        Ok(self.open_chunk(room, operator)?.begin())
     }
 
     /// Sets the entry of a key. The batch must have been begun; `undo` is what that gave, unless the buffer
@@ -202,14 +202,14 @@ impl Memtable {
     pub(crate) fn put(
         &mut self,
         entry: NewEntry<'_>,
-        resolve: &MergeOperator,
+        operator: &MergeOperator,
         undo: Option<&mut Undo>,
     ) -> Result<()> {
         if let Some(last) = self.last_chunk() {
-            return last.put(entry, resolve, undo);
+            return last.put(entry, operator, undo);
         }
         // Empty since a flush, or masked since a range was deleted.
-        self.open_chunk(Room::default(), resolve)?.put(entry, resolve, undo)
+        self.open_chunk(Room::default(), operator)?.put(entry, operator, undo)
     }
 
     /// The same for an update of the key, in a session of that salt.
@@ -220,67 +220,67 @@ impl Memtable {
         &mut self,
         (key, update): (&[u8], Update<'_>),
         salt: u64,
-        resolve: &MergeOperator,
+        operator: &MergeOperator,
         undo: Option<&mut Undo>,
     ) -> Result<()> {
         let (kind, value, blob) = update.parts();
         let blob = blob.map(Arc::from);
         let hash = key_hash(salt, key);
-        self.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, undo)
+        self.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, operator, undo)
     }
 
     /// Removes the keys of a span from what is there. Cost: a reference for each segment.
     pub(crate) fn mask(&mut self, masking: &mut Masking<'_>) {
-        self.replace_segments(|segment| segment.masked(masking));
+        self.replace_segments(|part| part.masked(masking));
     }
 
     /// The same buffer without the keys that a mask covers.
     pub(crate) fn under_mask(&self, mask: &Mask) -> Self {
         let mut buffer = self.clone();
         if !mask.is_empty() {
-            buffer.replace_segments(|segment| segment.under_mask(mask));
+            buffer.replace_segments(|part| part.under_mask(mask));
         }
         buffer
     }
 
     fn replace_segments(&mut self, replaced: impl FnMut(&MemtablePart) -> MemtablePart) {
-        let segments = self.segments.iter().map(replaced).collect();
+        let parts = self.parts.iter().map(replaced).collect();
         let sketch = self.older.sketch.take();
-        self.set_segments(segments, sketch);
+        self.set_segments(parts, sketch);
     }
 
     /// Takes back the batch that was begun with this.
     pub(crate) fn roll_back(&mut self, undo: &Undo) {
-        let Some(MemtablePart::Chunk(last)) = self.segments.last_mut() else { return };
+        let Some(MemtablePart::Chunk(last)) = self.parts.last_mut() else { return };
         match Arc::get_mut(last) {
             Some(last) => last.roll_back(undo),
             // Being flushed, hence shared: what the batch found is copied out of it.
             None => *last = Arc::new(last.before(undo)),
         }
         if last.is_empty() {
-            let mut segments = std::mem::take(&mut self.segments);
-            segments.pop();
+            let mut parts = std::mem::take(&mut self.parts);
+            parts.pop();
             let sketch = self.older.sketch.take();
-            self.set_segments(segments, sketch);
+            self.set_segments(parts, sketch);
         }
     }
 }
 
 /// Folds the newest segments, as long as enough of them are no larger than the newest one's tier. Full ones stay as
 /// they are, in the order that has been worked out.
-fn fold(segments: &mut Vec<MemtablePart>, resolve: &MergeOperator) -> Result<()> {
-    let tier = |segment: &MemtablePart| segment.len().max(1).ilog(SEGMENTS_PER_TIER);
-    let is_small = |segment: &MemtablePart| segment.len() < SEGMENT_ENTRIES_MAX;
-    while let Some(newest) = segments.last().map(tier) {
+fn fold(parts: &mut Vec<MemtablePart>, operator: &MergeOperator) -> Result<()> {
+    let tier = |part: &MemtablePart| part.len().max(1).ilog(SEGMENTS_PER_TIER);
+    let is_small = |part: &MemtablePart| part.len() < SEGMENT_ENTRIES_MAX;
+    while let Some(newest) = parts.last().map(tier) {
         let alike = |older: &&MemtablePart| is_small(older) && tier(older) <= newest;
-        let alike = segments.iter().rev().take_while(alike).count();
+        let alike = parts.iter().rev().take_while(alike).count();
         if alike < SEGMENTS_PER_TIER {
             break;
         }
-        let first = segments.len() - alike;
-        let folded = MemtablePart::fold(&segments[first..], resolve)?;
-        segments.truncate(first);
-        segments.push(folded);
+        let first = parts.len() - alike;
+        let folded = MemtablePart::fold(&parts[first..], operator)?;
+        parts.truncate(first);
+        parts.push(folded);
     }
     Ok(())
 }
@@ -299,9 +299,9 @@ mod tests {
         blob: Option<&Arc<[u8]>>,
         undo: &mut Undo,
     ) {
-        let resolve = MergeOperator::concatenate();
+        let operator = MergeOperator::concatenate();
         let new = NewEntry { key, hash: key_hash(1, key), kind, value, blob };
-        buffer.put(new, &resolve, Some(undo)).unwrap();
+        buffer.put(new, &operator, Some(undo)).unwrap();
     }
 
     #[test]
@@ -341,13 +341,13 @@ mod tests {
     fn held(buffers: &[Memtable]) -> (usize, usize) {
         let (mut entries, mut bytes) = (0, 0);
         let mut seen = std::collections::BTreeSet::new();
-        for segment in buffers.iter().flat_map(Memtable::segments) {
-            if let MemtablePart::Folded(folded) = segment
+        for part in buffers.iter().flat_map(Memtable::parts) {
+            if let MemtablePart::Folded(folded) = part
                 && seen.insert(Arc::as_ptr(folded).addr())
             {
                 bytes += folded.memory_bytes();
             }
-            for chunk in segment.chunks() {
+            for chunk in part.chunks() {
                 if seen.insert(Arc::as_ptr(chunk).addr()) {
                     entries += MemtablePart::Chunk(Arc::clone(chunk)).len();
                     bytes += chunk.memory_bytes();
@@ -366,9 +366,9 @@ mod tests {
             put(&mut buffer, number);
             versions.push(buffer.clone());
         }
-        let most = versions.iter().map(|version| version.segments().len()).max();
+        let most = versions.iter().map(|version| version.parts().len()).max();
         let tiers = 1 + 4096_usize.ilog(SEGMENTS_PER_TIER) as usize;
-        assert!(most <= Some((SEGMENTS_PER_TIER - 1) * tiers + 1), "{most:?} segments");
+        assert!(most <= Some((SEGMENTS_PER_TIER - 1) * tiers + 1), "{most:?} parts");
         let (copies, _) = held(&versions);
         assert!(copies <= 4096 * 4, "{copies} entries for 4096 updates");
         for (number, version) in versions.iter().enumerate() {
@@ -389,16 +389,16 @@ mod tests {
 
     /// The entries of each segment in order; each must be the one that is found by its key.
     fn read(buffer: &Memtable) -> Vec<Vec<Read>> {
-        let read = |segment: &MemtablePart| {
+        let read = |part: &MemtablePart| {
             let mut entries = Vec::new();
             let all = KeyRange::ALL;
-            let mut reader = MemtablePartReader::new(segment, &all, Order::Ascending);
+            let mut reader = MemtablePartReader::new(part, &all, Order::Ascending);
             while let Some(entry) = reader.current() {
                 let hash = key_hash(1, entry.key);
                 assert_eq!(reader.hash(), Some(hash));
-                assert_eq!(segment.get(hash, entry.key).map(|(_, entry)| entry), Some(entry));
+                assert_eq!(part.get(hash, entry.key).map(|(_, entry)| entry), Some(entry));
                 let from = all.from(std::ops::Bound::Included(entry.key.to_vec()));
-                let mut at = MemtablePartReader::new(segment, &from, Order::Ascending);
+                let mut at = MemtablePartReader::new(part, &from, Order::Ascending);
                 assert_eq!(at.current(), Some(entry));
                 at.advance();
                 entries.push((entry.key.to_vec(), entry.kind, entry.value.to_vec()));
@@ -407,11 +407,11 @@ mod tests {
             }
             let bounds = entries.first().zip(entries.last());
             let bounds = bounds.map(|(first, last)| (first.0.as_slice(), last.0.as_slice()));
-            assert_eq!(segment.key_range(), bounds);
+            assert_eq!(part.key_range(), bounds);
             assert!(entries.is_sorted_by(|left, right| left.0 < right.0));
             entries
         };
-        buffer.segments().iter().map(read).collect()
+        buffer.parts().iter().map(read).collect()
     }
 
     /// A duplicate after every block of a ledger, all kept: each entry is there once.
@@ -419,14 +419,14 @@ mod tests {
     fn versions_of_a_buffer_share_their_entries() {
         const BLOCKS: u64 = 80;
         const CHANGES: u64 = 256;
-        let resolve = MergeOperator::concatenate();
+        let operator = MergeOperator::concatenate();
         let mut buffer = Memtable::default();
         let mut versions = Vec::new();
         let value = |number: u64| [number.to_le_bytes(); 8].concat()[..60].to_vec();
         for block in 0..BLOCKS {
             let entries = 2 * CHANGES as usize;
             let room = Room { entries, bytes: entries * (34 + 30) };
-            let mut undo = buffer.begin(room, &resolve).unwrap();
+            let mut undo = buffer.begin(room, &operator).unwrap();
             for at in 0..CHANGES {
                 let made = (long_key(block * CHANGES + at), value(block * CHANGES + at));
                 put_with(&mut buffer, (&made.0, Kind::Insert, &made.1), None, &mut undo);
@@ -442,8 +442,8 @@ mod tests {
         let each = bytes as f64 / entries as f64;
         assert!(each < 170.0, "{each} bytes an entry of 34 + 40 on average");
         for (block, version) in (0..BLOCKS).zip(&versions) {
-            let count = version.segments().len();
-            assert!(count <= (SEGMENTS_PER_TIER - 1) * 2 + 2, "{count} segments");
+            let count = version.parts().len();
+            assert!(count <= (SEGMENTS_PER_TIER - 1) * 2 + 2, "{count} parts");
             for number in (0..(block + 1) * CHANGES + 10).step_by(7) {
                 let is_spent = number < block * CHANGES && number % 2 == 0;
                 let expected = match number {
@@ -456,18 +456,18 @@ mod tests {
             }
         }
         let last = versions.last().unwrap();
-        let segments = read(last);
-        assert_eq!(last.len(), segments.iter().map(Vec::len).sum::<usize>());
+        let parts = read(last);
+        assert_eq!(last.len(), parts.iter().map(Vec::len).sum::<usize>());
         let overhead = ENTRY_OVERHEAD_BYTES as usize;
         let weight = |entry: &Read| entry.0.len() + entry.2.len() + overhead;
-        let weight: usize = segments.iter().flatten().map(weight).sum();
+        let weight: usize = parts.iter().flatten().map(weight).sum();
         assert_eq!(last.weight_bytes(), weight as u64);
     }
 
     /// Whatever is folded, and however: the same answers, at every stage, from every version.
     #[test]
     fn folded_upserts_and_blobs_are_those_that_were_put() {
-        let resolve = MergeOperator::concatenate();
+        let operator = MergeOperator::concatenate();
         for kinds in [
             &[Kind::Insert, Kind::InsertBlob, Kind::Delete][..],
             &[Kind::Upsert, Kind::Insert, Kind::Delete, Kind::InsertBlob],
@@ -501,8 +501,8 @@ mod tests {
                 }
                 versions.push((buffer.clone(), model.clone(), blobs.clone()));
             }
-            let folded = |segment: &MemtablePart| segment.chunks().len() > 1;
-            let shared = versions.iter().any(|version| version.0.segments().iter().any(folded));
+            let folded = |part: &MemtablePart| part.chunks().len() > 1;
+            let shared = versions.iter().any(|version| version.0.parts().iter().any(folded));
             assert_eq!(shared, !kinds.contains(&Kind::Upsert), "upserts meet older entries");
             for (version, model, blobs) in versions.iter().step_by(11) {
                 for number in 0..4_000 {
@@ -517,7 +517,7 @@ mod tests {
                             blob = chunk.blob_of(&entry);
                         }
                         match &mut found {
-                            Some(newer) => resolve.combine(newer, entry.value).unwrap(),
+                            Some(newer) => operator.combine(newer, entry.value).unwrap(),
                             None => found = Some(entry.value.to_vec()),
                         }
                         if entry.kind != Kind::Upsert {
@@ -558,13 +558,13 @@ mod tests {
         for number in 0..count {
             put(&mut buffer, number);
         }
-        assert_eq!(buffer.segments().len(), 1);
+        assert_eq!(buffer.parts().len(), 1);
         // A batch that begins another segment, and is taken back.
         let key = 7_u64.to_le_bytes();
         let mut undo = begin(&mut buffer);
         put_with(&mut buffer, (&key, Kind::Delete, b""), None, &mut undo);
         assert_eq!(newest(&buffer, &key), Some((Kind::Delete, Vec::new())));
-        assert_eq!(buffer.segments().len(), 2);
+        assert_eq!(buffer.parts().len(), 2);
         buffer.roll_back(&undo);
         assert_eq!(newest(&buffer, &key), Some((Kind::Insert, key.to_vec())));
         assert_eq!(buffer.len(), SEGMENT_ENTRIES_MAX);
@@ -631,7 +631,7 @@ mod tests {
                     check(&buffer);
                 }
                 // As a flush does, which puts the entries in order.
-                assert!(buffer.segments().iter().all(|segment| segment.key_range().is_some()));
+                assert!(buffer.parts().iter().all(|part| part.key_range().is_some()));
                 check(&buffer);
             }
         }
@@ -676,7 +676,7 @@ mod tests {
             (Kind::Insert, true),
             (Kind::InsertBlob, true),
         ] {
-            let (mut buffer, resolve) = (Memtable::default(), MergeOperator::concatenate());
+            let (mut buffer, operator) = (Memtable::default(), MergeOperator::concatenate());
             put_with_one(&mut buffer, (b"hot", Kind::Insert, &[1; 300]));
             put_with_one(&mut buffer, (b"cold", Kind::Insert, b"cold"));
             let before = (buffer.len(), buffer.weight_bytes());
@@ -689,7 +689,7 @@ mod tests {
                     let value = &[number as u8; 200];
                     let entry = NewEntry { key, hash: key_hash(1, key), kind, value, blob };
                     let undo = is_undoable.then_some(&mut undo);
-                    buffer.put(entry, &resolve, undo).unwrap();
+                    buffer.put(entry, &operator, undo).unwrap();
                 }
                 most = most.max(buffer.memory_bytes() as u64);
             }

@@ -83,7 +83,7 @@ pub(crate) fn charge_for(memory_bytes: u64) -> u64 {
 
 /// An entry of a chunk.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct EntrySlot {
     hash: u64,
     key_start: u64,
     /// Where the value begins; behind it stands the index of the blob if there is one.
@@ -109,7 +109,7 @@ pub(crate) struct NewEntry<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
     arena: Vec<u8>,
-    slots: Vec<Slot>,
+    slots: Vec<EntrySlot>,
     table: HashTable<u32>,
     /// Also those of entries that have been replaced.
     blobs: Vec<Arc<[u8]>>,
@@ -158,7 +158,7 @@ pub(crate) struct Undo {
     weight_bytes: u64,
     garbage_bytes: usize,
     /// Slots of the time before the batch, each at most once: of what the batch itself has made nothing is needed.
-    replaced: Vec<(u32, Slot)>,
+    replaced: Vec<(u32, EntrySlot)>,
     /// Garbage behind `arena` and `blobs`: what the batch made and replaced again.
     dead_bytes: usize,
 }
@@ -166,7 +166,7 @@ pub(crate) struct Undo {
 impl Undo {
     /// Whether what a slot refers to was made by the batch. What was there before begins at `arena` at the
     /// latest, if it is empty; what the batch puts in its place begins behind that, see [`Chunk::pad`].
-    fn is_of_batch(&self, at: u32, slot: &Slot) -> bool {
+    fn is_of_batch(&self, at: u32, slot: &EntrySlot) -> bool {
         at as usize >= self.slots || slot.value_start > self.arena as u64
     }
 }
@@ -206,11 +206,11 @@ impl Chunk {
         }
     }
 
-    fn key(&self, slot: &Slot) -> &[u8] {
+    fn key(&self, slot: &EntrySlot) -> &[u8] {
         &self.arena[slot.key_start as usize..][..usize::from(slot.key_len)]
     }
 
-    fn entry(&self, slot: &Slot) -> EntryRef<'_> {
+    fn entry(&self, slot: &EntrySlot) -> EntryRef<'_> {
         let value = &self.arena[slot.value_start as usize..][..slot.value_len as usize];
         let blob = self.blob(slot).map_or(BlobSpan::default(), |(index, blob)| BlobSpan {
             offset: index as u64,
@@ -220,7 +220,7 @@ impl Chunk {
     }
 
     /// The blob of a slot and its index.
-    fn blob(&self, slot: &Slot) -> Option<(usize, &Arc<[u8]>)> {
+    fn blob(&self, slot: &EntrySlot) -> Option<(usize, &Arc<[u8]>)> {
         if slot.kind != Kind::InsertBlob {
             return None;
         }
@@ -237,7 +237,7 @@ impl Chunk {
     }
 
     /// An entry as it is put into another chunk.
-    fn as_new(&self, slot: &Slot) -> NewEntry<'_> {
+    fn as_new(&self, slot: &EntrySlot) -> NewEntry<'_> {
         let EntryRef { key, kind, value, .. } = self.entry(slot);
         let blob = self.blob(slot).map(|(_, blob)| blob);
         NewEntry { key, hash: slot.hash, kind, value, blob }
@@ -270,7 +270,7 @@ impl Chunk {
     }
 
     /// Bytes of value and blob that a slot refers to.
-    fn content_bytes(&self, slot: &Slot) -> usize {
+    fn content_bytes(&self, slot: &EntrySlot) -> usize {
         slot.value_len as usize + self.blob(slot).map_or(0, |(_, blob)| blob.len())
     }
 
@@ -282,20 +282,20 @@ impl Chunk {
     pub(crate) fn put(
         &mut self,
         new: NewEntry<'_>,
-        resolve: &MergeOperator,
+        operator: &MergeOperator,
         undo: Option<&mut Undo>,
     ) -> Result<()> {
         let combine = |newer: &mut Vec<u8>, (kind, older): (Kind, &[u8])| match kind {
-            Kind::TooLarge => Ok(resolve.combine_stored(newer, (kind, older), false)),
-            _ => resolve.combine(newer, older).map(|()| false),
+            Kind::TooLarge => Ok(operator.combine_stored(newer, (kind, older), false)),
+            _ => operator.combine(newer, older).map(|()| false),
         };
         self.put_with(new, combine, undo)
     }
 
     /// As [`put`](Self::put), for an entry that was put before: too long a value becomes one that says so.
-    fn put_again(&mut self, new: NewEntry<'_>, resolve: &MergeOperator) -> Result<()> {
+    fn put_again(&mut self, new: NewEntry<'_>, operator: &MergeOperator) -> Result<()> {
         let combine = |newer: &mut Vec<u8>, older: (Kind, &[u8])| {
-            Ok(resolve.combine_stored(newer, older, false))
+            Ok(operator.combine_stored(newer, older, false))
         };
         self.put_with(new, combine, None)
     }
@@ -344,7 +344,7 @@ impl Chunk {
             let value_start = self.append_value(value, blob);
             self.weight_bytes = self.weight_bytes - dead as u64 + weight as u64;
             let value_len = value.len() as u32;
-            self.slots[at as usize] = Slot { value_start, value_len, kind, ..old };
+            self.slots[at as usize] = EntrySlot { value_start, value_len, kind, ..old };
             self.collect_if_worth_it(undo);
             return Ok(());
         }
@@ -417,7 +417,7 @@ impl Chunk {
         let at = self.slots.len() as u32;
         let (key_len, value_len) = (key.len() as u16, value.len() as u32);
         make_room(&mut self.slots, 1);
-        self.slots.push(Slot { hash, key_start, value_start, value_len, key_len, kind });
+        self.slots.push(EntrySlot { hash, key_start, value_start, value_len, key_len, kind });
         let slots = &self.slots;
         self.table.insert_unique(hash, at, |&at| slots[at as usize].hash);
         let content = value.len() + blob.map_or(0, |blob| blob.len());
@@ -425,14 +425,14 @@ impl Chunk {
     }
 
     /// What an entry counts for in a buffer bounded in bytes.
-    fn entry_weight_bytes(&self, slot: &Slot) -> u64 {
+    fn entry_weight_bytes(&self, slot: &EntrySlot) -> u64 {
         u64::from(slot.key_len) + self.content_bytes(slot) as u64 + ENTRY_OVERHEAD_BYTES
     }
 
     /// Puts all entries of a newer chunk.
-    fn put_all(&mut self, newer: &Self, resolve: &MergeOperator) -> Result<()> {
+    fn put_all(&mut self, newer: &Self, operator: &MergeOperator) -> Result<()> {
         let mut slots = newer.slots.iter();
-        slots.try_for_each(|slot| self.put_again(newer.as_new(slot), resolve))
+        slots.try_for_each(|slot| self.put_again(newer.as_new(slot), operator))
     }
 
     /// Begins a batch: what is put from here on can be undone together.
@@ -464,7 +464,7 @@ impl Chunk {
     }
 
     /// A chunk of these slots only, all of different keys.
-    fn with_slots(&self, slots: &[Slot]) -> Self {
+    fn with_slots(&self, slots: &[EntrySlot]) -> Self {
         let mut copy = Self::default();
         for slot in slots {
             copy.add(self.as_new(slot));
@@ -521,7 +521,7 @@ impl Chunk {
         self.arena.capacity()
             + self.blob_bytes
             + self.blobs.capacity() * size_of::<Arc<[u8]>>()
-            + self.slots.capacity() * size_of::<Slot>()
+            + self.slots.capacity() * size_of::<EntrySlot>()
             + self.table.allocation_size()
             + self.order.get().map_or(0, |order| order.len() * size_of::<u32>())
     }
@@ -580,7 +580,7 @@ impl Folded {
     }
 
     /// The slot of that number, with the index of its chunk.
-    fn slot(&self, at: u32) -> (usize, &Slot) {
+    fn slot(&self, at: u32) -> (usize, &EntrySlot) {
         let chunk = self.starts.partition_point(|&start| start <= at) - 1;
         (chunk, &self.chunks[chunk].slots[(at - self.starts[chunk]) as usize])
     }
@@ -652,11 +652,11 @@ pub(crate) enum MemtablePart {
 
 impl MemtablePart {
     /// Makes one segment of several, oldest first.
-    pub(crate) fn fold(segments: &[Self], resolve: &MergeOperator) -> Result<Self> {
-        let chunks: Vec<_> = segments.iter().flat_map(Self::chunks).cloned().collect();
+    pub(crate) fn fold(parts: &[Self], operator: &MergeOperator) -> Result<Self> {
+        let chunks: Vec<_> = parts.iter().flat_map(Self::chunks).cloned().collect();
         let count: usize = chunks.iter().map(|chunk| chunk.slots.len()).sum();
         let weight_bytes: u64 = chunks.iter().map(|chunk| chunk.weight_bytes).sum();
-        let is_masked = segments.iter().any(|segment| matches!(segment, Self::Masked(_)));
+        let is_masked = parts.iter().any(|part| matches!(part, Self::Masked(_)));
         if count >= chunks.len() * CHUNK_ENTRIES_MIN
             && !is_masked
             && let Some(folded) = Folded::new(chunks)
@@ -666,21 +666,21 @@ impl MemtablePart {
             return Ok(Self::Folded(Arc::new(folded)));
         }
         let mut copied = Chunk::default();
-        for segment in segments {
-            match segment {
-                Self::Chunk(chunk) => copied.put_all(chunk, resolve)?,
+        for part in parts {
+            match part {
+                Self::Chunk(chunk) => copied.put_all(chunk, operator)?,
                 Self::Folded(folded) => {
                     for &at in &folded.table {
                         let (chunk, slot) = folded.slot(at);
                         let entry = folded.chunks[chunk].as_new(slot);
-                        copied.put_again(entry, resolve)?;
+                        copied.put_again(entry, operator)?;
                     }
                 }
                 Self::Masked(masked) => {
                     for &at in masked.order() {
-                        let (chunk, slot) = segment.slot(at);
-                        let entry = segment.chunks()[chunk].as_new(slot);
-                        copied.put(entry, resolve, None)?;
+                        let (chunk, slot) = part.slot(at);
+                        let entry = part.chunks()[chunk].as_new(slot);
+                        copied.put(entry, operator, None)?;
                     }
                 }
             }
@@ -812,7 +812,7 @@ impl MemtablePart {
     }
 
     /// The slot of that number, with the index of its chunk.
-    fn slot(&self, at: u32) -> (usize, &Slot) {
+    fn slot(&self, at: u32) -> (usize, &EntrySlot) {
         match self {
             Self::Chunk(chunk) => (0, &chunk.slots[at as usize]),
             Self::Folded(folded) => folded.slot(at),
@@ -871,22 +871,22 @@ impl MemtablePart {
 /// A position in the part of a segment that is in a range of keys, in key order or against it.
 #[derive(Debug)]
 pub(crate) struct MemtablePartReader {
-    segment: MemtablePart,
+    part: MemtablePart,
     order: Order,
     /// Places in the order of keys that have not been passed; the current one is the first or the last.
     places: Range<usize>,
     /// The slot at the current place, with the index of its chunk; `None` at the end.
-    slot: Option<(usize, Slot)>,
+    slot: Option<(usize, EntrySlot)>,
 }
 
 impl MemtablePartReader {
     /// A reader at the first entry in the range, in this order.
-    pub(crate) fn new(segment: &MemtablePart, range: &KeyRange, order: Order) -> Self {
-        let key = |&at: &u32| segment.key(at);
-        let start = segment.order().partition_point(|at| range.is_below(key(at)));
-        let end = segment.order().partition_point(|at| !range.is_above(key(at)));
-        let segment = segment.clone();
-        let mut reader = Self { segment, order, places: start..end, slot: None };
+    pub(crate) fn new(part: &MemtablePart, range: &KeyRange, order: Order) -> Self {
+        let key = |&at: &u32| part.key(at);
+        let start = part.order().partition_point(|at| range.is_below(key(at)));
+        let end = part.order().partition_point(|at| !range.is_above(key(at)));
+        let part = part.clone();
+        let mut reader = Self { part, order, places: start..end, slot: None };
         reader.load();
         reader
     }
@@ -896,7 +896,7 @@ impl MemtablePartReader {
     }
 
     /// The slot that is `by` entries ahead of the current one.
-    fn ahead(&self, by: usize) -> Option<(usize, &Slot)> {
+    fn ahead(&self, by: usize) -> Option<(usize, &EntrySlot)> {
         if by >= self.places.len() {
             return None;
         }
@@ -904,12 +904,12 @@ impl MemtablePartReader {
             Order::Ascending => self.places.start + by,
             Order::Descending => self.places.end - 1 - by,
         };
-        self.segment.order().get(place).map(|&at| self.segment.slot(at))
+        self.part.order().get(place).map(|&at| self.part.slot(at))
     }
 
     /// The current slot, with its chunk; `None` at the end.
-    fn slot(&self) -> Option<(&Chunk, &Slot)> {
-        self.slot.as_ref().map(|(chunk, slot)| (self.segment.chunks()[*chunk].as_ref(), slot))
+    fn slot(&self) -> Option<(&Chunk, &EntrySlot)> {
+        self.slot.as_ref().map(|(chunk, slot)| (self.part.chunks()[*chunk].as_ref(), slot))
     }
 
     /// The current key; `None` at the end.
@@ -952,7 +952,7 @@ impl MemtablePartReader {
             prefetch(slot);
         }
         if let Some((chunk, slot)) = self.ahead(PREFETCH_ENTRIES)
-            && let Some(key) = self.segment.chunks()[chunk].arena.get(slot.key_start as usize)
+            && let Some(key) = self.part.chunks()[chunk].arena.get(slot.key_start as usize)
         {
             prefetch(key);
         }

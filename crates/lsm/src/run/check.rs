@@ -14,8 +14,8 @@ use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::block::index::IndexKind;
 use crate::block::page::{
-    PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages,
-    split_value,
+    PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, PageLayout, check, decode_payload,
+    overflow_pages, split_value,
 };
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{BlobSpan, EntryRef, Kind, key_hash};
@@ -72,16 +72,16 @@ impl Checking<'_> {
         for filter in &stored {
             let run = filter.run;
             let starts = (0..run.meta().key_pages).step_by(PART_KEY_PAGES as usize);
-            parts.extend(starts.map(|start| (run, Part::Keys(start, filter))));
+            parts.extend(starts.map(|start| (run, CheckPart::Keys(start, filter))));
             let blob_pages = run.meta().blob_pages() as u32;
             let starts = (0..blob_pages).step_by(PART_BLOB_PAGES as usize);
-            parts.extend(starts.map(|start| (run, Part::Blobs(start))));
+            parts.extend(starts.map(|start| (run, CheckPart::Blobs(start))));
         }
         let sums = parallel::map(parts.len(), self.threads, |at| {
             (self.go_on)()?;
             match parts[at] {
-                (_, Part::Keys(start, filter)) => self.check_keys(filter, start).map(Some),
-                (run, Part::Blobs(start)) => check_blobs(run, start).map(|()| None),
+                (_, CheckPart::Keys(start, filter)) => self.check_keys(filter, start).map(Some),
+                (run, CheckPart::Blobs(start)) => check_blobs(run, start).map(|()| None),
             }
         })?;
         let mut sums = sums.into_iter().zip(parts).filter_map(|(sums, part)| Some((sums?, part)));
@@ -106,11 +106,11 @@ impl Checking<'_> {
         let mut sums = Sums::new(meta.purpose, meta.identity, meta.salt);
         Pages::part(run, file.as_ref(), start..end).walk(&mut |step| match step {
             Step::Damage(what) => Err(Error::corrupt(run.path(), what)),
-            Step::Entry(met) => {
-                if let Some(rule) = misled(run, &filter, &met) {
-                    return Err(flawed(self.snapshot, run, Flaw { page: met.page, rule }));
+            Step::Entry(entry_at) => {
+                if let Some(rule) = misled(run, &filter, &entry_at) {
+                    return Err(flawed(self.snapshot, run, Flaw { page: entry_at.page, rule }));
                 }
-                sums.add(&met);
+                sums.add(&entry_at);
                 Ok(())
             }
         })?;
@@ -121,7 +121,7 @@ impl Checking<'_> {
 
 /// What one thread checks at a time: key pages or blob pages from some one on.
 #[derive(Debug, Clone, Copy)]
-enum Part<'a> {
+enum CheckPart<'a> {
     Keys(u32, &'a StoredFilter<'a>),
     Blobs(u32),
 }
@@ -215,8 +215,8 @@ impl Sums {
         Self { meta, lower, upper, blobs_start: None, blobs_follow: true }
     }
 
-    pub(crate) fn add(&mut self, met: &Met<'_>) {
-        let Met { entry, page, pages, .. } = met;
+    pub(crate) fn add(&mut self, entry_at: &WalkedEntry<'_>) {
+        let WalkedEntry { entry, page, pages, .. } = entry_at;
         if self.meta.entries == 0 {
             self.lower.extend_from_slice(entry.key);
         }
@@ -308,16 +308,21 @@ impl Sums {
 }
 
 /// In what way a filter of the run, or its index, would lead a lookup of an entry astray.
-pub(crate) fn misled(run: &Run, filter: &Filter, met: &Met<'_>) -> Option<&'static str> {
+pub(crate) fn misled(
+    run: &Run,
+    filter: &Filter,
+    entry_at: &WalkedEntry<'_>,
+) -> Option<&'static str> {
     let meta = run.meta();
-    if run.entry_pages(met.ordinal) != (met.page, met.pages) {
+    if run.entry_pages(entry_at.ordinal) != (entry_at.page, entry_at.pages) {
         return Some("the index section misplaces a page");
     }
-    let hash = || key_hash(meta.salt, met.entry.key);
-    if meta.purpose == Purpose::Level && !filter.contains(hash(), met.entry.key) {
+    let hash = || key_hash(meta.salt, entry_at.entry.key);
+    if meta.purpose == Purpose::Level && !filter.contains(hash(), entry_at.entry.key) {
         return Some("the filter lacks a key");
     }
-    (!leads_to(run, met.entry.key, met.page)).then_some("the index does not lead to a key")
+    (!leads_to(run, entry_at.entry.key, entry_at.page))
+        .then_some("the index does not lead to a key")
 }
 
 /// Whether a lookup of `key` comes to `page`.
@@ -333,7 +338,7 @@ fn leads_to(run: &Run, key: &[u8], page: u32) -> bool {
 }
 
 /// An entry met on the way through a run, and where.
-pub(crate) struct Met<'a> {
+pub(crate) struct WalkedEntry<'a> {
     pub(crate) entry: EntryRef<'a>,
     /// The key page's ordinal; not to be relied on after damage.
     pub(crate) ordinal: u32,
@@ -344,7 +349,7 @@ pub(crate) struct Met<'a> {
 
 /// What there is on the way through a run.
 pub(crate) enum Step<'a> {
-    Entry(Met<'a>),
+    Entry(WalkedEntry<'a>),
     /// A page that cannot be read, or an entry out of order. The way goes on after it.
     Damage(Corrupt),
 }
@@ -463,8 +468,8 @@ impl<'a> Pages<'a> {
         Ok(content.map_err(|what| self.reason(what)))
     }
 
-    fn place(&self, page: u32) -> Place {
-        Place { identity: self.identity, page }
+    fn place(&self, page: u32) -> PageAddress {
+        PageAddress { identity: self.identity, page }
     }
 
     /// Tells `visit` of each entry and each damage, in order. Ends with the first error of the disk or of
@@ -523,7 +528,7 @@ impl<'a> Pages<'a> {
                     None => layout.value(&bytes, index),
                 };
                 let entry = EntryRef { key: &key, kind, value, blob };
-                visit(Step::Entry(Met { entry, ordinal, page, pages }))?;
+                visit(Step::Entry(WalkedEntry { entry, ordinal, page, pages }))?;
                 previous.get_or_insert_default().clone_from(&key);
             }
             page += pages;
@@ -572,7 +577,7 @@ mod tests {
         let mut sums = Sums::new(Purpose::Level, 1, 1);
         for (page, key) in (first_page..).zip([lower, upper]) {
             let entry = EntryRef::plain(key, Kind::Insert, b"value");
-            sums.add(&Met { entry, ordinal: page, page, pages: 1 });
+            sums.add(&WalkedEntry { entry, ordinal: page, page, pages: 1 });
         }
         sums
     }
@@ -584,7 +589,7 @@ mod tests {
             for (page, &(offset, len)) in (0..).zip(spans) {
                 let (key, blob) = ([page as u8], BlobSpan { offset, len });
                 let entry = EntryRef { key: &key, kind: Kind::InsertBlob, value: b"", blob };
-                sums.add(&Met { entry, ordinal: page, page, pages: 1 });
+                sums.add(&WalkedEntry { entry, ordinal: page, page, pages: 1 });
             }
             sums
         };

@@ -54,12 +54,12 @@ impl Reading {
     /// For a merge of so many runs.
     pub(crate) fn merge(set: &FileSet, runs: usize) -> Self {
         let ahead_max = (1 + MERGE_CHUNKS_EXTRA / runs.max(1)).min(CHUNKS_AHEAD_MAX);
-        Self::Merge(Prefetcher::of_merge(set.open_files()), ahead_max)
+        Self::Merge(Prefetcher::of_merge(set.handles()), ahead_max)
     }
 
-    fn read_ahead(&self) -> &Arc<Prefetcher> {
+    fn prefetcher(&self) -> &Arc<Prefetcher> {
         match self {
-            Self::Merge(read_ahead, _) | Self::Scan(read_ahead) => read_ahead,
+            Self::Merge(prefetcher, _) | Self::Scan(prefetcher) => prefetcher,
         }
     }
 
@@ -149,7 +149,7 @@ impl ChunkReader {
     pub(crate) fn may_wait_after(&self, page: u32) -> bool {
         page + 1 == self.pages.end
             && match self.ahead.front() {
-                Some(next) => !self.reading.read_ahead().has_arrived(next.tag),
+                Some(next) => !self.reading.prefetcher().has_arrived(next.tag),
                 None => !self.rest.is_empty(),
             }
     }
@@ -158,7 +158,7 @@ impl ChunkReader {
     pub(crate) fn end(&mut self) {
         for Ahead { tag, .. } in self.ahead.drain(..) {
             // Nobody needs these pages, so nobody needs to know whether they could be read.
-            let _ = self.reading.read_ahead().take(tag);
+            let _ = self.reading.prefetcher().take(tag);
         }
         (self.pages, self.rest) = (0..0, 0..0);
         self.buffer = None;
@@ -187,8 +187,8 @@ impl ChunkReader {
     /// Goes to the next chunk, unless there is none.
     fn read_next(&mut self) -> Result<bool> {
         if let Some(Ahead { tag, pages }) = self.ahead.pop_front() {
-            let read_ahead = self.reading.read_ahead();
-            let arrived = read_ahead.take(tag)?;
+            let prefetcher = self.reading.prefetcher();
+            let arrived = prefetcher.take(tag)?;
             if arrived.was_late {
                 self.ahead_max = (2 * self.ahead_max).min(self.reading.ahead_max());
             }
@@ -197,7 +197,7 @@ impl ChunkReader {
             if let Some(passed) = self.buffer.replace(arrived.buffer)
                 && passed.len() == self.reading.chunk_pages().1 as usize * PAGE_SIZE
             {
-                read_ahead.give_back(passed);
+                prefetcher.give_back(passed);
             }
         } else if self.rest.is_empty() {
             return Ok(false);
@@ -228,12 +228,12 @@ impl ChunkReader {
         if self.chunk_pages < AHEAD_CHUNK_PAGES_MIN || self.ahead.len() > self.ahead_max / 2 {
             return;
         }
-        let read_ahead = Arc::clone(self.reading.read_ahead());
+        let prefetcher = Arc::clone(self.reading.prefetcher());
         while self.ahead.len() < self.ahead_max && !self.rest.is_empty() {
             let rest = self.rest.clone();
             let pages = self.cut();
             let bytes = pages.len() * PAGE_SIZE;
-            let tag = read_ahead.begin(offset_of(&pages), bytes, || self.run.file_if_room());
+            let tag = prefetcher.begin(offset_of(&pages), bytes, || self.run.file_if_room());
             let Ok(Some(tag)) = tag else {
                 // This chunk is read when it is needed, and what is in the way then is told.
                 self.rest = rest;
@@ -242,7 +242,7 @@ impl ChunkReader {
             self.ahead.push_back(Ahead { tag, pages });
             self.grow();
         }
-        read_ahead.submit();
+        prefetcher.submit();
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use terrane_io::key_order::key_prefix;
 
 use crate::block::page::{
-    EntryPlace, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, copy_short, decode_payload,
+    EntryLocation, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, copy_short, decode_payload,
     overflow_pages, split_value,
 };
 use crate::corrupt::Corrupt;
@@ -33,7 +33,7 @@ use crate::run::run::Run;
 const COVERED_STEPS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ReaderState {
     /// Nothing has been read; `key` is a bound of the first key.
     Unread,
     /// At an entry.
@@ -43,7 +43,7 @@ enum State {
 
 /// A stored value that goes on in overflow pages.
 #[derive(Debug)]
-struct Large {
+struct LargeValue {
     /// What stands in the key page ends at byte [`PAGE_SIZE`], where the rest begins.
     bytes: Vec<u8>,
     value: Range<usize>,
@@ -63,7 +63,7 @@ pub(crate) struct RunReader {
     low_end: u32,
     /// Key pages from this one on may hold keys above the range.
     high_start: u32,
-    state: State,
+    state: ReaderState,
     /// Pages of the file entered so far.
     pages_entered: u32,
     entries_passed: u64,
@@ -71,10 +71,10 @@ pub(crate) struct RunReader {
     page: u32,
     layout: PageLayout,
     /// The entries of the page, and how many bytes their keys share.
-    entries: Vec<EntryPlace>,
+    entries: Vec<EntryLocation>,
     prefix_len: usize,
     /// The current one.
-    entry: EntryPlace,
+    entry: EntryLocation,
     /// Entries of the page that have not been passed; the current one is the first or the last of them.
     indexes: Range<usize>,
     /// The current key. Invariant: begins with the page's prefix.
@@ -82,7 +82,7 @@ pub(crate) struct RunReader {
     /// The last key of the page before.
     key_before: Vec<u8>,
     /// The stored value of the page's only entry, if it goes on in overflow pages.
-    large: Option<Large>,
+    large: Option<LargeValue>,
 }
 
 impl RunReader {
@@ -120,14 +120,14 @@ impl RunReader {
             ordinals,
             low_end,
             high_start,
-            state: if is_empty { State::Ended } else { State::Unread },
+            state: if is_empty { ReaderState::Ended } else { ReaderState::Unread },
             pages_entered: 0,
             entries_passed: 0,
             page: 0,
             layout: PageLayout::default(),
             entries: Vec::new(),
             prefix_len: 0,
-            entry: EntryPlace::NOWHERE,
+            entry: EntryLocation::NOWHERE,
             indexes: 0..0,
             key,
             key_before: Vec::new(),
@@ -138,7 +138,7 @@ impl RunReader {
     /// Whether the first entry has been gone to.
     #[inline]
     pub(crate) fn is_loaded(&self) -> bool {
-        self.state != State::Unread
+        self.state != ReaderState::Unread
     }
 
     /// Goes to the first entry, unless that has been done.
@@ -152,15 +152,16 @@ impl RunReader {
 
     /// Goes on to the first entry that the run's mask does not cover, if the current one is covered.
     fn pass_covered(&mut self) -> Result<()> {
-        while self.state == State::Here
+        while self.state == ReaderState::Here
             && let Some(span) = self.run.mask().span_of(&self.key).cloned()
         {
             let mut steps = 0;
-            while self.state == State::Here && span.covers(&self.key) && steps < COVERED_STEPS {
+            while self.state == ReaderState::Here && span.covers(&self.key) && steps < COVERED_STEPS
+            {
                 self.step()?;
                 steps += 1;
             }
-            if self.state == State::Here && span.covers(&self.key) {
+            if self.state == ReaderState::Here && span.covers(&self.key) {
                 self.jump_over(&span)?;
             }
         }
@@ -183,7 +184,7 @@ impl RunReader {
 
         self.chunks.end();
         *self = Self { pages_entered: entered, entries_passed: passed, ..next };
-        if self.state == State::Unread { self.next_page(Ordering::is_ge) } else { Ok(()) }
+        if self.state == ReaderState::Unread { self.next_page(Ordering::is_ge) } else { Ok(()) }
     }
 
     /// The pages in front of those that the `next` reader of this run will enter, for the accounting of merges: what
@@ -194,24 +195,24 @@ impl RunReader {
         }
         let (page, pages) = self.run.entry_pages(self.ordinals.start - 1);
         let start = match next.state {
-            State::Ended if self.ordinals.is_empty() => page + pages,
-            State::Ended => {
+            ReaderState::Ended if self.ordinals.is_empty() => page + pages,
+            ReaderState::Ended => {
                 let (last, pages) = self.run.entry_pages(self.ordinals.end - 1);
                 last + pages
             }
-            State::Unread | State::Here => self.run.entry_pages(next.ordinals.start).0,
+            ReaderState::Unread | ReaderState::Here => self.run.entry_pages(next.ordinals.start).0,
         };
         (self.pages_entered + start).saturating_sub(page + pages)
     }
 
     /// Whether to pass the entries of this page may take a wait for the next one, in ascending order.
     pub(crate) fn may_wait(&self) -> bool {
-        self.state == State::Here && self.chunks.may_wait_after(self.page)
+        self.state == ReaderState::Here && self.chunks.may_wait_after(self.page)
     }
 
     /// Pages passed, for the accounting of merges.
     pub(crate) fn pages_passed(&self) -> u32 {
-        self.pages_entered - u32::from(self.state == State::Here)
+        self.pages_entered - u32::from(self.state == ReaderState::Here)
     }
 
     /// Entries passed, for the accounting of unions.
@@ -249,14 +250,14 @@ impl RunReader {
                 Order::Descending => self.ordinals.next_back(),
             };
             let Some(ordinal) = ordinal else {
-                self.state = State::Ended;
+                self.state = ReaderState::Ended;
                 self.large = None;
                 self.chunks.end();
                 return Ok(());
             };
             self.enter(ordinal)?;
         }
-        self.state = State::Here;
+        self.state = ReaderState::Here;
         let ordering = match self.order {
             Order::Ascending => self.key.cmp(&self.key_before),
             Order::Descending => self.key_before.cmp(&self.key),
@@ -305,7 +306,7 @@ impl RunReader {
         if self.order == Order::Ascending {
             self.read_overflow(page, pages, &mut large)?;
         }
-        self.large = Some(Large { bytes: large, value: start..start + len });
+        self.large = Some(LargeValue { bytes: large, value: start..start + len });
         Ok(())
     }
 
@@ -370,19 +371,19 @@ impl RunReader {
     /// The current key, or a bound of the first one; `None` at the end.
     #[inline]
     pub(crate) fn key(&self) -> Option<&[u8]> {
-        (self.state != State::Ended).then_some(self.key.as_slice())
+        (self.state != ReaderState::Ended).then_some(self.key.as_slice())
     }
 
     /// The current entry; `None` at the end.
     #[inline]
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
-        if self.state != State::Here {
+        if self.state != ReaderState::Here {
             return None;
         }
         let kind = self.entry.kind;
         let stored = match &self.large {
             None => self.entry.stored_value(self.chunks.bytes(self.page)),
-            Some(Large { bytes, value }) => &bytes[value.clone()],
+            Some(LargeValue { bytes, value }) => &bytes[value.clone()],
         };
         // Checked when the page was parsed; and a large value is longer than the place of a blob.
         let (value, blob) = split_value(kind, stored).unwrap_or_default();
@@ -392,7 +393,7 @@ impl RunReader {
     /// The kind of the current entry; `None` at the end.
     #[inline]
     pub(crate) fn kind(&self) -> Option<Kind> {
-        (self.state == State::Here).then_some(self.entry.kind)
+        (self.state == ReaderState::Here).then_some(self.entry.kind)
     }
 
     /// The blob of the current entry, if it has one.
@@ -414,7 +415,7 @@ impl RunReader {
     /// Goes to the next entry, covered or not.
     #[inline]
     fn step(&mut self) -> Result<()> {
-        if self.state != State::Here {
+        if self.state != ReaderState::Here {
             return Ok(());
         }
         self.entries_passed += 1;
@@ -438,7 +439,7 @@ fn compare_joined(prefix: &[u8], suffix: &[u8], key: &[u8]) -> Ordering {
 }
 
 /// The first entry of a page whose key is not above the one before.
-fn out_of_order(entries: &[EntryPlace], page: &[u8]) -> Option<usize> {
+fn out_of_order(entries: &[EntryLocation], page: &[u8]) -> Option<usize> {
     let mut before = (0, [].as_slice());
     entries.iter().enumerate().position(|(index, entry)| {
         let suffix = entry.suffix(page);

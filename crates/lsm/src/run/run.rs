@@ -14,15 +14,15 @@ use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::key_order::compare_keys;
 use terrane_io::{Access, AlignedBuf, DiskFile};
 
-use crate::block::index::{Candidate, Index};
-use crate::block::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
+use crate::block::index::{Index, PageCandidate};
+use crate::block::page::{PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageKind, decode_payload};
 use crate::corrupt::Corrupt;
 use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::entry::mask::Mask;
 use crate::error::{Error, Result};
 use crate::files::file_set::{FileHandle, FileSet};
 use crate::files::handles::PooledFile;
-use crate::filter::filter::{Filter, FilterDecoder, FilterShape, Kept};
+use crate::filter::filter::{Filter, FilterDecoder, FilterPortion, FilterShape};
 use crate::filter::ribbon::{RibbonShape, check_columns};
 
 /// First bytes of a footer's content.
@@ -250,7 +250,7 @@ impl RunMeta {
         let version = input.u32().unwrap_or_default();
         let mut peek = input.clone();
         let identity = peek.u32().and_then(|_| peek.u64()).unwrap_or_default();
-        decode_payload(page, Place { identity, page: number }, PageKind::Footer, 0)
+        decode_payload(page, PageAddress { identity, page: number }, PageKind::Footer, 0)
             .map_err(|what| Error::corrupt(path, what))?;
         if !(1..=RUN_VERSION).contains(&version) {
             let path = path.to_owned();
@@ -414,7 +414,7 @@ impl IndexSection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Location {
     /// The index's answer, for a step to the page before.
-    candidate: Candidate,
+    candidate: PageCandidate,
     /// First page.
     pub(crate) page: u32,
     /// Pages of the entry.
@@ -477,7 +477,7 @@ impl Drop for FilterCell {
     fn drop(&mut self) {
         let filter = std::mem::replace(&mut *self.write(), Arc::new(Filter::nothing()));
         let bytes = filter.memory_bytes();
-        self.set.sweeper().let_go(filter, bytes);
+        self.set.reclaimer().reclaim(filter, bytes);
     }
 }
 
@@ -744,13 +744,13 @@ impl Run {
 
     /// Reduces the filter to a part of it for everybody who has the run; returns the bytes freed. Nothing happens if
     /// it does not lead there: somebody else has reduced it in another way meanwhile.
-    pub(crate) fn reduce_filter(&self, part: Kept) -> usize {
+    pub(crate) fn reduce_filter(&self, part: FilterPortion) -> usize {
         let mut filter = self.filter.write();
         if !filter.kept().leads_to(part) {
             return 0;
         }
         let before = filter.memory_bytes();
-        if part == Kept::Nothing && before <= Filter::nothing().memory_bytes() {
+        if part == FilterPortion::Nothing && before <= Filter::nothing().memory_bytes() {
             // What stands for no filter takes more than a small one.
             return 0;
         }
@@ -764,8 +764,8 @@ impl Run {
     /// Brings so much of an [unread](Self::is_unread) filter into memory, for everybody who has the run.
     ///
     /// Cost: reads all of the filter, in chunks, unless nothing of it is wanted; what is not kept is not held either.
-    pub(crate) fn read_filter(&self, part: Kept) -> Result<()> {
-        if part != Kept::Nothing {
+    pub(crate) fn read_filter(&self, part: FilterPortion) -> Result<()> {
+        if part != FilterPortion::Nothing {
             let read = read_filter(self.path(), self.file()?.as_ref(), &self.meta, part)?;
             let mut filter = self.filter.write();
             self.gauge.note_filter(read.memory_bytes());
@@ -788,8 +788,8 @@ impl Run {
         &self.section.max_key
     }
 
-    pub(crate) fn place(&self, page: u32) -> Place {
-        Place { identity: self.meta.identity, page }
+    pub(crate) fn place(&self, page: u32) -> PageAddress {
+        PageAddress { identity: self.meta.identity, page }
     }
 
     /// Bytes of memory that the run holds while it is open: filter, index, and the rest.
@@ -801,7 +801,7 @@ impl Run {
         (self.filter().memory_bytes(), self.section.index.memory_bytes(), rest)
     }
 
-    fn location(&self, candidate: Candidate) -> Location {
+    fn location(&self, candidate: PageCandidate) -> Location {
         let (page, pages) = self.section.map.pages(candidate.ordinal);
         Location { candidate, page, pages }
     }
@@ -923,7 +923,12 @@ fn read_with(
 }
 
 /// Reads and checks the filter of a run file, and keeps a part of it.
-fn read_filter(path: &Path, file: &dyn DiskFile, meta: &RunMeta, part: Kept) -> Result<Filter> {
+fn read_filter(
+    path: &Path,
+    file: &dyn DiskFile,
+    meta: &RunMeta,
+    part: FilterPortion,
+) -> Result<Filter> {
     let mut filter = FilterSection::new(path, meta, part)?;
     let pages = meta.data_pages..meta.data_pages + meta.filter_pages;
     for_each_page(file, pages, |page, bytes| filter.take(page, bytes))?;
@@ -958,7 +963,7 @@ fn take_index(
     index: &mut Vec<u8>,
 ) -> Result<()> {
     let position = page - meta.data_pages - meta.filter_pages;
-    let place = Place { identity: meta.identity, page };
+    let place = PageAddress { identity: meta.identity, page };
     let content = decode_payload(bytes, place, PageKind::Index, position);
     index.extend_from_slice(content.map_err(|what| Error::corrupt(path, what))?);
     Ok(())
@@ -973,7 +978,7 @@ struct FilterSection<'a> {
 }
 
 impl<'a> FilterSection<'a> {
-    fn new(path: &'a Path, meta: &'a RunMeta, part: Kept) -> Result<Self> {
+    fn new(path: &'a Path, meta: &'a RunMeta, part: FilterPortion) -> Result<Self> {
         let bytes_max = u64::from(meta.filter_pages) * PAYLOAD_SIZE as u64;
         let shape = meta.filter_shape();
         let decoder = FilterDecoder::new(shape, bytes_max, part)
@@ -983,7 +988,7 @@ impl<'a> FilterSection<'a> {
 
     fn take(&mut self, page: u32, bytes: &[u8]) -> Result<()> {
         let corrupt = |what| Error::corrupt(self.path, what);
-        let place = Place { identity: self.meta.identity, page };
+        let place = PageAddress { identity: self.meta.identity, page };
         let position = page - self.meta.data_pages;
         let content = decode_payload(bytes, place, PageKind::Filter, position).map_err(corrupt)?;
         let words = self.words_left.min(FILTER_WORDS_PER_PAGE as u64);

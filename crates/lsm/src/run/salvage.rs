@@ -159,12 +159,12 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     Pages::new(file.as_ref(), run.identity, end).going_on().walk(&mut |step| {
         match step {
             Step::Damage(_) => gaps.open(),
-            Step::Entry(met) => {
-                gaps.pass(met.entry.key);
-                sums.add(&met);
-                if passed_to <= met.page {
-                    lost_pages = lost_pages.saturating_sub(met.pages);
-                    passed_to = met.page + met.pages;
+            Step::Entry(entry_at) => {
+                gaps.pass(entry_at.entry.key);
+                sums.add(&entry_at);
+                if passed_to <= entry_at.page {
+                    lost_pages = lost_pages.saturating_sub(entry_at.pages);
+                    passed_to = entry_at.page + entry_at.pages;
                 }
             }
         }
@@ -192,8 +192,8 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     };
     let mut builder = RunBuilder::new(files, &plan)?;
     Pages::new(file.as_ref(), run.identity, end).going_on().walk(&mut |step| {
-        let Step::Entry(met) = step else { return Ok(()) };
-        let mut entry = met.entry;
+        let Step::Entry(entry_at) = step else { return Ok(()) };
+        let mut entry = entry_at.entry;
         let mut blob = None;
         if entry.kind == Kind::InsertBlob {
             let read = blobs.as_mut().map(|blobs| blobs.read(entry.blob)).transpose()?;
@@ -204,7 +204,7 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
                 entry = EntryRef { kind: Kind::Insert, blob: BlobSpan::default(), ..entry };
             }
         }
-        if met.entry.kind == entry.kind {
+        if entry_at.entry.kind == entry.kind {
             blob_gaps.pass(entry.key);
         }
         saved += 1;

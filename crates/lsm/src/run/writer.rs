@@ -18,7 +18,7 @@ use terrane_io::{Access, AlignedBuf};
 
 use crate::block::index::{IndexBuilder, IndexKind, IndexPlan};
 use crate::block::page::{
-    PAGE_SIZE, PAYLOAD_SIZE, PageBuilder, PageKind, Place, encode_payload, overflow_pages,
+    PAGE_SIZE, PAYLOAD_SIZE, PageAddress, PageBuilder, PageKind, encode_payload, overflow_pages,
     stored_len,
 };
 use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind, VALUE_BYTES_MAX};
@@ -91,7 +91,7 @@ impl PageWriter {
     fn new(set: &FileSet, file: PooledFile, identity: u64, next_page: u32) -> Self {
         Self {
             file: Arc::new(file),
-            behind: Arc::clone(set.write_behind()),
+            behind: Arc::clone(set.write_queue()),
             identity,
             in_flight: VecDeque::new(),
             unwritten: Vec::new(),
@@ -103,11 +103,11 @@ impl PageWriter {
     }
 
     /// The next page of the chunk and its place.
-    fn next(&mut self) -> Result<(&mut [u8], Place)> {
+    fn next(&mut self) -> Result<(&mut [u8], PageAddress)> {
         if self.chunk_pages == CHUNK_PAGES {
             self.begin_chunk()?;
         }
-        let place = Place { identity: self.identity, page: self.next_page };
+        let place = PageAddress { identity: self.identity, page: self.next_page };
         let at = self.chunk_pages * PAGE_SIZE;
         self.chunk_pages += 1;
         self.next_page += 1;
@@ -127,7 +127,7 @@ impl PageWriter {
 
     /// Begins to write a full chunk, once few enough are on their way.
     fn begin_chunk(&mut self) -> Result<()> {
-        self.settle(CHUNKS_BEHIND_MAX - 1)?;
+        self.wait_for_writes(CHUNKS_BEHIND_MAX - 1)?;
         let offset = self.chunk_offset();
         let Some(in_flight) = self.behind.begin(&self.file, &mut self.chunk, offset)? else {
             return self.write_chunk();
@@ -139,7 +139,7 @@ impl PageWriter {
 
     /// Waits until no more than `left` chunks are on their way. One that has found no room is written again, with
     /// the reserve let go.
-    fn settle(&mut self, left: usize) -> Result<()> {
+    fn wait_for_writes(&mut self, left: usize) -> Result<()> {
         while self.in_flight.len() > left
             && let Some(in_flight) = self.in_flight.pop_front()
         {
@@ -159,7 +159,7 @@ impl PageWriter {
 
     /// Brings everything to the file.
     fn write_chunk(&mut self) -> Result<()> {
-        self.settle(0)?;
+        self.wait_for_writes(0)?;
         if self.chunk_pages > 0 {
             let bytes = &self.chunk[..self.chunk_pages * PAGE_SIZE];
             self.file.write_at(bytes, self.chunk_offset())?;

@@ -392,7 +392,7 @@ fn keep_orphans(
     let (disk, active) = (files.disk().as_ref(), dir.join(ACTIVE));
     if orphans.is_empty() {
         if is_known {
-            files.open_files().note_dispensable(lost_found::runs_in(dir, lost));
+            files.handles().note_dispensable(lost_found::runs_in(dir, lost));
         }
         return Ok(());
     }
@@ -411,7 +411,7 @@ fn keep_orphans(
     }
     let places =
         orphans.iter().flat_map(|name| [active.join(name), dir.join(LOST_FOUND).join(name)]);
-    files.open_files().note_dispensable(places);
+    files.handles().note_dispensable(places);
     Ok(())
 }
 
@@ -694,9 +694,9 @@ impl SessionInner {
             tables: read(&self.tables),
             cursors: read(&self.cursors),
             snapshots: self.snapshots.names().map_or(0, |names| names.len() as u64),
-            open_files: self.files.open_files().count() as u64,
-            reserve_bytes: self.files.open_files().disk_reserve().bytes(),
-            is_full: self.files.open_files().disk_reserve().is_full(),
+            open_files: self.files.handles().count() as u64,
+            reserve_bytes: self.files.handles().disk_reserve().bytes(),
+            is_full: self.files.handles().disk_reserve().is_full(),
             runs: read(&sums.runs),
             entries: read(&sums.entries),
             deletes: read(&sums.deletes),
@@ -771,7 +771,7 @@ impl SessionInner {
     /// # Errors
     /// [`Error::OutOfSpace`] if there is not enough room for it, [`Error::Disk`], [`Error::SessionClosed`].
     pub(crate) fn check_room(&self) -> Result<()> {
-        let open = self.files.open_files();
+        let open = self.files.handles();
         if !open.disk_reserve().is_full() {
             return Ok(());
         }
@@ -787,7 +787,7 @@ impl SessionInner {
         let is_growing = |(_, update): &(K, Update<'_>)| {
             !matches!(update, Update::Delete | Update::DeleteRange(_))
         };
-        let is_full = self.files.open_files().disk_reserve().is_full();
+        let is_full = self.files.handles().disk_reserve().is_full();
         if is_full && batch.iter().any(is_growing) { self.check_room() } else { Ok(()) }
     }
 
@@ -814,7 +814,7 @@ impl SessionInner {
         self.worker.stop();
         self.lookups.stop();
         self.snapshots.close();
-        self.files.sweeper().settle();
+        self.files.reclaimer().wait();
         self.check_for_leaks();
         // What readers needed until now.
         let left = if self.is_read_only() { Ok(()) } else { self.let_go([]) };
@@ -872,23 +872,23 @@ impl SessionInner {
 
     /// The merge that `spec` describes, which had written `output`: shared with whoever has it under way, or
     /// resumed; `None` if neither can be. Cost: no I/O.
-    pub(crate) fn merging(
+    pub(crate) fn compaction(
         &self,
         spec: &CompactionSpec,
         output: &Partial,
     ) -> Option<Arc<Compaction>> {
         let mut merges = lock(&self.merges);
-        if let Some(merging) = merges.get(&output.number).and_then(Weak::upgrade)
-            && merging.access() == spec.access
+        if let Some(compaction) = merges.get(&output.number).and_then(Weak::upgrade)
+            && compaction.access() == spec.access
         {
-            return Some(merging);
+            return Some(compaction);
         }
         let (handle, partial) = self.files.take_over(output)?;
         let taken = ResumedPages { partial, handle };
-        let merging = Arc::new(Compaction::resumed(&self.files, spec.clone(), taken));
-        merges.retain(|_, merging| merging.strong_count() > 0);
-        merges.insert(output.number, Arc::downgrade(&merging));
-        Some(merging)
+        let compaction = Arc::new(Compaction::resumed(&self.files, spec.clone(), taken));
+        merges.retain(|_, compaction| compaction.strong_count() > 0);
+        merges.insert(output.number, Arc::downgrade(&compaction));
+        Some(compaction)
     }
 
     /// Lets tables that are opened from a snapshot share these merges, each with the number of its output.
@@ -897,8 +897,8 @@ impl SessionInner {
         shared: impl Iterator<Item = (u64, &'a Arc<Compaction>)>,
     ) {
         let mut merges = lock(&self.merges);
-        merges.retain(|_, merging| merging.strong_count() > 0);
-        merges.extend(shared.map(|(number, merging)| (number, Arc::downgrade(merging))));
+        merges.retain(|_, compaction| compaction.strong_count() > 0);
+        merges.extend(shared.map(|(number, compaction)| (number, Arc::downgrade(compaction))));
     }
 
     /// Lets tables that are opened from a snapshot share these runs.
@@ -912,7 +912,7 @@ impl SessionInner {
     pub(crate) fn read_snapshot(&self, name: &str) -> Result<SnapshotMeta> {
         let path = snapshot_path(&self.dir, name);
         let read = || read_file(self.disk(), &path, MANIFEST_BYTES_MAX);
-        let read = self.files.open_files().with_room(read);
+        let read = self.files.handles().with_room(read);
         decode_snapshot(path, name, read)
     }
 
@@ -929,7 +929,7 @@ impl SessionInner {
         temporary.push(TMP_SUFFIX);
         let temporary = PathBuf::from(temporary);
         let written = (|| {
-            let files = self.files.open_files();
+            let files = self.files.handles();
             let open = || create_afresh(disk, &temporary, OpenMode::CreateNew, Access::Buffered);
             let file = files.with_space(|| files.with_room(open))?;
             files.with_space(|| file.write_at(bytes, 0))?;
@@ -966,7 +966,7 @@ impl SessionInner {
 
     fn sync_names(&self, path: &Path) -> Result<()> {
         self.files.check_poisoned()?;
-        let synced = self.files.open_files().with_room(|| self.disk().sync_dir(path));
+        let synced = self.files.handles().with_room(|| self.disk().sync_dir(path));
         self.files.synced(path, synced)
     }
 }
@@ -977,7 +977,7 @@ impl Drop for SessionInner {
         self.worker.stop();
         self.lookups.stop();
         // The next session must not find files that are on their way out.
-        self.files.sweeper().settle();
+        self.files.reclaimer().wait();
         self.check_for_leaks();
     }
 }

@@ -183,7 +183,7 @@ fn to_usize(number: u64) -> usize {
 
 /// Where a search ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct Position {
     /// Index of the last number that is at most the one looked for.
     pub(super) index: u32,
     /// Whether it is equal.
@@ -243,7 +243,7 @@ impl Sequence {
 
     /// The last number that is at most `value <= value_max`; none if all are greater.
     #[inline]
-    pub(super) fn last_at_most(&self, value: u64) -> Option<Found> {
+    pub(super) fn last_at_most(&self, value: u64) -> Option<Position> {
         let low = value & mask(self.low_bits);
         let bucket = self.bucket(value >> self.low_bits);
         let (mut left, mut right) = (bucket.start, bucket.end);
@@ -257,7 +257,7 @@ impl Sequence {
         }
         let index = left.checked_sub(1)?;
         let equal = bucket.contains(&index) && self.low(index) == low;
-        Some(Found { index: u32::try_from(index).ok()?, equal })
+        Some(Position { index: u32::try_from(index).ok()?, equal })
     }
 
     /// Whether number `index` is `value <= value_max`.
@@ -397,7 +397,7 @@ mod tests {
         let asked = values.iter().flat_map(near).chain([0, value_max / 2, value_max]);
         for value in asked.filter(|&value| value <= value_max) {
             let index = values.partition_point(|&other| other <= value).checked_sub(1);
-            let expected = index.map(|index| Found {
+            let expected = index.map(|index| Position {
                 index: u32::try_from(index).unwrap(),
                 equal: values[index] == value,
             });

@@ -9,13 +9,13 @@
 //! Cutting keeps the order of keys but lets different keys have equal values. A key whose value is
 //! below the fence of a page is in none of the pages from there on. A key whose value *equals* the
 //! fence of its candidate page may still come before that page's first key, and then belongs to the
-//! page before; this is [`Candidate::earlier`]. For evenly spread keys it costs 0.1 to 0.2 % more
+//! page before; this is [`PageCandidate::earlier`]. For evenly spread keys it costs 0.1 to 0.2 % more
 //! reads; for others it is counted exactly while building, see [`Fences::extra_reads`].
 //!
 //! The format is in `docs/format/index.md`.
 
 use super::elias_fano::{Sequence, SequenceBuilder};
-use super::{Bounds, Candidate, KIND_COMPACT, eight_bytes};
+use super::{Bounds, KIND_COMPACT, PageCandidate, eight_bytes};
 use crate::corrupt::Corrupt;
 use std::cmp::Ordering;
 use terrane_io::bytes::{Reader, Writer};
@@ -137,23 +137,23 @@ impl Fences {
     }
 
     #[inline]
-    pub(super) fn search(&self, key: &[u8]) -> Candidate {
+    pub(super) fn search(&self, key: &[u8]) -> PageCandidate {
         match self.sequence.last_at_most(self.cut.value(key)) {
             Some(found) => {
-                Candidate { ordinal: found.index, earlier: found.equal && found.index > 0 }
+                PageCandidate { ordinal: found.index, earlier: found.equal && found.index > 0 }
             }
-            None => Candidate { ordinal: 0, earlier: false },
+            None => PageCandidate { ordinal: 0, earlier: false },
         }
     }
 
-    pub(super) fn previous(&self, ordinal: u32, key: &[u8]) -> Option<Candidate> {
+    pub(super) fn previous(&self, ordinal: u32, key: &[u8]) -> Option<PageCandidate> {
         let value = self.cut.value(key);
         if !self.sequence.is_at(ordinal, value) {
             return None;
         }
         let ordinal = ordinal.checked_sub(1)?;
         let earlier = ordinal > 0 && self.sequence.is_at(ordinal, value);
-        Some(Candidate { ordinal, earlier })
+        Some(PageCandidate { ordinal, earlier })
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

@@ -11,7 +11,7 @@
 //!
 //! The format is in `docs/format/index.md`.
 
-use super::{Bounds, Candidate, KIND_ORDINARY, common_size, eight_bytes, grow};
+use super::{Bounds, KIND_ORDINARY, PageCandidate, common_size, eight_bytes, grow};
 use crate::corrupt::Corrupt;
 use std::cmp::Ordering;
 use terrane_io::bytes::{Reader, Writer};
@@ -131,14 +131,14 @@ impl Separators {
             + self.starts.capacity() * size_of::<usize>()
     }
 
-    pub(super) fn search(&self, key: &[u8]) -> Candidate {
+    pub(super) fn search(&self, key: &[u8]) -> PageCandidate {
         let front = key.get(..self.prefix.len()).unwrap_or(key);
         let ordinal = match front.cmp(&self.prefix) {
             Ordering::Less => 0,
             Ordering::Equal => self.ordinal(key.get(self.prefix.len()..).unwrap_or_default()),
             Ordering::Greater => self.pages.saturating_sub(1),
         };
-        Candidate { ordinal, earlier: false }
+        PageCandidate { ordinal, earlier: false }
     }
 
     /// The last separator that is not above `key`, which is without the prefix.

@@ -101,7 +101,7 @@ fn check(index: &Index, pages: &Pages) {
 /// page begins at or before the key.
 fn check_any(index: &Index, pages: &Pages, key: &[u8]) {
     if pages.is_empty() {
-        assert_eq!(index.search(key), Candidate { ordinal: 0, earlier: false });
+        assert_eq!(index.search(key), PageCandidate { ordinal: 0, earlier: false });
         assert_eq!(index.previous(0, key), None);
         return;
     }
@@ -182,7 +182,7 @@ fn search_decoded(bytes: &[u8], pages: u32) -> bool {
     let inner = bytes.get(36..).unwrap_or(bytes);
     for key in [&[][..], &[0; 30], &[255; 30], &[0x55], inner, &bytes[bytes.len() / 2..]] {
         let mut candidate = Some(index.search(key));
-        while let Some(Candidate { ordinal, .. }) = candidate {
+        while let Some(PageCandidate { ordinal, .. }) = candidate {
             assert!(ordinal < pages.max(1));
             candidate = index.previous(ordinal, key);
             assert!(candidate.is_none_or(|candidate| candidate.ordinal + 1 == ordinal));
