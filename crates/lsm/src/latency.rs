@@ -1,8 +1,8 @@
 //! How long calls took: a histogram that any thread can record into without waiting.
 //!
-//! Buckets are eight to each power of two, so a recorded time is known to within an eighth of itself. Times are
-//! counted in nanoseconds of the disk's clock, which in simulations is not that of the machine: equal
-//! runs record equal times.
+//! Buckets are eight to each power of two, so a recorded time is known to within an eighth of
+//! itself. Times are counted in nanoseconds of the disk's clock, which in simulations is not that
+//! of the machine: equal runs record equal times.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,8 @@ const fn bucket(ns: u64) -> usize {
 
 /// The longest time that belongs to a bucket.
 fn bucket_end(bucket: usize) -> u64 {
-    let (power, sub) = ((bucket >> SUB_BITS) as u32, bucket as u64 & ((1 << SUB_BITS) - 1));
+    let power = (bucket >> SUB_BITS) as u32;
+    let sub = bucket as u64 & ((1 << SUB_BITS) - 1);
     match power.checked_sub(1) {
         None => sub,
         Some(shift) => ((sub + (1 << SUB_BITS) + 1) << shift) - 1,
@@ -81,8 +82,8 @@ impl Latencies {
         Duration::from_nanos(self.sum_ns.checked_div(self.count()).unwrap_or(0))
     }
 
-    /// A time that a share of the calls did not exceed, 0.999 of them say, to within an eighth more. Zero if
-    /// there were none.
+    /// A time that a share of the calls did not exceed, 0.999 of them say, to within an eighth
+    /// more. Zero if there were none.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (self.count() as f64 * share.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
@@ -129,10 +130,12 @@ mod tests {
         recorder.record(Duration::from_secs(1_000_000));
         let latencies = recorder.snapshot();
         assert_eq!(latencies.count(), 1_001);
+
         for (share, us) in [(0.0, 1), (0.5, 501), (0.9, 901), (0.99, 991)] {
             let found = latencies.quantile(share).as_nanos();
             assert!((us * 1_000..=us * 1_125).contains(&found), "{share}: {found} ns");
         }
+
         assert_eq!(latencies.max(), Duration::from_nanos(LONGEST_NS));
         assert!(latencies.mean() > Duration::from_secs(17));
     }

@@ -1,6 +1,7 @@
 //! What tables and sessions count, and what they can say of their shape.
 //!
-//! Counting is done with additions in memory, for each call and not for each key where possible; nothing here is ever read from disk.
+//! Counting is done with additions in memory, for each call and not for each key where possible;
+//! nothing here is ever read from disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +21,8 @@ pub struct FilterStats {
 }
 
 impl FilterStats {
-    /// How often the filters said perhaps of a key that was not there; `None` before the first such question.
+    /// How often the filters said perhaps of a key that was not there; `None` before the first such
+    /// question.
     #[must_use]
     pub fn false_positive_rate(&self) -> Option<f64> {
         let absent = self.denied + self.false_positives;
@@ -81,6 +83,7 @@ impl Counters {
         if filters.len() < tally.filters.len() {
             filters.resize_with(tally.filters.len(), FilterStats::default);
         }
+
         for (sum, more) in filters.iter_mut().zip(&tally.filters) {
             *sum = sum.plus(*more);
         }
@@ -128,8 +131,8 @@ pub(crate) struct Activity {
     pub(crate) save_times: Latencies,
 }
 
-/// Sums over the open runs of a session, each counted once however many tables share it, and what was
-/// written.
+/// Sums over the open runs of a session, each counted once however many tables share it, and what
+/// was written.
 #[derive(Debug, Default)]
 pub(crate) struct RunSums {
     pub(crate) runs: AtomicU64,
@@ -148,8 +151,8 @@ pub(crate) struct RunSums {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct LevelStats {
-    /// Runs that a lookup may have to look into; the inputs of a merge that is not complete count, its
-    /// output does not.
+    /// Runs that a lookup may have to look into; the inputs of a merge that is not complete count,
+    /// its output does not.
     pub runs: u64,
     /// Physical entries in them: an upper bound of the live ones.
     pub entries: u64,
@@ -209,8 +212,8 @@ pub struct TableStats {
     pub updates: u64,
     /// Bytes of their keys, values and blobs.
     pub update_bytes: u64,
-    /// Bytes of the runs that flushes, merges and a union have brought into the levels. What merges under way
-    /// have written is not among them yet; what duplicates share counts in each of them.
+    /// Bytes of the runs that flushes, merges and a union have brought into the levels. What merges
+    /// under way have written is not among them yet; what duplicates share counts in each of them.
     pub written_bytes: u64,
     /// How long batches of lookups took.
     pub lookup_times: Latencies,
@@ -232,7 +235,8 @@ impl TableStats {
         self.levels.iter().map(|level| level.runs).sum()
     }
 
-    /// Memory of write buffers, filters, indexes and the cache of pages: what a memory budget is for.
+    /// Memory of write buffers, filters, indexes and the cache of pages: what a memory budget is
+    /// for.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let tables = self.filter_bytes + self.index_bytes + self.unfinished_bytes;
@@ -274,7 +278,8 @@ pub struct SessionStats {
     pub open_files: u64,
     /// Bytes of the disk that are kept in reserve; 0 for no reserve.
     pub reserve_bytes: u64,
-    /// Whether the disk was full and the reserve is in use: insertions are refused until it can be taken back.
+    /// Whether the disk was full and the reserve is in use: insertions are refused until it can be
+    /// taken back.
     pub is_full: bool,
     /// Runs that tables, cursors and merges hold, each counted once.
     pub runs: u64,
@@ -304,8 +309,8 @@ pub struct SessionStats {
     pub updates: u64,
     /// Bytes of their keys, values and blobs.
     pub update_bytes: u64,
-    /// Bytes of the runs that flushes, merges and unions have completed; a merge that several tables share
-    /// is done, and counted, once.
+    /// Bytes of the runs that flushes, merges and unions have completed; a merge that several
+    /// tables share is done, and counted, once.
     pub written_bytes: u64,
     /// Bytes of the images of write buffers that snapshots have written.
     pub image_bytes: u64,
@@ -324,7 +329,8 @@ impl SessionStats {
         ratio(self.lookup_reads, self.found)
     }
 
-    /// Bytes written for each byte of an update; `None` before the first. Images for snapshots do not count.
+    /// Bytes written for each byte of an update; `None` before the first. Images for snapshots do
+    /// not count.
     #[must_use]
     pub fn write_amplification(&self) -> Option<f64> {
         ratio(self.written_bytes, self.update_bytes)

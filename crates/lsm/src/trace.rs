@@ -1,9 +1,10 @@
 //! Events for whoever listens: the `tracing` crate, target `terrane_lsm`.
 //!
-//! Each event has a name, which is its message too, and the field `session`, the directory of the session;
-//! tables and cursors have numbers that are unique in their session, in the fields `table` and `cursor`. An
-//! operation that changes something has an event when it begins and one when it has been done; one that
-//! fails has the first only. A read has one. The event that makes something names what it is made from.
+//! Each event has a name, which is its message too, and the field `session`, the directory of the
+//! session; tables and cursors have numbers that are unique in their session, in the fields `table`
+//! and `cursor`. An operation that changes something has an event when it begins and one when it
+//! has been done; one that fails has the first only. A read has one. The event that makes something
+//! names what it is made from.
 //!
 //! | events | level | fields |
 //! |---|---|---|
@@ -40,8 +41,8 @@
 //! | `cleanup.failed` | WARN | `error`: what could not be removed, and why |
 //!
 //! In builds with debug assertions the schedule is told, too, at level TRACE: `table.flush`,
-//! `table.level_added`, `table.run_added`, `table.union_folded`, `merge.started`, `merge.forced` (a merge was
-//! completed because it was due, with so many pages left), `merge.completed`.
+//! `table.level_added`, `table.run_added`, `table.union_folded`, `merge.started`, `merge.forced` (a
+//! merge was completed because it was due, with so many pages left), `merge.completed`.
 //!
 //! Without a subscriber an event costs a comparison.
 

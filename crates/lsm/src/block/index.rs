@@ -5,7 +5,8 @@
 //!
 //! - **compact** (`fences`): 1.3 to 1.6 bytes per page for evenly spread keys; a few lookups in a
 //!   thousand read a second page;
-//! - **ordinary** (`separators`): about 4 bytes per page for such keys, never a second page for any.
+//! - **ordinary** (`separators`): about 4 bytes per page for such keys, never a second page for
+//!   any.
 //!
 //! [`IndexKind::Auto`] builds both and keeps the compact form if it costs at most 1 % more reads,
 //! which is counted, not guessed.
@@ -75,8 +76,8 @@ impl<'a> Bounds<'a> {
     }
 }
 
-/// Makes room for `count` more elements. Vectors of an index under construction grow by a quarter, not by
-/// doubling: what they hold counts towards a table's memory budget.
+/// Makes room for `count` more elements. Vectors of an index under construction grow by a quarter,
+/// not by doubling: what they hold counts towards a table's memory budget.
 #[inline]
 fn grow<T>(vector: &mut Vec<T>, count: usize) {
     if vector.capacity() - vector.len() < count {
@@ -127,11 +128,12 @@ impl IndexBuilder {
         }
     }
 
-    /// Takes note of the next entry, in key order; of one that is the first of its page with the last key
-    /// `before` it, which is empty for the first of all.
+    /// Takes note of the next entry, in key order; of one that is the first of its page with the
+    /// last key `before` it, which is empty for the first of all.
     ///
     /// # Panics
-    /// If the first entry starts no page, or one that starts a page is out of order or out of bounds.
+    /// If the first entry starts no page, or one that starts a page is out of order or out of
+    /// bounds.
     #[inline]
     pub(crate) fn entry(&mut self, key: &[u8], before: Option<&[u8]>) {
         assert!(before.is_some() || self.entries > 0, "the first entry starts a page");
@@ -277,9 +279,11 @@ impl Index {
             Ok(kind) => return Err(broken("index: kind", KIND_ORDINARY.into(), kind.into())),
             Err(_) => return Err(broken("index: size", 1, 0)),
         };
+
         if !reader.rest().is_empty() {
             return Err(broken("index: bytes after the last", 0, reader.rest().len() as u64));
         }
+
         Ok(Self { form })
     }
 }

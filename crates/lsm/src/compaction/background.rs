@@ -1,9 +1,9 @@
 //! The background thread that advances merges, where a table's configuration asks for one.
 //!
-//! Its queue refers to merges without keeping them, so what nobody needs any more is not done, and it ends
-//! when the session does. What it fails at is reported by the next call that needs the merge. If a resolve
-//! function panics, the merge is left for its next user, who does that part again, and the thread goes on
-//! with others.
+//! Its queue refers to merges without keeping them, so what nobody needs any more is not done, and
+//! it ends when the session does. What it fails at is reported by the next call that needs the
+//! merge. If a resolve function panics, the merge is left for its next user, who does that part
+//! again, and the thread goes on with others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
@@ -45,20 +45,23 @@ fn start() -> Option<RunningThread> {
             }
         }
     };
+
     let thread = std::thread::Builder::new().name("terrane-merge".into()).spawn(run).ok()?;
     Some(RunningThread { sender, thread })
 }
 
 impl Worker {
     /// Asks for `merging` to be advanced to what was requested of it. Without a thread (the system
-    /// refused one, or the session is closing) nothing happens: the updates then do the work themselves.
+    /// refused one, or the session is closing) nothing happens: the updates then do the work
+    /// themselves.
     pub(crate) fn advance(&self, compaction: &Arc<Compaction>) {
         let mut state = lock(&self.state);
         if let WorkerState::NotStarted = *state {
             *state = start().map_or(WorkerState::Stopped, WorkerState::RunningThread);
         }
         if let WorkerState::RunningThread(running) = &*state {
-            // The thread ends only after its sender is gone, also if a merge panics, so it is there.
+            // The thread ends only after its sender is gone, also if a merge panics, so it is
+            // there.
             let _ = running.sender.send(Arc::downgrade(compaction));
         }
     }

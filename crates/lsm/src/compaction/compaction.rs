@@ -1,20 +1,21 @@
 //! A merge under way: several runs (or a write buffer) on their way to becoming one run.
 //!
-//! A merge is shared by all tables that have it in their levels: whoever advances it advances it for
-//! all, and the work is done once. Until it is complete readers look into its inputs, afterwards into
-//! its output; so its progress never changes what anybody reads.
+//! A merge is shared by all tables that have it in their levels: whoever advances it advances it
+//! for all, and the work is done once. Until it is complete readers look into its inputs,
+//! afterwards into its output; so its progress never changes what anybody reads.
 //!
-//! Work is counted in pages: pages passed in the inputs, then pages of filter, index and footer written
-//! for the output. It is done in steps of any size, and no step holds more in memory than a few chunks of
-//! each input and of the output, and the output's filter and index.
+//! Work is counted in pages: pages passed in the inputs, then pages of filter, index and footer
+//! written for the output. It is done in steps of any size, and no step holds more in memory than a
+//! few chunks of each input and of the output, and the output's filter and index.
 //!
-//! When a step fails because a page could not be written (disk full, say), the merge stands where it was
-//! and goes on with the next step. When an input could not be read, the unfinished output is dropped and
-//! the merge stands at its beginning again, with its inputs whole.
+//! When a step fails because a page could not be written (disk full, say), the merge stands where
+//! it was and goes on with the next step. When an input could not be read, the unfinished output is
+//! dropped and the merge stands at its beginning again, with its inputs whole.
 //!
-//! What has been written can be [flushed](Compaction::flush) for a snapshot. A merge [resumed](Compaction::resumed)
-//! from there first reads that part of the output again, which is work of its own, and then goes on behind
-//! its last key. If that part is damaged or cannot be read, the merge begins anew with another file.
+//! What has been written can be [flushed](Compaction::flush) for a snapshot. A merge
+//! [resumed](Compaction::resumed) from there first reads that part of the output again, which is
+//! work of its own, and then goes on behind its last key. If that part is damaged or cannot be
+//! read, the merge begins anew with another file.
 //!
 //! Invariant: `done <= total`, and `done == total` exactly when the output is there.
 
@@ -112,8 +113,8 @@ impl View {
     }
 }
 
-/// How the pages that a job has passed count as work done: after an interruption not all of them are work of
-/// this merge, and some work was not that.
+/// How the pages that a job has passed count as work done: after an interruption not all of them
+/// are work of this merge, and some work was not that.
 #[derive(Debug, Clone, Copy, Default)]
 struct WorkTally {
     /// Passed before the interruption, as it was noted then.
@@ -215,7 +216,10 @@ impl Compaction {
     /// Prepares a merge; does no work.
     pub(crate) fn new(set: &Arc<FileSet>, spec: CompactionSpec) -> Self {
         let planned = planned(&spec.inputs);
-        let (mut run_pages, mut blob_pages, mut buffer_pages) = (0, 0, 0);
+        let mut run_pages = 0;
+        let mut blob_pages = 0;
+
+        let mut buffer_pages = 0;
         for input in &spec.inputs {
             match input {
                 Input::Run(run) => {
@@ -225,6 +229,7 @@ impl Compaction {
                 Input::Buffer(buffer) => buffer_pages += pages_of(buffer.weight_bytes()),
             }
         }
+
         let plan = RunPlan {
             purpose: spec.purpose,
             salt: spec.salt,
@@ -236,6 +241,7 @@ impl Compaction {
             filter: spec.filter,
             index: spec.index,
         };
+
         // The index takes a page for each two or three thousand pages.
         let finishing = plan.filter_pages() + (run_pages + buffer_pages) / 2048 + 2;
         let work = run_pages + blob_pages + buffer_pages + finishing;
@@ -258,7 +264,8 @@ impl Compaction {
         }
     }
 
-    /// The same for a merge of runs that was interrupted, to go on with what it has written; does no work.
+    /// The same for a merge of runs that was interrupted, to go on with what it has written; does
+    /// no work.
     pub(crate) fn resumed(set: &Arc<FileSet>, spec: CompactionSpec, taken: ResumedPages) -> Self {
         assert!(spec.inputs.iter().all(|input| input.run().is_some()));
         let compaction = Self::new(set, spec);
@@ -282,11 +289,13 @@ impl Compaction {
             salt: run.meta().salt,
             purpose: run.meta().purpose,
         };
+
         let compaction = Self {
             view: RwLock::new(View::Output(Some(run))),
             job: Mutex::new((Job::Done, WorkTally::default())),
             ..Self::new(set, spec)
         };
+
         compaction.done.store(compaction.total(), Ordering::Release);
         compaction
     }
@@ -335,11 +344,11 @@ impl Compaction {
         self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Brings what has been written to its files, for a snapshot: what readers see, and, of a merge that is
-    /// not complete, the part of the output that goes with it.
+    /// Brings what has been written to its files, for a snapshot: what readers see, and, of a merge
+    /// that is not complete, the part of the output that goes with it.
     ///
-    /// Cost: at most two writes for the pages of entries and three for those of blobs, of which the first waits for one
-    /// under way.
+    /// Cost: at most two writes for the pages of entries and three for those of blobs, of which the
+    /// first waits for one under way.
     pub(crate) fn flush(&self) -> Result<(View, Option<Flushed>)> {
         let mut guard = lock(&self.job);
         self.begin_anew_unless_whole(&mut guard);
@@ -351,6 +360,7 @@ impl Compaction {
             Job::Entries { merge, builder } => builder.flush(self.passed(merge, builder, tally))?,
             Job::Finishing { finisher, passed } => Some(finisher.flush(*passed)?),
         };
+
         // While the job is held, so that the one is not complete and the other not gone.
         Ok((self.view(), flushed))
     }
@@ -409,18 +419,20 @@ impl Compaction {
         }
     }
 
-    /// Does a page of work, for a call that is there for something else; whether there was any that could be
-    /// done now without waiting for a read or a write. Neither the beginning of a merge, where it opens its inputs, nor its
-    /// end, where it removes them, is for such a call: these take as long as they take.
+    /// Does a page of work, for a call that is there for something else; whether there was any that
+    /// could be done now without waiting for a read or a write. Neither the beginning of a merge,
+    /// where it opens its inputs, nor its end, where it removes them, is for such a call: these
+    /// take as long as they take.
     ///
     /// # Errors
-    /// As [`advance_to`](Self::advance_to). Whoever needs the work does it again, and meets the error if it is
-    /// still there.
+    /// As [`advance_to`](Self::advance_to). Whoever needs the work does it again, and meets the
+    /// error if it is still there.
     pub(crate) fn advance_unasked(&self) -> Result<bool> {
         let Ok(mut job) = self.job.try_lock() else { return Ok(false) };
         if self.is_complete() || lock(&self.failed).is_some() {
             return Ok(false);
         }
+
         let target = self.done() + 1;
         self.advance_job_by(&mut job, |(job, tally)| match job {
             Job::Entries { merge, builder } if !builder.may_wait() && !merge.may_wait() => {
@@ -435,13 +447,15 @@ impl Compaction {
         })
     }
 
-    /// Merges all entries, on a thread of its own, while this one writes them and tells `watch` now and then of the
-    /// pages done; filter and index are left to [`finish`](Self::finish). Of a merge that nobody else has.
+    /// Merges all entries, on a thread of its own, while this one writes them and tells `watch` now
+    /// and then of the pages done; filter and index are left to [`finish`](Self::finish). Of a
+    /// merge that nobody else has.
     ///
     /// Cost: that of the merge, and half a megabyte of memory.
     ///
     /// # Errors
-    /// As [`advance_to`](Self::advance_to). The merge then stands at its beginning, as after a break.
+    /// As [`advance_to`](Self::advance_to). The merge then stands at its beginning, as after a
+    /// break.
     pub(crate) fn merge_on_two_threads<B>(
         &self,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
@@ -451,15 +465,18 @@ impl Compaction {
         let Job::Entries { merge, builder } = &mut job.0 else {
             return Ok(ControlFlow::Continue(()));
         };
+
         let (writer, reader) = merge_pipe();
         let (merged, written) = std::thread::scope(move |scope| {
-            // Each side goes with its thread's work, however that ends, so that the other does not wait for it.
+            // Each side goes with its thread's work, however that ends, so that the other does not
+            // wait for it.
             let compaction = scope.spawn(move || self.write_to_pipe(merge, &writer));
             let written = self.read_from_pipe(builder, &reader, watch);
             drop(reader);
             let merged = compaction.join();
             (merged.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), written)
         });
+
         // What could not be read is also the end of what there is to be written.
         let done = merged.and(written).and_then(|watched| {
             if watched.is_continue() {
@@ -467,10 +484,12 @@ impl Compaction {
             }
             Ok(watched)
         });
+
         if !matches!(done, Ok(ControlFlow::Continue(()))) {
             job.0 = Job::Idle;
             self.begin_anew_unless_whole(&mut job);
         }
+
         self.built_bytes.store(job.0.memory_bytes(), Ordering::Relaxed);
         done
     }
@@ -489,9 +508,11 @@ impl Compaction {
                 }
                 merge.advance()?;
             }
+
             batch.pages_passed = merge.pages_passed();
             writer.send(batch);
         }
+
         Ok(())
     }
 
@@ -515,6 +536,7 @@ impl Compaction {
                 return Ok(watched);
             }
         }
+
         Ok(ControlFlow::Continue(()))
     }
 
@@ -557,6 +579,7 @@ impl Compaction {
                 *upper = max.to_vec();
             }
         };
+
         for input in inputs {
             match input {
                 Input::Run(run) => widen(run.min_key(), run.max_key()),
@@ -566,15 +589,19 @@ impl Compaction {
                 }
             }
         }
+
         let (lower, upper) = bounds.unwrap_or_default();
         RunPlan { lower, upper, ..self.plan.clone() }
     }
 
     /// The merge of those entries of the inputs that are in a range.
     fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<MergeIterator>> {
-        let (combine, order, operator) = (Combine::Levels, Order::Ascending, self.operator.clone());
+        let combine = Combine::Levels;
+        let order = Order::Ascending;
+        let operator = self.operator.clone();
         let runs = inputs.iter().filter(|input| input.run().is_some()).count();
         let reading = Reading::merge(&self.set, runs);
+
         let mut sources = Vec::new();
         for input in inputs {
             match input {
@@ -589,6 +616,7 @@ impl Compaction {
                 }
             }
         }
+
         let mut merge = Box::new(MergeIterator::new(sources, Rules { combine, operator, order }));
         merge.load()?;
         Ok(merge)
@@ -600,8 +628,9 @@ impl Compaction {
         Ok(Job::Entries { merge: self.merge_of(&inputs, &KeyRange::ALL)?, builder })
     }
 
-    /// Reads some of an interrupted merge's output again, enough for `target` if there is so much; once all
-    /// has been read, makes ready to go on behind it. If it is damaged, the merge stands at its beginning.
+    /// Reads some of an interrupted merge's output again, enough for `target` if there is so much;
+    /// once all has been read, makes ready to go on behind it. If it is damaged, the merge stands
+    /// at its beginning.
     ///
     /// # Errors
     /// Any error of the disk, and damaged inputs.
@@ -618,6 +647,7 @@ impl Compaction {
                 return Ok(());
             }
         };
+
         let number = resumed.number();
         let read = resumed.step(pages).map(|has_ended| {
             self.note((resumed.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
@@ -627,6 +657,7 @@ impl Compaction {
             }
             Some(resumed.finish())
         });
+
         match read {
             Ok(None) => Ok(()),
             Ok(Some(builder)) => {
@@ -655,6 +686,7 @@ impl Compaction {
         if let Some(run) = &output {
             run.count_written();
         }
+
         debug_event!(
             "merge.completed",
             self.set.session_dir(),
@@ -666,7 +698,9 @@ impl Compaction {
         let inputs = std::mem::replace(&mut *view, output);
         drop(view);
         self.done.store(self.total(), Ordering::Release);
-        // Only now: with the last holder of an input its file goes, which no reader should wait for.
+
+        // Only now: with the last holder of an input its file goes, which no reader should wait
+        // for.
         let View::Inputs(inputs) = inputs else { return };
         let buffers = inputs.iter().filter_map(|input| match input {
             Input::Buffer(buffer) => Some(buffer.clone()),
@@ -675,6 +709,7 @@ impl Compaction {
         let buffers: Vec<Memtable> = buffers.collect();
         drop(inputs);
         let bytes = buffers.iter().map(Memtable::memory_bytes).sum();
+
         self.set.reclaimer().reclaim(buffers, bytes);
     }
 
@@ -717,6 +752,7 @@ impl Compaction {
                 Job::Done => return Ok(()),
             }
         }
+
         Ok(())
     }
 
@@ -729,12 +765,14 @@ impl Compaction {
         let Job::Entries { builder, .. } = std::mem::replace(job, Job::Idle) else {
             return Ok(());
         };
+
         if let Some(finisher) = builder.finish_entries()? {
             *job = Job::Finishing { finisher: Box::new(finisher), passed };
         } else {
             *job = Job::Done;
             self.complete(None);
         }
+
         Ok(())
     }
 
@@ -778,6 +816,7 @@ impl Compaction {
                 }
                 merge.advance()?;
             }
+
             let done = tally.done(self.passed(merge, builder, tally));
             self.note(done);
             if done >= target && target < self.total() {

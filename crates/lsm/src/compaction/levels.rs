@@ -1,37 +1,40 @@
 //! The levels of a table and when what is merged: the schedule.
 //!
-//! Level 1 is the newest. A *tiering* level shows up to T - 1 *resident* runs and one *incoming* run or
-//! merge; a *levelling* level has only the incoming one, which is merged with what arrives. Under lazy
-//! levelling every level tiers but the last one (unless it is level 1).
+//! Level 1 is the newest. A *tiering* level shows up to T - 1 *resident* runs and one *incoming*
+//! run or merge; a *levelling* level has only the incoming one, which is merged with what arrives.
+//! Under lazy levelling every level tiers but the last one (unless it is level 1).
 //!
-//! Each flush offers a run to level 1. A level that is offered runs first takes its finished incoming
-//! run r (it must be finished by now, see below), then:
+//! Each flush offers a run to level 1. A level that is offered runs first takes its finished
+//! incoming run r (it must be finished by now, see below), then:
 //!
-//! - tiering, and r would still fit the level above: r is merged again with what arrives (*hold back*);
+//! - tiering, and r would still fit the level above: r is merged again with what arrives (*hold
+//!   back*);
 //! - tiering, and full: r and all residents move down together; what arrives becomes incoming;
 //! - tiering, with room: r becomes resident; what arrives becomes incoming;
 //! - levelling, and r too large for the level: r moves down alone and becomes the new last level;
 //! - levelling otherwise: what arrives is merged with r.
 //!
-//! Residents that a levelling level has from a time when it was a tiering one (the policy may change, and the
-//! last level may become another one), or from a union, go with r, which is newer: down, or into the
-//! merge.
+//! Residents that a levelling level has from a time when it was a tiering one (the policy may
+//! change, and the last level may become another one), or from a union, go with r, which is newer:
+//! down, or into the merge.
 //!
-//! **Credits.** Time is counted in *ticks*, [`TICKS_PER_FLUSH`] for each filling of the write buffer. A
-//! merge on level l is due T^(l-1) flushes after it began, because not before then does the next one
-//! arrive there. At any moment between, the share of its work that must be done is the share of its
-//! time that has passed, computed from the running total with one rounding up; so each merge is done
-//! exactly when it is needed, and no update does more than its part.
+//! **Credits.** Time is counted in *ticks*, [`TICKS_PER_FLUSH`] for each filling of the write
+//! buffer. A merge on level l is due T^(l-1) flushes after it began, because not before then does
+//! the next one arrive there. At any moment between, the share of its work that must be done is the
+//! share of its time that has passed, computed from the running total with one rounding up; so each
+//! merge is done exactly when it is needed, and no update does more than its part.
 //!
-//! Time stands still while a log is [replayed](crate::table::table::Table::replay): the write buffer grows beyond its
-//! capacity by as much, no merge is due any earlier, and the flush that takes all of it comes when the updates
-//! that follow have filled what was left. That flush is as much longer as the buffer is larger.
+//! Time stands still while a log is [replayed](crate::table::table::Table::replay): the write
+//! buffer grows beyond its capacity by as much, no merge is due any earlier, and the flush that
+//! takes all of it comes when the updates that follow have filled what was left. That flush is as
+//! much longer as the buffer is larger.
 //!
-//! A flush is itself such a merge, of the write buffer alone, due one flush after it began; meanwhile
-//! its entries are still found in memory.
+//! A flush is itself such a merge, of the write buffer alone, due one flush after it began;
+//! meanwhile its entries are still found in memory.
 //!
-//! Invariant: from newest to oldest, a reader sees: write buffer, flush under way, level 1 incoming,
-//! level 1 residents (newest first), level 2 incoming, ... No entry hides one that is newer.
+//! Invariant: from newest to oldest, a reader sees: write buffer, flush under way, level 1
+//! incoming, level 1 residents (newest first), level 2 incoming, ... No entry hides one that is
+//! newer.
 
 use std::sync::Arc;
 
@@ -198,7 +201,8 @@ impl CompactionEnv<'_> {
         memory: &TableMemory,
     ) -> CompactionSpec {
         let (level, last) = at;
-        // Level 1 is treated as if there were one below: it has several runs even when it is the last.
+        // Level 1 is treated as if there were one below: it has several runs even when it is the
+        // last.
         let last = last.max(2) as u32;
         let filter = match self.config.memory_budget {
             None => self.config.filter_allocation(level as u32, last),
@@ -207,6 +211,7 @@ impl CompactionEnv<'_> {
                 memory.make_room(budget, planned(&inputs), self.config.index, drop_deletes)
             }
         };
+
         CompactionSpec {
             inputs,
             drop_deletes,
@@ -267,6 +272,7 @@ impl CompactionEnv<'_> {
             self.trace_run_added(run, level);
             return Incoming::Single(run.with_access(self.config.disk_cache.access(level)));
         }
+
         debug_event!(
             "merge.started",
             self.set.session_dir(),
@@ -278,6 +284,7 @@ impl CompactionEnv<'_> {
         let inputs = runs.into_iter().map(Input::Run).collect();
         let compaction = Arc::new(Compaction::new(self.set, self.spec(inputs, at, drop, memory)));
         let due = now + self.merge_ticks(level);
+
         Incoming::Compaction(ScheduledCompaction {
             compaction,
             start: now,
@@ -315,8 +322,8 @@ impl Levels {
         self.buffer_size(context).saturating_sub(self.untimed)
     }
 
-    /// Sets the time, which is between this flush and the next, to one not after what the write buffer's size
-    /// says.
+    /// Sets the time, which is between this flush and the next, to one not after what the write
+    /// buffer's size says.
     pub(crate) fn set_time(&mut self, context: &CompactionEnv<'_>, now: u64) {
         let passed = now.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
         let capacity = u128::from(context.buffer_capacity());
@@ -366,8 +373,8 @@ impl Levels {
         self.flushing.iter().chain(merges).filter(|pending| !pending.compaction.is_complete())
     }
 
-    /// Begins the flush of the write buffer, which must not be empty, and completes the one before it:
-    /// its run enters the levels.
+    /// Begins the flush of the write buffer, which must not be empty, and completes the one before
+    /// it: its run enters the levels.
     ///
     /// # Errors
     /// Those of the merges that are due. Nothing has changed then but their progress.
@@ -378,13 +385,16 @@ impl Levels {
         next.untimed = 0;
         let now = next.flushes * TICKS_PER_FLUSH;
         let memory = next.memory(context, &next);
-        let (dir, table) = (context.set.session_dir(), context.table);
+        let dir = context.set.session_dir();
+        let table = context.table;
         debug_event!("table.flush", dir, table, entries = next.buffer.len());
         let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
         let spec = context.spec(inputs, (1, next.levels.len()), false, &memory);
         let compaction = Arc::new(Compaction::new(context.set, spec));
-        let (due, mask) = (now + TICKS_PER_FLUSH, Mask::default());
+        let due = now + TICKS_PER_FLUSH;
+        let mask = Mask::default();
         next.flushing = Some(ScheduledCompaction { compaction, start: now, due, base: 0, mask });
+
         Ok(next)
     }
 
@@ -409,6 +419,7 @@ impl Levels {
             let Self { flushes, written_bytes, .. } = *self;
             return Self { flushes, written_bytes, ..Self::default() };
         }
+
         let mut masking = Masking::new(span);
         next.buffer.mask(&mut masking);
         if let Some(pending) = &mut next.flushing {
@@ -425,14 +436,17 @@ impl Levels {
             }
             level.residents = level.residents.iter().filter_map(&mut masked).collect();
         }
+
         for level in &mut next.levels {
             if let Some(Incoming::Compaction(pending)) = &mut level.incoming {
                 pending.mask = masking.on(&pending.mask);
             }
         }
+
         if next.union.is_some() {
             next.union_mask = masking.on(&next.union_mask);
         }
+
         next
     }
 
@@ -449,8 +463,9 @@ impl Levels {
         span.is_everything() || masks.chain([&self.union_mask]).all(|mask| mask.has_room_for(span))
     }
 
-    /// The same with all runs on their way to becoming one on the last level, and the merge that makes it. The write buffer
-    /// and a flush that is not complete stay as they are. `None` if there is nothing to merge and no deletion to drop.
+    /// The same with all runs on their way to becoming one on the last level, and the merge that
+    /// makes it. The write buffer and a flush that is not complete stay as they are. `None` if
+    /// there is nothing to merge and no deletion to drop.
     ///
     /// Merges under way end here: their inputs are those of this one.
     pub(crate) fn compacting(
@@ -465,29 +480,35 @@ impl Levels {
             next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
             readable.runs.extend(run);
         }
+
         next.levels.drain(..).for_each(|level| readable.add_level(&level));
         let runs = readable.runs;
         let is_clean = |run: &Arc<Run>| run.meta().deletes == 0 && run.mask().is_empty();
         if runs.iter().all(|run| runs.len() == 1 && is_clean(run)) {
             return None;
         }
+
         let size = runs.iter().map(|run| context.run_size(run)).sum();
-        let (level, oldest) = (context.last_level_of(size), next.union.is_none());
+        let level = context.last_level_of(size);
+        let oldest = next.union.is_none();
         let memory = next.memory(context, self);
         let inputs = runs.into_iter().map(Input::Run).collect();
         let spec = context.spec(inputs, (level, level), oldest, &memory);
-        let (compaction, start) = (Arc::new(Compaction::new(context.set, spec)), next.now(context));
+        let compaction = Arc::new(Compaction::new(context.set, spec));
+        let start = next.now(context);
         let due = start + context.merge_ticks(level);
         let mask = Mask::default();
         let pending =
             ScheduledCompaction { compaction: Arc::clone(&compaction), start, due, base: 0, mask };
         next.levels.resize_with(level, Level::default);
         next.levels[level - 1].incoming = Some(Incoming::Compaction(pending));
+
         Some((next, compaction))
     }
 
-    /// The same after the end of such a merge: its run goes up to the level that it is no larger than, as far as those between
-    /// are empty. If it has not come to an end its inputs stay where it was, to be merged when others arrive there.
+    /// The same after the end of such a merge: its run goes up to the level that it is no larger
+    /// than, as far as those between are empty. If it has not come to an end its inputs stay where
+    /// it was, to be merged when others arrive there.
     pub(crate) fn compacted(
         &self,
         context: &CompactionEnv<'_>,
@@ -498,6 +519,7 @@ impl Levels {
             Some(Incoming::Compaction(pending)) => Arc::ptr_eq(&pending.compaction, compaction),
             _ => false,
         };
+
         // It may have been needed meanwhile, and be the input of another.
         let Some(mut at) = next.levels.iter().position(is_it) else { return next };
         let Some(Incoming::Compaction(pending)) = &next.levels[at].incoming else { return next };
@@ -510,25 +532,28 @@ impl Levels {
             }
             View::Output(run) => run,
         };
+
         let level = context.last_level_of(run.as_ref().map_or(0, |run| context.run_size(run)));
         let is_empty = |level: &Level| level.incoming.is_none() && level.residents.is_empty();
         while at + 1 == next.levels.len() && at >= level && is_empty(&next.levels[at - 1]) {
             at -= 1;
             next.levels.remove(at);
         }
+
         next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
         let access = context.config.disk_cache.access(at + 1);
         next.levels[at].incoming = run.map(|run| Incoming::Single(run.with_access(access)));
         next
     }
 
-    /// Memory of all but the filters of readable runs: write buffers, indexes, and what merges have built so far, or
-    /// may build without this table, since others have them too.
+    /// Memory of all but the filters of readable runs: write buffers, indexes, and what merges have
+    /// built so far, or may build without this table, since others have them too.
     ///
-    /// Whether others have a merge is asked now. A duplicate, which is the usual way, is made by a call of the table
-    /// that asks anew; a count that is too high for a moment, as while a flush has two trees, only makes a cache
-    /// smaller. What is not seen is a table that is opened later from the snapshot with the merge in it:
-    /// what that one builds, at most what was planned, is counted here when this table is next updated.
+    /// Whether others have a merge is asked now. A duplicate, which is the usual way, is made by a
+    /// call of the table that asks anew; a count that is too high for a moment, as while a flush
+    /// has two trees, only makes a cache smaller. What is not seen is a table that is opened later
+    /// from the snapshot with the merge in it: what that one builds, at most what was planned, is
+    /// counted here when this table is next updated.
     pub(crate) fn unfiltered_bytes(&self) -> u64 {
         let sources = self.sources();
         let buffers = std::iter::once(&self.buffer).chain(&sources.buffers);
@@ -543,6 +568,7 @@ impl Levels {
                 _ => compaction.planned_bytes().max(compaction.built_bytes()),
             })
             .sum::<u64>();
+
         bytes + self.union.as_ref().map_or(0, |union| union.built_bytes())
     }
 
@@ -565,13 +591,14 @@ impl Levels {
         (memory.left_for_pages(budget, self.unfiltered_bytes(), is_updated), memory.run_numbers())
     }
 
-    /// Folds filters so that there is room for a full write buffer and for what merges under way will build.
+    /// Folds filters so that there is room for a full write buffer and for what merges under way
+    /// will build.
     pub(crate) fn make_room_to_write(&self, context: &CompactionEnv<'_>, budget: u64) {
         self.memory(context, self).make_room_to_write(budget, context.config.memory_goal);
     }
 
-    /// What is in memory when a merge begins in this tree: the runs that were readable `before` merges
-    /// were begun, and the outputs of all that are under way.
+    /// What is in memory when a merge begins in this tree: the runs that were readable `before`
+    /// merges were begun, and the outputs of all that are under way.
     fn memory(&self, context: &CompactionEnv<'_>, before: &Self) -> TableMemory {
         let mut memory = TableMemory::default();
         if context.config.memory_budget.is_some() {
@@ -598,8 +625,8 @@ impl Levels {
         Ok(run)
     }
 
-    /// Offers runs, newest first, to a level; `before` is the tree before anything moved. The depth of the
-    /// recursion is the number of levels.
+    /// Offers runs, newest first, to a level; `before` is the tree before anything moved. The depth
+    /// of the recursion is the number of levels.
     fn offer(
         &mut self,
         context: &CompactionEnv<'_>,
@@ -611,7 +638,8 @@ impl Levels {
         let last = self.levels.len().max(level);
         if level > self.levels.len() {
             self.levels.push(Level::default());
-            let (dir, table) = (context.set.session_dir(), context.table);
+            let dir = context.set.session_dir();
+            let table = context.table;
             debug_event!("table.level_added", dir, table, level);
             let oldest = self.union.is_none();
             let memory = self.memory(context, before);
@@ -619,6 +647,7 @@ impl Levels {
             self.levels[level - 1].incoming = Some(incoming);
             return Ok(());
         }
+
         let policy = level_policy(context.config.merge_policy, level, last);
         let finished = self.finished_incoming(context, level)?;
         let mut inputs = arriving;
@@ -649,12 +678,14 @@ impl Levels {
                 }
             }
         }
+
         let last = self.levels.len();
         let is_last = level == last && self.levels[level - 1].residents.is_empty();
         let oldest = is_last && self.union.is_none();
         let memory = self.memory(context, before);
         let incoming = context.merge(inputs, now, (level, last), oldest, &memory);
         self.levels[level - 1].incoming = Some(incoming);
+
         Ok(())
     }
 
@@ -672,17 +703,21 @@ impl Levels {
                 tables.push(table);
             }
         }
+
         if tables.is_empty() {
             return Ok(Self::default());
         }
+
         let runs = tables.iter().map(UnionTable::run_count).sum::<usize>();
         if runs > UNION_RUNS_MAX {
             return Err(Error::UnionTooLarge { runs, limit: UNION_RUNS_MAX });
         }
+
         let union = context.union(tables, UnionProgress::default());
         if union.depth() > UNION_DEPTH_MAX {
             return Err(Error::UnionTooDeep { limit: UNION_DEPTH_MAX });
         }
+
         Ok(Self { union: Some(Arc::new(union)), ..Self::default() })
     }
 
@@ -696,9 +731,11 @@ impl Levels {
             let run = Compaction::new(context.set, spec).finish()?;
             table.pieces.extend(run.map(Piece::Run));
         }
+
         if let Some(pending) = &self.flushing {
             table.pieces.extend(pending.finish()?.map(Piece::Run));
         }
+
         for level in &self.levels {
             table.pieces.extend(match &level.incoming {
                 None => None,
@@ -709,6 +746,7 @@ impl Levels {
             });
             table.pieces.extend(level.residents.iter().cloned().map(Piece::Run));
         }
+
         if let Some(union) = &self.union {
             match union.stage() {
                 Stage::Complete(run) => {
@@ -720,6 +758,7 @@ impl Levels {
                 }
             }
         }
+
         Ok(table)
     }
 
@@ -735,13 +774,16 @@ impl Levels {
             CompactionPolicy::Tiering => LevelPolicy::Tiering,
             CompactionPolicy::LazyLevelling | CompactionPolicy::Levelling => LevelPolicy::Levelling,
         };
+
         let size = context.run_size(&run);
         let fits = |level: &usize| size <= context.run_size_max(*level, policy);
         let level = (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX);
         self.written_bytes += run.meta().file_bytes();
-        let (dir, table) = (context.set.session_dir(), context.table);
+        let dir = context.set.session_dir();
+        let table = context.table;
         debug_event!("table.union_folded", dir, table, level = level.max(self.levels.len()));
         let run = run.with_access(context.config.disk_cache.access(level.max(self.levels.len())));
+
         if level > self.levels.len() {
             self.levels.resize_with(level, Level::default);
             self.levels[level - 1].incoming = Some(Incoming::Single(run));

@@ -1,16 +1,18 @@
 //! Several sorted sources as one: what all entries of a key together amount to, in key order.
 //!
-//! A loser tree: the sources are the leaves, each inner node remembers the loser of the match played
-//! there, and taking the smallest entry replays one path, log2(sources) comparisons. Comparisons look at
-//! the first eight bytes of the keys as one number before they look at the keys. A source that stays below all
-//! others, as a large one beside small ones mostly does, plays no match.
+//! A loser tree: the sources are the leaves, each inner node remembers the loser of the match
+//! played there, and taking the smallest entry replays one path, log2(sources) comparisons.
+//! Comparisons look at the first eight bytes of the keys as one number before they look at the
+//! keys. A source that stays below all others, as a large one beside small ones mostly does, plays
+//! no match.
 //!
-//! A source that has not been read takes part with a bound of its first key, and is read when it wins. So
-//! of sources that follow each other only one is read at a time, and none before the first entry is wanted.
+//! A source that has not been read takes part with a bound of its first key, and is read when it
+//! wins. So of sources that follow each other only one is read at a time, and none before the first
+//! entry is wanted.
 //!
-//! The sources are the levels of one table, newest first: then the newest entry of a key counts, unless it
-//! is an upsert, which combines with what is older (table in [`crate::entry::entry`]). Or they are the tables of
-//! a union, left to right, each giving only what it amounts to itself; then
+//! The sources are the levels of one table, newest first: then the newest entry of a key counts,
+//! unless it is an upsert, which combines with what is older (table in [`crate::entry::entry`]). Or
+//! they are the tables of a union, left to right, each giving only what it amounts to itself; then
 //!
 //! | left          | right         | result                                                        |
 //! |---------------|---------------|---------------------------------------------------------------|
@@ -19,8 +21,8 @@
 //! | present       | absent        | the left entry, with its blob                                 |
 //! | present (*u*) | present (*v*) | *f*(*u*, *v*), with the left's blob if the left has one       |
 //!
-//! Invariant: among equal keys source 0 comes first; each key comes out once. Once the merge is loaded, the
-//! winner is.
+//! Invariant: among equal keys source 0 comes first; each key comes out once. Once the merge is
+//! loaded, the winner is.
 
 use terrane_io::key_order::key_prefix;
 
@@ -177,8 +179,8 @@ pub(crate) struct MergeIterator {
     tree: Vec<Contender>,
     /// The smallest prefix of all sources but the winner.
     runner_up: u64,
-    /// The current entry if it is made of several, which all sources have passed then; otherwise the
-    /// winner's entry is current.
+    /// The current entry if it is made of several, which all sources have passed then; otherwise
+    /// the winner's entry is current.
     combined: Combined,
     is_combined: bool,
     /// Kind of the current entry, if there is one.
@@ -210,11 +212,13 @@ impl MergeIterator {
             passed: Vec::new(),
             failed: false,
         };
+
         if !merge.sources.is_empty() {
             merge.tree = vec![merge.contender(0); merge.sources.len()];
             merge.tree[0] = merge.play(1);
             merge.runner_up = merge.find_runner_up();
         }
+
         merge
     }
 
@@ -244,6 +248,7 @@ impl MergeIterator {
             }
             self.replay(self.contender(winner));
         }
+
         Ok(())
     }
 
@@ -263,7 +268,8 @@ impl MergeIterator {
         if node >= count {
             return self.contender(node - count);
         }
-        let (left, right) = (self.play(2 * node), self.play(2 * node + 1));
+        let left = self.play(2 * node);
+        let right = self.play(2 * node + 1);
         let is_left = left.is_before(&right, &self.sources, self.rules.order);
         let (winner, loser) = if is_left { (left, right) } else { (right, left) };
         self.tree[node] = loser;
@@ -277,8 +283,8 @@ impl MergeIterator {
         (!winner.ended).then_some(winner.source as usize)
     }
 
-    /// The smallest prefix of all sources but the winner. Who has it has lost to the winner, so it is on the path
-    /// of that.
+    /// The smallest prefix of all sources but the winner. Who has it has lost to the winner, so it
+    /// is on the path of that.
     #[inline]
     fn find_runner_up(&self) -> u64 {
         let mut smallest = u64::MAX;
@@ -301,8 +307,9 @@ impl MergeIterator {
         if self.is_combined { Some(&self.combined.key) } else { self.sources[self.winner()?].key() }
     }
 
-    /// The entry with the smallest key (in descending order: the largest) of a merge that is loaded; `None`
-    /// at the end. The place of its blob means nothing here, see [`blob`](Self::blob).
+    /// The entry with the smallest key (in descending order: the largest) of a merge that is
+    /// loaded; `None` at the end. The place of its blob means nothing here, see
+    /// [`blob`](Self::blob).
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         if self.is_combined {
             let Combined { key, kind, value, .. } = &self.combined;
@@ -366,7 +373,8 @@ impl MergeIterator {
         self.winner().is_some_and(|winner| self.sources[winner].key() == Some(key))
     }
 
-    /// Makes one entry of all those of the winner's key, where the rules ask for it and there are several.
+    /// Makes one entry of all those of the winner's key, where the rules ask for it and there are
+    /// several.
     #[inline]
     fn combine_current(&mut self) -> Result<()> {
         self.kind = self.winner().and_then(|winner| self.sources[winner].kind());
@@ -386,12 +394,14 @@ impl MergeIterator {
         let mut key = std::mem::take(&mut self.combined.key);
         key.clear();
         key.extend_from_slice(self.sources[first].key().unwrap_or_default());
+
         // Nothing yet: what an upsert of the table's own levels, or the leftmost table, comes upon.
         let mut kind = None;
         while self.is_at(&key) {
             let Self { sources, rules, combined, tree, .. } = self;
             let source = &sources[tree[0].source as usize];
             let Some(older) = source.current() else { break };
+
             match (rules.combine, kind) {
                 (_, None) if rules.combine == Combine::Levels || older.kind != Kind::Delete => {
                     kind = Some(older.kind);
@@ -419,17 +429,21 @@ impl MergeIterator {
                 }
                 _ => {}
             }
+
             self.advance_winner()?;
         }
+
         self.combined.kind = match (self.rules.combine, kind) {
             (_, None) => Kind::Delete,
             (Combine::Levels, Some(kind)) | (_, Some(kind @ Kind::TooLarge)) => kind,
             (Combine::Union, Some(_)) if self.combined.blob.is_some() => Kind::InsertBlob,
             (Combine::Union, Some(_)) => Kind::Insert,
         };
+
         if self.combined.kind == Kind::Delete {
             self.combined.value.clear();
         }
+
         self.combined.key = key;
         self.is_combined = true;
         self.kind = Some(self.combined.kind);
@@ -442,11 +456,13 @@ impl MergeIterator {
             self.failed = true;
             return Err(error);
         }
+
         let now = self.contender(source as usize);
         if now.prefix < self.runner_up {
             self.tree[0] = now;
             return Ok(());
         }
+
         self.replay(now);
         if self.unread > 0 { self.load_winner() } else { Ok(()) }
     }
@@ -516,10 +532,13 @@ mod tests {
     use crate::memtable::memtable::Memtable;
     use crate::memtable::part::{NewEntry, Room};
 
-    /// A segment whose entry for key `n` has the kind that digit `n` of `code` names, if it names one.
+    /// A segment whose entry for key `n` has the kind that digit `n` of `code` names, if it names
+    /// one.
     fn buffer(code: usize, value: &str) -> Memtable {
-        let (mut buffer, operator) = (Memtable::default(), MergeOperator::concatenate());
+        let mut buffer = Memtable::default();
+        let operator = MergeOperator::concatenate();
         buffer.begin(Room::default(), &operator).unwrap();
+
         for n in 0..KEYS {
             let kind = match code / 4_usize.pow(u32::from(n)) % 4 {
                 0 => continue,
@@ -533,6 +552,7 @@ mod tests {
             let entry = NewEntry { key: &key, hash: key_hash(1, &key), kind, value, blob: None };
             buffer.put(entry, &operator, None).unwrap();
         }
+
         buffer
     }
 
@@ -574,8 +594,8 @@ mod tests {
         }
     }
 
-    /// Every kind for every key in each of three sources; in both orders; as levels of a table, as tables of
-    /// a union, and as a union below a level.
+    /// Every kind for every key in each of three sources; in both orders; as levels of a table, as
+    /// tables of a union, and as a union below a level.
     #[test]
     fn both_orders_give_what_the_entries_of_each_key_amount_to() {
         let codes = 4_usize.pow(u32::from(KEYS));
@@ -584,8 +604,10 @@ mod tests {
                 [(code / codes / codes, "a"), (code / codes % codes, "b"), (code % codes, "c")];
             let buffers = buffers.map(|(code, value)| buffer(code, value));
             let [a, b, c] = buffers.each_ref();
-            let (mut levels, mut union, mut both) =
-                (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+            let mut levels = BTreeMap::new();
+            let mut union = BTreeMap::new();
+
+            let mut both = BTreeMap::new();
             for key in 0..KEYS {
                 let entry = |buffer| {
                     let all = all(merge(
@@ -597,6 +619,7 @@ mod tests {
                         .find(|entry| entry.0 == key)
                         .map(|(_, kind, value)| (kind, value))
                 };
+
                 let older = [entry(c), entry(b), entry(a)].into_iter().flatten();
                 let level = older.fold(None, |older, newer| Some(over(newer, older)));
                 levels.extend(level.map(|entry| (key, entry)));
@@ -610,6 +633,7 @@ mod tests {
                 let top = entry(a).map_or(united.clone(), |newer| Some(over(newer, united)));
                 both.extend(top.map(|entry| (key, entry)));
             }
+
             for order in [Order::Ascending, Order::Descending] {
                 let table = |buffer| {
                     let merge = merge(parts(&[buffer], order), Combine::Levels, order);
@@ -618,6 +642,7 @@ mod tests {
                 let of_union = || merge(vec![table(b), table(c)], Combine::Union, order);
                 let mut below = parts(&[a], order);
                 below.push(Source::Merge(Box::new(of_union())));
+
                 for (merge, expected) in [
                     (merge(parts(&[a, b, c], order), Combine::Levels, order), &levels),
                     (of_union(), &union),

@@ -1,7 +1,8 @@
 //! Entries on their way from one thread, which merges, to another, which writes them.
 //!
-//! They go in batches of some hundred kilobytes, copied, so that neither thread waits for the other but when it is
-//! faster. Batches that have been written come back to be filled again; there are [`BATCHES`] in all.
+//! They go in batches of some hundred kilobytes, copied, so that neither thread waits for the other
+//! but when it is faster. Batches that have been written come back to be filled again; there are
+//! [`BATCHES`] in all.
 //!
 //! Invariant: the entries of a batch are in the order in which they were added.
 
@@ -50,7 +51,9 @@ impl Batch {
     /// Adds an entry; an insert with blob comes with its blob.
     pub(crate) fn push(&mut self, entry: EntryRef<'_>, blob: Option<Blob>) {
         let EntryRef { key, kind, value, .. } = entry;
-        let (start, key_len, value_len) = (self.bytes.len(), key.len(), value.len());
+        let start = self.bytes.len();
+        let key_len = key.len();
+        let value_len = value.len();
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
         self.places.push(BatchEntry { start, key_len, value_len, kind });
@@ -153,6 +156,7 @@ mod tests {
             (b"bc", Kind::Upsert, b"23", None),
             (b"d", Kind::InsertBlob, b"", Some(vec![2; 3])),
         ];
+
         assert_eq!(found, expected);
     }
 
@@ -164,6 +168,7 @@ mod tests {
             assert_eq!(batch.entries().count(), 0, "emptied");
             batch.push(entry(&[number], Kind::Insert, b""), None);
             writer.send(batch);
+
             if number % 4 == 3 {
                 // All are on their way.
                 assert!(writer.empty.try_recv().is_err());
@@ -174,14 +179,17 @@ mod tests {
                 }
             }
         }
+
         writer.send(writer.next_empty().unwrap());
         drop(writer);
         assert!(reader.receive().is_some() && reader.receive().is_none());
         let (writer, reader) = merge_pipe();
         drop(reader);
+
         while let Ok(batch) = writer.empty.try_recv() {
             writer.send(batch);
         }
+
         assert!(writer.next_empty().is_none());
     }
 }

@@ -1,9 +1,9 @@
 //! What an interrupted merge has written, read again to go on with it.
 //!
-//! The pages of entries stay as they are. But filter, index and sums of a run are in memory until it is
-//! finished; so whoever goes on later has to gather them once more, by reading these pages. That is done
-//! in steps, like the merge itself. Blobs are read too: once the merge is complete its inputs go, and only
-//! until then is damage no loss.
+//! The pages of entries stay as they are. But filter, index and sums of a run are in memory until
+//! it is finished; so whoever goes on later has to gather them once more, by reading these pages.
+//! That is done in steps, like the merge itself. Blobs are read too: once the merge is complete its
+//! inputs go, and only until then is damage no loss.
 //!
 //! Invariant: nothing is written, and nothing cut off, before all has been found whole.
 
@@ -76,21 +76,25 @@ impl PageSource {
     fn next(&mut self) -> Result<(&[u8], PageAddress)> {
         let page = self.next;
         if page >= self.end {
-            let (expected, found) = (u64::from(self.end), u64::from(page));
+            let expected = u64::from(self.end);
+            let found = u64::from(page);
             let rule = "pages of the last entry";
             return Err(self.corrupt(Corrupt { page, rule, expected, found }));
         }
+
         if !self.loaded.contains(&page) {
             let end = self.end.min(page + CHUNK_PAGES);
             self.loaded = 0..0;
             let bytes = &mut self.chunk[..(end - page) as usize * PAGE_SIZE];
-            let (file, offset) = (self.file.get()?, u64::from(page) * PAGE_SIZE as u64);
+            let file = self.file.get()?;
+            let offset = u64::from(page) * PAGE_SIZE as u64;
             file.read_at(bytes, offset)?;
             if self.forget {
                 file.forget(offset, bytes.len() as u64);
             }
             self.loaded = page..end;
         }
+
         self.next += 1;
         let at = (page - self.loaded.start) as usize * PAGE_SIZE;
         Ok((&self.chunk[at..at + PAGE_SIZE], PageAddress { identity: self.identity, page }))
@@ -132,6 +136,7 @@ impl ResumedOutput {
             let pages = blob_pages(&partial) as u32;
             PageSource::new(set.blobs(number, Access::Buffered), identity, pages, forget)
         });
+
         Self {
             partial,
             salt: plan.salt,
@@ -174,6 +179,7 @@ impl ResumedOutput {
             }
             self.read_entries()?;
         }
+
         while let Some(blobs) = self.blobs.as_mut().filter(|blobs| blobs.next < blobs.end) {
             let position = blobs.next;
             blobs.payload(PageKind::Blob, position)?;
@@ -181,6 +187,7 @@ impl ResumedOutput {
                 break;
             }
         }
+
         Ok(self.blobs.as_ref().is_none_or(|blobs| blobs.next == blobs.end))
     }
 
@@ -193,6 +200,7 @@ impl ResumedOutput {
         let broken = |rule, expected, found| {
             Err(self.entries.corrupt(Corrupt { page: place.page, rule, expected, found }))
         };
+
         for index in 0..layout.count() {
             let key = [layout.prefix(&bytes), layout.suffix(&bytes, index)].concat();
             let is_first = place.page == 0 && index == 0;
@@ -200,19 +208,23 @@ impl ResumedOutput {
             if !is_above || key < self.bounds.0 || key > self.bounds.1 {
                 return broken("keys rise, and are between those of the inputs", 1, 0);
             }
+
             let kind = layout.kind(&bytes, index);
             let (value, blob) = match &large {
                 // A large value is longer than the place of a blob.
                 Some((value, _)) => split_value(kind, value).unwrap_or_default(),
                 None => layout.value(&bytes, index),
             };
+
             let entry = EntryRef { key: &key, kind, value, blob };
             if blob_end(entry) > self.partial.blob_bytes {
                 return broken("bytes of blobs", self.partial.blob_bytes, blob_end(entry));
             }
+
             let overflow = large.as_ref().map_or(0, |(_, overflow)| *overflow);
             self.builder.adopt(entry, index == 0, overflow, || key_hash(self.salt, &key));
         }
+
         Ok(())
     }
 

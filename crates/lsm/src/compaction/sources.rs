@@ -1,8 +1,9 @@
 //! What a reader of a table looks into, and how all of it is read in order.
 //!
-//! A table is its write buffers, its runs and, if it was made by a union, what the union has so far: the
-//! *slices* that have been written, whose keys follow each other from the smallest one on, and the tables
-//! where the keys beyond the *frontier* are. Read in order, that is a tree of merges:
+//! A table is its write buffers, its runs and, if it was made by a union, what the union has so
+//! far: the *slices* that have been written, whose keys follow each other from the smallest one on,
+//! and the tables where the keys beyond the *frontier* are. Read in order, that is a tree of
+//! merges:
 //!
 //! ```text
 //! levels ─┬─ segments of write buffers, newest first
@@ -12,10 +13,11 @@
 //!                                        └─ levels of the second table, ...
 //! ```
 //!
-//! Making the tree reads nothing, and going through it reads from a run, a slice say, when its turn comes.
+//! Making the tree reads nothing, and going through it reads from a run, a slice say, when its turn
+//! comes.
 //!
-//! Invariant: from newest to oldest stand the write buffers, the runs, and the union. No entry hides one
-//! that is newer.
+//! Invariant: from newest to oldest stand the write buffers, the runs, and the union. No entry
+//! hides one that is newer.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -118,7 +120,8 @@ impl Sources {
         }
     }
 
-    /// The same without the keys that a mask covers. The depth of the recursion is that of unions of unions.
+    /// The same without the keys that a mask covers. The depth of the recursion is that of unions
+    /// of unions.
     fn under_mask(self, mask: &Mask) -> Self {
         let Self { buffers, runs, level_ends, union } = self;
         Self {
@@ -129,18 +132,21 @@ impl Sources {
         }
     }
 
-    /// Lets go of what cannot hold keys of a range. The depth of the recursion is that of unions of unions.
+    /// Lets go of what cannot hold keys of a range. The depth of the recursion is that of unions of
+    /// unions.
     ///
-    /// Cost: no I/O; entries of write buffers are sorted if the range is bounded and nobody has read them in
-    /// order before.
+    /// Cost: no I/O; entries of write buffers are sorted if the range is bounded and nobody has
+    /// read them in order before.
     pub(crate) fn narrow(&mut self, range: &KeyRange) {
         if *range == KeyRange::ALL {
             return;
         }
+
         for buffer in &mut self.buffers {
             buffer
                 .retain(|part| part.key_range().is_some_and(|(min, max)| !range.misses(min, max)));
         }
+
         self.buffers.retain(|buffer| !buffer.is_empty());
         self.runs.retain(|run| is_in(run, range));
         if let Some(union) = &mut self.union {
@@ -154,7 +160,8 @@ impl Sources {
 }
 
 impl UnionSources {
-    /// The same without the keys that a mask covers. The depth of the recursion is that of unions of unions.
+    /// The same without the keys that a mask covers. The depth of the recursion is that of unions
+    /// of unions.
     pub(crate) fn under_mask(self, mask: &Mask) -> Self {
         if mask.is_empty() {
             return self;
@@ -190,19 +197,22 @@ impl Scan {
             let reader = MemtablePartReader::new(part, range, self.order);
             sources.push(Source::Memtable(reader));
         }
+
         let slices = table.union.iter().flat_map(|union| &union.slices);
         for run in table.runs.iter().chain(slices).filter(|run| is_in(run, range)) {
             let reader = RunReader::new(run, range, self.order, self.reading.clone());
             sources.push(Source::Run(Box::new(reader)));
         }
+
         if let Some(union) = &table.union {
             sources.push(Source::Merge(Box::new(self.of_union(union, range))));
         }
+
         self.merge(Combine::Levels, sources)
     }
 
-    /// The entries of a union with keys in `range` that are not in its slices, as they combine. Reads
-    /// nothing. The depth of the recursion is that of unions of unions.
+    /// The entries of a union with keys in `range` that are not in its slices, as they combine.
+    /// Reads nothing. The depth of the recursion is that of unions of unions.
     pub(crate) fn of_union(&self, union: &UnionSources, range: &KeyRange) -> MergeIterator {
         let beyond = union.frontier.beyond(range);
         let tables = beyond.iter().flat_map(|beyond| {
@@ -232,15 +242,18 @@ mod tests {
 
     #[test]
     fn write_buffers_outside_a_range_are_let_go_of() {
-        let (mut buffer, operator) = (Memtable::default(), MergeOperator::newest());
+        let mut buffer = Memtable::default();
+        let operator = MergeOperator::newest();
         for key in [b"b", b"d"] {
             // What somebody else refers to is not written to.
             let _kept = buffer.clone();
             buffer.begin(Room::default(), &operator).unwrap();
-            let (hash, kind) = (key_hash(1, key), Kind::Insert);
+            let hash = key_hash(1, key);
+            let kind = Kind::Insert;
             let entry = NewEntry { key, hash, kind, value: b"", blob: None };
             buffer.put(entry, &operator, None).unwrap();
         }
+
         let parts = |range: &KeyRange| {
             let mut sources = Sources { buffers: vec![buffer.clone()], ..Sources::default() };
             sources.narrow(range);
@@ -250,6 +263,7 @@ mod tests {
         assert_eq!(parts(&KeyRange::new(&(b"a".as_slice()..b"e".as_slice()))), [2]);
         assert_eq!(parts(&KeyRange::new(&(b"c".as_slice()..))), [1]);
         assert_eq!(parts(&KeyRange::prefix(b"b")), [1]);
+
         assert_eq!(parts(&KeyRange::prefix(b"c")), [0; 0]);
     }
 }

@@ -1,20 +1,20 @@
 //! A union of tables under way: what several tables hold together, on its way to becoming one run.
 //!
-//! A union is shared by all tables that have it: whoever pays for it pays for all, and the work is done once.
-//! All runs of all tables are merged in one pass, in key order, table by table first (the newest entry
-//! counts, upserts combine), then left to right. The output is cut into *slices*, each a run of its own
-//! that readers use as soon as it is complete: keys up to the *frontier* are read from a slice, one page
-//! each, the others from the tables. So lookups get faster with every slice. At the end the slices are
-//! joined to one run by a [`Compaction`] like any other.
+//! A union is shared by all tables that have it: whoever pays for it pays for all, and the work is
+//! done once. All runs of all tables are merged in one pass, in key order, table by table first
+//! (the newest entry counts, upserts combine), then left to right. The output is cut into *slices*,
+//! each a run of its own that readers use as soon as it is complete: keys up to the *frontier* are
+//! read from a slice, one page each, the others from the tables. So lookups get faster with every
+//! slice. At the end the slices are joined to one run by a [`Compaction`] like any other.
 //!
-//! **Debt** is counted in entries: those of the tables that are not united yet, each counted once for uniting
-//! and once for joining, and those of the slices, which are to be joined. It is an upper bound, since
-//! entries of one key become one.
+//! **Debt** is counted in entries: those of the tables that are not united yet, each counted once
+//! for uniting and once for joining, and those of the slices, which are to be joined. It is an
+//! upper bound, since entries of one key become one.
 //!
 //! A step that fails begins the slice anew that it was working on; complete slices stay.
 //!
-//! Invariant: up to the frontier the slices hold exactly what the tables amount to, without deletions; the
-//! debt told never rises.
+//! Invariant: up to the frontier the slices hold exactly what the tables amount to, without
+//! deletions; the debt told never rises.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -35,14 +35,15 @@ use crate::run::writer::{RunBuilder, RunPlan};
 /// Slices that a union is cut into, about.
 const SLICES: u64 = 64;
 
-/// Entries united in a slice, at least, for each page of merge work that is saved up: one page of small entries.
+/// Entries united in a slice, at least, for each page of merge work that is saved up: one page of
+/// small entries.
 const SLICE_ENTRIES_PER_BATCH_PAGE: u64 = 40;
 
 /// Unions of unions of unions ..., at most.
 pub(crate) const UNION_DEPTH_MAX: usize = 32;
 
-/// Runs of the tables of a union, at most, each as often as it is there: a union of unions of one table may
-/// have it 2^32 times.
+/// Runs of the tables of a union, at most, each as often as it is there: a union of unions of one
+/// table may have it 2^32 times.
 pub(crate) const UNION_RUNS_MAX: usize = 1 << 16;
 
 /// A run of a table, or a merge that will be one.
@@ -95,8 +96,8 @@ impl UnionTable {
         self.own_sources().runs
     }
 
-    /// How many runs it has, those of the unions below included: of these as many as there were in the
-    /// beginning. Cost: that of its own.
+    /// How many runs it has, those of the unions below included: of these as many as there were in
+    /// the beginning. Cost: that of its own.
     pub(crate) fn run_count(&self) -> usize {
         self.runs().len() + self.older.as_ref().map_or(0, |(union, _)| union.run_count)
     }
@@ -178,7 +179,8 @@ pub(crate) struct UnionProgress {
 }
 
 impl Union {
-    /// Prepares the union of some tables; does no work. `batch_pages` is the merge batch of its table.
+    /// Prepares the union of some tables; does no work. `batch_pages` is the merge batch of its
+    /// table.
     pub(crate) fn new(
         set: &Arc<FileSet>,
         spec: CompactionSpec,
@@ -204,6 +206,7 @@ impl Union {
             debt: AtomicU64::new(u64::MAX),
             job: Mutex::new(None),
         };
+
         union.debt();
         union
     }
@@ -259,7 +262,8 @@ impl Union {
         self.passed.load(Ordering::Acquire)
     }
 
-    /// Entries of the tables: until work has begun what they are now, which other holders' merges lessen.
+    /// Entries of the tables: until work has begun what they are now, which other holders' merges
+    /// lessen.
     fn total(&self, tables: &[UnionTable]) -> u64 {
         match self.total.load(Ordering::Acquire) {
             u64::MAX => tables.iter().map(UnionTable::entries).sum(),
@@ -322,19 +326,21 @@ impl Union {
             }
             Stage::Complete(_) => 0,
         };
+
         self.debt.fetch_min(now, Ordering::AcqRel).min(now)
     }
 
-    /// Does so much work that the debt falls by `credits`, or all that is left; returns the credits that were
-    /// not needed.
+    /// Does so much work that the debt falls by `credits`, or all that is left; returns the credits
+    /// that were not needed.
     ///
     /// # Errors
-    /// Any error of the disk, damaged inputs, and values that combine to one that is too large. What was
-    /// done stays, but for the slice under way.
+    /// Any error of the disk, damaged inputs, and values that combine to one that is too large.
+    /// What was done stays, but for the slice under way.
     pub(crate) fn supply(&self, credits: u64) -> Result<u64> {
         let mut job = lock(&self.job);
         let before = self.debt();
         let target = before.saturating_sub(credits);
+
         while self.debt() > target {
             let result = self.step(&mut job);
             let builder = job.as_ref().and_then(|uniting| uniting.builder.as_ref());
@@ -346,6 +352,7 @@ impl Union {
                 result?;
             }
         }
+
         Ok(credits.saturating_sub(before))
     }
 
@@ -396,7 +403,9 @@ impl Union {
         if let Stage::Uniting { tables, .. } = self.stage() {
             self.total.store(self.total(&tables), Ordering::Release);
         }
-        let (order, operator) = (Order::Ascending, self.spec.operator.clone());
+
+        let order = Order::Ascending;
+        let operator = self.spec.operator.clone();
         let sources = self.sources();
         let mut runs = 0;
         sources.for_each_run(&mut |_| runs += 1);
@@ -404,7 +413,11 @@ impl Union {
         let mut merge = scan.of_union(&sources, &KeyRange::ALL);
         merge.load()?;
         let passed_before = self.passed();
-        let (builder, last, written, merge_before) = (None, Vec::new(), 0, 0);
+        let builder = None;
+        let last = Vec::new();
+        let written = 0;
+        let merge_before = 0;
+
         Ok(Box::new(Uniting { merge, builder, passed_before, merge_before, last, written }))
     }
 
@@ -417,6 +430,7 @@ impl Union {
                 self.passed.store(self.total.load(Ordering::Acquire), Ordering::Release);
                 return Ok(true);
             };
+
             uniting.last.clear();
             uniting.last.extend_from_slice(entry.key);
             if entry.kind != Kind::Delete {
@@ -424,16 +438,19 @@ impl Union {
                     Some(builder) => builder,
                     none => none.insert(Box::new(RunBuilder::new(&self.set, &self.plan())?)),
                 };
+
                 let blob = uniting.merge.blob();
                 let kind = match entry.kind {
                     Kind::TooLarge => Kind::TooLarge,
                     _ if blob.is_some() => Kind::InsertBlob,
                     _ => Kind::Insert,
                 };
+
                 let entry = EntryRef { kind, ..entry };
                 builder.push(entry, blob.as_ref(), || key_hash(salt, entry.key))?;
                 uniting.written += 1;
             }
+
             uniting.merge.advance()?;
             if uniting.passed() - uniting.passed_before >= self.slice_entries {
                 let frontier = Frontier::UpTo(uniting.last.as_slice().into());
@@ -441,6 +458,7 @@ impl Union {
                 break;
             }
         }
+
         let passed = uniting.passed();
         self.passed.store(passed.min(self.total.load(Ordering::Acquire)), Ordering::Release);
         self.slice_written.store(uniting.written, Ordering::Release);
@@ -448,7 +466,8 @@ impl Union {
     }
 
     fn plan(&self) -> RunPlan {
-        let (mut key_pages, mut bounds) = (0, None::<(Vec<u8>, Vec<u8>)>);
+        let mut key_pages = 0;
+        let mut bounds = None::<(Vec<u8>, Vec<u8>)>;
         self.sources().for_each_run(&mut |run| {
             key_pages += u64::from(run.meta().key_pages);
             let (lower, upper) =
@@ -460,6 +479,7 @@ impl Union {
                 *upper = run.max_key().to_vec();
             }
         });
+
         let (lower, upper) = bounds.unwrap_or_default();
         RunPlan {
             purpose: self.spec.purpose,
@@ -480,19 +500,23 @@ impl Union {
             Some(builder) => builder.finish()?.map(Arc::new),
             None => None,
         };
+
         if let Some(run) = &run {
             run.count_written();
         }
+
         let passed = uniting.passed();
         let mut stage = self.stage.write().unwrap_or_else(PoisonError::into_inner);
         if let Stage::Uniting { slices, frontier, .. } = &mut *stage {
             slices.extend(run);
             *frontier = reached;
         }
+
         drop(stage);
         uniting.passed_before = passed;
         uniting.merge_before = uniting.merge.entries_passed();
         uniting.written = 0;
+
         Ok(())
     }
 

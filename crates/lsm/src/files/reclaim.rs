@@ -1,14 +1,18 @@
-//! Giving back what nobody needs any more, where no caller waits for it: large files, and large pieces of memory.
+//! Giving back what nobody needs any more, where no caller waits for it: large files, and large
+//! pieces of memory.
 //!
-//! To remove a file of gigabytes, or to return a filter of a hundred megabytes to the system, takes tens of
-//! milliseconds. What asks for it is as a rule an update that happened to be the last user, so it is handed to one
-//! thread, which is started when it is first needed. Without it (the disk is simulated, whose calls are to come in one
-//! order; the system refused a thread; too much waits already) it is done at once by whoever asks.
+//! To remove a file of gigabytes, or to return a filter of a hundred megabytes to the system, takes
+//! tens of milliseconds. What asks for it is as a rule an update that happened to be the last user,
+//! so it is handed to one thread, which is started when it is first needed. Without it (the disk is
+//! simulated, whose calls are to come in one order; the system refused a thread; too much waits
+//! already) it is done at once by whoever asks.
 //!
-//! What is handed over is out of use, and nobody is told how it went but by what was handed over itself. Who needs the
-//! room that it takes, or an empty directory, [waits](Reclaimer::settle) for it.
+//! What is handed over is out of use, and nobody is told how it went but by what was handed over
+//! itself. Who needs the room that it takes, or an empty directory, [waits](Reclaimer::settle) for
+//! it.
 //!
-//! Invariant: no more than [`WAITING_MAX`] tasks wait; they are done in the order in which they came.
+//! Invariant: no more than [`WAITING_MAX`] tasks wait; they are done in the order in which they
+//! came.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,10 +20,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Tasks that wait, at the most: whoever makes more of them does them, so that files do not come faster than they go.
+/// Tasks that wait, at the most: whoever makes more of them does them, so that files do not come
+/// faster than they go.
 const WAITING_MAX: usize = 64;
 
-/// Smaller pieces of memory than this go at once: they mostly stay with the process, and cost microseconds.
+/// Smaller pieces of memory than this go at once: they mostly stay with the process, and cost
+/// microseconds.
 pub(crate) const SWEPT_BYTES_MIN: usize = 256 << 10;
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -105,10 +111,12 @@ impl Reclaimer {
             state.thread = thread.spawn(move || shared.run()).ok();
             state.has_ended = state.thread.is_none();
         }
+
         if state.has_ended || state.waiting.len() >= WAITING_MAX {
             drop(state);
             return task();
         }
+
         state.waiting.push_back(Box::new(task));
         self.shared.changed.notify_all();
     }
@@ -157,7 +165,8 @@ mod tests {
 
     use super::*;
 
-    /// A sweeper whose thread waits for the barrier in its first task, and a list of who did which task.
+    /// A sweeper whose thread waits for the barrier in its first task, and a list of who did which
+    /// task.
     struct BlockedReclaimer {
         reclaimer: Reclaimer,
         barrier: Arc<Barrier>,
@@ -165,11 +174,13 @@ mod tests {
     }
 
     fn blocked() -> BlockedReclaimer {
-        let (reclaimer, barrier) = (Reclaimer::new(false), Arc::new(Barrier::new(2)));
+        let reclaimer = Reclaimer::new(false);
+        let barrier = Arc::new(Barrier::new(2));
         let waiting = Arc::clone(&barrier);
         reclaimer.sweep(move || {
             waiting.wait();
         });
+
         // Until the thread has it, it waits like others.
         let mut state = reclaimer.shared.state();
         while !state.is_busy {
@@ -177,6 +188,7 @@ mod tests {
             thread::yield_now();
             state = reclaimer.shared.state();
         }
+
         drop(state);
         BlockedReclaimer { reclaimer, barrier, done: Arc::default() }
     }
@@ -217,7 +229,8 @@ mod tests {
 
     #[test]
     fn without_a_thread_all_is_done_at_once() {
-        let (reclaimer, barrier) = (Reclaimer::new(true), Arc::new(Barrier::new(1)));
+        let reclaimer = Reclaimer::new(true);
+        let barrier = Arc::new(Barrier::new(1));
         let blocked = BlockedReclaimer { reclaimer, barrier, done: Arc::default() };
         blocked.sweep(7);
         assert_eq!(*blocked.done.lock().unwrap(), [(7, thread::current().id())]);
@@ -232,12 +245,14 @@ mod tests {
         let reclaimer = Arc::new(reclaimer);
         let last = Arc::clone(&reclaimer);
         let noted = Arc::clone(&done);
+
         // It neither waits for itself nor joins itself.
         reclaimer.sweep(move || {
             last.wait();
             drop(last);
             noted.lock().unwrap().push((1, thread::current().id()));
         });
+
         barrier.wait();
         reclaimer.wait();
         drop(reclaimer);
@@ -260,7 +275,8 @@ mod tests {
     #[test]
     fn small_memory_goes_at_once() {
         let blocked = blocked();
-        let (small, large) = (Arc::new(()), Arc::new(()));
+        let small = Arc::new(());
+        let large = Arc::new(());
         blocked.reclaimer.reclaim(Arc::clone(&small), SWEPT_BYTES_MIN - 1);
         blocked.reclaimer.reclaim(Arc::clone(&large), SWEPT_BYTES_MIN);
         assert_eq!((Arc::strong_count(&small), Arc::strong_count(&large)), (1, 2));

@@ -1,16 +1,19 @@
 //! Chunks of runs on their way to their files, while the merges that made them go on.
 //!
-//! All merges of a session share one queue, which is there while anything is under way. As it may take a
-//! descriptor, it counts as an open file of the session. No more chunks are under way than [`IN_FLIGHT_MAX`], nor
-//! than a quarter of the files that may be open, nor than an eighth of the reserve of disk space has room for; what
-//! cannot be begun is for the caller to write at once. Nor is anything begun while another thread waits for a write
-//! of its own, which takes the queue that long.
+//! All merges of a session share one queue, which is there while anything is under way. As it may
+//! take a descriptor, it counts as an open file of the session. No more chunks are under way than
+//! [`IN_FLIGHT_MAX`], nor than a quarter of the files that may be open, nor than an eighth of the
+//! reserve of disk space has room for; what cannot be begun is for the caller to write at once. Nor
+//! is anything begun while another thread waits for a write of its own, which takes the queue that
+//! long.
 //!
-//! A chunk in flight keeps its file open and its bytes, so that a write that fails can be made again. Who began it
-//! must ask what became of it ([`InFlight::land`]); until then nothing may rely on it. Dropping an [`InFlight`]
-//! waits for the write, so that nothing is written to the file of a run that is gone.
+//! A chunk in flight keeps its file open and its bytes, so that a write that fails can be made
+//! again. Who began it must ask what became of it ([`InFlight::land`]); until then nothing may rely
+//! on it. Dropping an [`InFlight`] waits for the write, so that nothing is written to the file of a
+//! run that is gone.
 //!
-//! Invariant: once [`WriteQueue::end`] has returned, after writing was ended in the session, nothing is in flight.
+//! Invariant: once [`WriteQueue::end`] has returned, after writing was ended in the session,
+//! nothing is in flight.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +35,8 @@ struct WriteQueueState {
     /// `None` while nothing is in flight.
     queue: Option<(Box<dyn IoQueue>, OpenFilePermit)>,
     next_tag: u64,
-    /// What became of writes that nobody has asked about yet; one that failed, with what was to be written.
+    /// What became of writes that nobody has asked about yet; one that failed, with what was to be
+    /// written.
     landed: BTreeMap<u64, Option<(terrane_io::Error, AlignedBuf)>>,
     spare: Vec<AlignedBuf>,
 }
@@ -106,8 +110,8 @@ impl WriteQueue {
         }
     }
 
-    /// Chunks that an eighth of the reserve has room for, if there is one: when the disk is full all that is in flight
-    /// is still written, and much is left for what must go on.
+    /// Chunks that an eighth of the reserve has room for, if there is one: when the disk is full
+    /// all that is in flight is still written, and much is left for what must go on.
     fn in_reserve(&self, chunk_bytes: usize) -> usize {
         match self.handles.disk_reserve().bytes() as usize {
             0 => usize::MAX,
@@ -115,11 +119,12 @@ impl WriteQueue {
         }
     }
 
-    /// Begins to write all of `chunk`, which is another buffer of the same length then; `None`, and nothing
-    /// has happened, if it cannot be begun now.
+    /// Begins to write all of `chunk`, which is another buffer of the same length then; `None`, and
+    /// nothing has happened, if it cannot be begun now.
     ///
     /// # Errors
-    /// As [`PooledFile::to_change`], and that of a file that had to be closed; nothing has been begun then.
+    /// As [`PooledFile::to_change`], and that of a file that had to be closed; nothing has been
+    /// begun then.
     pub(crate) fn begin(
         self: &Arc<Self>,
         file: &PooledFile,
@@ -135,6 +140,7 @@ impl WriteQueue {
         if in_flight >= IN_FLIGHT_MAX.min(files_max / 4).min(self.in_reserve(chunk.len())) {
             return Ok(None);
         }
+
         let WriteQueueState { queue, next_tag, spare, .. } = &mut *state;
         let (queue, _) = match queue {
             Some(queue) => queue,
@@ -145,6 +151,7 @@ impl WriteQueue {
                 queue.insert((queued, permit))
             }
         };
+
         let fits = spare.iter().position(|buffer| buffer.len() == chunk.len());
         let next = fits.map_or_else(|| AlignedBuf::zeroed(chunk.len()), |at| spare.swap_remove(at));
         let tag = *next_tag;
@@ -152,6 +159,7 @@ impl WriteQueue {
         let buffer = std::mem::replace(chunk, next);
         queue.push(Request { tag, file, offset, buffer, direction: Direction::Write });
         queue.submit();
+
         Ok(Some(InFlight { behind: Arc::clone(self), tag: Some(tag), offset }))
     }
 
@@ -265,14 +273,17 @@ mod tests {
             assert_eq!(bytes.len(), CHUNK, "another buffer to fill");
             in_flight.push(begun);
         }
+
         while let Some(last) = in_flight.pop() {
             last.land().unwrap();
         }
+
         for n in 0..8 {
             let content = content(&disk, n);
             assert_eq!(content.len(), 2 * CHUNK);
             assert!(content[CHUNK..].iter().all(|&byte| byte == n));
         }
+
         assert!(is_idle(&behind));
         assert!(behind.state().spare.len() <= SPARE_MAX);
     }
@@ -297,7 +308,9 @@ mod tests {
         for (files_max, most) in [(4, 1), (16, 4), (1024, IN_FLIGHT_MAX)] {
             let (_, pool, behind) = behind(files_max);
             let file = file(&pool, 1);
-            let (mut begun, mut seen) = (Vec::new(), 0);
+            let mut begun = Vec::new();
+
+            let mut seen = 0;
             for at in 0..100 {
                 begun.extend(behind.begin(&file, &mut chunk(1), at * CHUNK as u64).unwrap());
                 let state = behind.state();
@@ -305,6 +318,7 @@ mod tests {
                 assert!(now <= most, "{now} of {most}");
                 seen = seen.max(now);
             }
+
             assert!(seen > 0 && !begun.is_empty());
         }
     }
@@ -333,6 +347,7 @@ mod tests {
         assert!(begun.iter().all(InFlight::has_ended));
         assert!(matches!(begin(8), Err(Error::SessionClosed)));
         assert!(begun.into_iter().all(|begun| begun.land().is_ok()));
+
         assert!(is_idle(&behind));
     }
 }

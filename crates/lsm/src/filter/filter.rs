@@ -1,8 +1,9 @@
 //! Filter of a run: whether it may hold a key, of either kind, whole or in part.
 //!
-//! A [blocked Bloom filter](crate::filter::bloom) is fast to build and to ask; a [ribbon filter](crate::filter::ribbon) is a third
-//! smaller. What of a filter is in memory may be less than what is stored ([`FilterPortion`]); a filter of which nothing is in
-//! memory claims every key.
+//! A [blocked Bloom filter](crate::filter::bloom) is fast to build and to ask; a [ribbon
+//! filter](crate::filter::ribbon) is a third smaller. What of a filter is in memory may be less
+//! than what is stored ([`FilterPortion`]); a filter of which nothing is in memory claims every
+//! key.
 
 #![doc = include_str!("../../../../docs/format/filter.md")]
 
@@ -16,9 +17,9 @@ use crate::filter::ribbon::{
     Columns, Ribbon, RibbonBuilder, RibbonDecoder, RibbonProbe, RibbonShape, bytes_for,
 };
 
-/// Pairs of key and filter whose memory [`probe_batch`] asks for before it tests the first of them. Measured with 1,
-/// 8 and 40 filters far larger than the second-level cache: 64 and 128 are alike, 256 costs 5 to 20 %
-/// more; without asking, a probe takes twice as long.
+/// Pairs of key and filter whose memory [`probe_batch`] asks for before it tests the first of them.
+/// Measured with 1, 8 and 40 filters far larger than the second-level cache: 64 and 128 are alike,
+/// 256 costs 5 to 20 % more; without asking, a probe takes twice as long.
 const PREFETCH_PAIRS: usize = 64;
 
 /// The kind of a filter and how much memory it gets.
@@ -71,7 +72,8 @@ impl FilterShape {
         }
     }
 
-    /// Parts that can be kept, from the smallest to all of it, but none in which some places have more than others.
+    /// Parts that can be kept, from the smallest to all of it, but none in which some places have
+    /// more than others.
     pub(crate) fn uniform_parts(self) -> Vec<FilterPortion> {
         match self {
             Self::Bloom { blocks, .. } => {
@@ -105,8 +107,8 @@ impl FilterShape {
         }
     }
 
-    /// The largest part that is no smaller than one of two uniform ones, no larger than the other, and takes no more
-    /// than `bytes`. These must be enough for the smaller one.
+    /// The largest part that is no smaller than one of two uniform ones, no larger than the other,
+    /// and takes no more than `bytes`. These must be enough for the smaller one.
     pub(crate) fn between(
         self,
         less: FilterPortion,
@@ -206,8 +208,8 @@ pub(crate) enum Filter {
 }
 
 impl Filter {
-    /// A filter with room for `entries`. More may be inserted, at the price of the rate of false positives; into a
-    /// filter for 0 entries, none.
+    /// A filter with room for `entries`. More may be inserted, at the price of the rate of false
+    /// positives; into a filter for 0 entries, none.
     ///
     /// # Panics
     /// If the allocation is not one that a checked configuration has.
@@ -257,8 +259,8 @@ impl Filter {
         }
     }
 
-    /// Gives up what is in memory but for a part that it [leads to](Kept::leads_to). It goes on to say yes to all of
-    /// its keys, and to more others.
+    /// Gives up what is in memory but for a part that it [leads to](Kept::leads_to). It goes on to
+    /// say yes to all of its keys, and to more others.
     pub(crate) fn keep(&mut self, part: FilterPortion) {
         match (&mut *self, part) {
             (Self::Bloom(bloom), FilterPortion::Blocks(fold)) => bloom.fold_to(fold),
@@ -280,8 +282,8 @@ impl Filter {
         }
     }
 
-    /// Puts the words of a range, cut off at the last one, to the end of `out`, as they are stored; of a filter that
-    /// is whole.
+    /// Puts the words of a range, cut off at the last one, to the end of `out`, as they are stored;
+    /// of a filter that is whole.
     pub(crate) fn put_words(&self, range: Range<u64>, out: &mut Vec<u8>) {
         match self {
             Self::Bloom(bloom) => {
@@ -338,7 +340,8 @@ impl FilterDecoder {
     /// Takes the next words, in order and in pieces of any number of whole words.
     ///
     /// # Errors
-    /// [`Corrupt`] if `bytes` ends within a word, or after the last word of the filter, or its directory is broken.
+    /// [`Corrupt`] if `bytes` ends within a word, or after the last word of the filter, or its
+    /// directory is broken.
     pub(crate) fn push_words(&mut self, bytes: &[u8]) -> Result<(), Corrupt> {
         match self {
             Self::Bloom(decoder) => decoder.push_words(bytes),
@@ -372,8 +375,8 @@ pub(crate) struct Hit {
 /// Appends to `hits` every pair of key and filter for which [`Filter::contains`] holds, by rising
 /// key and then by rising filter. `key_at` gives the key of a hash.
 ///
-/// Cost: one cache line per pair, two if the filter is a ribbon, many on their way at once; allocates what
-/// `hits` needs, and a few kilobytes at most.
+/// Cost: one cache line per pair, two if the filter is a ribbon, many on their way at once;
+/// allocates what `hits` needs, and a few kilobytes at most.
 #[inline(never)] // so that `cargo xtask counts` sees it apart
 pub(crate) fn probe_batch<'k>(
     filters: &[&Filter],
@@ -383,7 +386,9 @@ pub(crate) fn probe_batch<'k>(
 ) {
     assert!(u32::try_from(filters.len()).is_ok());
     assert!(u32::try_from(hashes.len()).is_ok());
-    // Few tables have filters that are folded unevenly, or ribbons, so the others do not pay for it.
+
+    // Few tables have filters that are folded unevenly, or ribbons, so the others do not pay for
+    // it.
     let plain = filters.iter().map(|filter| match filter {
         Filter::Bloom(bloom) if !bloom.is_split() => Some(bloom),
         Filter::Bloom(_) | Filter::Ribbon(_) => None,
@@ -399,8 +404,8 @@ fn keys_per_group(filter_count: usize) -> usize {
     (PREFETCH_PAIRS / filter_count.max(1)).max(1)
 }
 
-/// Bloom filters that are not folded unevenly. The pattern of a key is the same for all that have as many probes, as
-/// the filters of one table do, so it is drawn once.
+/// Bloom filters that are not folded unevenly. The pattern of a key is the same for all that have
+/// as many probes, as the filters of one table do, so it is drawn once.
 fn probe_plain(filters: &[&Bloom], hashes: &[u64], hits: &mut Vec<Hit>) {
     let mut key = 0;
     for group in hashes.chunks(keys_per_group(filters.len())) {
@@ -409,6 +414,7 @@ fn probe_plain(filters: &[&Bloom], hashes: &[u64], hits: &mut Vec<Hit>) {
                 filter.prefetch::<false>(hash);
             }
         }
+
         for &hash in group {
             let mut pattern = CachedPattern::default();
             for (index, filter) in (0u32..).zip(filters) {
@@ -441,6 +447,7 @@ fn probe_mixed<'k>(
                 }
             }
         }
+
         let mut questions = questions.iter();
         for &hash in group {
             let mut pattern = CachedPattern::default();
@@ -479,8 +486,9 @@ impl CachedPattern {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: whatever the kinds of the filters and the parts of them in memory, a batch says what single questions
-    //! say. Method: hashes from SplitMix64 with fixed seeds; keys are the hashes as bytes, which need not be so.
+    //! Goal: whatever the kinds of the filters and the parts of them in memory, a batch says what
+    //! single questions say. Method: hashes from SplitMix64 with fixed seeds; keys are the hashes
+    //! as bytes, which need not be so.
 
     use super::*;
     use crate::filter::bloom::tests::SplitMix64;
@@ -532,6 +540,7 @@ mod tests {
                         expected.push(Hit { key, filter });
                     }
                 }
+
                 let mut hits = vec![Hit { key: 7, filter: 8 }];
                 probe(&filters, &hashes, &mut hits);
                 assert_eq!(hits, expected, "{filter_count} filters, {hash_count} hashes");
@@ -578,7 +587,8 @@ mod tests {
         }
     }
 
-    /// What memory is shared out by is what is then held, and what is wrong is about as often wrong.
+    /// What memory is shared out by is what is then held, and what is wrong is about as often
+    /// wrong.
     #[test]
     fn parts_have_the_memory_and_the_rate_that_their_shape_foretells() {
         let entries = 60_000;
@@ -586,11 +596,13 @@ mod tests {
             let whole = filled(entries, allocation);
             let shape = whole.shape();
             assert!(allocation.memory_bytes(entries as u64) >= shape.memory_bytes(shape.whole()));
+
             for part in shape.uniform_parts() {
                 assert!(whole.kept().leads_to(part));
                 let mut filter = whole.clone();
                 filter.keep(part);
-                let (foretold, held) = (shape.memory_bytes(part), filter.memory_bytes() as u64);
+                let foretold = shape.memory_bytes(part);
+                let held = filter.memory_bytes() as u64;
                 assert!(held <= foretold + 300, "{part:?}: {held}, {foretold}");
                 assert!(foretold <= held + held / 50 + 100, "{part:?}: {held}, {foretold}");
                 let questions = hashes(1 << 60, 100_000);

@@ -1,21 +1,22 @@
 //! Batched lookups: write buffer, filters, index, one read for each key, all reads side by side.
 //!
 //! 1. Each key is hashed once; the write buffer decides what it can, without any read.
-//! 2. The filters of all runs are asked about all other keys, with their memory fetched ahead. The first keys
-//!    of a batch are read while the next ones are asked about, so that the device does not wait for filters.
-//! 3. Each key looks into the newest run that may hold it. When the read comes back without the key (a
-//!    false positive of the filter), or with an upsert, it goes on with the next older one; so a key that
-//!    is present costs one read and a little, however often it was overwritten.
-//!    Where the table has a cache of pages ([`page_cache`](crate::memory::page_cache)), a page that is in it is no read:
-//!    the key goes on at once.
-//! 4. Reads are handed to the queue as fast as its depth allows, over the whole batch, whatever its size;
-//!    pages are searched in place as they come in.
+//! 2. The filters of all runs are asked about all other keys, with their memory fetched ahead. The
+//!    first keys of a batch are read while the next ones are asked about, so that the device does
+//!    not wait for filters.
+//! 3. Each key looks into the newest run that may hold it. When the read comes back without the key
+//!    (a false positive of the filter), or with an upsert, it goes on with the next older one; so a
+//!    key that is present costs one read and a little, however often it was overwritten. Where the
+//!    table has a cache of pages ([`page_cache`](crate::memory::page_cache)), a page that is in it
+//!    is no read: the key goes on at once.
+//! 4. Reads are handed to the queue as fast as its depth allows, over the whole batch, whatever its
+//!    size; pages are searched in place as they come in.
 //!
-//! The runs of a union below the table ([`plan`](crate::lookup::plan)) follow its own; there a key may have to look
-//! into several tables, and what was found is combined at the end.
+//! The runs of a union below the table ([`plan`](crate::lookup::plan)) follow its own; there a key
+//! may have to look into several tables, and what was found is combined at the end.
 //!
-//! The result depends on nothing but the entries: not on the size of the batch, the runs, or the order in
-//! which reads complete.
+//! The result depends on nothing but the entries: not on the size of the batch, the runs, or the
+//! order in which reads complete.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -116,9 +117,11 @@ fn search_in(
                 let (value, span) = layout.value(page, index);
                 return Ok(PageAnswer::Entry(kind, value.to_vec(), blob(span)));
             };
+
             let inline = layout.stored_value(page, index);
             let mut value = Vec::with_capacity(inline.len() + overflow.len());
             value.extend_from_slice(inline);
+
             for (position, bytes) in (1..).zip(overflow.chunks_exact(PAGE_SIZE)) {
                 let place = run.place(location.page + position);
                 let content = decode_payload(bytes, place, PageKind::Overflow, position);
@@ -126,6 +129,7 @@ fn search_in(
                 let left = len - value.len().min(len);
                 value.extend_from_slice(&content[..left.min(content.len())]);
             }
+
             if value.len() != len {
                 return Err(corrupt(Corrupt {
                     page: location.page,
@@ -134,6 +138,7 @@ fn search_in(
                     found: value.len() as u64,
                 }));
             }
+
             // A large value is longer than the place of a blob.
             let (value_len, span) =
                 split_value(kind, &value).map_or((len, BlobSpan::default()), |(v, s)| (v.len(), s));
@@ -165,13 +170,14 @@ struct RunTally {
     false_positives: u64,
 }
 
-/// Whether what stands in a place of a run may be in the cache of pages: one page, unless the system's cache has it.
+/// Whether what stands in a place of a run may be in the cache of pages: one page, unless the
+/// system's cache has it.
 fn is_cached(run: &Run, location: Location) -> bool {
     location.pages == 1 && run.access() == Access::Direct
 }
 
-/// What became of the questions to filters, by level. `asked` keys were looked for in the first run; each run
-/// was asked about those that no newer one had decided.
+/// What became of the questions to filters, by level. `asked` keys were looked for in the first
+/// run; each run was asked about those that no newer one had decided.
 fn filter_stats(plan: &Plan, entries: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
     let mut levels: Vec<FilterStats> = Vec::new();
     for (run, entries) in entries.iter().enumerate() {
@@ -184,6 +190,7 @@ fn filter_stats(plan: &Plan, entries: &[RunTally], mut asked: u64) -> Vec<Filter
         levels[level] = levels[level].plus(FilterStats { denied, found, false_positives });
         asked -= decided;
     }
+
     levels
 }
 
@@ -226,8 +233,8 @@ impl Batch {
         }
     }
 
-    /// Does all that takes no read for the next keys, and adds the reads that come first to `ready`; false if
-    /// all keys have been begun.
+    /// Does all that takes no read for the next keys, and adds the reads that come first to
+    /// `ready`; false if all keys have been begun.
     ///
     /// # Errors
     /// [`Error::UpsertTooLarge`] from combining upserts.
@@ -242,10 +249,13 @@ impl Batch {
             self.filters = Vec::new();
             return Ok(false);
         }
+
         // Keys that memory does not decide.
-        let (mut hashes, mut open) = ([0; KEYS_AT_ONCE], [0; KEYS_AT_ONCE]);
+        let mut hashes = [0; KEYS_AT_ONCE];
+        let mut open = [0; KEYS_AT_ONCE];
         let mut count = 0;
         let at_once = if self.next_key == 0 { KEYS_AT_FIRST } else { KEYS_AT_ONCE };
+
         for (at, key) in keys.iter().enumerate().skip(self.next_key).take(at_once) {
             let key = key.as_ref();
             let hash = key_hash(context.salt, key);
@@ -257,18 +267,22 @@ impl Batch {
                 }
                 MemtableAnswer::Nothing => None,
             };
+
             if found.is_none() {
                 (hashes[count], open[count]) = (hash, at as u32);
                 count += 1;
             }
+
             self.results.push(found.unwrap_or(Lookup::NotFound));
         }
+
         self.next_key = self.results.len();
         self.open += count as u64;
         let filters: Vec<&Filter> = self.filters.iter().map(AsRef::as_ref).collect();
         let mut first = self.hits.len();
         let key_at = |at: usize| keys[open[at] as usize].as_ref();
         probe_batch(&filters, &hashes[..count], &key_at, &mut self.hits);
+
         // Hits are grouped by key, newest run first within a key.
         while first < self.hits.len() {
             let asked = self.hits[first].key;
@@ -281,6 +295,7 @@ impl Batch {
             ready.extend(self.pass_cached(keys, next)?);
             first = end;
         }
+
         Ok(true)
     }
 
@@ -304,6 +319,7 @@ impl Batch {
             }
             self.note_false_positive(candidate);
         }
+
         None
     }
 
@@ -339,15 +355,16 @@ impl Batch {
         self.pass_cached(keys, next)
     }
 
-    /// Looks into pages that are in memory, for as long as one follows another; returns the first place that has
-    /// to be read.
+    /// Looks into pages that are in memory, for as long as one follows another; returns the first
+    /// place that has to be read.
     fn pass_cached<K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
         mut next: Option<Search>,
     ) -> Result<Option<Search>> {
         while let (Some(search), Some(cache)) = (next, &self.cache) {
-            let (run, location) = (&self.plan.runs[search.run as usize], search.location);
+            let run = &self.plan.runs[search.run as usize];
+            let location = search.location;
             if !is_cached(run, location) {
                 break;
             }
@@ -357,6 +374,7 @@ impl Batch {
             self.cache_hits += 1;
             next = self.follow(keys, search, found?);
         }
+
         Ok(next)
     }
 
@@ -374,8 +392,10 @@ impl Batch {
                 if kind.is_decisive() {
                     next_run = self.plan.after_decision(search_now.run);
                 }
+
                 let entries = RunEntry { run: search_now.run, kind, value, blob };
                 let is_last = next_run as usize >= self.plan.runs.len();
+
                 // What is an error is one for whoever takes the results.
                 let is_told_later = entries.kind == Kind::TooLarge;
                 if is_last && !is_told_later && !self.partial.contains_key(&search_now.key) {
@@ -384,6 +404,7 @@ impl Batch {
                         entries.into_lookup(key).unwrap_or(Lookup::NotFound);
                     return None;
                 }
+
                 self.partial.entry(search_now.key).or_default().entries.push(entries);
             }
             PageAnswer::Before => {
@@ -396,6 +417,7 @@ impl Batch {
             }
             PageAnswer::Absent => self.note_false_positive(search_now.run),
         }
+
         let Search { key, next, end, .. } = search_now;
         self.next_candidate(keys, (key, next, end), next_run)
     }
@@ -430,6 +452,7 @@ impl Batch {
             let at = key as usize;
             results[at] = plan.conclude(keys[at].as_ref(), partial, operator)?;
         }
+
         let tally = LookupTally {
             keys: results.len() as u64,
             found: results.iter().filter(|result| result.is_found()).count() as u64,
@@ -438,6 +461,7 @@ impl Batch {
             cache_hits,
             filters: filter_stats(&plan, &entries, open),
         };
+
         Ok((results, plan, tally))
     }
 }
@@ -479,6 +503,7 @@ fn look_in_memory(
             }
         }
     }
+
     Ok(upsert.map_or(MemtableAnswer::Nothing, MemtableAnswer::Upsert))
 }
 
@@ -522,7 +547,8 @@ pub(crate) fn begin_batch<K: AsRef<[u8]>>(
     keys: &[K],
 ) -> Result<(Batch, VecDeque<Search>)> {
     let (plan, mut batch) = batch_of(tree, context, keys.len());
-    let (buffers, mut ready) = (buffers_of(tree, &plan), VecDeque::new());
+    let buffers = buffers_of(tree, &plan);
+    let mut ready = VecDeque::new();
     while batch.begin_next(&buffers, context, keys, &mut ready)? {}
     Ok((batch, ready))
 }
@@ -574,13 +600,16 @@ fn read_side_by_side<K: AsRef<[u8]>>(
                 ready.pop_front();
             }
         }
+
         let Some(Landed { search, buffer }) = flight.land(context.idle)? else { break };
         if let Some(next) = batch.step(keys, search, &buffer)? {
             // A key that has waited already goes first.
             ready.push_front(next);
         }
+
         flight.give_back(buffer);
     }
+
     let mut pool = lock(context.spare);
     pool.append(&mut flight.spare);
     pool.truncate(SPARE_PAGES_MAX);
@@ -607,7 +636,8 @@ pub(crate) struct Landed {
 impl<N: Copy> Flight<N> {
     pub(crate) fn new(queue: Box<dyn IoQueue>, spare: Vec<AlignedBuf>) -> Self {
         let depth = queue.depth();
-        let (flying, free) = (Vec::with_capacity(depth), Vec::with_capacity(depth));
+        let flying = Vec::with_capacity(depth);
+        let free = Vec::with_capacity(depth);
         Self { queue, flying, free, spare, landed: None }
     }
 
@@ -616,7 +646,8 @@ impl<N: Copy> Flight<N> {
         self.queue.outstanding() == 0
     }
 
-    /// Begins a read, unless there is no room for one at the moment; if nothing is in flight, there is.
+    /// Begins a read, unless there is no room for one at the moment; if nothing is in flight, there
+    /// is.
     ///
     /// # Errors
     /// Those of opening the file.
@@ -640,6 +671,7 @@ impl<N: Copy> Flight<N> {
             1 => self.spare.pop().unwrap_or_else(|| AlignedBuf::zeroed(PAGE_SIZE)),
             _ => AlignedBuf::zeroed(pages as usize * PAGE_SIZE),
         };
+
         let tag = match self.free.pop() {
             Some(tag) => {
                 self.flying[tag as usize] = (search, note);
@@ -650,6 +682,7 @@ impl<N: Copy> Flight<N> {
                 self.flying.len() as u32 - 1
             }
         };
+
         self.queue.push(Request {
             tag: u64::from(tag),
             file,
@@ -659,8 +692,8 @@ impl<N: Copy> Flight<N> {
         });
     }
 
-    /// The next read that comes back, waiting for it; `None` if none is in flight. If it failed, the error
-    /// comes with the note.
+    /// The next read that comes back, waiting for it; `None` if none is in flight. If it failed,
+    /// the error comes with the note.
     pub(crate) fn land_any(&mut self) -> Option<(N, Result<Landed>)> {
         let done = self.landed.take().or_else(|| self.queue.pop())?;
         let (search, note) = self.flying[done.tag as usize];

@@ -1,9 +1,10 @@
-//! The order in which a lookup goes through the runs of a table, and what the entries it meets amount to.
+//! The order in which a lookup goes through the runs of a table, and what the entries it meets
+//! amount to.
 //!
-//! Runs are numbered: the table's own, newest first; then, if there is a union below, its slices, then the
-//! runs of each of its tables, left to right, numbered in the same way. So each table has a span of numbers,
-//! and so has each union. A decisive entry ends the search in the span of its table; outside of unions that
-//! is everything.
+//! Runs are numbered: the table's own, newest first; then, if there is a union below, its slices,
+//! then the runs of each of its tables, left to right, numbered in the same way. So each table has
+//! a span of numbers, and so has each union. A decisive entry ends the search in the span of its
+//! table; outside of unions that is everything.
 //!
 //! Invariant: of a union, a key is looked for either in the slices or in the tables, never in both.
 
@@ -127,13 +128,16 @@ impl Plan {
         let tables =
             tables.into_iter().map(|table| self.add_table(table, Some(of_tables))).collect();
         let end = self.next_run();
+
         for (guard, end) in [(of_slices, slices_end), (of_tables, end)] {
             self.guards[guard as usize].end = end;
         }
+
         // A slice decides for its whole union.
         for place in &mut self.places[first as usize..slices_end as usize] {
             place.table_end = end;
         }
+
         UnionSpan { slices_end, tables }
     }
 
@@ -161,8 +165,8 @@ impl Plan {
         self.root.own_end as usize
     }
 
-    /// The level of one of the table's own runs, from 0. That of a flush that has not entered the levels is
-    /// the first.
+    /// The level of one of the table's own runs, from 0. That of a flush that has not entered the
+    /// levels is the first.
     pub(crate) fn level_of(&self, run: usize) -> usize {
         self.level_ends.partition_point(|&end| end <= run)
     }
@@ -220,13 +224,15 @@ fn conclude_union(
     while let Some(entries) = rest.next_if(|entries| entries.run < union.slices_end) {
         all = all.or(Some(entries));
     }
+
     for table in &union.tables {
         let right = conclude_table(table, None, rest, operator);
         let Some(right) = right.filter(|right| right.kind != Kind::Delete) else { continue };
         match &mut all {
             Some(left) if left.kind == Kind::TooLarge => {}
             Some(left) => {
-                let (right, has_blob) = ((right.kind, &*right.value), left.blob.is_some());
+                let right = (right.kind, &*right.value);
+                let has_blob = left.blob.is_some();
                 if operator.combine_stored(&mut left.value, right, has_blob) {
                     (left.kind, left.blob) = (Kind::TooLarge, None);
                 }
@@ -241,6 +247,7 @@ fn conclude_union(
             }
         }
     }
+
     all
 }
 

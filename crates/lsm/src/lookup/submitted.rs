@@ -1,9 +1,10 @@
-//! Lookups that are submitted and taken later: one thread of a session keeps one queue full with all of them.
+//! Lookups that are submitted and taken later: one thread of a session keeps one queue full with
+//! all of them.
 //!
-//! What takes no read (write buffers, filters, indexes) is done by the thread that submits, on the table as it
-//! is then; so a batch is of one state of the table, whatever happens meanwhile. The reads go to the thread,
-//! which is started with the first of them and ends with the session. It takes a read of each batch in turn, so
-//! that a long one does not hold up a short one.
+//! What takes no read (write buffers, filters, indexes) is done by the thread that submits, on the
+//! table as it is then; so a batch is of one state of the table, whatever happens meanwhile. The
+//! reads go to the thread, which is started with the first of them and ends with the session. It
+//! takes a read of each batch in turn, so that a long one does not hold up a short one.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,8 +29,8 @@ pub const SUBMITTED_MAX: usize = 4_096;
 /// Reads that the thread keeps in flight.
 const QUEUE_DEPTH: usize = 256;
 
-/// A batch of lookups that was submitted: see [`Table::submit`](crate::Table::submit). Dropping it gives the
-/// batch up.
+/// A batch of lookups that was submitted: see [`Table::submit`](crate::Table::submit). Dropping it
+/// gives the batch up.
 ///
 /// It is a future that no runtime is needed for: the thread that reads wakes whoever awaits it.
 #[derive(Debug)]
@@ -86,7 +87,8 @@ impl ResultSlot {
     }
 }
 
-/// Takes the results, if they are there. MergeOperator functions run here, not on the thread that reads.
+/// Takes the results, if they are there. MergeOperator functions run here, not on the thread that
+/// reads.
 fn take(state: &Mutex<SlotState>) -> Option<Result<Vec<Lookup>>> {
     let mut state = lock(state);
     if let SlotState::UnderWay(_) = *state {
@@ -108,8 +110,8 @@ impl PendingLookups {
         !matches!(*lock(&self.slot.state), SlotState::UnderWay(_))
     }
 
-    /// Waits for the results: those that [`Table::get_many`](crate::Table::get_many) would have given when the
-    /// batch was submitted.
+    /// Waits for the results: those that [`Table::get_many`](crate::Table::get_many) would have
+    /// given when the batch was submitted.
     ///
     /// # Errors
     /// Those of [`Table::get_many`](crate::Table::get_many).
@@ -170,6 +172,7 @@ impl RunningBatch {
             flight.give_back(landed.buffer);
             next
         });
+
         match next {
             // A key that has waited already goes first.
             Ok(next) => next.into_iter().for_each(|search| ready.push_front(search)),
@@ -260,6 +263,7 @@ impl Work {
                     Err(error) => running.failed = Some(error),
                 }
             }
+
             self.wait_for_all(id);
         }
     }
@@ -285,6 +289,7 @@ fn serve(disk: &dyn Disk, receiver: &Receiver<RunningBatch>) {
                 Err(error) => running.failed = Some(error.into()),
             }
         }
+
         let Some(work) = &mut work else { continue };
         work.admit(running);
         while !work.is_idle() {
@@ -321,23 +326,27 @@ pub(crate) struct LookupThread {
 }
 
 impl LookupThread {
-    /// Hands a batch over; without reads to do, or if the system refuses a thread, it is done at once.
+    /// Hands a batch over; without reads to do, or if the system refuses a thread, it is done at
+    /// once.
     ///
     /// # Errors
-    /// [`Error::TooManyLookups`]; [`Error::SessionClosed`] after [`stop`](Self::stop), if there are reads to do.
+    /// [`Error::TooManyLookups`]; [`Error::SessionClosed`] after [`stop`](Self::stop), if there are
+    /// reads to do.
     pub(crate) fn submit(&self, disk: &Arc<dyn Disk>, batch: Submitted) -> Result<PendingLookups> {
         if self.under_way.fetch_add(1, Ordering::AcqRel) >= SUBMITTED_MAX {
             self.under_way.fetch_sub(1, Ordering::AcqRel);
             return Err(Error::TooManyLookups { limit: SUBMITTED_MAX });
         }
-        let (state, under_way) =
-            (Mutex::new(SlotState::UnderWay(None)), Arc::clone(&self.under_way));
+
+        let state = Mutex::new(SlotState::UnderWay(None));
+        let under_way = Arc::clone(&self.under_way);
         let slot = Arc::new(ResultSlot { state, done: Condvar::new(), under_way });
         let pending = PendingLookups { slot: Arc::clone(&slot) };
         if batch.ready.is_empty() {
             slot.finish(Ok(Box::new(batch)));
             return Ok(pending);
         }
+
         let submitted = Some(Box::new(batch));
         let mut running =
             RunningBatch { submitted, slot, in_flight: 0, has_turn: false, failed: None };
@@ -347,6 +356,7 @@ impl LookupThread {
             if let ThreadState::NotStarted = *thread {
                 *thread = start(disk).map_or(ThreadState::NotStarted, ThreadState::RunningBatch);
             }
+
             match &*thread {
                 ThreadState::RunningBatch(Thread { sender, .. }) => match sender.send(running) {
                     Ok(()) => return Ok(pending),
@@ -356,10 +366,13 @@ impl LookupThread {
                 // A thread that began now would outlive the session.
                 ThreadState::Stopped => return Err(Error::SessionClosed),
             }
+
             *thread = ThreadState::NotStarted;
         }
+
         drop(thread);
         let (sender, receiver) = channel();
+
         // Its receiver is here.
         let _ = sender.send(running);
         drop(sender);

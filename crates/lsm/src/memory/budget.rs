@@ -1,35 +1,37 @@
 //! A memory budget: how write buffers, filters and indexes share it.
 //!
-//! **Write buffers** get an eighth of the budget at most, or a third if only lookups of keys that are there
-//! count; the weight of a full one follows from it ([`write_buffer_weight`]).
+//! **Write buffers** get an eighth of the budget at most, or a third if only lookups of keys that
+//! are there count; the weight of a full one follows from it ([`write_buffer_weight`]).
 //!
-//! **Indexes** take what they need. While a run is written, both forms of its index may be built, and then
-//! one is encoded; [`index_bytes_planned`] is what is set aside for that.
+//! **Indexes** take what they need. While a run is written, both forms of its index may be built,
+//! and then one is encoded; [`index_bytes_planned`] is what is set aside for that.
 //!
-//! **Filters** share the rest. A lookup reads in vain as often as the false-positive rates of all runs
-//! say together; for a given sum of filter bytes that sum is smallest if the rate of each run is in
-//! proportion to its entries (Dayan, Athanassoulis and Idreos, *Monkey*, 2017). So there is one number for
-//! the table, its *rate per entry*. It is chosen when a merge begins, as the smallest for which this fits:
-//! filters of that rate for all runs there are; beside them that of one run with all entries, which is what
-//! a merge into the last level comes to; and that of one run with all entries above the last level, for the
-//! other merges. The merge gets a filter of that rate. Where filters made earlier, when the table was smaller,
-//! stand in the way, the ones that are the most too large are reduced ([`Filter::keep`]), which costs one
-//! pass over them and no I/O; in their files they stay as they were.
+//! **Filters** share the rest. A lookup reads in vain as often as the false-positive rates of all
+//! runs say together; for a given sum of filter bytes that sum is smallest if the rate of each run
+//! is in proportion to its entries (Dayan, Athanassoulis and Idreos, *Monkey*, 2017). So there is
+//! one number for the table, its *rate per entry*. It is chosen when a merge begins, as the
+//! smallest for which this fits: filters of that rate for all runs there are; beside them that of
+//! one run with all entries, which is what a merge into the last level comes to; and that of one
+//! run with all entries above the last level, for the other merges. The merge gets a filter of that
+//! rate. Where filters made earlier, when the table was smaller, stand in the way, the ones that
+//! are the most too large are reduced ([`Filter::keep`]), which costs one pass over them and no
+//! I/O; in their files they stay as they were.
 //!
-//! **A table that is only read** needs no room for any of that. When a snapshot is opened, the filters get all
-//! that is left of the budget, folded as little as that allows; they are folded further, in memory, when the first
-//! update comes. Memory is shared out ([`share_out`]) where it saves most lookups per byte, as a [`MemoryGoal`] counts
-//! them: a filter says no to all absent keys, and to those present keys that an older run has. So the oldest
-//! run's filter is of no use for keys that are present. Where a page cache takes what is left, no filter gets a
-//! byte that would save more as a part of a cached page.
+//! **A table that is only read** needs no room for any of that. When a snapshot is opened, the
+//! filters get all that is left of the budget, folded as little as that allows; they are folded
+//! further, in memory, when the first update comes. Memory is shared out ([`share_out`]) where it
+//! saves most lookups per byte, as a [`MemoryGoal`] counts them: a filter says no to all absent
+//! keys, and to those present keys that an older run has. So the oldest run's filter is of no use
+//! for keys that are present. Where a page cache takes what is left, no filter gets a byte that
+//! would save more as a part of a cached page.
 //!
-//! **Pages** that lookups read ([`page_cache`](crate::memory::page_cache)) take what nobody else needs: in a table that is only
-//! read all that is left, else what is left beside full write buffers and the merges under way. When one
-//! more begins they are told to take less first.
+//! **Pages** that lookups read ([`page_cache`](crate::memory::page_cache)) take what nobody else
+//! needs: in a table that is only read all that is left, else what is left beside full write
+//! buffers and the merges under way. When one more begins they are told to take less first.
 //!
-//! **Invariant.** What a merge is given is never more than what the runs there are, and the outputs of merges
-//! under way, leave free when it begins; and nothing but the beginning of a merge ever adds to what is
-//! held. So the sum stays within the budget at all times, not only in the plan.
+//! **Invariant.** What a merge is given is never more than what the runs there are, and the outputs
+//! of merges under way, leave free when it begins; and nothing but the beginning of a merge ever
+//! adds to what is held. So the sum stays within the budget at all times, not only in the plan.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -62,8 +64,9 @@ fn filters_and_indexes(budget: u64, goal: MemoryGoal) -> u64 {
     budget - buffers(budget, goal)
 }
 
-/// The least budget for a table whose indexes take so many bytes: their successors, while a merge writes
-/// them, take several times as much, and filters are to have some room beside full write buffers.
+/// The least budget for a table whose indexes take so many bytes: their successors, while a merge
+/// writes them, take several times as much, and filters are to have some room beside full write
+/// buffers.
 pub(crate) fn budget_min(index_bytes: u64, goal: MemoryGoal) -> u64 {
     let per_byte = match goal {
         MemoryGoal::Hit => 11,
@@ -80,16 +83,17 @@ pub(crate) fn check_budget(budget: u64, least: u64, purpose: &str) -> Result<()>
     if budget >= least {
         return Ok(());
     }
-    let (value, allowed) =
-        (format!("bytes: {budget}"), format!("{least} to {MEMORY_BUDGET_MAX}, {purpose}"));
+    let value = format!("bytes: {budget}");
+    let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, {purpose}");
     Err(Error::InvalidConfig { option: "memory_budget", value, allowed })
 }
 
-/// Memory for building the index of a run of so many key pages, from runs whose indexes have so many bytes.
+/// Memory for building the index of a run of so many key pages, from runs whose indexes have so
+/// many bytes.
 ///
-/// Evenly spread keys take 1.6 bytes per page in the compact form and 4 in the ordinary one; vectors
-/// grow by a quarter, and the encoded index stands beside the index for a moment. Other keys take what they
-/// took before.
+/// Evenly spread keys take 1.6 bytes per page in the compact form and 4 in the ordinary one;
+/// vectors grow by a quarter, and the encoded index stands beside the index for a moment. Other
+/// keys take what they took before.
 fn index_bytes_planned(kind: IndexKind, key_pages: u64, input_bytes: u64) -> u64 {
     let (bytes_per_page, per_input_byte) = match kind {
         IndexKind::Compact => (5, 3),
@@ -101,7 +105,8 @@ fn index_bytes_planned(kind: IndexKind, key_pages: u64, input_bytes: u64) -> u64
 
 /// Memory of a filter beside its blocks.
 const FILTER_OVERHEAD_BYTES: u64 = 64 + {
-    let (filter, builder) = (size_of::<Filter>(), size_of::<FilterBuilder>());
+    let filter = size_of::<Filter>();
+    let builder = size_of::<FilterBuilder>();
     if filter > builder { filter as u64 } else { builder as u64 }
 };
 
@@ -164,29 +169,34 @@ impl FilterCandidate {
                 parts.push(part);
             }
         }
+
         parts
     }
 }
 
-/// How much of each filter to have in `room` bytes so that fewest lookups read in vain, at no place for less than
-/// `gain_min` reads saved per byte.
+/// How much of each filter to have in `room` bytes so that fewest lookups read in vain, at no place
+/// for less than `gain_min` reads saved per byte.
 fn share_out(candidates: &[FilterCandidate], room: u64, gain_min: f64) -> Vec<FilterPortion> {
     let parts: Vec<Vec<FilterOption>> = candidates.iter().map(FilterCandidate::parts).collect();
     let mut steps = Vec::new();
     for (at, parts) in parts.iter().enumerate() {
         steps.extend((1..parts.len()).map(|step| (parts[step].gain(&parts[step - 1]), at, step)));
     }
+
     // Of one filter they stay in their order, as each saves less than the one before.
     steps.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
     let mut chosen = vec![0; candidates.len()];
     let mut shares = vec![FilterPortion::Nothing; candidates.len()];
     let least = parts.iter().map(|parts| parts[0].bytes).sum();
+
     let mut left = room.saturating_sub(least);
     for (gain, at, step) in steps {
         if chosen[at] + 1 != step || gain <= 0.0 || gain < gain_min {
             continue;
         }
-        let (less, more) = (parts[at][step - 1], parts[at][step]);
+
+        let less = parts[at][step - 1];
+        let more = parts[at][step];
         if let Some(rest) = left.checked_sub(more.bytes.saturating_sub(less.bytes)) {
             left = rest;
             (chosen[at], shares[at]) = (step, more.kept);
@@ -197,6 +207,7 @@ fn share_out(candidates: &[FilterCandidate], room: u64, gain_min: f64) -> Vec<Fi
             left -= shape.memory_bytes(shares[at]) - bytes;
         }
     }
+
     shares
 }
 
@@ -278,8 +289,8 @@ impl TableMemory {
         unread.map(|run| (Arc::clone(run), run.meta().filter_shape().whole())).collect()
     }
 
-    /// How much of the filters of all runs, which must have been added newest first, to have in `room` bytes. Of
-    /// those that can be read it may be more than there is in memory.
+    /// How much of the filters of all runs, which must have been added newest first, to have in
+    /// `room` bytes. Of those that can be read it may be more than there is in memory.
     pub(crate) fn filters_for(
         &self,
         goal: MemoryGoal,
@@ -292,6 +303,7 @@ impl TableMemory {
             MemoryGoal::Miss => 0.0,
             MemoryGoal::Balanced => 0.5,
         };
+
         let mut older = entries;
         let candidates: Vec<FilterCandidate> = self
             .runs
@@ -307,17 +319,21 @@ impl TableMemory {
                 }
             })
             .collect();
-        // A byte of a page in memory saves as much as its share of the pages that lookups read past the cache.
+
+        // A byte of a page in memory saves as much as its share of the pages that lookups read past
+        // the cache.
         let is_direct = |run: &&Arc<Run>| run.access() == Access::Direct;
         let pages = |run: &Arc<Run>| u64::from(run.meta().data_pages) * PAGE_SIZE as u64;
         let direct_bytes: u64 = self.runs.iter().filter(is_direct).map(pages).sum();
         let gain_min = if direct_bytes > 0 { hits / direct_bytes as f64 } else { 0.0 };
         let shares = share_out(&candidates, room, gain_min);
+
         self.runs.iter().cloned().zip(shares).collect()
     }
 
-    /// What a cache of pages may take of a budget: what nothing else needs until the next merge begins. A table
-    /// that is updated needs room for full write buffers and for what merges have been planned to build.
+    /// What a cache of pages may take of a budget: what nothing else needs until the next merge
+    /// begins. A table that is updated needs room for full write buffers and for what merges have
+    /// been planned to build.
     pub(crate) fn left_for_pages(
         &self,
         (budget, goal): (u64, MemoryGoal),
@@ -346,8 +362,8 @@ impl TableMemory {
         }
     }
 
-    /// The filter of the run that a merge of these will write, with room made for it. The last level needs none
-    /// if only lookups of keys that are there count.
+    /// The filter of the run that a merge of these will write, with room made for it. The last
+    /// level needs none if only lookups of keys that are there count.
     pub(crate) fn make_room(
         &self,
         (budget, goal): (u64, MemoryGoal),
@@ -365,10 +381,12 @@ impl TableMemory {
         if !needs_filter {
             return FilterAllocation::LEAST;
         }
+
         if wanted <= free {
             let size = BloomSize::for_rate(rate * output.entries as f64);
             return FilterAllocation::Bloom(size);
         }
+
         let blocks = free.saturating_sub(FILTER_OVERHEAD_BYTES) / 64;
         let bits = blocks as f64 * 512.0 / output.entries.max(1) as f64;
         FilterAllocation::Bloom(BloomSize::for_bits(bits))
@@ -388,11 +406,13 @@ impl TableMemory {
         let above_last = entries - sizes.last().copied().unwrap_or(0).min(entries);
         let without_filter = usize::from(goal == MemoryGoal::Hit).min(sizes.len());
         let filtered = &sizes[..sizes.len() - without_filter];
+
         let mut whole = Planned { entries, ..Planned::default() };
         for run in &self.runs {
             whole.key_pages += u64::from(run.meta().key_pages);
             whole.input_index_bytes += run.memory_bytes().1 as u64;
         }
+
         let room = room.saturating_sub(whole.input_index_bytes);
         let fits = |rate: f64| {
             let bytes = |entries: u64| filter_bytes_at(rate, entries);
@@ -402,12 +422,15 @@ impl TableMemory {
             let to_come = last + bytes(above_last) + whole.index_bytes(index);
             there + begun.max(to_come) <= room
         };
+
         let least = TOTAL_FPR_MIN / entries.max(1) as f64;
         if fits(least) {
             return least;
         }
+
         // With a rate of 1 per entry nobody has a filter.
-        let (mut low, mut high) = (least.ln(), 0.0);
+        let mut low = least.ln();
+        let mut high = 0.0;
         for _ in 0..RATE_STEPS {
             let middle = (low + high) / 2.0;
             if fits(f64::exp(middle)) {
@@ -416,12 +439,13 @@ impl TableMemory {
                 low = middle;
             }
         }
+
         f64::exp(high)
     }
 
-    /// Folds filters, those that are the most too large first, until all is within `bytes_max` or no filter
-    /// is larger than the rate per entry asks for. The largest run's always is if only lookups of keys that are
-    /// there count.
+    /// Folds filters, those that are the most too large first, until all is within `bytes_max` or
+    /// no filter is larger than the rate per entry asks for. The largest run's always is if only
+    /// lookups of keys that are there count.
     fn fold_filters(&self, goal: MemoryGoal, rate_per_entry: f64, bytes_max: u64) {
         let mut held = self.bytes();
         let last = self.runs.iter().max_by_key(|run| run.meta().entries).map(|run| run.number());
@@ -433,6 +457,7 @@ impl TableMemory {
                 run.memory_bytes().0 as f64
                     / filter_bytes_at(rate_per_entry, run.meta().entries) as f64
             };
+
             let smaller = self.runs.iter().filter_map(|run| Some((run, run.filter().smaller()?)));
             let too_large = smaller.filter(|(run, _)| excess(run) > 1.0);
             let largest = too_large.max_by(|a, b| excess(a.0).total_cmp(&excess(b.0)));
@@ -445,8 +470,8 @@ impl TableMemory {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: memory goes where it saves most. Method: the shapes and budgets of ten million entries of 142 bytes, on
-    //! paper; the filters behind the rates are measured in `filter`.
+    //! Goal: memory goes where it saves most. Method: the shapes and budgets of ten million entries
+    //! of 142 bytes, on paper; the filters behind the rates are measured in `filter`.
 
     use super::*;
     use crate::filter::bloom::{Bloom, Fold};
@@ -456,14 +481,15 @@ mod tests {
     /// What the index of such a table takes.
     const INDEX: u64 = 570_000;
 
-    /// Levels of a size ratio of ten, the last of which has all but a share of the entries; filters of so many bits
-    /// per entry on the last level and above it.
+    /// Levels of a size ratio of ten, the last of which has all but a share of the entries; filters
+    /// of so many bits per entry on the last level and above it.
     fn levelled(above: f64, bits: (f64, f64), hits: f64) -> Vec<FilterCandidate> {
         let mut sizes = vec![(1.0 - above, bits.0)];
         // Nine tenths, nine hundredths and the rest of what is above the last level.
         for share in [0.9, 0.09, 0.01] {
             sizes.insert(0, (above * share, bits.1));
         }
+
         let mut older = 1.0;
         sizes
             .into_iter()
@@ -482,7 +508,8 @@ mod tests {
             .collect()
     }
 
-    /// Reads in vain of a present key and of an absent one, with memory of so many thousandths of all bytes.
+    /// Reads in vain of a present key and of an absent one, with memory of so many thousandths of
+    /// all bytes.
     fn reads(candidates: &[FilterCandidate], hits: f64, thousandths: u64) -> (f64, f64) {
         let room = ENTRIES * 142 * thousandths / 1_000 - INDEX;
         let shares = share_out(candidates, room, hits / (ENTRIES as f64 * 146.0));
@@ -495,7 +522,8 @@ mod tests {
         (upper, misses.iter().sum())
     }
 
-    /// Filters of eleven bits on the last level and of fourteen above it, with a tenth of the entries there.
+    /// Filters of eleven bits on the last level and of fourteen above it, with a tenth of the
+    /// entries there.
     #[test]
     fn a_thousandth_of_the_bytes_suffices_for_keys_that_are_present() {
         let bits = (11.0, 14.0);
@@ -507,11 +535,13 @@ mod tests {
         assert!(absent[0] <= 0.17 && absent[1] <= 0.0145, "{absent:?}");
     }
 
-    /// The same with a ribbon of twelve columns on the last level: absent keys cost a third, in all of the memory.
+    /// The same with a ribbon of twelve columns on the last level: absent keys cost a third, in all
+    /// of the memory.
     #[test]
     fn a_ribbon_on_the_last_level_takes_memory_to_the_last_column() {
         let mut candidates = levelled(0.1, (11.0, 14.0), 0.5);
         let last = candidates.last_mut().unwrap();
+
         // 8192 entries take 133 blocks.
         let segments = last.entries.div_ceil(8192) as u32;
         let blocks = u64::from(segments) * 133;
@@ -520,6 +550,7 @@ mod tests {
         last.most = last.shape.whole();
         let absent = [5, 10].map(|thousandths| reads(&candidates, 0.5, thousandths).1);
         assert!(absent[0] <= 0.07 && absent[1] <= 0.0076, "{absent:?}");
+
         let mut before = f64::INFINITY;
         for kilobytes in (4_000..16_000).step_by(100) {
             let shares = share_out(&candidates, kilobytes * 1_000, 0.0);
@@ -528,11 +559,14 @@ mod tests {
                 parts.map(|(candidate, &kept)| candidate.part(kept)).collect();
             let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
             let reads: f64 = parts.iter().map(|part| part.reads).sum();
-            // No more is left over than one more column of a segment takes, and of another filter a few blocks.
+
+            // No more is left over than one more column of a segment takes, and of another filter a
+            // few blocks.
             assert!(bytes <= kilobytes * 1_000 && reads <= before, "{kilobytes}: {bytes} {reads}");
             if shares != candidates.iter().map(|candidate| candidate.most).collect::<Vec<_>>() {
                 assert!(bytes + 8_000 >= kilobytes * 1_000, "{kilobytes}: {bytes}");
             }
+
             before = reads;
         }
     }
@@ -550,6 +584,7 @@ mod tests {
                     before = cost;
                 }
             }
+
             let absent = |above: f64| reads(&levelled(above, bits, 0.5), 0.5, 5).1;
             assert!(absent(0.02) < absent(0.1), "{bits:?}");
         }
@@ -569,6 +604,7 @@ mod tests {
         assert!(
             for_hits.iter().rev().skip(1).all(|kept| *kept == FilterPortion::Blocks(Fold::WHOLE))
         );
+
         // What is in memory already can only be folded further.
         let most = FilterPortion::Blocks(Fold::uniform(4));
         let folded = FilterCandidate { most, ..candidates[0] };

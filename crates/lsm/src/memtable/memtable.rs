@@ -1,19 +1,20 @@
 //! The newest entries of a table, in memory.
 //!
-//! A write buffer is a list of [segments](crate::memtable::part). The last one is written to as long as nobody else
-//! looks at it; a duplicate, a cursor or a flush that takes a reference to it thereby freezes it, and the
-//! next update starts a new one. So a duplicate costs a few reference counts whatever the buffer holds, and
-//! two tables that evolve apart share what they had in common.
+//! A write buffer is a list of [segments](crate::memtable::part). The last one is written to as
+//! long as nobody else looks at it; a duplicate, a cursor or a flush that takes a reference to it
+//! thereby freezes it, and the next update starts a new one. So a duplicate costs a few reference
+//! counts whatever the buffer holds, and two tables that evolve apart share what they had in
+//! common.
 //!
-//! A segment of [`SEGMENT_ENTRIES_MAX`] entries is closed as well, and sorted. So the flush of a large buffer, which
-//! wants all of it in key order, has no more left to sort than one segment, and stalls no update for longer than
-//! that takes.
+//! A segment of [`SEGMENT_ENTRIES_MAX`] entries is closed as well, and sorted. So the flush of a
+//! large buffer, which wants all of it in key order, has no more left to sort than one segment, and
+//! stalls no update for longer than that takes.
 //!
-//! All versions of a buffer share a [`Sketch`] of the keys in their segments but the last, so that a lookup
-//! of a key that none of them has looks into the last one and nowhere else.
+//! All versions of a buffer share a [`Sketch`] of the keys in their segments but the last, so that
+//! a lookup of a key that none of them has looks into the last one and nowhere else.
 //!
-//! Invariant: an entry of a newer segment hides one of an older segment, or combines with it if it is an
-//! upsert.
+//! Invariant: an entry of a newer segment hides one of an older segment, or combines with it if it
+//! is an upsert.
 
 use std::sync::Arc;
 
@@ -24,11 +25,13 @@ use crate::error::Result;
 use crate::filter::sketch::Sketch;
 use crate::memtable::part::{Chunk, MemtablePart, NewEntry, Room, Undo, charge_for};
 
-/// So many neighbouring segments of like size are folded into one, so that a buffer of *n* entries that is
-/// duplicated again and again has O(log n) segments, and each entry is in O(log n) hash tables.
+/// So many neighbouring segments of like size are folded into one, so that a buffer of *n* entries
+/// that is duplicated again and again has O(log n) segments, and each entry is in O(log n) hash
+/// tables.
 const SEGMENTS_PER_TIER: usize = 8;
 
-/// From so many entries on a segment is closed with the next batch. To sort them takes a few milliseconds.
+/// From so many entries on a segment is closed with the next batch. To sort them takes a few
+/// milliseconds.
 const SEGMENT_ENTRIES_MAX: usize = 1 << 15;
 
 /// The write buffer of a table.
@@ -66,12 +69,14 @@ impl Memtable {
             fold(&mut parts, operator)?;
             parts.push(part);
         }
+
         let mut buffer = Self { parts, older: OlderParts::default() };
         if buffer.parts.len() > 1 {
             let sketch = buffer.sketch_of_all();
             let parts = std::mem::take(&mut buffer.parts);
             buffer.set_segments(parts, sketch);
         }
+
         Ok(buffer)
     }
 
@@ -93,7 +98,8 @@ impl Memtable {
         self.older.weight_bytes + self.parts.last().map_or(0, MemtablePart::weight_bytes)
     }
 
-    /// What the buffer counts for under a memory budget: four fifths of the memory that it takes, at least.
+    /// What the buffer counts for under a memory budget: four fifths of the memory that it takes,
+    /// at least.
     pub(crate) fn charged_bytes(&self) -> u64 {
         let last = self.parts.last().map_or(0, |last| match last {
             MemtablePart::Chunk(chunk) => chunk.charged_bytes(),
@@ -175,6 +181,7 @@ impl Memtable {
         if let Some(full) = full {
             full.sort();
         }
+
         if full.is_some() || self.last_chunk().is_none() {
             let mut parts = self.parts.clone();
             fold(&mut parts, operator)?;
@@ -182,10 +189,12 @@ impl Memtable {
             let sketch = self.sketch_of_all();
             self.set_segments(parts, sketch);
         }
+
         Ok(self.last_chunk().expect("made writable above"))
     }
 
-    /// Begins a batch that takes about so much: what is put until the next call can be undone together.
+    /// Begins a batch that takes about so much: what is put until the next call can be undone
+    /// together.
     ///
     /// # Errors
     /// [`Error::ValueTooLarge`](crate::Error::ValueTooLarge) if two upserts make too large a value.
@@ -193,8 +202,8 @@ impl Memtable {
         Ok(self.open_chunk(room, operator)?.begin())
     }
 
-    /// Sets the entry of a key. The batch must have been begun; `undo` is what that gave, unless the buffer
-    /// was replaced by an empty one since.
+    /// Sets the entry of a key. The batch must have been begun; `undo` is what that gave, unless
+    /// the buffer was replaced by an empty one since.
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
@@ -257,6 +266,7 @@ impl Memtable {
             // Being flushed, hence shared: what the batch found is copied out of it.
             None => *last = Arc::new(last.before(undo)),
         }
+
         if last.is_empty() {
             let mut parts = std::mem::take(&mut self.parts);
             parts.pop();
@@ -266,8 +276,8 @@ impl Memtable {
     }
 }
 
-/// Folds the newest segments, as long as enough of them are no larger than the newest one's tier. Full ones stay as
-/// they are, in the order that has been worked out.
+/// Folds the newest segments, as long as enough of them are no larger than the newest one's tier.
+/// Full ones stay as they are, in the order that has been worked out.
 fn fold(parts: &mut Vec<MemtablePart>, operator: &MergeOperator) -> Result<()> {
     let tier = |part: &MemtablePart| part.len().max(1).ilog(SEGMENTS_PER_TIER);
     let is_small = |part: &MemtablePart| part.len() < SEGMENT_ENTRIES_MAX;
@@ -282,6 +292,7 @@ fn fold(parts: &mut Vec<MemtablePart>, operator: &MergeOperator) -> Result<()> {
         parts.truncate(first);
         parts.push(folded);
     }
+
     Ok(())
 }
 
@@ -339,7 +350,8 @@ mod tests {
 
     /// Entries in the chunks of some buffers and bytes of everything, what they share counted once.
     fn held(buffers: &[Memtable]) -> (usize, usize) {
-        let (mut entries, mut bytes) = (0, 0);
+        let mut entries = 0;
+        let mut bytes = 0;
         let mut seen = std::collections::BTreeSet::new();
         for part in buffers.iter().flat_map(Memtable::parts) {
             if let MemtablePart::Folded(folded) = part
@@ -354,6 +366,7 @@ mod tests {
                 }
             }
         }
+
         (entries, bytes)
     }
 
@@ -366,11 +379,13 @@ mod tests {
             put(&mut buffer, number);
             versions.push(buffer.clone());
         }
+
         let most = versions.iter().map(|version| version.parts().len()).max();
         let tiers = 1 + 4096_usize.ilog(SEGMENTS_PER_TIER) as usize;
         assert!(most <= Some((SEGMENTS_PER_TIER - 1) * tiers + 1), "{most:?} parts");
         let (copies, _) = held(&versions);
         assert!(copies <= 4096 * 4, "{copies} entries for 4096 updates");
+
         for (number, version) in versions.iter().enumerate() {
             let has = |n: usize| {
                 let key = (n as u64).to_le_bytes();
@@ -405,12 +420,14 @@ mod tests {
                 reader.advance();
                 assert_eq!(at.current(), reader.current());
             }
+
             let bounds = entries.first().zip(entries.last());
             let bounds = bounds.map(|(first, last)| (first.0.as_slice(), last.0.as_slice()));
             assert_eq!(part.key_range(), bounds);
             assert!(entries.is_sorted_by(|left, right| left.0 < right.0));
             entries
         };
+
         buffer.parts().iter().map(read).collect()
     }
 
@@ -423,6 +440,7 @@ mod tests {
         let mut buffer = Memtable::default();
         let mut versions = Vec::new();
         let value = |number: u64| [number.to_le_bytes(); 8].concat()[..60].to_vec();
+
         for block in 0..BLOCKS {
             let entries = 2 * CHANGES as usize;
             let room = Room { entries, bytes: entries * (34 + 30) };
@@ -435,12 +453,15 @@ mod tests {
                 let spent = long_key(before.unwrap_or(u64::MAX - at) & !1);
                 put_with(&mut buffer, (&spent, Kind::Delete, &[]), None, &mut undo);
             }
+
             versions.push(buffer.clone());
         }
+
         let (entries, bytes) = held(&versions);
         assert!(entries as u64 <= BLOCKS * CHANGES * 3 / 2, "{entries} entries");
         let each = bytes as f64 / entries as f64;
         assert!(each < 170.0, "{each} bytes an entry of 34 + 40 on average");
+
         for (block, version) in (0..BLOCKS).zip(&versions) {
             let count = version.parts().len();
             assert!(count <= (SEGMENTS_PER_TIER - 1) * 2 + 2, "{count} parts");
@@ -455,12 +476,14 @@ mod tests {
                 assert_eq!(found, expected, "key {number} after block {block}");
             }
         }
+
         let last = versions.last().unwrap();
         let parts = read(last);
         assert_eq!(last.len(), parts.iter().map(Vec::len).sum::<usize>());
         let overhead = ENTRY_OVERHEAD_BYTES as usize;
         let weight = |entry: &Read| entry.0.len() + entry.2.len() + overhead;
         let weight: usize = parts.iter().flatten().map(weight).sum();
+
         assert_eq!(last.weight_bytes(), weight as u64);
     }
 
@@ -487,6 +510,7 @@ mod tests {
                     let of_kind = (kind == Kind::InsertBlob).then_some(&blob);
                     put_with(&mut buffer, (&long_key(number), kind, &value), of_kind, &mut undo);
                     blobs.remove(&number);
+
                     match kind {
                         Kind::Delete => drop(model.remove(&number)),
                         Kind::Upsert => {
@@ -495,10 +519,12 @@ mod tests {
                         }
                         _ => drop(model.insert(number, text)),
                     }
+
                     if kind == Kind::InsertBlob {
                         blobs.insert(number, blob.to_vec());
                     }
                 }
+
                 versions.push((buffer.clone(), model.clone(), blobs.clone()));
             }
             let folded = |part: &MemtablePart| part.chunks().len() > 1;
@@ -516,14 +542,17 @@ mod tests {
                         if found.is_none() {
                             blob = chunk.blob_of(&entry);
                         }
+
                         match &mut found {
                             Some(newer) => operator.combine(newer, entry.value).unwrap(),
                             None => found = Some(entry.value.to_vec()),
                         }
+
                         if entry.kind != Kind::Upsert {
                             break;
                         }
                     }
+
                     assert_eq!(found.as_ref(), model.get(&number), "key {number}");
                     let blob = blob.map(|blob| match blob {
                         Blob::Memory(bytes) => bytes.to_vec(),
@@ -531,6 +560,7 @@ mod tests {
                     });
                     assert_eq!(blob.as_ref(), blobs.get(&number), "blob of key {number}");
                 }
+
                 read(version);
             }
         }
@@ -558,6 +588,7 @@ mod tests {
         for number in 0..count {
             put(&mut buffer, number);
         }
+
         assert_eq!(buffer.parts().len(), 1);
         // A batch that begins another segment, and is taken back.
         let key = 7_u64.to_le_bytes();
@@ -568,14 +599,17 @@ mod tests {
         buffer.roll_back(&undo);
         assert_eq!(newest(&buffer, &key), Some((Kind::Insert, key.to_vec())));
         assert_eq!(buffer.len(), SEGMENT_ENTRIES_MAX);
+
         // And one that stays.
         put_with_one(&mut buffer, (&key, Kind::Upsert, b"!"));
         let of_key = buffer.entries(key_hash(1, &key), &key).map(|(_, entry)| entry.kind);
         assert_eq!(of_key.collect::<Vec<_>>(), [Kind::Upsert, Kind::Insert]);
+
         for number in (0..count).step_by(97) {
             let key = number.to_le_bytes();
             assert!(newest(&buffer, &key).is_some(), "{number}");
         }
+
         assert_eq!(newest(&buffer, &count.to_le_bytes()), None);
     }
 
@@ -587,14 +621,15 @@ mod tests {
         for number in 0..40_000_u64 {
             let key = long_key(number);
             put_with(&mut buffer, (&key, Kind::Insert, &[7; 60]), None, &mut undo);
-            let (charged, weight) = (buffer.charged_bytes(), buffer.weight_bytes());
+            let charged = buffer.charged_bytes();
+            let weight = buffer.weight_bytes();
             let is_large = number >= 5_000;
             assert!(!is_large || 100 * charged <= 105 * weight, "{number}: {charged} of {weight}");
         }
     }
 
-    /// What a memory budget counts with: memory is at most 5/4 of what is charged, whatever vectors and hash
-    /// tables have grown to just now, and whatever room was made for more.
+    /// What a memory budget counts with: memory is at most 5/4 of what is charged, whatever vectors
+    /// and hash tables have grown to just now, and whatever room was made for more.
     #[test]
     fn a_buffer_takes_at_most_five_quarters_of_what_it_charges() {
         for (key_len, value_len, blob_len) in [
@@ -610,9 +645,11 @@ mod tests {
                 let mut buffer = Memtable::default();
                 let mut versions = Vec::new();
                 let check = |buffer: &Memtable| {
-                    let (held, charged) = (buffer.memory_bytes() as u64, buffer.charged_bytes());
+                    let held = buffer.memory_bytes() as u64;
+                    let charged = buffer.charged_bytes();
                     assert!(4 * held <= 5 * charged + 1024, "{held} bytes, {charged} charged");
                 };
+
                 for number in 0..2_000_u64 {
                     let mut key = vec![0; key_len];
                     // Every third update overwrites.
@@ -623,6 +660,7 @@ mod tests {
                     if duplicates && number % 50 == 0 {
                         versions.push(buffer.clone());
                     }
+
                     // Room for more than comes, at times.
                     let room = Room { entries: 80, bytes: 2_000 };
                     let mut undo = buffer.begin(room, &MergeOperator::concatenate()).unwrap();
@@ -630,6 +668,7 @@ mod tests {
                     put_with(&mut buffer, entry, blob.as_ref(), &mut undo);
                     check(&buffer);
                 }
+
                 // As a flush does, which puts the entries in order.
                 assert!(buffer.parts().iter().all(|part| part.key_range().is_some()));
                 check(&buffer);
@@ -644,6 +683,7 @@ mod tests {
         let before = (buffer.len(), buffer.weight_bytes());
         let mut undo = begin(&mut buffer);
         let blob: Arc<[u8]> = Arc::from([7; 1000]);
+
         for number in 50..150_u64 {
             let key = number.to_le_bytes();
             match number % 3 {
@@ -652,12 +692,14 @@ mod tests {
                 _ => put_with(&mut buffer, (&key, Kind::InsertBlob, b"v"), Some(&blob), &mut undo),
             }
         }
+
         assert_eq!(buffer.len(), 150);
         assert!(buffer.weight_bytes() > before.1 + 30_000, "blobs count");
         assert_eq!(Arc::strong_count(&blob), 35);
         buffer.roll_back(&undo);
         assert_eq!((buffer.len(), buffer.weight_bytes()), before);
         assert_eq!(Arc::strong_count(&blob), 1);
+
         for number in 0..150_u64 {
             let key = number.to_le_bytes();
             let expected = (number < 100).then_some((Kind::Insert, key.to_vec()));
@@ -665,8 +707,9 @@ mod tests {
         }
     }
 
-    /// A list-valued account that one block of updates appends to thousands of times: each value that the batch
-    /// replaces again is garbage at once, and nobody waits for the next batch to collect it.
+    /// A list-valued account that one block of updates appends to thousands of times: each value
+    /// that the batch replaces again is garbage at once, and nobody waits for the next batch to
+    /// collect it.
     #[test]
     fn a_hot_key_takes_no_more_memory_than_a_few_of_its_values() {
         let blob: Arc<[u8]> = Arc::from([7; 500]);
@@ -676,7 +719,8 @@ mod tests {
             (Kind::Insert, true),
             (Kind::InsertBlob, true),
         ] {
-            let (mut buffer, operator) = (Memtable::default(), MergeOperator::concatenate());
+            let mut buffer = Memtable::default();
+            let operator = MergeOperator::concatenate();
             put_with_one(&mut buffer, (b"hot", Kind::Insert, &[1; 300]));
             put_with_one(&mut buffer, (b"cold", Kind::Insert, b"cold"));
             let before = (buffer.len(), buffer.weight_bytes());
@@ -707,11 +751,13 @@ mod tests {
             }
             assert_eq!(newest(&buffer, b"cold"), Some((Kind::Insert, b"cold".to_vec())));
         }
+
         assert_eq!(Arc::strong_count(&blob), 1);
     }
 
-    /// Values of all sizes, empty ones too, over keys from before the batch and new ones: while garbage is
-    /// collected and after that the buffer holds what was put, and can be rolled back to what it held before.
+    /// Values of all sizes, empty ones too, over keys from before the batch and new ones: while
+    /// garbage is collected and after that the buffer holds what was put, and can be rolled back to
+    /// what it held before.
     #[test]
     fn collecting_within_a_batch_keeps_what_was_put_and_what_was_there() {
         for seed in 0..8_u64 {
@@ -722,23 +768,27 @@ mod tests {
                 put_with_one(&mut buffer, (&number.to_le_bytes(), Kind::Insert, &value));
                 model.insert(number, (Kind::Insert, value));
             }
+
             let before = model.clone();
             let mut undo = begin(&mut buffer);
             let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
             for step in 0..600_u64 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
-                let (number, size) = ((state >> 33) % 30, (state >> 40) % 4);
+                let number = (state >> 33) % 30;
+                let size = (state >> 40) % 4;
                 let kind =
                     [Kind::Delete, Kind::Insert, Kind::InsertBlob][(state >> 50) as usize % 3];
                 let value = match kind {
                     Kind::Delete => Vec::new(),
                     _ => vec![step as u8; [0, 10, 3_000, 9_000][size as usize]],
                 };
+
                 let blob: Arc<[u8]> = Arc::from(vec![step as u8; 100]);
                 let blob = (kind == Kind::InsertBlob).then_some(&blob);
                 put_with(&mut buffer, (&number.to_le_bytes(), kind, &value), blob, &mut undo);
                 model.insert(number, (kind, value));
             }
+
             for (number, entry) in &model {
                 let key = number.to_le_bytes();
                 assert_eq!(newest(&buffer, &key).as_ref(), Some(entry), "seed {seed}, {number}");
@@ -746,6 +796,7 @@ mod tests {
                 let Some(Blob::Memory(blob)) = chunk.blob_of(&entry) else { continue };
                 assert!(entry.value.is_empty() || blob[0] == entry.value[0], "blob of {number}");
             }
+
             assert!(buffer.memory_bytes() < 3 << 20, "{} bytes", buffer.memory_bytes());
             buffer.roll_back(&undo);
             for number in 0..30_u64 {

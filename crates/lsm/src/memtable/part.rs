@@ -1,18 +1,20 @@
 //! Segments of a write buffer: entries in memory that are written once and then shared.
 //!
-//! A *chunk* keeps keys and values back to back in one arena, a slot for each key with the key's salted
-//! hash (which lookups and filters need anyway), and a hash table of slots. A segment is a chunk, or it is
-//! *folded*: several chunks, shared with the segments that they were before, under one hash table. So
-//! whoever keeps all versions of a buffer holds each entry once, and five to ten bytes for it in each of
-//! O(log n) hash tables. The order of keys is worked out when somebody wants to read in order.
+//! A *chunk* keeps keys and values back to back in one arena, a slot for each key with the key's
+//! salted hash (which lookups and filters need anyway), and a hash table of slots. A segment is a
+//! chunk, or it is *folded*: several chunks, shared with the segments that they were before, under
+//! one hash table. So whoever keeps all versions of a buffer holds each entry once, and five to ten
+//! bytes for it in each of O(log n) hash tables. The order of keys is worked out when somebody
+//! wants to read in order.
 //!
 //! A blob is a piece of memory of its own, so that references to it can be weak.
 //!
-//! A chunk or a folded segment that was saved knows its *image*, the run that holds its entries, and never changes from
-//! then on: what is saved next refers to the same run ([`snapshot`](crate::session::snapshot)).
+//! A chunk or a folded segment that was saved knows its *image*, the run that holds its entries,
+//! and never changes from then on: what is saved next refers to the same run
+//! ([`snapshot`](crate::session::snapshot)).
 //!
-//! Invariant: at most one slot for a key in a chunk; in a folded segment an entry of a newer chunk hides one
-//! of an older chunk.
+//! Invariant: at most one slot for a key in a chunk; in a folded segment an entry of a newer chunk
+//! hides one of an older chunk.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -32,21 +34,22 @@ use crate::run::blob::Blob;
 /// A folded segment of more chunks than this is saved as one image, so that a snapshot names few.
 const IMAGES_PER_SEGMENT_MAX: usize = 64;
 
-/// Smaller chunks than this, on average, are copied into one when they are folded, so that many entries
-/// share what a chunk takes beside them.
+/// Smaller chunks than this, on average, are copied into one when they are folded, so that many
+/// entries share what a chunk takes beside them.
 const CHUNK_ENTRIES_MIN: usize = 64;
 
 /// How far ahead of an ordered reader keys are fetched; their slots twice as far.
 const PREFETCH_ENTRIES: usize = 8;
 
-/// From so many bytes on a vector of a chunk grows by an eighth, not to its double: to move large ones costs
-/// little, as the system moves their pages, and memory that is not used is memory lost.
+/// From so many bytes on a vector of a chunk grows by an eighth, not to its double: to move large
+/// ones costs little, as the system moves their pages, and memory that is not used is memory lost.
 const GROWN_BYTES: usize = 128 << 10;
 
 /// Dead bytes beyond which a chunk is rewritten, if they are most of it.
 const GARBAGE_BYTES_MIN: usize = 256 << 10;
 
-/// What a blob in memory takes beside its bytes, and half of what a vector of references may have in reserve.
+/// What a blob in memory takes beside its bytes, and half of what a vector of references may have
+/// in reserve.
 const BLOB_OVERHEAD_BYTES: u64 = 32;
 
 /// What a blob takes in all beside its bytes: also its index in the arena.
@@ -117,7 +120,8 @@ pub(crate) struct Chunk {
     weight_bytes: u64,
     /// Of all blobs.
     blob_bytes: usize,
-    /// Bytes of arena and blobs that no slot refers to, with what these blobs take beside their bytes.
+    /// Bytes of arena and blobs that no slot refers to, with what these blobs take beside their
+    /// bytes.
     garbage_bytes: usize,
     /// Slots in key order, made on demand. Invariant: empty while the chunk changes.
     order: OnceLock<Box<[u32]>>,
@@ -125,12 +129,14 @@ pub(crate) struct Chunk {
     image: Image,
 }
 
-/// The run that holds the entries of a chunk or a folded segment, once it was saved, in the files of a session.
+/// The run that holds the entries of a chunk or a folded segment, once it was saved, in the files
+/// of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Image(Mutex<Option<(Weak<FileSet>, RunRef)>>);
 
 impl Image {
-    /// The run, if a snapshot or anybody else still keeps it among these files, and a handle that keeps it from now on.
+    /// The run, if a snapshot or anybody else still keeps it among these files, and a handle that
+    /// keeps it from now on.
     pub(crate) fn attach(&self, files: &Arc<FileSet>) -> Option<(RunRef, FileHandle)> {
         let (_, run) = lock(&self.0)
             .clone()
@@ -157,15 +163,17 @@ pub(crate) struct Undo {
     slots: usize,
     weight_bytes: u64,
     garbage_bytes: usize,
-    /// Slots of the time before the batch, each at most once: of what the batch itself has made nothing is needed.
+    /// Slots of the time before the batch, each at most once: of what the batch itself has made
+    /// nothing is needed.
     replaced: Vec<(u32, EntrySlot)>,
     /// Garbage behind `arena` and `blobs`: what the batch made and replaced again.
     dead_bytes: usize,
 }
 
 impl Undo {
-    /// Whether what a slot refers to was made by the batch. What was there before begins at `arena` at the
-    /// latest, if it is empty; what the batch puts in its place begins behind that, see [`Chunk::pad`].
+    /// Whether what a slot refers to was made by the batch. What was there before begins at `arena`
+    /// at the latest, if it is empty; what the batch puts in its place begins behind that, see
+    /// [`Chunk::pad`].
     fn is_of_batch(&self, at: u32, slot: &EntrySlot) -> bool {
         at as usize >= self.slots || slot.value_start > self.arena as u64
     }
@@ -274,8 +282,8 @@ impl Chunk {
         slot.value_len as usize + self.blob(slot).map_or(0, |(_, blob)| blob.len())
     }
 
-    /// Sets the entry of a key, or combines it with the one that is there; a replaced slot is noted in
-    /// `undo`.
+    /// Sets the entry of a key, or combines it with the one that is there; a replaced slot is noted
+    /// in `undo`.
     ///
     /// # Errors
     /// [`Error::ValueTooLarge`](crate::Error::ValueTooLarge): nothing has changed.
@@ -292,7 +300,8 @@ impl Chunk {
         self.put_with(new, combine, undo)
     }
 
-    /// As [`put`](Self::put), for an entry that was put before: too long a value becomes one that says so.
+    /// As [`put`](Self::put), for an entry that was put before: too long a value becomes one that
+    /// says so.
     fn put_again(&mut self, new: NewEntry<'_>, operator: &MergeOperator) -> Result<()> {
         let combine = |newer: &mut Vec<u8>, older: (Kind, &[u8])| {
             Ok(operator.combine_stored(newer, older, false))
@@ -300,7 +309,8 @@ impl Chunk {
         self.put_with(new, combine, None)
     }
 
-    /// Puts an entry; `combine` says whether an upsert on an older entry becomes one of [`Kind::TooLarge`].
+    /// Puts an entry; `combine` says whether an upsert on an older entry becomes one of
+    /// [`Kind::TooLarge`].
     fn put_with(
         &mut self,
         new: NewEntry<'_>,
@@ -313,6 +323,7 @@ impl Chunk {
             let slot = &self.slots[at as usize];
             slot.hash == hash && self.key(slot) == key
         });
+
         if let Some(&at) = found {
             let old = self.slots[at as usize];
             let mut combined = Vec::new();
@@ -327,11 +338,13 @@ impl Chunk {
                     value = &combined;
                 }
             }
+
             let weight = value.len() + blob.map_or(0, |blob| blob.len());
             let dead = self.content_bytes(&old);
             let has_blob = old.kind == Kind::InsertBlob;
             let garbage = dead + if has_blob { BLOB_EXTRA_BYTES } else { 0 };
             self.garbage_bytes += garbage;
+
             if let Some(undo) = &mut undo {
                 if undo.is_of_batch(at, &old) {
                     undo.dead_bytes += garbage;
@@ -348,11 +361,13 @@ impl Chunk {
             self.collect_if_worth_it(undo);
             return Ok(());
         }
+
         self.add(new);
         Ok(())
     }
 
-    /// Makes sure that what a batch puts in place of an older value begins behind that of the time before.
+    /// Makes sure that what a batch puts in place of an older value begins behind that of the time
+    /// before.
     fn pad(&mut self, undo: &Undo) {
         if self.arena.len() == undo.arena {
             self.arena.push(0);
@@ -360,8 +375,8 @@ impl Chunk {
         }
     }
 
-    /// Collects garbage that nobody can ask back, if most of the memory is such: so a key that one batch sets
-    /// thousands of times takes no more than a few of its values.
+    /// Collects garbage that nobody can ask back, if most of the memory is such: so a key that one
+    /// batch sets thousands of times takes no more than a few of its values.
     fn collect_if_worth_it(&mut self, undo: Option<&mut Undo>) {
         let is_worth_it = |dead: usize, live: u64| dead > GARBAGE_BYTES_MIN && dead as u64 > live;
         match undo {
@@ -379,12 +394,14 @@ impl Chunk {
         }
     }
 
-    /// Writes anew what is left of all that a batch has made. What was there before it stays where it is.
+    /// Writes anew what is left of all that a batch has made. What was there before it stays where
+    /// it is.
     fn collect_batch(&mut self, undo: &mut Undo) {
         let tail = self.arena.split_off(undo.arena);
         let blobs = self.blobs.split_off(undo.blobs);
         self.blob_bytes -= blobs.iter().map(|blob| blob.len()).sum::<usize>();
         self.garbage_bytes -= std::mem::take(&mut undo.dead_bytes);
+
         // In front of the values, as `pad` has put it.
         self.arena.push(0);
 
@@ -397,6 +414,7 @@ impl Chunk {
                 let key = &tail[in_tail(slot.key_start)..][..usize::from(slot.key_len)];
                 slot.key_start = self.append(key);
             }
+
             let value = &tail[in_tail(slot.value_start)..];
             let (value, behind) = value.split_at(slot.value_len as usize);
             let index = behind.first_chunk().filter(|_| slot.kind == Kind::InsertBlob);
@@ -415,12 +433,14 @@ impl Chunk {
         let key_start = self.append(key);
         let value_start = self.append_value(value, blob);
         let at = self.slots.len() as u32;
-        let (key_len, value_len) = (key.len() as u16, value.len() as u32);
+        let key_len = key.len() as u16;
+        let value_len = value.len() as u32;
         make_room(&mut self.slots, 1);
         self.slots.push(EntrySlot { hash, key_start, value_start, value_len, key_len, kind });
         let slots = &self.slots;
         self.table.insert_unique(hash, at, |&at| slots[at as usize].hash);
         let content = value.len() + blob.map_or(0, |blob| blob.len());
+
         self.weight_bytes += key.len() as u64 + content as u64 + ENTRY_OVERHEAD_BYTES;
     }
 
@@ -440,6 +460,7 @@ impl Chunk {
         if self.garbage_bytes > GARBAGE_BYTES_MIN && self.garbage_bytes as u64 > self.weight_bytes {
             *self = self.with_slots(&self.slots);
         }
+
         Undo {
             arena: self.arena.len(),
             blobs: self.blobs.len(),
@@ -481,13 +502,16 @@ impl Chunk {
                 found.remove();
             }
         }
+
         for &(at, slot) in undo.replaced.iter().rev() {
             self.slots[at as usize] = slot;
         }
+
         self.slots.truncate(undo.slots);
         self.arena.truncate(undo.arena);
         self.blob_bytes -= self.blobs.drain(undo.blobs..).map(|blob| blob.len()).sum::<usize>();
         self.weight_bytes = undo.weight_bytes;
+
         self.garbage_bytes = undo.garbage_bytes;
     }
 
@@ -509,8 +533,8 @@ impl Chunk {
         })
     }
 
-    /// What the chunk counts for under a memory budget, see [`charge_for`]; also when vectors and hash table
-    /// have just grown.
+    /// What the chunk counts for under a memory budget, see [`charge_for`]; also when vectors and
+    /// hash table have just grown.
     pub(crate) fn charged_bytes(&self) -> u64 {
         let blobs = self.blobs.len() as u64 * BLOB_OVERHEAD_BYTES;
         let content = self.weight_bytes + self.garbage_bytes as u64 + blobs;
@@ -552,8 +576,12 @@ impl Folded {
             starts.push(count as u32);
             count += chunk.slots.len();
         }
-        let (table, order, image) = (HashTable::new(), OnceLock::new(), Image::default());
+
+        let table = HashTable::new();
+        let order = OnceLock::new();
+        let image = Image::default();
         let mut folded = Self { chunks, starts, table, weight_bytes: 0, order, image };
+
         let mut table = HashTable::with_capacity(count);
         for (&start, chunk) in folded.starts.iter().zip(&folded.chunks) {
             for (at, slot) in (start..).zip(&chunk.slots) {
@@ -563,6 +591,7 @@ impl Folded {
                     older.hash == slot.hash && folded.chunks[chunk].key(older) == key
                 });
                 folded.weight_bytes += chunk.entry_weight_bytes(slot);
+
                 if let Some(older) = older {
                     if slot.kind == Kind::Upsert {
                         return None;
@@ -575,6 +604,7 @@ impl Folded {
                 }
             }
         }
+
         folded.table = table;
         Some(folded)
     }
@@ -636,6 +666,7 @@ impl MaskedPart {
                 };
                 start = all.partition_point(is_below);
             }
+
             left.extend_from_slice(&all[start..]);
             left.into()
         })
@@ -657,6 +688,7 @@ impl MemtablePart {
         let count: usize = chunks.iter().map(|chunk| chunk.slots.len()).sum();
         let weight_bytes: u64 = chunks.iter().map(|chunk| chunk.weight_bytes).sum();
         let is_masked = parts.iter().any(|part| matches!(part, Self::Masked(_)));
+
         if count >= chunks.len() * CHUNK_ENTRIES_MIN
             && !is_masked
             && let Some(folded) = Folded::new(chunks)
@@ -665,6 +697,7 @@ impl MemtablePart {
         {
             return Ok(Self::Folded(Arc::new(folded)));
         }
+
         let mut copied = Chunk::default();
         for part in parts {
             match part {
@@ -685,6 +718,7 @@ impl MemtablePart {
                 }
             }
         }
+
         Ok(Self::Chunk(Arc::new(copied)))
     }
 
@@ -749,8 +783,9 @@ impl MemtablePart {
         }
     }
 
-    /// The segments that are saved for this one, oldest first: each of its chunks, which may have been saved before it was
-    /// folded, unless they are many. They are not masked: whoever refers to their images does so under the mask.
+    /// The segments that are saved for this one, oldest first: each of its chunks, which may have
+    /// been saved before it was folded, unless they are many. They are not masked: whoever refers
+    /// to their images does so under the mask.
     pub(crate) fn saved_as(&self) -> Vec<Self> {
         match self {
             Self::Folded(folded) if folded.chunks.len() <= IMAGES_PER_SEGMENT_MAX => {
@@ -873,7 +908,8 @@ impl MemtablePart {
 pub(crate) struct MemtablePartReader {
     part: MemtablePart,
     order: Order,
-    /// Places in the order of keys that have not been passed; the current one is the first or the last.
+    /// Places in the order of keys that have not been passed; the current one is the first or the
+    /// last.
     places: Range<usize>,
     /// The slot at the current place, with the index of its chunk; `None` at the end.
     slot: Option<(usize, EntrySlot)>,
@@ -946,6 +982,7 @@ impl MemtablePartReader {
             Order::Ascending => self.places.start += 1,
             Order::Descending => self.places.end -= 1,
         }
+
         self.load();
         // Entries stand in order of arrival, so each step in key order would wait for memory twice.
         if let Some((_, slot)) = self.ahead(2 * PREFETCH_ENTRIES) {

@@ -1,10 +1,12 @@
 //! Checks of a run's content, page by page and entry by entry.
 //!
-//! What is checked of a run: every page's checksum and place, that the keys rise, that the filter contains
-//! every key and the index leads to every key, that footer and index section say of the entries what
-//! they are, and that the blobs they refer to are there. The filter that is checked is the one that is stored:
-//! in memory, under a budget, it may say of any key that it may be there. Whoever collects all that is wrong walks through [`Pages`] and goes on after damage; whoever
-//! only wants to know whether runs are whole asks [`Checking`], which divides the work among threads.
+//! What is checked of a run: every page's checksum and place, that the keys rise, that the filter
+//! contains every key and the index leads to every key, that footer and index section say of the
+//! entries what they are, and that the blobs they refer to are there. The filter that is checked is
+//! the one that is stored: in memory, under a budget, it may say of any key that it may be there.
+//! Whoever collects all that is wrong walks through [`Pages`] and goes on after damage; whoever
+//! only wants to know whether runs are whole asks [`Checking`], which divides the work among
+//! threads.
 
 use std::ops::Range;
 use std::path::Path;
@@ -61,11 +63,12 @@ pub(crate) struct Checking<'a> {
 }
 
 impl Checking<'_> {
-    /// Checks every page of these runs. What is found first does not depend on the number of threads.
+    /// Checks every page of these runs. What is found first does not depend on the number of
+    /// threads.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], or [`Error::SnapshotCorrupted`] if pages are whole that do not belong together;
-    /// those of the disk, and those of `go_on`.
+    /// [`Error::Corrupt`], or [`Error::SnapshotCorrupted`] if pages are whole that do not belong
+    /// together; those of the disk, and those of `go_on`.
     pub(crate) fn check(&self, runs: &[Arc<Run>]) -> Result<()> {
         let stored: Vec<StoredFilter<'_>> = runs.iter().map(StoredFilter::new).collect();
         let mut parts = Vec::new();
@@ -77,6 +80,7 @@ impl Checking<'_> {
             let starts = (0..blob_pages).step_by(PART_BLOB_PAGES as usize);
             parts.extend(starts.map(|start| (run, CheckPart::Blobs(start))));
         }
+
         let sums = parallel::map(parts.len(), self.threads, |at| {
             (self.go_on)()?;
             match parts[at] {
@@ -84,6 +88,7 @@ impl Checking<'_> {
                 (run, CheckPart::Blobs(start)) => check_blobs(run, start).map(|()| None),
             }
         })?;
+
         let mut sums = sums.into_iter().zip(parts).filter_map(|(sums, part)| Some((sums?, part)));
         let mut sums = sums.by_ref().peekable();
         while let Some((mut whole, (run, _))) = sums.next() {
@@ -94,13 +99,15 @@ impl Checking<'_> {
                 return Err(flawed(self.snapshot, run, flaw));
             }
         }
+
         Ok(())
     }
 
     /// Checks key pages from `start` on, with their overflow pages; returns their sums.
     fn check_keys(&self, stored: &StoredFilter<'_>, start: u32) -> Result<Sums> {
         let run = stored.run;
-        let (file, meta) = (run.file()?, run.meta());
+        let file = run.file()?;
+        let meta = run.meta();
         let filter = stored.get(file.as_ref())?;
         let end = meta.key_pages.min(start + PART_KEY_PAGES);
         let mut sums = Sums::new(meta.purpose, meta.identity, meta.salt);
@@ -114,6 +121,7 @@ impl Checking<'_> {
                 Ok(())
             }
         })?;
+
         stored.end_part();
         Ok(sums)
     }
@@ -140,8 +148,8 @@ impl<'a> StoredFilter<'a> {
         Self { run, state: Mutex::new((None, parts)) }
     }
 
-    /// The filter. The first who asks reads it with all else of the run but its data pages, also of a run that was
-    /// open already: that has been read some time ago.
+    /// The filter. The first who asks reads it with all else of the run but its data pages, also of
+    /// a run that was open already: that has been read some time ago.
     fn get(&self, file: &dyn DiskFile) -> Result<Arc<Filter>> {
         let mut state = lock(&self.state);
         if let Some(filter) = &state.0 {
@@ -178,7 +186,8 @@ fn check_blobs(run: &Run, start: u32) -> Result<()> {
 
 /// Checks the length of the file of a run's blobs.
 pub(crate) fn check_blobs_len(path: &Path, file: &dyn DiskFile, meta: &RunMeta) -> Result<()> {
-    let (expected, found) = (meta.blob_pages() * PAGE_SIZE as u64, file.len()?);
+    let expected = meta.blob_pages() * PAGE_SIZE as u64;
+    let found = file.len()?;
     if found != expected {
         let what = Corrupt::rule("length of the blobs", expected, found);
         return Err(Error::corrupt(path, what));
@@ -188,7 +197,8 @@ pub(crate) fn check_blobs_len(path: &Path, file: &dyn DiskFile, meta: &RunMeta) 
 
 /// A flaw of a run, as damage of the snapshot that needs it.
 pub(crate) fn flawed(snapshot: &str, run: &Run, flaw: Flaw) -> Error {
-    let (name, path) = (snapshot.to_owned(), run.path().to_owned());
+    let name = snapshot.to_owned();
+    let path = run.path().to_owned();
     Error::SnapshotCorrupted { name, path, reason: flaw.to_string() }
 }
 
@@ -211,7 +221,8 @@ fn follows(end: u64, start: u64) -> bool {
 impl Sums {
     pub(crate) fn new(purpose: Purpose, identity: u64, salt: u64) -> Self {
         let meta = RunMeta::new(purpose, identity, salt);
-        let (lower, upper) = (Vec::new(), Vec::new());
+        let lower = Vec::new();
+        let upper = Vec::new();
         Self { meta, lower, upper, blobs_start: None, blobs_follow: true }
     }
 
@@ -220,12 +231,14 @@ impl Sums {
         if self.meta.entries == 0 {
             self.lower.extend_from_slice(entry.key);
         }
+
         self.upper.clear();
         self.upper.extend_from_slice(entry.key);
         self.meta.entries += 1;
         self.meta.deletes += u64::from(entry.kind == Kind::Delete);
         self.meta.key_bytes += entry.key.len() as u64;
         self.meta.value_bytes += entry.value.len() as u64;
+
         if entry.kind == Kind::InsertBlob {
             let BlobSpan { offset, len } = entry.blob;
             self.blobs_follow &=
@@ -233,14 +246,15 @@ impl Sums {
             self.blobs_start.get_or_insert(offset);
             self.meta.blob_bytes = offset.saturating_add(u64::from(len));
         }
+
         if self.meta.data_pages < page + pages {
             self.meta.data_pages = page + pages;
             self.meta.key_pages += 1;
         }
     }
 
-    /// The plan of a run of the same entries. Filter and index are laid out by what the entries are, not by
-    /// what a footer says of them.
+    /// The plan of a run of the same entries. Filter and index are laid out by what the entries
+    /// are, not by what a footer says of them.
     pub(crate) fn plan(
         &self,
         salt: u64,
@@ -270,11 +284,13 @@ impl Sums {
         if next.lower <= self.upper {
             return Err(Flaw { page: self.meta.data_pages, rule: "keys rise" });
         }
+
         self.upper.clone_from(&next.upper);
         self.meta.entries += next.meta.entries;
         self.meta.deletes += next.meta.deletes;
         self.meta.key_bytes += next.meta.key_bytes;
         self.meta.value_bytes += next.meta.value_bytes;
+
         if let Some(start) = next.blobs_start {
             let is_first = self.blobs_start.is_none();
             let follows = is_first || follows(self.meta.blob_bytes, start);
@@ -282,6 +298,7 @@ impl Sums {
             self.blobs_start.get_or_insert(start);
             self.meta.blob_bytes = next.meta.blob_bytes;
         }
+
         self.meta.key_pages += next.meta.key_pages;
         self.meta.data_pages = next.meta.data_pages;
         Ok(())
@@ -295,14 +312,17 @@ impl Sums {
             let rule = "the footer's sums are not those of the entries";
             flaws.push(Flaw { page: (meta.pages() - 1) as u32, rule });
         }
+
         if !self.blobs_follow || self.blobs_start.is_some_and(|start| start > 0) {
             let rule = "the blobs do not follow each other in the order of their keys";
             flaws.push(Flaw { page: 0, rule });
         }
+
         if (run.min_key(), run.max_key()) != (self.lower.as_slice(), self.upper.as_slice()) {
             let rule = "the index section's key range is not that of the entries";
             flaws.push(Flaw { page: meta.data_pages + meta.filter_pages, rule });
         }
+
         flaws
     }
 }
@@ -397,8 +417,8 @@ impl<'a> Pages<'a> {
         Self { goes_on: true, ..self }
     }
 
-    /// The same, with somebody who is given the bytes: each page once and in order, up to the first damage,
-    /// and before it has been checked.
+    /// The same, with somebody who is given the bytes: each page once and in order, up to the first
+    /// damage, and before it has been checked.
     pub(crate) fn tapped(self, tap: Tap<'a>) -> Self {
         Self { tap: Some(tap), ..self }
     }
@@ -421,18 +441,21 @@ impl<'a> Pages<'a> {
             // A failed read leaves the chunk in an unknown state.
             self.loaded = 0..0;
             let chunk = &mut self.chunk[..count as usize * PAGE_SIZE];
+
             match self.file.read_at(chunk, page_offset(page)) {
                 Err(error) if self.goes_on && error.is_unreadable() => {
                     self.load_one_by_one(page, count)?;
                 }
                 read => read?,
             }
+
             let chunk = &self.chunk[..count as usize * PAGE_SIZE];
             self.loaded = page..page + count;
             if let Some(tap) = &mut self.tap {
                 tap(page, chunk)?;
             }
         }
+
         let at = (page - self.loaded.start) as usize * PAGE_SIZE;
         Ok(&self.chunk[at..at + PAGE_SIZE])
     }
@@ -472,12 +495,14 @@ impl<'a> Pages<'a> {
         PageAddress { identity: self.identity, page }
     }
 
-    /// Tells `visit` of each entry and each damage, in order. Ends with the first error of the disk or of
-    /// `visit`.
+    /// Tells `visit` of each entry and each damage, in order. Ends with the first error of the disk
+    /// or of `visit`.
     pub(crate) fn walk(&mut self, visit: &mut dyn FnMut(Step<'_>) -> Result<()>) -> Result<()> {
         let mut bytes = vec![0; PAGE_SIZE];
-        let (mut key, mut previous) = (Vec::new(), None::<Vec<u8>>);
+        let mut key = Vec::new();
+        let mut previous = None::<Vec<u8>>;
         let (mut page, mut ordinal) = self.start;
+
         // Overflow pages whose entry is damaged are no damage of their own.
         let mut orphans = false;
         while page < self.end {
@@ -494,6 +519,7 @@ impl<'a> Pages<'a> {
                     continue;
                 }
             };
+
             orphans = false;
             let large = match layout.large_value_len() {
                 None => None,
@@ -511,29 +537,36 @@ impl<'a> Pages<'a> {
                     }
                 }
             };
+
             let pages = 1 + large.as_ref().map_or(0, |(_, overflow)| *overflow);
             for index in 0..layout.count() {
                 key.clear();
                 key.extend_from_slice(layout.prefix(&bytes));
                 key.extend_from_slice(layout.suffix(&bytes, index));
+
                 if previous.as_ref().is_some_and(|previous| *previous >= key) {
-                    let (expected, found) = (index as u64 + 1, index as u64);
+                    let expected = index as u64 + 1;
+                    let found = index as u64;
                     visit(Step::Damage(Corrupt { page, rule: "keys rise", expected, found }))?;
                     break;
                 }
+
                 let kind = layout.kind(&bytes, index);
                 let (value, blob) = match &large {
                     // A large value is longer than the place of a blob.
                     Some((value, _)) => split_value(kind, value).unwrap_or_default(),
                     None => layout.value(&bytes, index),
                 };
+
                 let entry = EntryRef { key: &key, kind, value, blob };
                 visit(Step::Entry(WalkedEntry { entry, ordinal, page, pages }))?;
                 previous.get_or_insert_default().clone_from(&key);
             }
+
             page += pages;
             ordinal += 1;
         }
+
         Ok(())
     }
 
@@ -553,6 +586,7 @@ impl<'a> Pages<'a> {
                 found: u64::from(overflow),
             }));
         }
+
         let len = layout.large_value_len().unwrap_or_default();
         let mut value = layout.stored_value(bytes, 0).to_vec();
         for position in 1..=overflow {
@@ -565,6 +599,7 @@ impl<'a> Pages<'a> {
                 Err(what) => return Ok(Err(what)),
             }
         }
+
         Ok(Ok(value))
     }
 }
@@ -587,19 +622,23 @@ mod tests {
         let of = |spans: &[(u64, u32)]| {
             let mut sums = Sums::new(Purpose::Level, 1, 1);
             for (page, &(offset, len)) in (0..).zip(spans) {
-                let (key, blob) = ([page as u8], BlobSpan { offset, len });
+                let key = [page as u8];
+                let blob = BlobSpan { offset, len };
                 let entry = EntryRef { key: &key, kind: Kind::InsertBlob, value: b"", blob };
                 sums.add(&WalkedEntry { entry, ordinal: page, page, pages: 1 });
             }
             sums
         };
+
         let adjoin = |sums: &Sums| sums.blobs_follow && sums.blobs_start.unwrap_or(0) == 0;
         for whole in [&[][..], &[(0, 5)], &[(0, 5), (5, 0), (5, 9)]] {
             assert!(adjoin(&of(whole)), "{whole:?}");
         }
+
         for broken in [&[(1, 5)][..], &[(0, 5), (4, 9)], &[(0, 5), (6, 9)], &[(0, 5), (0, 5)]] {
             assert!(!adjoin(&of(broken)), "{broken:?}");
         }
+
         // Parts know where they begin only when they are joined.
         let mut whole = of(&[(0, 5)]);
         let mut next = of(&[(5, 6), (11, 1)]);
@@ -609,6 +648,7 @@ mod tests {
         let mut gap = of(&[(13, 6)]);
         (gap.lower, gap.upper) = (vec![5], vec![5]);
         whole.join(&gap).unwrap();
+
         assert!(!adjoin(&whole));
     }
 

@@ -1,14 +1,14 @@
 //! The pages of a part of a run file, read in chunks in one direction.
 //!
-//! Who reads a part of a run starts with one page and doubles the chunk with each read, so that a short
-//! range costs one page. Once a few chunks have followed each other the next one is asked for before it is
-//! needed; a reader that has to wait for one nevertheless asks for more of them, up to
-//! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs those that are passed fastest read furthest ahead, and
-//! nobody asks for anything beyond the part.
+//! Who reads a part of a run starts with one page and doubles the chunk with each read, so that a
+//! short range costs one page. Once a few chunks have followed each other the next one is asked for
+//! before it is needed; a reader that has to wait for one nevertheless asks for more of them, up to
+//! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs those that are passed fastest read furthest
+//! ahead, and nobody asks for anything beyond the part.
 //!
-//! Merges read whole runs in chunks of one size. Each of their readers has the next one under way while the
-//! entries of this one are merged, and one that had to wait asks for more; all of them together for
-//! [`MERGE_CHUNKS_EXTRA`] beyond that.
+//! Merges read whole runs in chunks of one size. Each of their readers has the next one under way
+//! while the entries of this one are merged, and one that had to wait asks for more; all of them
+//! together for [`MERGE_CHUNKS_EXTRA`] beyond that.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,8 +24,8 @@ use crate::files::file_set::FileSet;
 use crate::run::prefetch::Prefetcher;
 use crate::run::run::Run;
 
-/// Pages that a merge reads with one call. It holds two such chunks of each of its inputs, and some more of large
-/// ones.
+/// Pages that a merge reads with one call. It holds two such chunks of each of its inputs, and some
+/// more of large ones.
 const MERGE_CHUNK_PAGES: u32 = 16;
 
 /// ChunkReader that the readers of a merge have asked for ahead, beside one for each of them.
@@ -123,14 +123,16 @@ impl ChunkReader {
         }
     }
 
-    /// The bytes of a page of the part. Pages come in the order of the reader: those passed are gone.
+    /// The bytes of a page of the part. Pages come in the order of the reader: those passed are
+    /// gone.
     ///
     /// # Errors
     /// Those of the disk; damage found if the file says that there are pages beyond the part.
     pub(crate) fn page(&mut self, page: u32) -> Result<&[u8]> {
         while !self.pages.contains(&page) {
             if !self.read_next()? {
-                let (expected, found) = (u64::from(self.run.meta().data_pages), u64::from(page));
+                let expected = u64::from(self.run.meta().data_pages);
+                let found = u64::from(page);
                 let rule = "overflow pages within the data pages";
                 let what = Corrupt { page, rule, expected, found };
                 return Err(Error::corrupt(self.run.path(), what));
@@ -192,6 +194,7 @@ impl ChunkReader {
             if arrived.was_late {
                 self.ahead_max = (2 * self.ahead_max).min(self.reading.ahead_max());
             }
+
             self.pages = pages;
             // Smaller ones, of readers on their way to this size, are not asked for again.
             if let Some(passed) = self.buffer.replace(arrived.buffer)
@@ -208,6 +211,7 @@ impl ChunkReader {
             self.pages = pages;
             self.grow();
         }
+
         self.ask_ahead();
         Ok(true)
     }
@@ -222,12 +226,13 @@ impl ChunkReader {
         Ok(self.run.file()?.read_at(&mut buffer[..bytes], offset_of(pages))?)
     }
 
-    /// Asks for what is to be under way, once half of it has been taken: every time that the disk is asked
-    /// costs as much as the reading of some pages.
+    /// Asks for what is to be under way, once half of it has been taken: every time that the disk
+    /// is asked costs as much as the reading of some pages.
     fn ask_ahead(&mut self) {
         if self.chunk_pages < AHEAD_CHUNK_PAGES_MIN || self.ahead.len() > self.ahead_max / 2 {
             return;
         }
+
         let prefetcher = Arc::clone(self.reading.prefetcher());
         while self.ahead.len() < self.ahead_max && !self.rest.is_empty() {
             let rest = self.rest.clone();
@@ -242,6 +247,7 @@ impl ChunkReader {
             self.ahead.push_back(Ahead { tag, pages });
             self.grow();
         }
+
         prefetcher.submit();
     }
 }

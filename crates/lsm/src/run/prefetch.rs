@@ -1,10 +1,11 @@
 //! Reads under way on behalf of the readers of one cursor or merge.
 //!
-//! The readers share one queue, which is there while anything is under way. As it may take a descriptor, it
-//! counts as an open file of the session, and when there is no room for it nothing is read ahead. Merges, which
-//! keep theirs while they pause, leave half of the places that there are for this to others. What the
-//! readers of a cursor have asked for and not yet taken is bounded for all of them together by [`BYTES_MAX`];
-//! those of a merge have a share each. Buffers are used again.
+//! The readers share one queue, which is there while anything is under way. As it may take a
+//! descriptor, it counts as an open file of the session, and when there is no room for it nothing
+//! is read ahead. Merges, which keep theirs while they pause, leave half of the places that there
+//! are for this to others. What the readers of a cursor have asked for and not yet taken is bounded
+//! for all of them together by [`BYTES_MAX`]; those of a merge have a share each. Buffers are used
+//! again.
 //!
 //! A read that fails says so to the reader that takes it, and to nobody if nobody ever gets there.
 //! Dropping the last reader waits for what is in flight.
@@ -80,8 +81,8 @@ impl Prefetcher {
         Arc::new(Self { handles, bytes_max, permits_max, state: Mutex::default() })
     }
 
-    /// Begins to read with the next [`submit`](Self::submit); returns what to take it by, or `None` if enough
-    /// is under way, if there is no room for a queue, or if `file` gives no file now.
+    /// Begins to read with the next [`submit`](Self::submit); returns what to take it by, or `None`
+    /// if enough is under way, if there is no room for a queue, or if `file` gives no file now.
     ///
     /// # Errors
     /// That of `file`; and if the disk gives no queue.
@@ -96,6 +97,7 @@ impl Prefetcher {
         if *under_way + bytes > self.bytes_max {
             return Ok(None);
         }
+
         let Some(file) = file()? else { return Ok(None) };
         let (queue, _) = match queue {
             Some(queue) => queue,
@@ -104,6 +106,7 @@ impl Prefetcher {
                 queue.insert((self.handles.disk().queue(DEPTH)?, permit))
             }
         };
+
         let tag = *next_tag;
         *next_tag += 1;
         *under_way += bytes;
@@ -111,6 +114,7 @@ impl Prefetcher {
         let buffer = at.map_or_else(|| AlignedBuf::zeroed(bytes), |at| spare.swap_remove(at));
         let direction = Direction::Read;
         queue.push(Request { tag, file, offset, buffer, direction });
+
         Ok(Some(tag))
     }
 
@@ -139,9 +143,11 @@ impl Prefetcher {
         let mut state = lock(&self.state);
         let PrefetchState { queue, arrived, bytes, .. } = &mut *state;
         let Some((reads, _)) = queue else { unreachable!("begun before") };
+
         while let Some(done) = reads.poll() {
             arrived.push(done);
         }
+
         let mut was_late = false;
         let at = loop {
             if let Some(at) = arrived.iter().position(|done| done.tag == tag) {
@@ -150,10 +156,12 @@ impl Prefetcher {
             was_late = true;
             arrived.push(reads.pop().expect("the read was begun and not taken"));
         };
+
         let Completion { buffer, result, .. } = arrived.swap_remove(at);
         if reads.outstanding() == 0 && arrived.is_empty() {
             *queue = None;
         }
+
         *bytes -= buffer.len();
         result?;
         Ok(Arrived { buffer, was_late })

@@ -28,8 +28,8 @@ use crate::filter::ribbon::{RibbonShape, check_columns};
 /// First bytes of a footer's content.
 pub(crate) const RUN_MAGIC: [u8; 8] = *b"TerraRun";
 
-/// Newest version of run files. A run whose filter is a blocked Bloom filter, or that has none, is written in
-/// version 1, which has no other kind.
+/// Newest version of run files. A run whose filter is a blocked Bloom filter, or that has none, is
+/// written in version 1, which has no other kind.
 pub(crate) const RUN_VERSION: u32 = 2;
 
 /// Of a filter in a footer of version 2: a ribbon.
@@ -106,8 +106,8 @@ impl RunMeta {
         if self.has_ribbon() { RUN_VERSION } else { 1 }
     }
 
-    /// Whether the filter is a ribbon, so that `filter_probes` are columns and `filter_blocks` have that many words
-    /// each.
+    /// Whether the filter is a ribbon, so that `filter_probes` are columns and `filter_blocks` have
+    /// that many words each.
     #[must_use]
     pub fn has_ribbon(&self) -> bool {
         self.filter_segments > 0
@@ -187,6 +187,7 @@ impl RunMeta {
         if self.has_ribbon() {
             out.u32(FILTER_KIND_RIBBON).u32(self.filter_segments).u32(self.filter_directory_words);
         }
+
         out.into_bytes()
     }
 
@@ -196,10 +197,13 @@ impl RunMeta {
             2 => Purpose::BufferImage,
             _ => return Ok(None),
         };
+
         let identity = input.u64()?;
         let salt = input.u64()?;
-        let (entries, deletes) = (input.u64()?, input.u64()?);
-        let (key_bytes, value_bytes) = (input.u64()?, input.u64()?);
+        let entries = input.u64()?;
+        let deletes = input.u64()?;
+        let key_bytes = input.u64()?;
+        let value_bytes = input.u64()?;
         input.take(16)?;
         let meta = Self {
             purpose,
@@ -220,12 +224,16 @@ impl RunMeta {
             filter_segments: 0,
             filter_directory_words: 0,
         };
+
         if version == 1 {
             return Ok(Some(meta));
         }
+
         let kind = input.u32()?;
-        let (filter_segments, filter_directory_words) = (input.u32()?, input.u32()?);
+        let filter_segments = input.u32()?;
+        let filter_directory_words = input.u32()?;
         let meta = Self { filter_segments, filter_directory_words, ..meta };
+
         Ok((kind == FILTER_KIND_RIBBON && meta.has_ribbon()).then_some(meta))
     }
 
@@ -240,6 +248,7 @@ impl RunMeta {
         let broken = |rule, expected, found| {
             Error::corrupt(path, Corrupt { page: number, rule, expected, found })
         };
+
         // The identity that the checksum starts from stands in the page itself.
         let mut input =
             Reader::new(page.get(crate::block::page::HEADER_SIZE..).unwrap_or_default());
@@ -247,6 +256,7 @@ impl RunMeta {
         if magic != RUN_MAGIC {
             return Err(broken("footer magic", u64::from_le_bytes(RUN_MAGIC), 0));
         }
+
         let version = input.u32().unwrap_or_default();
         let mut peek = input.clone();
         let identity = peek.u32().and_then(|_| peek.u64()).unwrap_or_default();
@@ -256,23 +266,28 @@ impl RunMeta {
             let path = path.to_owned();
             return Err(Error::UnknownVersion { path, found: version, newest: RUN_VERSION });
         }
+
         let meta = Self::decode(&mut input, version).ok().flatten();
         let meta = meta.ok_or_else(|| broken("footer purpose or kind of the filter", 1, 0))?;
         if meta.pages() != pages {
             return Err(broken("file pages", meta.pages(), pages));
         }
+
         if meta.has_ribbon() {
             check_columns(meta.filter_probes)
                 .map_err(|what| Error::corrupt(path, Corrupt { page: number, ..what }))?;
         }
+
         let words = meta.filter_shape().words();
         if words.div_ceil(FILTER_WORDS_PER_PAGE as u64) != u64::from(meta.filter_pages) {
             return Err(broken("filter_pages", words, u64::from(meta.filter_pages)));
         }
+
         let index_pages = (meta.index_bytes as usize).div_ceil(PAYLOAD_SIZE) as u64;
         if index_pages != u64::from(meta.index_pages) {
             return Err(broken("index_pages", index_pages, u64::from(meta.index_pages)));
         }
+
         if meta.key_pages == 0
             || meta.key_pages > meta.data_pages
             || meta.entries < u64::from(meta.key_pages)
@@ -284,10 +299,12 @@ impl RunMeta {
         {
             return Err(broken("footer counts", u64::from(meta.data_pages), meta.entries));
         }
+
         // Without a filter lookups would pass the run by.
         if meta.purpose == Purpose::Level && meta.filter_blocks == 0 && !meta.has_ribbon() {
             return Err(broken("filter blocks of a level's run", 1, 0));
         }
+
         Ok(meta)
     }
 }
@@ -357,7 +374,8 @@ impl PageMap {
         let count = input.u32()?;
         let mut map = Self::default();
         for _ in 0..count {
-            let (ordinal, overflow) = (input.u32()?, input.u32()?);
+            let ordinal = input.u32()?;
+            let overflow = input.u32()?;
             let rising = map.large.last().is_none_or(|last| last.ordinal < ordinal);
             let total = map.overflow_total().checked_add(overflow);
             if !rising
@@ -367,8 +385,10 @@ impl PageMap {
             {
                 return Ok(None);
             }
+
             map.push(ordinal, overflow);
         }
+
         Ok((map.overflow_total() == meta.data_pages - meta.key_pages).then_some(map))
     }
 
@@ -424,7 +444,8 @@ pub(crate) struct Location {
 /// What a run was merged from.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    /// Numbers of the runs, newest first, and their masks, with the runs for as long as somebody has them.
+    /// Numbers of the runs, newest first, and their masks, with the runs for as long as somebody
+    /// has them.
     pub(crate) inputs: Vec<(u64, Mask, Weak<Run>)>,
     /// Whether the run stands for them only where nothing older is, as deletions were dropped.
     pub(crate) is_oldest: bool,
@@ -436,7 +457,8 @@ pub(crate) struct Run {
     // The file is closed before its name goes.
     /// As lookups read it.
     file: Arc<PooledFile>,
-    /// The same file the other way, if it was read that way before: it may hold bytes that are not durable yet.
+    /// The same file the other way, if it was read that way before: it may hold bytes that are not
+    /// durable yet.
     other: Option<Arc<PooledFile>>,
     /// The file of its blobs.
     blobs: Option<Arc<PooledFile>>,
@@ -570,11 +592,13 @@ impl Run {
         if access == self.access() {
             return Arc::clone(self);
         }
+
         let set = self.handle.set();
         let file = match &self.other {
             Some(other) => Arc::clone(other),
             None => Arc::new(set.file(self.number(), access)),
         };
+
         Arc::new(Self {
             file,
             other: Some(Arc::clone(&self.file)),
@@ -595,6 +619,7 @@ impl Run {
         if self.mask == *mask {
             return Arc::clone(self);
         }
+
         Arc::new(Self {
             file: Arc::clone(&self.file),
             other: self.other.clone(),
@@ -627,8 +652,8 @@ impl Run {
         Self::open_with(set, number, access, WithFilter::Whole)
     }
 
-    /// The same without the filter, which is to be [read](Self::read_filter) when it is known how much of it is
-    /// wanted.
+    /// The same without the filter, which is to be [read](Self::read_filter) when it is known how
+    /// much of it is wanted.
     ///
     /// Cost: reads footer and index.
     pub(crate) fn open_without_filter(
@@ -712,7 +737,8 @@ impl Run {
         &self.handle
     }
 
-    /// Upper bound of the length of its longest value, a page too long at most. Cost: that of a look at each large entry.
+    /// Upper bound of the length of its longest value, a page too long at most. Cost: that of a
+    /// look at each large entry.
     pub(crate) fn longest_value_bytes(&self) -> u64 {
         let pages = u64::from(self.section.map.overflow_max()) + 1;
         (pages * PAGE_SIZE as u64).min(self.meta.value_bytes)
@@ -742,18 +768,21 @@ impl Run {
         self.filter.read()
     }
 
-    /// Reduces the filter to a part of it for everybody who has the run; returns the bytes freed. Nothing happens if
-    /// it does not lead there: somebody else has reduced it in another way meanwhile.
+    /// Reduces the filter to a part of it for everybody who has the run; returns the bytes freed.
+    /// Nothing happens if it does not lead there: somebody else has reduced it in another way
+    /// meanwhile.
     pub(crate) fn reduce_filter(&self, part: FilterPortion) -> usize {
         let mut filter = self.filter.write();
         if !filter.kept().leads_to(part) {
             return 0;
         }
+
         let before = filter.memory_bytes();
         if part == FilterPortion::Nothing && before <= Filter::nothing().memory_bytes() {
             // What stands for no filter takes more than a small one.
             return 0;
         }
+
         // In place, unless a lookup is looking into it just now.
         Arc::make_mut(&mut filter).keep(part);
         self.gauge.note_filter(filter.memory_bytes());
@@ -761,9 +790,11 @@ impl Run {
         before - filter.memory_bytes()
     }
 
-    /// Brings so much of an [unread](Self::is_unread) filter into memory, for everybody who has the run.
+    /// Brings so much of an [unread](Self::is_unread) filter into memory, for everybody who has the
+    /// run.
     ///
-    /// Cost: reads all of the filter, in chunks, unless nothing of it is wanted; what is not kept is not held either.
+    /// Cost: reads all of the filter, in chunks, unless nothing of it is wanted; what is not kept
+    /// is not held either.
     pub(crate) fn read_filter(&self, part: FilterPortion) -> Result<()> {
         if part != FilterPortion::Nothing {
             let read = read_filter(self.path(), self.file()?.as_ref(), &self.meta, part)?;
@@ -806,9 +837,11 @@ impl Run {
         Location { candidate, page, pages }
     }
 
-    /// The page that holds `key` if any does; `None` if the key is outside the run's range, or masked.
+    /// The page that holds `key` if any does; `None` if the key is outside the run's range, or
+    /// masked.
     pub(crate) fn locate(&self, key: &[u8]) -> Option<Location> {
-        let (min, max) = (self.min_key(), self.max_key());
+        let min = self.min_key();
+        let max = self.max_key();
         let is_outside = compare_keys(key, min).is_lt() || compare_keys(key, max).is_gt();
         if is_outside || self.mask.covers(key) {
             return None;
@@ -841,8 +874,9 @@ impl Run {
         }
     }
 
-    /// The key pages, by ordinal, that may hold both keys below `key` and keys at or above it; all earlier
-    /// pages hold keys below it only, all later ones keys above it only. Of a key in the run's range.
+    /// The key pages, by ordinal, that may hold both keys below `key` and keys at or above it; all
+    /// earlier pages hold keys below it only, all later ones keys above it only. Of a key in the
+    /// run's range.
     pub(crate) fn candidates(&self, key: &[u8]) -> std::ops::Range<u32> {
         let mut candidate = self.section.index.search(key);
         let end = candidate.ordinal + 1;
@@ -916,6 +950,7 @@ fn read_with(
         })?;
         filter.finish()?
     };
+
     index_bytes.truncate(meta.index_bytes as usize);
     let in_index = |what: Corrupt| Error::corrupt(path, Corrupt { page: index_first, ..what });
     let section = IndexSection::decode(&index_bytes, &meta).map_err(in_index)?;

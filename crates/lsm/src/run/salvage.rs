@@ -1,11 +1,12 @@
-//! What can be saved of a damaged run: all entries on pages that are whole, written as a run of its own.
+//! What can be saved of a damaged run: all entries on pages that are whole, written as a run of its
+//! own.
 //!
-//! The entries of a damaged page are gone; which keys they had is known as the range between the last key before the
-//! damage and the first one behind it. An entry whose blob is damaged keeps its value and loses the blob: without the
-//! entry an older value would show, or none.
+//! The entries of a damaged page are gone; which keys they had is known as the range between the
+//! last key before the damage and the first one behind it. An entry whose blob is damaged keeps its
+//! value and loses the blob: without the entry an older value would show, or none.
 //!
-//! Invariant: the damaged run stays as it is. Nobody refers to the new one yet, so a crash leaves a file that nothing
-//! names.
+//! Invariant: the damaged run stays as it is. Nobody refers to the new one yet, so a crash leaves a
+//! file that nothing names.
 //!
 //! Memory: the filter and the index of the new run; its largest value and its largest blob.
 
@@ -120,6 +121,7 @@ impl Blobs<'_> {
         if end > u64::from(self.end) * payload {
             return Ok(None);
         }
+
         let mut blob = Vec::with_capacity(len as usize);
         let mut at = offset;
         while at < end {
@@ -131,6 +133,7 @@ impl Blobs<'_> {
             }
             at += (to - from) as u64;
         }
+
         Ok(Some(blob.into()))
     }
 }
@@ -147,7 +150,8 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     let mut gaps = Gaps::default();
     let Some(file) = open_file(files, &path)? else {
         gaps.open();
-        let (gaps, blob_gaps) = (gaps.found, Vec::new());
+        let gaps = gaps.found;
+        let blob_gaps = Vec::new();
         let lost_pages = run.data_pages;
         return Ok(Salvaged { run: None, gaps, lost: None, lost_pages, blob_gaps, lost_blobs: 0 });
     };
@@ -155,7 +159,8 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     // What there is.
     let end = pages_of(file.as_ref(), run.data_pages.into())?;
     let mut sums = Sums::new(purpose, run.identity, salt);
-    let (mut lost_pages, mut passed_to) = (run.data_pages, 0);
+    let mut lost_pages = run.data_pages;
+    let mut passed_to = 0;
     Pages::new(file.as_ref(), run.identity, end).going_on().walk(&mut |step| {
         match step {
             Step::Damage(_) => gaps.open(),
@@ -168,11 +173,14 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
                 }
             }
         }
+
         Ok(())
     })?;
+
     if end < run.data_pages {
         gaps.open();
     }
+
     let footer = read_meta(&path, file.as_ref()).ok();
     let footer = footer.filter(|footer| footer.identity == run.identity);
     let lost = footer.map(|footer| footer.entries.saturating_sub(sums.meta.entries));
@@ -180,7 +188,8 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     // The same again, into a file of its own.
     let plan = sums.plan(salt, filter, index);
     let mut saved = 0;
-    let (mut blob_gaps, mut lost_blobs) = (Gaps::default(), 0);
+    let mut blob_gaps = Gaps::default();
+    let mut lost_blobs = 0;
     let blobs_file = open_file(files, &files.blobs_path(run.number))?;
     let mut blobs = match &blobs_file {
         Some(file) => {
@@ -190,6 +199,7 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
         }
         None => None,
     };
+
     let mut builder = RunBuilder::new(files, &plan)?;
     Pages::new(file.as_ref(), run.identity, end).going_on().walk(&mut |step| {
         let Step::Entry(entry_at) = step else { return Ok(()) };
@@ -204,21 +214,28 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
                 entry = EntryRef { kind: Kind::Insert, blob: BlobSpan::default(), ..entry };
             }
         }
+
         if entry_at.entry.kind == entry.kind {
             blob_gaps.pass(entry.key);
         }
+
         saved += 1;
         builder.push(entry, blob.as_ref(), || key_hash(salt, entry.key))
     })?;
+
     if saved != sums.meta.entries {
-        let (expected, found) = (sums.meta.entries, saved);
+        let expected = sums.meta.entries;
+        let found = saved;
         let rule = "entries that can be read twice";
         return Err(Error::corrupt(&path, Corrupt::rule(rule, expected, found)));
     }
+
     let run = builder.finish()?;
     if let Some(run) = &run {
         run.sync()?;
     }
-    let (gaps, blob_gaps) = (gaps.found, blob_gaps.found);
+
+    let gaps = gaps.found;
+    let blob_gaps = blob_gaps.found;
     Ok(Salvaged { run, gaps, lost, lost_pages, blob_gaps, lost_blobs })
 }
