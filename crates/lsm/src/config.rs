@@ -558,7 +558,7 @@ impl DiskCache {
 }
 
 impl TableConfig {
-    /// Writes all but the resolve function.
+    /// Writes all but the merge operator.
     pub(crate) fn encode(&self, out: &mut Writer) {
         out.u8(self.merge_policy.tag()).u32(self.size_ratio);
         out.u8(self.merge_schedule.tag()).u8(self.merge_thread.tag());

@@ -13,7 +13,7 @@
 //! | `TableClosed`, `CursorClosed` | ruled out by the type system: a handle is closed by dropping it |
 //! | `TableCorrupted` | [`Error::Corrupt`], also for a file that ends early; [`Error::FileMissing`] |
 //! | `TableTooLarge` | the same |
-//! | `TableUnionNotCompatible` | the same, also for another resolve function; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`], [`Error::UnionTooLarge`] |
+//! | `TableUnionNotCompatible` | the same, also for another merge operator; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`], [`Error::UnionTooLarge`] |
 //! | `SnapshotExists`, `SnapshotDoesNotExist`, `SnapshotCorrupted` | the same; [`Error::SnapshotTooLarge`] |
 //! | `SnapshotNotCompatible` | the same for labels, [`Error::ResolveNotCompatible`] for functions; another salt is no error, filters are made anew |
 //! | `SnapshotExportDirExists`, `SnapshotImportDirDoesNotExist` | the same |
@@ -92,7 +92,7 @@ pub enum Error {
         /// What was to be synced.
         path: PathBuf,
     },
-    /// A commit panicked, as a resolve function may, and left a part behind in memory, which nobody
+    /// A commit panicked, as a merge operator may, and left a part behind in memory, which nobody
     /// reads and nothing makes durable. Close the store and open it anew: it has the commits
     /// before.
     #[error(
@@ -200,7 +200,7 @@ pub enum Error {
     /// key has. Nothing was changed.
     ///
     /// Reading a key gives this error, too, if upserts made such a value that nobody could refuse:
-    /// by a resolve function that makes more than it is given, or in a union. Insert or delete the
+    /// by a merge operator that makes more than it is given, or in a union. Insert or delete the
     /// key then.
     #[error(
         "an upsert of {operand_bytes} bytes makes {bytes} of the {stored_bytes} that key {} has; \
@@ -214,7 +214,7 @@ pub enum Error {
         stored_bytes: usize,
         /// Length of the value of the upsert.
         operand_bytes: usize,
-        /// Length of what the resolve function makes of both.
+        /// Length of what the merge operator makes of both.
         bytes: usize,
         /// The limit.
         limit: usize,
@@ -234,7 +234,7 @@ pub enum Error {
         /// Index of the first such reference.
         index: usize,
     },
-    /// A text is not the name of a resolve function of one's own.
+    /// A text is not the name of a merge operator of one's own.
     #[error(
         "`{text}` cannot name a resolve function: 1 to 64 bytes, not beginning with `terrane.`"
     )]
@@ -242,7 +242,7 @@ pub enum Error {
         /// The text.
         text: String,
     },
-    /// The table of a snapshot, or a named table, has another resolve function than the one given.
+    /// The table of a snapshot, or a named table, has another merge operator than the one given.
     /// Open it with the one named.
     #[error("`{name}` needs the resolve function `{stored}`, {}", match .given {
         Some(given) => format!("not `{given}`"),
@@ -263,7 +263,7 @@ pub enum Error {
         left: usize,
         /// Position of the other one.
         right: usize,
-        /// In what they differ: session, resolve function.
+        /// In what they differ: session, merge operator.
         reason: String,
     },
     /// A union of unions of unions, too many times. Pay the debt of the inner ones first.

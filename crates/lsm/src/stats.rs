@@ -143,7 +143,7 @@ pub(crate) struct RunSums {
     pub(crate) index_bytes: AtomicU64,
     /// Bytes of the runs written by flushes, merges and unions.
     pub(crate) written_bytes: AtomicU64,
-    /// Bytes of the images of write buffers, written by snapshots.
+    /// Bytes of the images of memtables, written by snapshots.
     pub(crate) image_bytes: AtomicU64,
 }
 
@@ -180,7 +180,7 @@ pub struct TableStats {
     pub levels: Vec<LevelStats>,
     /// What is older than all levels, in a table that is a union and not complete.
     pub union: LevelStats,
-    /// Entries in the write buffer and in a flush that is under way.
+    /// Entries in the memtable and in a flush that is under way.
     pub buffer_entries: u64,
     /// Memory of these.
     pub buffer_bytes: u64,
@@ -190,7 +190,7 @@ pub struct TableStats {
     pub index_bytes: u64,
     /// Memory of the filters and indexes that flushes and merges under way are writing.
     pub unfinished_bytes: u64,
-    /// Memory of the cache of pages, which the table shares with its duplicates.
+    /// Memory of the cache of pages, which the table shares with its forks.
     pub cache_bytes: u64,
     /// Key pages that the indexes point to.
     pub key_pages: u64,
@@ -200,7 +200,7 @@ pub struct TableStats {
     pub lookups: u64,
     /// How many of them were present.
     pub found: u64,
-    /// How many of them write buffers decided, present or not.
+    /// How many of them memtables decided, present or not.
     pub memory_hits: u64,
     /// Reads that lookups took; those that the system's page cache answers count as well.
     pub lookup_reads: u64,
@@ -213,7 +213,7 @@ pub struct TableStats {
     /// Bytes of their keys, values and blobs.
     pub update_bytes: u64,
     /// Bytes of the runs that flushes, merges and a union have brought into the levels. What merges
-    /// under way have written is not among them yet; what duplicates share counts in each of them.
+    /// under way have written is not among them yet; what forks share counts in each of them.
     pub written_bytes: u64,
     /// How long batches of lookups took.
     pub lookup_times: Latencies,
@@ -235,7 +235,7 @@ impl TableStats {
         self.levels.iter().map(|level| level.runs).sum()
     }
 
-    /// Memory of write buffers, filters, indexes and the cache of pages: what a memory budget is
+    /// Memory of memtables, filters, indexes and the cache of pages: what a memory budget is
     /// for.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
@@ -297,7 +297,7 @@ pub struct SessionStats {
     pub lookups: u64,
     /// How many of them were present.
     pub found: u64,
-    /// How many of them write buffers decided, present or not.
+    /// How many of them memtables decided, present or not.
     pub memory_hits: u64,
     /// Reads that lookups took.
     pub lookup_reads: u64,
@@ -312,7 +312,7 @@ pub struct SessionStats {
     /// Bytes of the runs that flushes, merges and unions have completed; a merge that several
     /// tables share is done, and counted, once.
     pub written_bytes: u64,
-    /// Bytes of the images of write buffers that snapshots have written.
+    /// Bytes of the images of memtables that snapshots have written.
     pub image_bytes: u64,
     /// How long batches of lookups took.
     pub lookup_times: Latencies,

@@ -14,7 +14,7 @@
 //! # Protocol of a lookup
 //!
 //! [`Index::search`] names a page. If the key turns out to be below that page's first key and
-//! [`Candidate::earlier`] was set, [`Index::previous`] names the next page to read; and so on until
+//! [`PageCandidate::earlier`] was set, [`Index::previous`] names the next page to read; and so on until
 //! the key is found, or is not below the first key of the page read, or `earlier` is not set.
 
 #![doc = include_str!("../../../../docs/format/index.md")]
@@ -215,7 +215,7 @@ impl Index {
     }
 
     /// The page before `ordinal`, if `key`, which is below the first key of page `ordinal`, may be
-    /// there. Always none where [`Candidate::earlier`] was not set.
+    /// there. Always none where [`PageCandidate::earlier`] was not set.
     pub(crate) fn previous(&self, ordinal: u32, key: &[u8]) -> Option<PageCandidate> {
         match &self.form {
             Form::Compact(fences) => fences.previous(ordinal, key),

@@ -2,7 +2,7 @@
 //!
 //! Its queue refers to merges without keeping them, so what nobody needs any more is not done, and
 //! it ends when the session does. What it fails at is reported by the next call that needs the
-//! merge. If a resolve function panics, the merge is left for its next user, who does that part
+//! merge. If a merge operator panics, the merge is left for its next user, who does that part
 //! again, and the thread goes on with others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! A merge under way: several runs (or a write buffer) on their way to becoming one run.
+//! A merge under way: several runs (or a memtable) on their way to becoming one run.
 //!
 //! A merge is shared by all tables that have it in their levels: whoever advances it advances it
 //! for all, and the work is done once. Until it is complete readers look into its inputs,
@@ -180,7 +180,7 @@ pub(crate) struct Compaction {
     work: u64,
     /// Pages of work. Never falls; rises if a merge that was to be resumed has to begin anew.
     total: AtomicU64,
-    /// Pages of the write buffers among the inputs, as estimated.
+    /// Pages of the memtables among the inputs, as estimated.
     buffer_pages: u64,
     /// Pages of blobs of the runs among the inputs.
     blob_pages: u64,
@@ -404,7 +404,7 @@ impl Compaction {
     /// As [`advance_to`](Self::advance_to), but does nothing while somebody else works on it.
     ///
     /// # Errors
-    /// As [`advance_to`](Self::advance_to).
+    /// Those of [`advance_to`](Self::advance_to).
     pub(crate) fn advance_unless_busy(&self, target: u64) -> Result<()> {
         if let Some(error) = lock(&self.failed).take() {
             return Err(error);
@@ -425,7 +425,7 @@ impl Compaction {
     /// take as long as they take.
     ///
     /// # Errors
-    /// As [`advance_to`](Self::advance_to). Whoever needs the work does it again, and meets the
+    /// Those of [`advance_to`](Self::advance_to). Whoever needs the work does it again, and meets the
     /// error if it is still there.
     pub(crate) fn advance_unasked(&self) -> Result<bool> {
         let Ok(mut job) = self.job.try_lock() else { return Ok(false) };
@@ -454,7 +454,7 @@ impl Compaction {
     /// Cost: that of the merge, and half a megabyte of memory.
     ///
     /// # Errors
-    /// As [`advance_to`](Self::advance_to). The merge then stands at its beginning, as after a
+    /// Those of [`advance_to`](Self::advance_to). The merge then stands at its beginning, as after a
     /// break.
     pub(crate) fn merge_on_two_threads<B>(
         &self,
@@ -549,7 +549,7 @@ impl Compaction {
         job: &mut (Job, WorkTally),
         work: impl FnOnce(&mut (Job, WorkTally)) -> Result<T>,
     ) -> Result<T> {
-        // A resolve function may have panicked in an earlier step.
+        // A merge operator may have panicked in an earlier step.
         self.begin_anew_unless_whole(job);
         let result = work(job);
         if result.is_err() {
@@ -786,7 +786,7 @@ impl Compaction {
         }
     }
 
-    /// Pages passed in the inputs, and what stands for those of write buffers and blobs.
+    /// Pages passed in the inputs, and what stands for those of memtables and blobs.
     fn passed(&self, merge: &MergeIterator, builder: &RunBuilder, tally: WorkTally) -> u64 {
         let blob_pages = u64::from(builder.blob_pages());
         let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);

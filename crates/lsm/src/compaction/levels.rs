@@ -29,10 +29,10 @@
 //! takes all of it comes when the updates that follow have filled what was left. That flush is as
 //! much longer as the buffer is larger.
 //!
-//! A flush is itself such a merge, of the write buffer alone, due one flush after it began;
+//! A flush is itself such a merge, of the memtable alone, due one flush after it began;
 //! meanwhile its entries are still found in memory.
 //!
-//! Invariant: from newest to oldest, a reader sees: write buffer, flush under way, level 1
+//! Invariant: from newest to oldest, a reader sees: memtable, flush under way, level 1
 //! incoming, level 1 residents (newest first), level 2 incoming, ... No entry hides one that is
 //! newer.
 
@@ -118,9 +118,9 @@ pub(crate) struct Level {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Levels {
     pub(crate) buffer: Memtable,
-    /// What of the write buffer's size does not count as time: what came into it by a replay.
+    /// What of the memtable's size does not count as time: what came into it by a replay.
     pub(crate) untimed: u64,
-    /// The write buffer before this one, on its way to becoming a run.
+    /// The memtable before this one, on its way to becoming a run.
     pub(crate) flushing: Option<ScheduledCompaction>,
     /// Level 1 first.
     pub(crate) levels: Vec<Level>,
@@ -159,7 +159,7 @@ fn level_policy(policy: CompactionPolicy, level: usize, last: usize) -> LevelPol
 }
 
 impl CompactionEnv<'_> {
-    /// What counts towards the capacity of write buffer and levels.
+    /// What counts towards the capacity of memtable and levels.
     pub(crate) fn run_size(&self, run: &Run) -> u64 {
         match self.config.effective_write_buffer() {
             BufferSize::Bytes(_) => run.meta().weight_bytes(),
@@ -173,7 +173,7 @@ impl CompactionEnv<'_> {
         size
     }
 
-    /// The largest run that stays on `level` (from 1; level 0 stands for the write buffer).
+    /// The largest run that stays on `level` (from 1; level 0 stands for the memtable).
     fn run_size_max(&self, level: usize, policy: LevelPolicy) -> u64 {
         let exponent = match policy {
             LevelPolicy::Tiering => level.saturating_sub(1),
@@ -312,12 +312,12 @@ impl Levels {
         self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
     }
 
-    /// Whether the write buffer holds what it has room for, or more.
+    /// Whether the memtable holds what it has room for, or more.
     pub(crate) fn is_full(&self, context: &CompactionEnv<'_>) -> bool {
         self.buffer_size(context) >= context.buffer_capacity()
     }
 
-    /// What counts as time in the write buffer.
+    /// What counts as time in the memtable.
     fn timed_size(&self, context: &CompactionEnv<'_>) -> u64 {
         self.buffer_size(context).saturating_sub(self.untimed)
     }
@@ -331,14 +331,14 @@ impl Levels {
         self.untimed = self.buffer_size(context).saturating_sub(timed);
     }
 
-    /// A size of the write buffer below which `moment` has not come.
+    /// A size of the memtable below which `moment` has not come.
     pub(crate) fn size_at(&self, context: &CompactionEnv<'_>, moment: u64) -> u64 {
         let ticks = moment.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
         let timed = u128::from(ticks) * u128::from(context.buffer_capacity());
         self.untimed + (timed / u128::from(TICKS_PER_FLUSH)) as u64
     }
 
-    /// What counts towards the capacity of the write buffer.
+    /// What counts towards the capacity of the memtable.
     pub(crate) fn buffer_size(&self, context: &CompactionEnv<'_>) -> u64 {
         match context.config.effective_write_buffer() {
             BufferSize::Bytes(_) if context.config.memory_budget.is_some() => {
@@ -349,7 +349,7 @@ impl Levels {
         }
     }
 
-    /// How much of a batch the write buffer will take before the next flush.
+    /// How much of a batch the memtable will take before the next flush.
     pub(crate) fn room_for(&self, context: &CompactionEnv<'_>, batch: Room) -> Room {
         let size = match context.config.effective_write_buffer() {
             BufferSize::Bytes(_) => batch.weight_bytes(),
@@ -373,7 +373,7 @@ impl Levels {
         self.flushing.iter().chain(merges).filter(|pending| !pending.compaction.is_complete())
     }
 
-    /// Begins the flush of the write buffer, which must not be empty, and completes the one before
+    /// Begins the flush of the memtable, which must not be empty, and completes the one before
     /// it: its run enters the levels.
     ///
     /// # Errors
@@ -412,7 +412,7 @@ impl Levels {
 
     /// The same without the keys of a span. Runs that have no others are let go of.
     ///
-    /// Cost: no I/O; a reference for each run and each segment of the write buffer.
+    /// Cost: no I/O; a reference for each run and each part of the memtable.
     pub(crate) fn without(&self, span: &Span) -> Self {
         let mut next = self.clone();
         if span.is_everything() {
@@ -464,7 +464,7 @@ impl Levels {
     }
 
     /// The same with all runs on their way to becoming one on the last level, and the merge that
-    /// makes it. The write buffer and a flush that is not complete stay as they are. `None` if
+    /// makes it. The memtable and a flush that is not complete stay as they are. `None` if
     /// there is nothing to merge and no deletion to drop.
     ///
     /// Merges under way end here: their inputs are those of this one.
@@ -546,10 +546,10 @@ impl Levels {
         next
     }
 
-    /// Memory of all but the filters of readable runs: write buffers, indexes, and what merges have
+    /// Memory of all but the filters of readable runs: memtables, indexes, and what merges have
     /// built so far, or may build without this table, since others have them too.
     ///
-    /// Whether others have a merge is asked now. A duplicate, which is the usual way, is made by a
+    /// Whether others have a merge is asked now. A fork, which is the usual way, is made by a
     /// call of the table that asks anew; a count that is too high for a moment, as while a flush
     /// has two trees, only makes a cache smaller. What is not seen is a table that is opened later
     /// from the snapshot with the merge in it: what that one builds, at most what was planned, is
@@ -591,7 +591,7 @@ impl Levels {
         (memory.left_for_pages(budget, self.unfiltered_bytes(), is_updated), memory.run_numbers())
     }
 
-    /// Folds filters so that there is room for a full write buffer and for what merges under way
+    /// Folds filters so that there is room for a full memtable and for what merges under way
     /// will build.
     pub(crate) fn make_room_to_write(&self, context: &CompactionEnv<'_>, budget: u64) {
         self.memory(context, self).make_room_to_write(budget, context.config.memory_goal);
@@ -691,7 +691,7 @@ impl Levels {
 
     /// The union of some tables, left to right, with the configuration of the context.
     ///
-    /// Cost: writes the write buffers as runs; finishes the flushes under way.
+    /// Cost: writes the memtables as runs; finishes the flushes under way.
     ///
     /// # Errors
     /// Those of the disk; [`Error::UnionTooLarge`] and [`Error::UnionTooDeep`].

@@ -225,7 +225,7 @@ impl MergeIterator {
     /// Goes to the first entry, unless that has been done.
     ///
     /// # Errors
-    /// As [`advance`](Self::advance).
+    /// Those of [`advance`](Self::advance).
     pub(crate) fn load(&mut self) -> Result<()> {
         if !self.is_loaded {
             self.load_winner()?;
@@ -382,7 +382,7 @@ impl MergeIterator {
         if self.rules.combine == Combine::Levels && (kind.is_decisive() || !self.is_contested()) {
             return Ok(());
         }
-        // A resolve function that panics leaves nothing whole behind.
+        // A merge operator that panics leaves nothing whole behind.
         self.failed = true;
         self.combine()?;
         self.failed = false;
@@ -532,7 +532,7 @@ mod tests {
     use crate::memtable::memtable::Memtable;
     use crate::memtable::part::{NewEntry, Room};
 
-    /// A segment whose entry for key `n` has the kind that digit `n` of `code` names, if it names
+    /// A part whose entry for key `n` has the kind that digit `n` of `code` names, if it names
     /// one.
     fn buffer(code: usize, value: &str) -> Memtable {
         let mut buffer = Memtable::default();

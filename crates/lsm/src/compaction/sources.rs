@@ -1,12 +1,12 @@
 //! What a reader of a table looks into, and how all of it is read in order.
 //!
-//! A table is its write buffers, its runs and, if it was made by a union, what the union has so
+//! A table is its memtables, its runs and, if it was made by a union, what the union has so
 //! far: the *slices* that have been written, whose keys follow each other from the smallest one on,
 //! and the tables where the keys beyond the *frontier* are. Read in order, that is a tree of
 //! merges:
 //!
 //! ```text
-//! levels ─┬─ segments of write buffers, newest first
+//! levels ─┬─ parts of memtables, newest first
 //!         ├─ runs, newest first
 //!         ├─ slices
 //!         └─ union, beyond the frontier ─┬─ levels of the first table
@@ -16,7 +16,7 @@
 //! Making the tree reads nothing, and going through it reads from a run, a slice say, when its turn
 //! comes.
 //!
-//! Invariant: from newest to oldest stand the write buffers, the runs, and the union. No entry
+//! Invariant: from newest to oldest stand the memtables, the runs, and the union. No entry
 //! hides one that is newer.
 
 use std::ops::Bound;
@@ -37,7 +37,7 @@ use crate::run::run::Run;
 /// What a reader of a table looks into.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Sources {
-    /// Write buffers, newest first; newer than all runs. A table's own, which updates
+    /// Memtables, newest first; newer than all runs. A table's own, which updates
     /// go to, is not among them.
     pub(crate) buffers: Vec<Memtable>,
     /// Newest first.
@@ -135,7 +135,7 @@ impl Sources {
     /// Lets go of what cannot hold keys of a range. The depth of the recursion is that of unions of
     /// unions.
     ///
-    /// Cost: no I/O; entries of write buffers are sorted if the range is bounded and nobody has
+    /// Cost: no I/O; entries of memtables are sorted if the range is bounded and nobody has
     /// read them in order before.
     pub(crate) fn narrow(&mut self, range: &KeyRange) {
         if *range == KeyRange::ALL {

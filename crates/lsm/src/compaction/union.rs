@@ -377,7 +377,7 @@ impl Union {
             }
             Stage::Uniting { .. } => {
                 if job.as_ref().is_none_or(|uniting| !uniting.merge.is_whole()) {
-                    // Also if a resolve function panicked in an earlier step.
+                    // Also if a merge operator panicked in an earlier step.
                     self.begin_slice_anew(job);
                     *job = Some(self.begin()?);
                 }

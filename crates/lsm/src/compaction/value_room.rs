@@ -41,8 +41,8 @@ impl ValueRoom {
 
     /// Works the bound out anew for a limit: roughly, if that is enough.
     ///
-    /// Cost: a look at each run and segment; if all values together come to half of the limit, one
-    /// at each entry of the write buffer and each large entry of runs, all in memory.
+    /// Cost: a look at each run and part; if all values together come to half of the limit, one
+    /// at each entry of the memtable and each large entry of runs, all in memory.
     pub(crate) fn measure(&mut self, buffer: &Memtable, sources: &Sources, limit: u64) {
         let of_buffer = |buffer: &Memtable| buffer.weight_bytes();
         let mut sum = of_buffer(buffer).saturating_add(sum_of_buffers(sources, &of_buffer));
@@ -58,7 +58,7 @@ impl ValueRoom {
     }
 }
 
-/// The sum over all write buffers of sources. The depth of the recursion is that of unions of
+/// The sum over all memtables of sources. The depth of the recursion is that of unions of
 /// unions.
 fn sum_of_buffers(sources: &Sources, of: &dyn Fn(&Memtable) -> u64) -> u64 {
     let own: u64 = sources.buffers.iter().map(of).fold(0, u64::saturating_add);
@@ -245,7 +245,7 @@ mod tests {
         assert!(!union.get(b"key").unwrap().is_found());
     }
 
-    /// Parts of a write buffer that are put together have nobody to refuse an upsert to.
+    /// Parts of a memtable that are put together have nobody to refuse an upsert to.
     #[test]
     fn parts_of_a_write_buffer_are_put_together_where_upserts_make_too_long_a_value() {
         let (session, _) = table();

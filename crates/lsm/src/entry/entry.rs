@@ -1,7 +1,7 @@
 //! Physical entries: what a table stores for a key, their limits, and how two of one key combine.
 //!
 //! A newer entry hides an older one, except that an *upsert* combines with it. Inside one table,
-//! with the table's resolve function *f*, whose first argument is the newer value:
+//! with the table's merge operator *f*, whose first argument is the newer value:
 //!
 //! | newer      | nothing older | delete     | insert *v*, with or without blob | upsert *v*      |
 //! |------------|---------------|------------|----------------------------------|-----------------|
@@ -24,7 +24,7 @@ pub const VALUE_BYTES_MAX: usize = u32::MAX as usize;
 /// Longest blob, in bytes.
 pub const BLOB_BYTES_MAX: usize = u32::MAX as usize;
 
-/// Weight of an entry in a write buffer beside its key and value, in bytes.
+/// Weight of an entry in a memtable beside its key and value, in bytes.
 pub(crate) const ENTRY_OVERHEAD_BYTES: u64 = 40;
 
 /// What an entry does to older entries of its key. The numbers stand in files; 0 is never valid.
@@ -79,10 +79,10 @@ pub(crate) enum Order {
     Descending,
 }
 
-/// Where a blob stands among the blobs of its run or of its write buffer.
+/// Where a blob stands among the blobs of its run or of its memtable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub(crate) struct BlobSpan {
-    /// In a run: its first byte in the blob stream. In a write buffer: its place in the list of
+    /// In a run: its first byte in the blob stream. In a memtable: its place in the list of
     /// blobs.
     pub(crate) offset: u64,
     /// Its length.
@@ -143,7 +143,7 @@ impl<'a> Update<'a> {
     }
 }
 
-/// The hash of a key that filters and write buffers use; each session has its own salt, so that
+/// The hash of a key that filters and memtables use; each session has its own salt, so that
 /// nobody can choose keys that collide in a given store.
 pub(crate) fn key_hash(salt: u64, key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(key, salt)

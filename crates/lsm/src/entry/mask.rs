@@ -1,7 +1,7 @@
 //! Masks: the ranges of keys that range deletions have removed from a source.
 //!
 //! A range deletion writes no tombstones. It gives each source that a table has at that moment,
-//! segments of the write buffer, runs, merges under way and a union, a *mask*: a view of the source
+//! segments of the memtable, runs, merges under way and a union, a *mask*: a view of the source
 //! in which the keys of the range are not there. Sources that come later have no such mask, so
 //! newer entries of these keys are seen. A merge reads its inputs through their masks, and jumps
 //! over what these cover; its output needs none of them.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::entry::entry::{BLOB_SPAN_SIZE, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 
-/// Longest name of a resolve function, in bytes.
+/// Longest name of a merge operator, in bytes.
 pub const OPERATOR_NAME_BYTES_MAX: usize = 64;
 
 /// What names of ready-made functions begin with.
@@ -23,7 +23,7 @@ const READY_MADE: &str = "terrane.";
 /// Writes `f(newer, older)` into an empty vector.
 type Combine = dyn Fn(&[u8], &[u8], &mut Vec<u8>) + Send + Sync;
 
-/// A resolve function with its name. Clones are the same function; two are equal if their names
+/// A merge operator with its name. Clones are the same function; two are equal if their names
 /// are.
 #[derive(Clone)]
 pub struct MergeOperator {

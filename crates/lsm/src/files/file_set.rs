@@ -4,7 +4,7 @@
 //! `<number>.blobs` beside it, which goes with it. It is *held* by handles in memory (a run shared
 //! by tables, merges and cursors has one handle) and *pinned* by snapshots. When the last holder
 //! goes and nothing pins it, the file is removed, a large one while nobody waits for it
-//! ([`sweeper`](crate::files::reclaim)); what a crash leaves behind is removed when the session is
+//! ([`reclaimer`](crate::files::reclaim)); what a crash leaves behind is removed when the session is
 //! opened again.
 //!
 //! Snapshots also pin the files of runs that are still being written. What such a file holds is

@@ -164,7 +164,7 @@ impl Clock {
 enum Poison {
     /// A failed sync of this file or directory.
     Sync(PathBuf),
-    /// A panic in the middle of a commit to this store, such as of a resolve function.
+    /// A panic in the middle of a commit to this store, such as of a merge operator.
     Panic(PathBuf),
 }
 
@@ -549,7 +549,7 @@ impl PooledFile {
     /// The file, opened if need be; `None` if all files that may be open are in use.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     pub(crate) fn get_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
         self.get_or_open(false)
     }

@@ -8,7 +8,7 @@
 //! already) it is done at once by whoever asks.
 //!
 //! What is handed over is out of use, and nobody is told how it went but by what was handed over
-//! itself. Who needs the room that it takes, or an empty directory, [waits](Reclaimer::settle) for
+//! itself. Who needs the room that it takes, or an empty directory, [waits](Reclaimer::wait) for
 //! it.
 //!
 //! Invariant: no more than [`WAITING_MAX`] tasks wait; they are done in the order in which they
@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// A sweeper whose thread waits for the barrier in its first task, and a list of who did which
+    /// A reclaimer whose thread waits for the barrier in its first task, and a list of who did which
     /// task.
     struct BlockedReclaimer {
         reclaimer: Reclaimer,

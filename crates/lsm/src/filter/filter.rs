@@ -259,7 +259,7 @@ impl Filter {
         }
     }
 
-    /// Gives up what is in memory but for a part that it [leads to](Kept::leads_to). It goes on to
+    /// Gives up what is in memory but for a part that it [leads to](FilterPortion::leads_to). It goes on to
     /// say yes to all of its keys, and to more others.
     pub(crate) fn keep(&mut self, part: FilterPortion) {
         match (&mut *self, part) {

@@ -1,7 +1,7 @@
 //! A set of hashes that answers "no" or "perhaps": with it a lookup passes over most of a write
 //! buffer.
 //!
-//! Hashes are added while others ask, and none is ever taken out. So all versions of a write buffer
+//! Hashes are added while others ask, and none is ever taken out. So all versions of a memtable
 //! share one sketch: the older ones say "perhaps" a little more often than they need to.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -41,7 +41,7 @@ impl Sketch {
         for hash in hashes {
             let (word, bits) = self.place(hash);
             // Whoever asks for this hash has got it from the thread that adds it, by way of a
-            // segment.
+            // part.
             word.fetch_or(bits, Ordering::Relaxed);
             count += 1;
         }

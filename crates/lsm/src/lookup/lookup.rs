@@ -1,6 +1,6 @@
-//! Batched lookups: write buffer, filters, index, one read for each key, all reads side by side.
+//! Batched lookups: memtable, filters, index, one read for each key, all reads side by side.
 //!
-//! 1. Each key is hashed once; the write buffer decides what it can, without any read.
+//! 1. Each key is hashed once; the memtable decides what it can, without any read.
 //! 2. The filters of all runs are asked about all other keys, with their memory fetched ahead. The
 //!    first keys of a batch are read while the next ones are asked about, so that the device does
 //!    not wait for filters.
@@ -466,7 +466,7 @@ impl Batch {
     }
 }
 
-/// What write buffers say of a key.
+/// What memtables say of a key.
 enum MemtableAnswer {
     Decided(Lookup),
     /// Upserts only, combined.
@@ -521,10 +521,10 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     batch.conclude(keys, context.operator)
 }
 
-/// The same in write buffers, newest first, and the runs of a plan; results, and what it took.
+/// The same in memtables, newest first, and the runs of a plan; results, and what it took.
 ///
 /// # Errors
-/// As [`lookup_batch`].
+/// Those of [`lookup_batch`].
 pub(crate) fn lookup_in<K: AsRef<[u8]>>(
     buffers: &[&Memtable],
     plan: &Arc<Plan>,
@@ -559,7 +559,7 @@ fn batch_of(tree: &Levels, context: &LookupEnv<'_>, keys: usize) -> (Arc<Plan>, 
     (plan, batch)
 }
 
-/// Write buffers, newest first.
+/// Memtables, newest first.
 fn buffers_of<'a>(tree: &'a Levels, plan: &'a Plan) -> Vec<&'a Memtable> {
     std::iter::once(&tree.buffer).chain(&plan.buffers).collect()
 }

@@ -31,7 +31,7 @@ pub(crate) struct RunEntry {
 /// What was met of one key so far.
 #[derive(Debug, Default)]
 pub(crate) struct KeyProgress {
-    /// Upserts in the write buffer.
+    /// Upserts in the memtable.
     pub(crate) memory: Option<Vec<u8>>,
     /// In the order of the runs.
     pub(crate) entries: Vec<RunEntry>,
@@ -72,7 +72,7 @@ struct UnionSpan {
 /// The runs of a table, in order.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Write buffers that are newer than all runs.
+    /// Memtables that are newer than all runs.
     pub(crate) buffers: Vec<Memtable>,
     pub(crate) runs: Vec<Arc<Run>>,
     /// The runs after those of each level of the table.

@@ -1,7 +1,7 @@
 //! Lookups that are submitted and taken later: one thread of a session keeps one queue full with
 //! all of them.
 //!
-//! What takes no read (write buffers, filters, indexes) is done by the thread that submits, on the
+//! What takes no read (memtables, filters, indexes) is done by the thread that submits, on the
 //! table as it is then; so a batch is of one state of the table, whatever happens meanwhile. The
 //! reads go to the thread, which is started with the first of them and ends with the session. It
 //! takes a read of each batch in turn, so that a long one does not hold up a short one.

@@ -1,6 +1,6 @@
-//! A memory budget: how write buffers, filters and indexes share it.
+//! A memory budget: how memtables, filters and indexes share it.
 //!
-//! **Write buffers** get an eighth of the budget at most, or a third if only lookups of keys that
+//! **Memtables** get an eighth of the budget at most, or a third if only lookups of keys that
 //! are there count; the weight of a full one follows from it ([`write_buffer_weight`]).
 //!
 //! **Indexes** take what they need. While a run is written, both forms of its index may be built,
@@ -54,7 +54,7 @@ const TOTAL_FPR_MIN: f64 = 1e-3;
 /// Steps in which the rate per entry is found, each of which halves the error of its logarithm.
 const RATE_STEPS: u32 = 18;
 
-/// What of a budget write buffers may take.
+/// What of a budget memtables may take.
 fn buffers(budget: u64, goal: MemoryGoal) -> u64 {
     write_buffer_weight(budget, goal) * BUFFER_WEIGHTS
 }
@@ -241,7 +241,7 @@ impl Planned {
     }
 }
 
-/// What a table holds in memory when a merge begins, beside its write buffers.
+/// What a table holds in memory when a merge begins, beside its memtables.
 #[derive(Debug, Default)]
 pub(crate) struct TableMemory {
     runs: Vec<Arc<Run>>,
@@ -332,7 +332,7 @@ impl TableMemory {
     }
 
     /// What a cache of pages may take of a budget: what nothing else needs until the next merge
-    /// begins. A table that is updated needs room for full write buffers and for what merges have
+    /// begins. A table that is updated needs room for full memtables and for what merges have
     /// been planned to build.
     pub(crate) fn left_for_pages(
         &self,
@@ -350,7 +350,7 @@ impl TableMemory {
         self.numbers.iter().copied().collect()
     }
 
-    /// Folds filters so that there is room for a full write buffer and for the outputs of merges.
+    /// Folds filters so that there is room for a full memtable and for the outputs of merges.
     pub(crate) fn make_room_to_write(&self, budget: u64, goal: MemoryGoal) {
         let taken = self.index_bytes() + self.output_bytes;
         let room = filters_and_indexes(budget, goal).saturating_sub(taken);

@@ -1,7 +1,7 @@
 //! Pages that lookups have read, kept in memory for later ones: what is left of a table's memory
 //! budget.
 //!
-//! A table shares its cache with its duplicates, as it shares its runs with them. Each of them says
+//! A table shares its cache with its forks, as it shares its runs with them. Each of them says
 //! how much of its own budget is left, and the cache is as large as the least of these; so each
 //! stays within its budget.
 //!
@@ -303,7 +303,7 @@ impl CacheShare {
         Self { cache: Arc::clone(cache), member: number }
     }
 
-    /// A part for a duplicate, which has what the table has.
+    /// A part for a fork, which has what the table has.
     pub(crate) fn share(&self) -> Self {
         let member = lock(&self.cache.members).by_number.get(&self.member).cloned();
         Self::join(&self.cache, member.unwrap_or_default())

@@ -1,19 +1,19 @@
 //! The newest entries of a table, in memory.
 //!
-//! A write buffer is a list of [segments](crate::memtable::part). The last one is written to as
-//! long as nobody else looks at it; a duplicate, a cursor or a flush that takes a reference to it
-//! thereby freezes it, and the next update starts a new one. So a duplicate costs a few reference
+//! A memtable is a list of [parts](crate::memtable::part). The last one is written to as
+//! long as nobody else looks at it; a fork, a cursor or a flush that takes a reference to it
+//! thereby freezes it, and the next update starts a new one. So a fork costs a few reference
 //! counts whatever the buffer holds, and two tables that evolve apart share what they had in
 //! common.
 //!
-//! A segment of [`SEGMENT_ENTRIES_MAX`] entries is closed as well, and sorted. So the flush of a
-//! large buffer, which wants all of it in key order, has no more left to sort than one segment, and
+//! A part of [`PART_ENTRIES_MAX`] entries is closed as well, and sorted. So the flush of a
+//! large buffer, which wants all of it in key order, has no more left to sort than one part, and
 //! stalls no update for longer than that takes.
 //!
-//! All versions of a buffer share a [`Sketch`] of the keys in their segments but the last, so that
+//! All versions of a buffer share a [`Sketch`] of the keys in their parts but the last, so that
 //! a lookup of a key that none of them has looks into the last one and nowhere else.
 //!
-//! Invariant: an entry of a newer segment hides one of an older segment, or combines with it if it
+//! Invariant: an entry of a newer part hides one of an older part, or combines with it if it
 //! is an upsert.
 
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use crate::error::Result;
 use crate::filter::sketch::Sketch;
 use crate::memtable::part::{Chunk, MemtablePart, NewEntry, Room, Undo, charge_for};
 
-/// So many neighbouring segments of like size are folded into one, so that a buffer of *n* entries
-/// that is duplicated again and again has O(log n) segments, and each entry is in O(log n) hash
+/// So many neighbouring parts of like size are folded into one, so that a buffer of *n* entries
+/// that is forked again and again has O(log n) parts, and each entry is in O(log n) hash
 /// tables.
-const SEGMENTS_PER_TIER: usize = 8;
+const PARTS_PER_TIER: usize = 8;
 
-/// From so many entries on a segment is closed with the next batch. To sort them takes a few
+/// From so many entries on a part is closed with the next batch. To sort them takes a few
 /// milliseconds.
-const SEGMENT_ENTRIES_MAX: usize = 1 << 15;
+const PART_ENTRIES_MAX: usize = 1 << 15;
 
-/// The write buffer of a table.
+/// The memtable of a table.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Memtable {
     /// Oldest first. Only the last one may change, and only while nobody else refers to it.
@@ -42,7 +42,7 @@ pub(crate) struct Memtable {
     older: OlderParts,
 }
 
-/// What is known of all segments but the last.
+/// What is known of all parts but the last.
 #[derive(Debug, Default, Clone)]
 struct OlderParts {
     weight_bytes: u64,
@@ -54,15 +54,15 @@ struct OlderParts {
 }
 
 impl Memtable {
-    /// A buffer of one segment, to be read.
+    /// A buffer of one part, to be read.
     pub(crate) fn of(part: MemtablePart) -> Self {
         Self { parts: vec![part], older: OlderParts::default() }
     }
 
-    /// A buffer of segments, oldest first, that do not change any more.
+    /// A buffer of parts, oldest first, that do not change any more.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin).
+    /// Those of [`begin`](Self::begin).
     pub(crate) fn of_parts(all: Vec<MemtablePart>, operator: &MergeOperator) -> Result<Self> {
         let mut parts = Vec::new();
         for part in all {
@@ -74,26 +74,26 @@ impl Memtable {
         if buffer.parts.len() > 1 {
             let sketch = buffer.sketch_of_all();
             let parts = std::mem::take(&mut buffer.parts);
-            buffer.set_segments(parts, sketch);
+            buffer.set_parts(parts, sketch);
         }
 
         Ok(buffer)
     }
 
-    /// The segments, oldest first.
+    /// The parts, oldest first.
     pub(crate) fn parts(&self) -> &[MemtablePart] {
         &self.parts
     }
 
-    /// Lets go of segments, of a buffer that is only read.
+    /// Lets go of parts, of a buffer that is only read.
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(&MemtablePart) -> bool) {
         let mut parts = std::mem::take(&mut self.parts);
         parts.retain(|part| is_wanted(part));
         let sketch = self.older.sketch.take();
-        self.set_segments(parts, sketch);
+        self.set_parts(parts, sketch);
     }
 
-    /// Keys, values and overhead; a key in several segments counts in each.
+    /// Keys, values and overhead; a key in several parts counts in each.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.older.weight_bytes + self.parts.last().map_or(0, MemtablePart::weight_bytes)
     }
@@ -110,7 +110,7 @@ impl Memtable {
         charge_for(self.older.memory_bytes) + last
     }
 
-    /// Entries; a key in several segments counts in each.
+    /// Entries; a key in several parts counts in each.
     pub(crate) fn len(&self) -> usize {
         self.older.len + self.parts.last().map_or(0, MemtablePart::len)
     }
@@ -147,7 +147,7 @@ impl Memtable {
         self.parts.iter().flat_map(MemtablePart::chunks).any(|chunk| chunk.has_blobs())
     }
 
-    /// The sketch with the keys of the last segment added; a larger one if it is full.
+    /// The sketch with the keys of the last part added; a larger one if it is full.
     fn sketch_of_all(&self) -> Option<Arc<Sketch>> {
         let last = self.parts.last()?;
         if let Some(sketch) = &self.older.sketch
@@ -161,8 +161,8 @@ impl Memtable {
         Some(Arc::new(sketch))
     }
 
-    /// Replaces all segments; the sketch must have the keys of all but the last.
-    fn set_segments(&mut self, parts: Vec<MemtablePart>, sketch: Option<Arc<Sketch>>) {
+    /// Replaces all parts; the sketch must have the keys of all but the last.
+    fn set_parts(&mut self, parts: Vec<MemtablePart>, sketch: Option<Arc<Sketch>>) {
         let older = &parts[..parts.len().saturating_sub(1)];
         let weight_bytes = older.iter().map(MemtablePart::weight_bytes).sum();
         let len = older.iter().map(MemtablePart::len).sum();
@@ -175,9 +175,9 @@ impl Memtable {
         self.parts.last_mut().and_then(MemtablePart::writable)
     }
 
-    /// The last segment's chunk; a new one if the last is shared or full.
+    /// The last part's chunk; a new one if the last is shared or full.
     fn open_chunk(&mut self, room: Room, operator: &MergeOperator) -> Result<&mut Chunk> {
-        let full = self.parts.last().filter(|last| last.len() >= SEGMENT_ENTRIES_MAX);
+        let full = self.parts.last().filter(|last| last.len() >= PART_ENTRIES_MAX);
         if let Some(full) = full {
             full.sort();
         }
@@ -187,7 +187,7 @@ impl Memtable {
             fold(&mut parts, operator)?;
             parts.push(MemtablePart::Chunk(Arc::new(Chunk::with_room(room))));
             let sketch = self.sketch_of_all();
-            self.set_segments(parts, sketch);
+            self.set_parts(parts, sketch);
         }
 
         Ok(self.last_chunk().expect("made writable above"))
@@ -206,7 +206,7 @@ impl Memtable {
     /// the buffer was replaced by an empty one since.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin).
+    /// Those of [`begin`](Self::begin).
     #[inline(never)] // so that `cargo xtask counts` sees it apart
     pub(crate) fn put(
         &mut self,
@@ -224,7 +224,7 @@ impl Memtable {
     /// The same for an update of the key, in a session of that salt.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin).
+    /// Those of [`begin`](Self::begin).
     pub(crate) fn put_update(
         &mut self,
         (key, update): (&[u8], Update<'_>),
@@ -238,7 +238,7 @@ impl Memtable {
         self.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, operator, undo)
     }
 
-    /// Removes the keys of a span from what is there. Cost: a reference for each segment.
+    /// Removes the keys of a span from what is there. Cost: a reference for each part.
     pub(crate) fn mask(&mut self, masking: &mut Masking<'_>) {
         self.replace_segments(|part| part.masked(masking));
     }
@@ -255,7 +255,7 @@ impl Memtable {
     fn replace_segments(&mut self, replaced: impl FnMut(&MemtablePart) -> MemtablePart) {
         let parts = self.parts.iter().map(replaced).collect();
         let sketch = self.older.sketch.take();
-        self.set_segments(parts, sketch);
+        self.set_parts(parts, sketch);
     }
 
     /// Takes back the batch that was begun with this.
@@ -271,20 +271,20 @@ impl Memtable {
             let mut parts = std::mem::take(&mut self.parts);
             parts.pop();
             let sketch = self.older.sketch.take();
-            self.set_segments(parts, sketch);
+            self.set_parts(parts, sketch);
         }
     }
 }
 
-/// Folds the newest segments, as long as enough of them are no larger than the newest one's tier.
+/// Folds the newest parts, as long as enough of them are no larger than the newest one's tier.
 /// Full ones stay as they are, in the order that has been worked out.
 fn fold(parts: &mut Vec<MemtablePart>, operator: &MergeOperator) -> Result<()> {
-    let tier = |part: &MemtablePart| part.len().max(1).ilog(SEGMENTS_PER_TIER);
-    let is_small = |part: &MemtablePart| part.len() < SEGMENT_ENTRIES_MAX;
+    let tier = |part: &MemtablePart| part.len().max(1).ilog(PARTS_PER_TIER);
+    let is_small = |part: &MemtablePart| part.len() < PART_ENTRIES_MAX;
     while let Some(newest) = parts.last().map(tier) {
         let alike = |older: &&MemtablePart| is_small(older) && tier(older) <= newest;
         let alike = parts.iter().rev().take_while(alike).count();
-        if alike < SEGMENTS_PER_TIER {
+        if alike < PARTS_PER_TIER {
             break;
         }
         let first = parts.len() - alike;
@@ -370,7 +370,7 @@ mod tests {
         (entries, bytes)
     }
 
-    /// A duplicate after every update, all kept: few segments in each, and little copying in all.
+    /// A fork after every update, all kept: few parts in each, and little copying in all.
     #[test]
     fn a_buffer_duplicated_after_every_update_keeps_few_segments() {
         let mut buffer = Memtable::default();
@@ -381,8 +381,8 @@ mod tests {
         }
 
         let most = versions.iter().map(|version| version.parts().len()).max();
-        let tiers = 1 + 4096_usize.ilog(SEGMENTS_PER_TIER) as usize;
-        assert!(most <= Some((SEGMENTS_PER_TIER - 1) * tiers + 1), "{most:?} parts");
+        let tiers = 1 + 4096_usize.ilog(PARTS_PER_TIER) as usize;
+        assert!(most <= Some((PARTS_PER_TIER - 1) * tiers + 1), "{most:?} parts");
         let (copies, _) = held(&versions);
         assert!(copies <= 4096 * 4, "{copies} entries for 4096 updates");
 
@@ -402,7 +402,7 @@ mod tests {
     /// Key, kind and value.
     type Read = (Vec<u8>, Kind, Vec<u8>);
 
-    /// The entries of each segment in order; each must be the one that is found by its key.
+    /// The entries of each part in order; each must be the one that is found by its key.
     fn read(buffer: &Memtable) -> Vec<Vec<Read>> {
         let read = |part: &MemtablePart| {
             let mut entries = Vec::new();
@@ -431,7 +431,7 @@ mod tests {
         buffer.parts().iter().map(read).collect()
     }
 
-    /// A duplicate after every block of a ledger, all kept: each entry is there once.
+    /// A fork after every block of a ledger, all kept: each entry is there once.
     #[test]
     fn versions_of_a_buffer_share_their_entries() {
         const BLOCKS: u64 = 80;
@@ -464,7 +464,7 @@ mod tests {
 
         for (block, version) in (0..BLOCKS).zip(&versions) {
             let count = version.parts().len();
-            assert!(count <= (SEGMENTS_PER_TIER - 1) * 2 + 2, "{count} parts");
+            assert!(count <= (PARTS_PER_TIER - 1) * 2 + 2, "{count} parts");
             for number in (0..(block + 1) * CHANGES + 10).step_by(7) {
                 let is_spent = number < block * CHANGES && number % 2 == 0;
                 let expected = match number {
@@ -566,7 +566,7 @@ mod tests {
         }
     }
 
-    /// The same keys again and again, with a duplicate that is dropped after each update.
+    /// The same keys again and again, with a fork that is dropped after each update.
     #[test]
     fn what_no_version_needs_does_not_stay() {
         let mut buffer = Memtable::default();
@@ -575,7 +575,7 @@ mod tests {
                 let _version = buffer.clone();
                 put(&mut buffer, number);
             }
-            assert!(buffer.len() <= 100 * SEGMENTS_PER_TIER, "{} in round {round}", buffer.len());
+            assert!(buffer.len() <= 100 * PARTS_PER_TIER, "{} in round {round}", buffer.len());
             let bytes = buffer.memory_bytes();
             assert!(bytes < 100 * 1_000, "{bytes} bytes in round {round}");
         }
@@ -584,13 +584,13 @@ mod tests {
     #[test]
     fn a_full_segment_is_closed_and_hidden_by_newer_ones() {
         let mut buffer = Memtable::default();
-        let count = SEGMENT_ENTRIES_MAX as u64;
+        let count = PART_ENTRIES_MAX as u64;
         for number in 0..count {
             put(&mut buffer, number);
         }
 
         assert_eq!(buffer.parts().len(), 1);
-        // A batch that begins another segment, and is taken back.
+        // A batch that begins another part, and is taken back.
         let key = 7_u64.to_le_bytes();
         let mut undo = begin(&mut buffer);
         put_with(&mut buffer, (&key, Kind::Delete, b""), None, &mut undo);
@@ -598,7 +598,7 @@ mod tests {
         assert_eq!(buffer.parts().len(), 2);
         buffer.roll_back(&undo);
         assert_eq!(newest(&buffer, &key), Some((Kind::Insert, key.to_vec())));
-        assert_eq!(buffer.len(), SEGMENT_ENTRIES_MAX);
+        assert_eq!(buffer.len(), PART_ENTRIES_MAX);
 
         // And one that stays.
         put_with_one(&mut buffer, (&key, Kind::Upsert, b"!"));

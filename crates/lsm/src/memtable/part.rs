@@ -1,19 +1,19 @@
-//! Segments of a write buffer: entries in memory that are written once and then shared.
+//! Parts of a memtable: entries in memory that are written once and then shared.
 //!
 //! A *chunk* keeps keys and values back to back in one arena, a slot for each key with the key's
-//! salted hash (which lookups and filters need anyway), and a hash table of slots. A segment is a
-//! chunk, or it is *folded*: several chunks, shared with the segments that they were before, under
+//! salted hash (which lookups and filters need anyway), and a hash table of slots. A part is a
+//! chunk, or it is *folded*: several chunks, shared with the parts that they were before, under
 //! one hash table. So whoever keeps all versions of a buffer holds each entry once, and five to ten
 //! bytes for it in each of O(log n) hash tables. The order of keys is worked out when somebody
 //! wants to read in order.
 //!
 //! A blob is a piece of memory of its own, so that references to it can be weak.
 //!
-//! A chunk or a folded segment that was saved knows its *image*, the run that holds its entries,
+//! A chunk or a folded part that was saved knows its *image*, the run that holds its entries,
 //! and never changes from then on: what is saved next refers to the same run
 //! ([`snapshot`](crate::session::snapshot)).
 //!
-//! Invariant: at most one slot for a key in a chunk; in a folded segment an entry of a newer chunk
+//! Invariant: at most one slot for a key in a chunk; in a folded part an entry of a newer chunk
 //! hides one of an older chunk.
 
 use std::ops::Range;
@@ -31,7 +31,7 @@ use crate::error::Result;
 use crate::files::file_set::{FileHandle, FileSet, RunRef, lock};
 use crate::run::blob::Blob;
 
-/// A folded segment of more chunks than this is saved as one image, so that a snapshot names few.
+/// A folded part of more chunks than this is saved as one image, so that a snapshot names few.
 const IMAGES_PER_SEGMENT_MAX: usize = 64;
 
 /// Smaller chunks than this, on average, are copied into one when they are folded, so that many
@@ -79,7 +79,7 @@ impl Room {
 /// Room that a chunk has from the start, at the most; beyond it, it grows as it needs.
 const ROOM_MAX: Room = Room { entries: 4096, bytes: 1 << 20 };
 
-/// What so many bytes of memory of a write buffer count for under a budget, at least: four fifths.
+/// What so many bytes of memory of a memtable count for under a budget, at least: four fifths.
 pub(crate) fn charge_for(memory_bytes: u64) -> u64 {
     memory_bytes - memory_bytes / 5
 }
@@ -96,7 +96,7 @@ struct EntrySlot {
     kind: Kind,
 }
 
-/// An entry on its way into a write buffer.
+/// An entry on its way into a memtable.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewEntry<'a> {
     pub(crate) key: &'a [u8],
@@ -129,7 +129,7 @@ pub(crate) struct Chunk {
     image: Image,
 }
 
-/// The run that holds the entries of a chunk or a folded segment, once it was saved, in the files
+/// The run that holds the entries of a chunk or a folded part, once it was saved, in the files
 /// of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Image(Mutex<Option<(Weak<FileSet>, RunRef)>>);
@@ -642,7 +642,7 @@ impl Folded {
     }
 }
 
-/// A segment without the keys that a mask covers.
+/// A part without the keys that a mask covers.
 #[derive(Debug)]
 pub(crate) struct MaskedPart {
     /// Never masked itself.
@@ -673,7 +673,7 @@ impl MaskedPart {
     }
 }
 
-/// Some entries, one for each key. Clones are the same segment.
+/// Some entries, one for each key. Clones are the same part.
 #[derive(Debug, Clone)]
 pub(crate) enum MemtablePart {
     Chunk(Arc<Chunk>),
@@ -682,7 +682,7 @@ pub(crate) enum MemtablePart {
 }
 
 impl MemtablePart {
-    /// Makes one segment of several, oldest first.
+    /// Makes one part of several, oldest first.
     pub(crate) fn fold(parts: &[Self], operator: &MergeOperator) -> Result<Self> {
         let chunks: Vec<_> = parts.iter().flat_map(Self::chunks).cloned().collect();
         let count: usize = chunks.iter().map(|chunk| chunk.slots.len()).sum();
@@ -730,12 +730,12 @@ impl MemtablePart {
         }
     }
 
-    /// The same segment without the keys that one more span covers.
+    /// The same part without the keys that one more span covers.
     pub(crate) fn masked(&self, masking: &mut Masking<'_>) -> Self {
         self.with_mask(masking.on(self.mask().unwrap_or(&Mask::default())))
     }
 
-    /// The same segment without the keys that a mask covers beside those of its own.
+    /// The same part without the keys that a mask covers beside those of its own.
     pub(crate) fn under_mask(&self, mask: &Mask) -> Self {
         match self.mask() {
             _ if mask.is_empty() => self.clone(),
@@ -764,7 +764,7 @@ impl MemtablePart {
         }
     }
 
-    /// The keys that the segment is seen without, if it is masked.
+    /// The keys that the part is seen without, if it is masked.
     pub(crate) fn mask(&self) -> Option<&Mask> {
         match self {
             Self::Masked(masked) => Some(&masked.mask),
@@ -783,7 +783,7 @@ impl MemtablePart {
         }
     }
 
-    /// The segments that are saved for this one, oldest first: each of its chunks, which may have
+    /// The parts that are saved for this one, oldest first: each of its chunks, which may have
     /// been saved before it was folded, unless they are many. They are not masked: whoever refers
     /// to their images does so under the mask.
     pub(crate) fn saved_as(&self) -> Vec<Self> {
@@ -903,7 +903,7 @@ impl MemtablePart {
     }
 }
 
-/// A position in the part of a segment that is in a range of keys, in key order or against it.
+/// A position in the part of a part that is in a range of keys, in key order or against it.
 #[derive(Debug)]
 pub(crate) struct MemtablePartReader {
     part: MemtablePart,

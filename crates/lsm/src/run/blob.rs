@@ -1,6 +1,6 @@
 //! Blobs: byte strings kept apart from the values, so that lookups need not read them.
 //!
-//! In a write buffer a blob is a piece of memory of its own. A run with blobs has a second file,
+//! In a memtable a blob is a piece of memory of its own. A run with blobs has a second file,
 //! which is one stream of bytes cut into the payloads of pages of their own kind; the entry says
 //! where in the stream its blob begins. Blobs stand in the order of their keys, so a merge copies
 //! them front to back.
@@ -41,7 +41,7 @@ enum Target {
 /// A weak reference to a blob, as lookups and cursors give it; resolved by
 /// [`Session::retrieve_blobs`](crate::Session::retrieve_blobs).
 ///
-/// It stays valid at least until its table is next updated or dropped; and as long as a duplicate
+/// It stays valid at least until its table is next updated or dropped; and as long as a fork
 /// of the table made before then, or the cursor it came from, is left open as it is. Afterwards it
 /// may be invalid, which is told by an error. It never gives other bytes.
 #[derive(Clone)]

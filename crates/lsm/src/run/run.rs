@@ -1,7 +1,7 @@
 //! A run: an immutable sorted file with at most one entry for each key, and what is kept of it in
 //! memory to find a key with one read.
 //!
-//! Invariant: a run is written once, by [`run_builder`](crate::run::writer), and never changed; its
+//! Invariant: a run is written once, by [`writer`](crate::run::writer), and never changed; its
 //! identity distinguishes it from any other file that had its name.
 
 #![doc = include_str!("../../../../docs/format/run.md")]
@@ -49,7 +49,7 @@ const PAGE_ENTRIES_MAX: u64 = PAGE_SIZE as u64 / 4;
 pub enum Purpose {
     /// A run of a level.
     Level = 1,
-    /// The image of a write buffer, kept by a snapshot.
+    /// The image of a memtable, kept by a snapshot.
     BufferImage = 2,
 }
 
@@ -161,7 +161,7 @@ impl RunMeta {
         (self.pages() + self.blob_pages()) * PAGE_SIZE as u64
     }
 
-    /// What the entries count for in a write buffer bounded in bytes.
+    /// What the entries count for in a memtable bounded in bytes.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes + self.blob_bytes + ENTRY_OVERHEAD_BYTES * self.entries
     }
