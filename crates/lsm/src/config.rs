@@ -1,4 +1,4 @@
-//! What a table's user may choose. No option ever changes a logical result.
+//! Configuration of a table. No option changes a logical result.
 //!
 //! The bytes of a configuration in a snapshot are described in `docs/format/session.md`.
 
@@ -39,7 +39,7 @@ pub enum CompactionSchedule {
     OneShot,
 }
 
-/// Who does the work of merges.
+/// Thread that does the work of compactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum CompactionThread {
@@ -64,12 +64,12 @@ pub enum WriteBuffer {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum FilterPolicy {
-    /// So much that the false-positive rates of all runs of a table together stay at or below this:
-    /// small runs get more bits per entry, the largest one fewest. 0.001 to 0.1.
+    /// Sum of the false-positive rates of all runs of a table, 0.001 to 0.1. Small runs get more
+    /// bits per entry, the largest run fewest.
     TotalFpr(f64),
-    /// The same false-positive rate for every run, 0.00001 to 0.1.
+    /// One false-positive rate for every run, 0.00001 to 0.1.
     Fpr(f64),
-    /// The same number of bits per entry for every run, 2 to 32.
+    /// One number of bits per entry for every run, 2 to 32.
     BitsPerEntry(f64),
     /// One choice for each level, level 1 (the newest) first; the last one is for all deeper levels
     /// too. 1 to 64 of them.
@@ -86,9 +86,9 @@ pub enum LevelFilter {
     BitsPerEntry(f64),
     /// A ribbon filter of so many columns, 1 to 16, each of which takes 1.05 bits per entry and
     /// halves the false-positive rate: 10 columns have 0.001 in 10.5 bits, where the other filters
-    /// take 15.5. To ask it takes three times the instructions, and to build it more than that.
-    /// What is read into memory of it can be any number of its columns, so under a small memory
-    /// budget it is as good as if it had been made for it.
+    /// take 15.5. To ask it takes three times the instructions, and to build it more than that. Any
+    /// number of its columns can be in memory, so under a small memory budget it is as good as a
+    /// filter that was built for that budget.
     Ribbon(u8),
 }
 
@@ -171,7 +171,7 @@ pub(crate) fn write_buffer_weight(budget: u64, goal: MemoryGoal) -> u64 {
 /// Configuration of a table; stored in its snapshots.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableConfig {
-    /// What an upsert makes of the new value and the old one.
+    /// Function that combines the value of an upsert with the older one.
     pub resolve: MergeOperator,
     /// Shape of the levels.
     pub merge_policy: CompactionPolicy,
@@ -179,7 +179,7 @@ pub struct TableConfig {
     pub size_ratio: u32,
     /// When merges are done.
     pub merge_schedule: CompactionSchedule,
-    /// Who does them.
+    /// Thread that does the compactions.
     pub merge_thread: CompactionThread,
     /// When the write buffer is full; at least one entry, or 1 byte, at most 1 GiB or 2³⁰ entries.
     pub write_buffer: WriteBuffer,
@@ -208,7 +208,7 @@ pub struct TableConfig {
     /// Not counted are the chunks of pages that lookups, merges and cursors work on, which do not
     /// grow with the table.
     pub memory_budget: Option<u64>,
-    /// What a memory budget is spent on.
+    /// Kind of lookup that the memory budget favours.
     pub memory_goal: MemoryGoal,
     /// How the page of a key is found.
     pub index: IndexKind,
@@ -579,7 +579,7 @@ impl TableConfig {
         let merge_thread = CompactionThread::from_tag(input.u8()?);
         let write_buffer = WriteBuffer::decode(input)?;
 
-        // What follows a filter of an unknown kind cannot be found.
+        // Bytes behind a filter of an unknown kind cannot be located.
         let Some(filter) = FilterPolicy::decode(input)? else { return Ok(None) };
         let memory_budget = Some(input.u64()?).filter(|&bytes| bytes > 0);
         let memory_goal = MemoryGoal::from_tag(input.u8()?);

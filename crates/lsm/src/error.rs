@@ -69,9 +69,9 @@ pub enum Error {
     NotTerrane {
         /// The file or directory.
         path: PathBuf,
-        /// What it was taken for.
+        /// Kind of file that was expected.
         expected: &'static str,
-        /// What is there.
+        /// Bytes that were found instead.
         found: String,
     },
     /// A file is of a format version that this program does not read. Use the program that wrote
@@ -89,7 +89,7 @@ pub enum Error {
     /// open it anew, which goes back to the newest snapshots.
     #[error("an earlier fsync of {} failed; close the session and open it anew", .path.display())]
     Poisoned {
-        /// What was to be synced.
+        /// File or directory that was to be synced.
         path: PathBuf,
     },
     /// A commit panicked, as a merge operator may, and left a part behind in memory, which nobody
@@ -150,7 +150,7 @@ pub enum Error {
     SessionDirCorrupted {
         /// The directory.
         path: PathBuf,
-        /// What is missing or not expected.
+        /// Name of the missing or unexpected part.
         reason: String,
     },
     /// The session was closed before.
@@ -169,10 +169,10 @@ pub enum Error {
     NotABackup {
         /// The directory.
         path: PathBuf,
-        /// What it is instead.
+        /// Description of what is there instead.
         reason: String,
     },
-    /// So many readers have the store open already.
+    /// The store has its maximum of readers already.
     #[error("{} has {limit} readers already; close some of them first", .path.display())]
     TooManyReaders {
         /// The directory.
@@ -319,9 +319,9 @@ pub enum Error {
     InvalidConfig {
         /// The option, by its field name.
         option: &'static str,
-        /// What was given.
+        /// Value that was given.
         value: String,
-        /// What is allowed.
+        /// Values that are allowed.
         allowed: String,
     },
     /// A text is not a snapshot name.
@@ -352,7 +352,7 @@ pub enum Error {
         name: String,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Rule that is broken.
         reason: String,
     },
     /// The snapshot was saved under another label.
@@ -425,27 +425,27 @@ pub enum Error {
     StoreCorrupted {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Rule that is broken.
         reason: String,
     },
-    /// So many batches of lookups are under way already. Take the results of some first.
+    /// Too many lookup batches are in flight. Take the results of some before submitting more.
     #[error("more than {limit} batches of lookups are under way; take the results of some first")]
     TooManyLookups {
         /// The limit.
         limit: usize,
     },
-    /// What was given to write to, or to read from, failed.
+    /// The caller's stream, to write to or to read from, failed.
     #[error("the stream given: {source}")]
     Stream {
-        /// What it answered.
+        /// Error of the stream.
         source: Arc<io::Error>,
     },
-    /// What was given is no canonical export, or a damaged one.
+    /// The input is not a canonical export, or a damaged one.
     #[error("byte {offset} of the canonical export: {reason}")]
     CanonicalMalformed {
         /// Where, from the first byte on.
         offset: u64,
-        /// What is wrong there.
+        /// Rule that is broken there.
         reason: String,
     },
     /// The entries of a canonical export are not those that it was made of.
@@ -507,7 +507,7 @@ impl Error {
         }
     }
 
-    /// What a caller can do about it.
+    /// Reaction that the error calls for.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

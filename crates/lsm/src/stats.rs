@@ -1,4 +1,4 @@
-//! What tables and sessions count, and what they can say of their shape.
+//! Counters of tables and sessions, and the shape of a table at one moment.
 //!
 //! Counting is done with additions in memory, for each call and not for each key where possible;
 //! nothing here is ever read from disk.
@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::latency::{Latencies, LatencyRecorder};
 
-/// What lookups met in the runs of one level, and what came of asking filters.
+/// Counts of lookups in the runs of one level, and of the answers of their filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct FilterStats {
@@ -43,7 +43,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a batch of lookups counted.
+/// Counts of one batch of lookups.
 #[derive(Debug, Default)]
 pub(crate) struct LookupTally {
     pub(crate) keys: u64,
@@ -94,7 +94,7 @@ impl Counters {
         self.update_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What lookups met, level 1 first.
+    /// Counts of lookups by level, level 1 first.
     pub(crate) fn filters(&self) -> Vec<FilterStats> {
         lock(&self.filters).clone()
     }
@@ -116,7 +116,7 @@ impl Counters {
     }
 }
 
-/// What [`Counters`] say.
+/// A copy of [`Counters`] at one moment.
 #[derive(Debug)]
 pub(crate) struct Activity {
     pub(crate) lookups: u64,
@@ -164,7 +164,7 @@ pub struct LevelStats {
     pub filter_bytes: u64,
     /// Memory of their indexes.
     pub index_bytes: u64,
-    /// What lookups through this handle met on this level, as it was when they did.
+    /// Counts of lookups through this handle on this level, as the level was at the time.
     pub filter: FilterStats,
     /// Pages of work that a merge on this level has in all, 0 without one.
     pub merge_pages: u64,
@@ -178,7 +178,7 @@ pub struct LevelStats {
 pub struct TableStats {
     /// Level 1 first.
     pub levels: Vec<LevelStats>,
-    /// What is older than all levels, in a table that is a union and not complete.
+    /// The union below all levels, until it is complete.
     pub union: LevelStats,
     /// Entries in the memtable and in a flush that is under way.
     pub buffer_entries: u64,
@@ -206,7 +206,7 @@ pub struct TableStats {
     pub lookup_reads: u64,
     /// Pages that lookups found in the table's cache, each of which saved a read.
     pub cache_hits: u64,
-    /// What lookups met in the runs of all levels.
+    /// Counts of lookups in the runs of all levels.
     pub filter: FilterStats,
     /// Updates accepted.
     pub updates: u64,
@@ -264,7 +264,7 @@ impl TableStats {
     }
 }
 
-/// What a session holds at one moment, and what all of its handles have counted.
+/// State of a session at one moment, and the counts of all of its handles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SessionStats {
@@ -303,7 +303,7 @@ pub struct SessionStats {
     pub lookup_reads: u64,
     /// Pages that lookups found in the caches of their tables.
     pub cache_hits: u64,
-    /// What lookups met in the runs of all levels.
+    /// Counts of lookups in the runs of all levels.
     pub filter: FilterStats,
     /// Updates accepted.
     pub updates: u64,

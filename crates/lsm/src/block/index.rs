@@ -48,7 +48,7 @@ pub enum IndexKind {
     Ordinary,
 }
 
-/// What is known of a run before its first entry.
+/// Facts about a run that its writer has before the first entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IndexPlan<'a> {
     /// The form wanted.

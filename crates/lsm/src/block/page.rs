@@ -23,7 +23,7 @@ pub(crate) const PAYLOAD_SIZE: usize = PAGE_SIZE - HEADER_SIZE;
 /// Bytes that an entry takes in a key page besides its key, its value and its half byte of kind.
 const ENTRY_ENDS_SIZE: usize = 4;
 
-/// What a page holds. 0 is never valid.
+/// Kind of a page. 0 is never valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PageKind {
     Key = 1,
@@ -395,7 +395,7 @@ impl EntryLocation {
     pub(crate) const NOWHERE: Self =
         Self { kind: Kind::Delete, suffix: 0, suffix_end: 0, value: 0, value_end: 0 };
 
-    /// What follows the page's prefix in the key.
+    /// Returns the rest of the key behind the page's prefix.
     pub(crate) fn suffix(self, page: &[u8]) -> &[u8] {
         &page[usize::from(self.suffix)..usize::from(self.suffix_end)]
     }
@@ -414,7 +414,7 @@ impl PageLayout {
         Self::parse_checked(page, place)
     }
 
-    /// The same for one that was found whole when it was read, and has been in memory since.
+    /// Parses a page that was checked when it was read, and has been in memory since.
     pub(crate) fn parse_checked(page: &[u8], place: PageAddress) -> Result<Self, Corrupt> {
         let broken = |rule, expected: usize, found: usize| Corrupt {
             page: place.page,
@@ -504,12 +504,12 @@ impl PageLayout {
         (self.value_bytes != 0).then_some(self.value_bytes as usize)
     }
 
-    /// What all keys of the page begin with.
+    /// Returns the prefix that all keys of the page share.
     pub(crate) fn prefix(self, page: &[u8]) -> &[u8] {
         &page[usize::from(self.prefix)..usize::from(self.suffixes)]
     }
 
-    /// What follows the prefix in the key of entry `index`.
+    /// Returns the rest of the key of entry `index`, behind the prefix.
     pub(crate) fn suffix(self, page: &[u8], index: usize) -> &[u8] {
         self.slot(page, HEADER_SIZE, self.suffixes, index)
     }

@@ -1,9 +1,9 @@
-//! The background thread that advances merges, where a table's configuration asks for one.
+//! The background thread that advances compactions, if a table's configuration asks for one.
 //!
-//! Its queue refers to merges without keeping them, so what nobody needs any more is not done, and
-//! it ends when the session does. What it fails at is reported by the next call that needs the
-//! merge. If a merge operator panics, the merge is left for its next user, who does that part
-//! again, and the thread goes on with others.
+//! Its queue holds weak references, so the thread skips compactions that no table needs any more.
+//! It ends with the session. The next call that needs a compaction returns the error of the thread.
+//! If a merge operator panics, the next user repeats that step, and the thread continues with other
+//! compactions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
@@ -24,7 +24,7 @@ enum WorkerState {
     #[default]
     NotStarted,
     RunningThread(RunningThread),
-    /// Also after the system refused a thread.
+    /// Stopped, or refused by the system.
     Stopped,
 }
 
@@ -39,7 +39,7 @@ fn start() -> Option<RunningThread> {
     let run = move || {
         while let Ok(compaction) = receiver.recv() {
             if let Some(compaction) = compaction.upgrade() {
-                // A merge notices by itself that a step of it did not end.
+                // A compaction detects by itself that a step of it did not end.
                 let step = AssertUnwindSafe(|| compaction.advance_in_background());
                 let _ = catch_unwind(step);
             }
@@ -51,22 +51,22 @@ fn start() -> Option<RunningThread> {
 }
 
 impl Worker {
-    /// Asks for `merging` to be advanced to what was requested of it. Without a thread (the system
-    /// refused one, or the session is closing) nothing happens: the updates then do the work
-    /// themselves.
+    /// Queues `compaction` for the thread, which advances it to the requested pages. Without a
+    /// thread (the system refused one, or the session is closing) this does nothing: the updates
+    /// then do the work themselves.
     pub(crate) fn advance(&self, compaction: &Arc<Compaction>) {
         let mut state = lock(&self.state);
         if let WorkerState::NotStarted = *state {
             *state = start().map_or(WorkerState::Stopped, WorkerState::RunningThread);
         }
         if let WorkerState::RunningThread(running) = &*state {
-            // The thread ends only after its sender is gone, also if a merge panics, so it is
-            // there.
+            // The thread ends only after its sender is gone, even if a step panics, so the send
+            // succeeds.
             let _ = running.sender.send(Arc::downgrade(compaction));
         }
     }
 
-    /// Ends the thread after what it was asked for so far.
+    /// Ends the thread after the requests queued so far.
     pub(crate) fn stop(&self) {
         let state = std::mem::replace(&mut *lock(&self.state), WorkerState::Stopped);
         if let WorkerState::RunningThread(RunningThread { sender, thread }) = state {

@@ -1,21 +1,21 @@
-//! A merge under way: several runs (or a memtable) on their way to becoming one run.
+//! One compaction: merges several runs, or a memtable, into one run, in steps.
 //!
-//! A merge is shared by all tables that have it in their levels: whoever advances it advances it
-//! for all, and the work is done once. Until it is complete readers look into its inputs,
-//! afterwards into its output; so its progress never changes what anybody reads.
+//! All tables that have a compaction in their levels share it, so its work is done once. Readers
+//! look into its inputs until it is complete, and into its output afterwards. So progress never
+//! changes a result.
 //!
-//! Work is counted in pages: pages passed in the inputs, then pages of filter, index and footer
-//! written for the output. It is done in steps of any size, and no step holds more in memory than a
-//! few chunks of each input and of the output, and the output's filter and index.
+//! The unit of work is a page: pages passed in the inputs, then pages of filter, index and footer
+//! written for the output. A step can have any size. It holds in memory a few chunks of each input
+//! and of the output, and the output's filter and index.
 //!
-//! When a step fails because a page could not be written (disk full, say), the merge stands where
-//! it was and goes on with the next step. When an input could not be read, the unfinished output is
-//! dropped and the merge stands at its beginning again, with its inputs whole.
+//! If a page cannot be written (a full disk, say), the compaction stays where it was and the next
+//! step goes on. If an input cannot be read, the compaction drops its unfinished output and starts
+//! again; its inputs are unchanged.
 //!
-//! What has been written can be [flushed](Compaction::flush) for a snapshot. A merge
-//! [resumed](Compaction::resumed) from there first reads that part of the output again, which is
-//! work of its own, and then goes on behind its last key. If that part is damaged or cannot be
-//! read, the merge begins anew with another file.
+//! A snapshot can [flush](Compaction::flush) the output written so far. A
+//! [resumed](Compaction::resumed) compaction first reads that output again, which counts as work,
+//! and then continues behind its last key. If that output is damaged or cannot be read, the
+//! compaction starts again with another file.
 //!
 //! Invariant: `done <= total`, and `done == total` exactly when the output is there.
 
@@ -46,13 +46,13 @@ use crate::run::run::{Origin, Purpose, Run};
 use crate::run::writer::{Flushed, RunBuilder, RunFinisher, RunPlan};
 use crate::trace::debug_event;
 
-/// Entries that are merged between two looks at the work done.
+/// Entries merged between two comparisons of the work done with the target.
 pub(crate) const ENTRIES_PER_LOOK: u32 = 16;
 
-/// Pages read again that count as one page of work: others are read and written.
+/// Pages reread for one page of work: a merged page is read and written, a reread page only read.
 const REREAD_PAGES_PER_PAGE: u64 = 2;
 
-/// What a merge reads.
+/// An input of a compaction.
 #[derive(Debug, Clone)]
 pub(crate) enum Input {
     Run(Arc<Run>),
@@ -76,12 +76,12 @@ impl Input {
     }
 }
 
-/// What a merge is to produce.
+/// Plan of a compaction: its inputs and the properties of its output.
 #[derive(Debug, Clone)]
 pub(crate) struct CompactionSpec {
     /// Newest first.
     pub(crate) inputs: Vec<Input>,
-    /// Whether nothing older than the inputs exists, so that deletions need not be kept.
+    /// Whether the inputs are the oldest entries of the table, so that deletions can be dropped.
     pub(crate) drop_deletes: bool,
     pub(crate) operator: MergeOperator,
     pub(crate) filter: Option<FilterAllocation>,
@@ -91,7 +91,7 @@ pub(crate) struct CompactionSpec {
     pub(crate) purpose: Purpose,
 }
 
-/// What readers see of a merge.
+/// View of a compaction, for readers: its inputs or its output.
 #[derive(Debug, Clone)]
 pub(crate) enum View {
     /// Not complete: the inputs, newest first.
@@ -101,7 +101,7 @@ pub(crate) enum View {
 }
 
 impl View {
-    /// The same without the keys that a mask covers.
+    /// Returns the view without the keys that a mask covers.
     pub(crate) fn under_mask(self, mask: &Mask) -> Self {
         match self {
             view if mask.is_empty() => view,
@@ -113,15 +113,15 @@ impl View {
     }
 }
 
-/// How the pages that a job has passed count as work done: after an interruption not all of them
-/// are work of this merge, and some work was not that.
+/// Conversion of pages passed into work done. After an interruption some passed pages are no work
+/// of this compaction, and some work passed no page.
 #[derive(Debug, Clone, Copy, Default)]
 struct WorkTally {
-    /// Passed before the interruption, as it was noted then.
+    /// Pages passed before the interruption, as noted then.
     skipped: u64,
-    /// What reading again counts for.
+    /// Work done by rereading the output.
     reread: u64,
-    /// Pages of the inputs in front of where it was gone on.
+    /// Pages of the inputs in front of the key at which the compaction continued.
     pages_before: u64,
 }
 
@@ -142,7 +142,7 @@ enum Job {
 }
 
 impl Job {
-    /// Whether the job is whole after a step failed, so that the step can be done again.
+    /// Whether the step can be repeated after a failure: the job is in a known state.
     fn can_go_on(&self) -> bool {
         match self {
             Self::Idle => false,
@@ -164,32 +164,32 @@ impl Job {
     }
 }
 
-/// A merge, shared.
+/// A compaction, shared by tables.
 #[derive(Debug)]
 pub(crate) struct Compaction {
     set: Arc<FileSet>,
-    /// Without the bounds of the keys, which are found when the merge starts.
+    /// Plan of the output, without the bounds of the keys, which the first step finds.
     plan: RunPlan,
     drop_deletes: bool,
     operator: MergeOperator,
     /// Memory for the output's filter and index while they are built, as planned.
     planned_bytes: u64,
-    /// Memory that these held after the last step.
+    /// Memory of the filter and the index after the last step.
     built_bytes: AtomicU64,
     /// Pages of work from the beginning, as planned.
     work: u64,
-    /// Pages of work. Never falls; rises if a merge that was to be resumed has to begin anew.
+    /// Pages of work. Never falls; rises if a resumed compaction has to start again.
     total: AtomicU64,
     /// Pages of the memtables among the inputs, as estimated.
     buffer_pages: u64,
     /// Pages of blobs of the runs among the inputs.
     blob_pages: u64,
     done: AtomicU64,
-    /// How far a background thread has been asked to go.
+    /// Pages of work that tables have asked the background thread for.
     pub(crate) requested: AtomicU64,
     view: RwLock<View>,
     job: Mutex<(Job, WorkTally)>,
-    /// An error met by a background thread, for the next caller.
+    /// An error of the background thread, for the next caller.
     failed: Mutex<Option<Error>>,
 }
 
@@ -197,7 +197,7 @@ fn pages_of(weight_bytes: u64) -> u64 {
     weight_bytes.div_ceil(PAGE_SIZE as u64) + 1
 }
 
-/// What a merge of `inputs` will hold in memory.
+/// Returns the memory that a compaction of `inputs` will hold.
 pub(crate) fn planned(inputs: &[Input]) -> Planned {
     let mut planned = Planned::default();
     for input in inputs {
@@ -213,7 +213,7 @@ pub(crate) fn planned(inputs: &[Input]) -> Planned {
 }
 
 impl Compaction {
-    /// Prepares a merge; does no work.
+    /// Prepares a compaction; does no work.
     pub(crate) fn new(set: &Arc<FileSet>, spec: CompactionSpec) -> Self {
         let planned = planned(&spec.inputs);
         let mut run_pages = 0;
@@ -242,7 +242,7 @@ impl Compaction {
             index: spec.index,
         };
 
-        // The index takes a page for each two or three thousand pages.
+        // The index takes a page for each 2,000 to 3,000 pages.
         let finishing = plan.filter_pages() + (run_pages + buffer_pages) / 2048 + 2;
         let work = run_pages + blob_pages + buffer_pages + finishing;
         Self {
@@ -264,8 +264,8 @@ impl Compaction {
         }
     }
 
-    /// The same for a merge of runs that was interrupted, to go on with what it has written; does
-    /// no work.
+    /// Prepares a compaction of runs that was interrupted, to continue behind its written output;
+    /// does no work.
     pub(crate) fn resumed(set: &Arc<FileSet>, spec: CompactionSpec, taken: ResumedPages) -> Self {
         assert!(spec.inputs.iter().all(|input| input.run().is_some()));
         let compaction = Self::new(set, spec);
@@ -277,7 +277,7 @@ impl Compaction {
         Self { total: AtomicU64::new(total), job: Mutex::new(job), ..compaction }
     }
 
-    /// A merge that is complete, with `run` as its output.
+    /// Returns a complete compaction with `run` as its output.
     pub(crate) fn completed(set: &Arc<FileSet>, run: Arc<Run>) -> Self {
         let spec = CompactionSpec {
             inputs: Vec::new(),
@@ -300,12 +300,12 @@ impl Compaction {
         compaction
     }
 
-    /// Pages of work in all: of a merge that was resumed, since then.
+    /// Pages of work in all; for a resumed compaction, of the rest.
     pub(crate) fn total(&self) -> u64 {
         self.total.load(Ordering::Acquire)
     }
 
-    /// Pages of work from the beginning, whether it was interrupted or not.
+    /// Pages of work from the beginning, interrupted or not.
     pub(crate) fn work(&self) -> u64 {
         self.work
     }
@@ -319,7 +319,7 @@ impl Compaction {
         self.done() == self.total()
     }
 
-    /// How lookups will read the output.
+    /// Access mode of lookups to the output.
     pub(crate) fn access(&self) -> Access {
         self.plan.access
     }
@@ -339,13 +339,13 @@ impl Compaction {
         self.drop_deletes
     }
 
-    /// What readers see now.
+    /// Returns the current view of readers.
     pub(crate) fn view(&self) -> View {
         self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Brings what has been written to its files, for a snapshot: what readers see, and, of a merge
-    /// that is not complete, the part of the output that goes with it.
+    /// Flushes the output for a snapshot. Returns the view of readers and, if the compaction is not
+    /// complete, the flushed part of the output.
     ///
     /// Cost: at most two writes for the pages of entries and three for those of blobs, of which the
     /// first waits for one under way.
@@ -361,7 +361,8 @@ impl Compaction {
             Job::Finishing { finisher, passed } => Some(finisher.flush(*passed)?),
         };
 
-        // While the job is held, so that the one is not complete and the other not gone.
+        // Read under the lock of the job: nothing can complete the compaction between flush and
+        // view.
         Ok((self.view(), flushed))
     }
 
@@ -374,10 +375,10 @@ impl Compaction {
         }
     }
 
-    /// Works until at least `target` pages are done (`total` or more: until the output is there).
+    /// Works until at least `target` pages are done; from `total` on, until the output is complete.
     ///
     /// # Errors
-    /// Any error of the disk, and damaged inputs. The next call goes on, or begins anew.
+    /// Errors of the disk, and damaged inputs. The next call continues or starts again.
     pub(crate) fn advance_to(&self, target: u64) -> Result<()> {
         if let Some(error) = lock(&self.failed).take() {
             return Err(error);
@@ -388,7 +389,8 @@ impl Compaction {
         self.advance_job(&mut lock(&self.job), target)
     }
 
-    /// As [`advance_to`](Self::advance_to), for a thread that has nobody to report to.
+    /// Works up to the requested pages, on the background thread, which stores an error for the
+    /// next caller.
     pub(crate) fn advance_in_background(&self) {
         let target = self.requested.load(Ordering::Acquire).min(self.total());
         if self.done() >= target || lock(&self.failed).is_some() {
@@ -396,12 +398,14 @@ impl Compaction {
         }
         let mut job = lock(&self.job);
         if let Err(error) = self.advance_job(&mut job, target) {
-            // While the job is held: whoever completes the merge later on has met this error first.
+            // Stored under the lock of the job, so that the next caller meets the error before it
+            // can complete the compaction.
             lock(&self.failed).get_or_insert(error);
         }
     }
 
-    /// As [`advance_to`](Self::advance_to), but does nothing while somebody else works on it.
+    /// Works like [`advance_to`](Self::advance_to), but returns at once while another thread works
+    /// on the compaction.
     ///
     /// # Errors
     /// Those of [`advance_to`](Self::advance_to).
@@ -419,14 +423,13 @@ impl Compaction {
         }
     }
 
-    /// Does a page of work, for a call that is there for something else; whether there was any that
-    /// could be done now without waiting for a read or a write. Neither the beginning of a merge,
-    /// where it opens its inputs, nor its end, where it removes them, is for such a call: these
-    /// take as long as they take.
+    /// Does one page of work inside a lookup, if it needs no wait for a read or a write; returns
+    /// whether it did. A lookup never does the first step, which opens the inputs, or the last
+    /// step, which removes them: their duration is unbounded.
     ///
     /// # Errors
-    /// Those of [`advance_to`](Self::advance_to). Whoever needs the work does it again, and meets the
-    /// error if it is still there.
+    /// Those of [`advance_to`](Self::advance_to). The update that needs the work repeats it, and
+    /// meets the error if it persists.
     pub(crate) fn advance_unasked(&self) -> Result<bool> {
         let Ok(mut job) = self.job.try_lock() else { return Ok(false) };
         if self.is_complete() || lock(&self.failed).is_some() {
@@ -447,15 +450,15 @@ impl Compaction {
         })
     }
 
-    /// Merges all entries, on a thread of its own, while this one writes them and tells `watch` now
-    /// and then of the pages done; filter and index are left to [`finish`](Self::finish). Of a
-    /// merge that nobody else has.
+    /// Merges all entries on a second thread while this thread writes them. Calls `watch` with the
+    /// pages done; leaves filter and index to [`finish`](Self::finish). No other table may share
+    /// the compaction.
     ///
     /// Cost: that of the merge, and half a megabyte of memory.
     ///
     /// # Errors
-    /// Those of [`advance_to`](Self::advance_to). The merge then stands at its beginning, as after a
-    /// break.
+    /// Those of [`advance_to`](Self::advance_to). The compaction is then back at its beginning, as
+    /// after a break.
     pub(crate) fn merge_on_two_threads<B>(
         &self,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
@@ -468,8 +471,8 @@ impl Compaction {
 
         let (writer, reader) = merge_pipe();
         let (merged, written) = std::thread::scope(move |scope| {
-            // Each side goes with its thread's work, however that ends, so that the other does not
-            // wait for it.
+            // Each side of the pipe drops with its thread's work, however that ends, so that the
+            // other side never waits for it.
             let compaction = scope.spawn(move || self.write_to_pipe(merge, &writer));
             let written = self.read_from_pipe(builder, &reader, watch);
             drop(reader);
@@ -477,7 +480,7 @@ impl Compaction {
             (merged.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), written)
         });
 
-        // What could not be read is also the end of what there is to be written.
+        // A read error ends the pipe early, so it takes precedence over the writer's result.
         let done = merged.and(written).and_then(|watched| {
             if watched.is_continue() {
                 self.end_entries(&mut job)?;
@@ -494,7 +497,7 @@ impl Compaction {
         done
     }
 
-    /// Hands over all entries that are to be written, or until nobody takes them.
+    /// Sends all entries that are to be written, until the reader has gone.
     fn write_to_pipe(&self, merge: &mut MergeIterator, writer: &PipeWriter) -> Result<()> {
         while let Some(mut batch) = writer.next_empty() {
             while !batch.is_full() {
@@ -516,7 +519,7 @@ impl Compaction {
         Ok(())
     }
 
-    /// Writes what is handed over.
+    /// Writes the entries that arrive through the pipe.
     fn read_from_pipe<B>(
         &self,
         builder: &mut RunBuilder,
@@ -549,7 +552,8 @@ impl Compaction {
         job: &mut (Job, WorkTally),
         work: impl FnOnce(&mut (Job, WorkTally)) -> Result<T>,
     ) -> Result<T> {
-        // A merge operator may have panicked in an earlier step.
+        // A merge operator may have panicked in an earlier step, which leaves the job in an unknown
+        // state.
         self.begin_anew_unless_whole(job);
         let result = work(job);
         if result.is_err() {
@@ -567,7 +571,7 @@ impl Compaction {
         }
     }
 
-    /// The plan with the bounds of the keys.
+    /// Returns the plan with the bounds of the keys.
     fn bounded_plan(&self, inputs: &[Input]) -> RunPlan {
         let mut bounds: Option<(Vec<u8>, Vec<u8>)> = None;
         let mut widen = |min: &[u8], max: &[u8]| {
@@ -594,7 +598,7 @@ impl Compaction {
         RunPlan { lower, upper, ..self.plan.clone() }
     }
 
-    /// The merge of those entries of the inputs that are in a range.
+    /// Opens the merge of those entries of the inputs that are in a range.
     fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<MergeIterator>> {
         let combine = Combine::Levels;
         let order = Order::Ascending;
@@ -628,12 +632,12 @@ impl Compaction {
         Ok(Job::Entries { merge: self.merge_of(&inputs, &KeyRange::ALL)?, builder })
     }
 
-    /// Reads some of an interrupted merge's output again, enough for `target` if there is so much;
-    /// once all has been read, makes ready to go on behind it. If it is damaged, the merge stands
-    /// at its beginning.
+    /// Rereads part of an interrupted output, enough for `target`. After the last page, opens the
+    /// inputs behind the output's last key. If the output is damaged, the compaction is back at its
+    /// beginning.
     ///
     /// # Errors
-    /// Any error of the disk, and damaged inputs.
+    /// Errors of the disk, and damaged inputs.
     fn reread(&self, job: &mut (Job, WorkTally), target: u64) -> Result<()> {
         let View::Inputs(inputs) = self.view() else { return Ok(()) };
         let pages = target.saturating_sub(self.done()).saturating_mul(REREAD_PAGES_PER_PAGE);
@@ -676,7 +680,7 @@ impl Compaction {
         }
     }
 
-    /// Notes progress; only completion reaches `total`.
+    /// Notes progress, up to one page below `total`: only completion reaches `total`.
     fn note(&self, done: u64) {
         let done = done.min(self.total() - 1);
         self.done.fetch_max(done, Ordering::AcqRel);
@@ -699,8 +703,8 @@ impl Compaction {
         drop(view);
         self.done.store(self.total(), Ordering::Release);
 
-        // Only now: with the last holder of an input its file goes, which no reader should wait
-        // for.
+        // Dropped without the lock of the view: the last holder of an input removes its file, and
+        // no reader should wait for that.
         let View::Inputs(inputs) = inputs else { return };
         let buffers = inputs.iter().filter_map(|input| match input {
             Input::Buffer(buffer) => Some(buffer.clone()),
@@ -713,7 +717,7 @@ impl Compaction {
         self.set.reclaimer().reclaim(buffers, bytes);
     }
 
-    /// The output with its origin, if all inputs are runs.
+    /// Returns the output with its origin, if all inputs are runs.
     fn with_origin(&self, output: Run) -> Run {
         let View::Inputs(inputs) = self.view() else { return output };
         let runs = inputs.iter().map(|input| {
@@ -756,7 +760,7 @@ impl Compaction {
         Ok(())
     }
 
-    /// Goes on to filter and index when the inputs are used up.
+    /// Continues with filter and index once the inputs are used up.
     fn end_entries(&self, (job, tally): &mut (Job, WorkTally)) -> Result<()> {
         let Job::Entries { merge, builder } = job else { return Ok(()) };
         builder.finish_last_page()?;
@@ -776,17 +780,17 @@ impl Compaction {
         Ok(())
     }
 
-    /// The entry as it is written, if it is.
+    /// Returns the entry as it is written; `None` if it is dropped.
     fn kept<'a>(&self, entry: EntryRef<'a>) -> Option<EntryRef<'a>> {
         match entry.kind {
             Kind::Delete if self.drop_deletes => None,
-            // Nothing older is there to combine with.
+            // No older entry exists to combine with.
             Kind::Upsert if self.drop_deletes => Some(EntryRef { kind: Kind::Insert, ..entry }),
             _ => Some(entry),
         }
     }
 
-    /// Pages passed in the inputs, and what stands for those of memtables and blobs.
+    /// Pages passed in the inputs, with an estimate for memtables and blobs.
     fn passed(&self, merge: &MergeIterator, builder: &RunBuilder, tally: WorkTally) -> u64 {
         let blob_pages = u64::from(builder.blob_pages());
         let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
@@ -804,7 +808,7 @@ impl Compaction {
         target: u64,
     ) -> Result<bool> {
         let salt = self.plan.salt;
-        // A look costs something for each source.
+        // Computing the work done visits each source, so the cost per entry stays constant.
         let per_look = merge.source_count().max(ENTRIES_PER_LOOK as usize);
         loop {
             for _ in 0..per_look {

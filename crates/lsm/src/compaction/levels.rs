@@ -1,4 +1,4 @@
-//! The levels of a table and when what is merged: the schedule.
+//! The levels of a table, and the schedule of its compactions.
 //!
 //! Level 1 is the newest. A *tiering* level shows up to T - 1 *resident* runs and one *incoming*
 //! run or merge; a *levelling* level has only the incoming one, which is merged with what arrives.
@@ -29,8 +29,8 @@
 //! takes all of it comes when the updates that follow have filled what was left. That flush is as
 //! much longer as the buffer is larger.
 //!
-//! A flush is itself such a merge, of the memtable alone, due one flush after it began;
-//! meanwhile its entries are still found in memory.
+//! A flush is such a compaction too, of the memtable alone, due one flush after it began. Until it
+//! is complete, lookups find its entries in memory.
 //!
 //! Invariant: from newest to oldest, a reader sees: memtable, flush under way, level 1
 //! incoming, level 1 residents (newest first), level 2 incoming, ... No entry hides one that is
@@ -56,27 +56,28 @@ use crate::trace::debug_event;
 /// Ticks from one flush to the next.
 pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
 
-/// A merge in a table's levels, with the time that this table gives it.
+/// A compaction in a table's levels, with the time that this table gives it.
 #[derive(Debug, Clone)]
 pub(crate) struct ScheduledCompaction {
     pub(crate) compaction: Arc<Compaction>,
-    /// When it began, in ticks.
+    /// Time at which it began, in ticks.
     pub(crate) start: u64,
-    /// When it must be complete. Invariant: above `start`.
+    /// Time at which it must be complete, in ticks. Invariant: above `start`.
     pub(crate) due: u64,
-    /// Pages of work that were done when it began for this table.
+    /// Pages of work that were done when it began for this table. Invariant: at most the total.
     pub(crate) base: u64,
-    /// The keys that this table has deleted since it began, and others that have the merge may not.
+    /// Keys that this table has deleted since the compaction began; other tables that share it may
+    /// not have.
     pub(crate) mask: Mask,
 }
 
 impl ScheduledCompaction {
-    /// What readers of this table see of it.
+    /// Returns the view of this table's readers.
     pub(crate) fn view(&self) -> View {
         self.compaction.view().under_mask(&self.mask)
     }
 
-    /// Does the rest of the work; the output as this table sees it.
+    /// Does the rest of the work and returns the output as this table sees it.
     pub(crate) fn finish(&self) -> Result<Option<Arc<Run>>> {
         Ok(self.compaction.finish()?.map(|run| run.under_mask(&self.mask)))
     }
@@ -89,7 +90,7 @@ impl ScheduledCompaction {
         self.base + (u128::from(work) * u128::from(passed)).div_ceil(u128::from(span)) as u64
     }
 
-    /// The first moment at which `pages` pages of work must be done.
+    /// Returns the first tick at which `pages` pages of work must be done.
     pub(crate) fn when(&self, pages: u64) -> u64 {
         let work = (self.compaction.total() - self.base).max(1);
         let span = self.due - self.start;
@@ -98,43 +99,43 @@ impl ScheduledCompaction {
     }
 }
 
-/// What arrived on a level last.
+/// The newest input of a level: a finished run, or the compaction producing it.
 #[derive(Debug, Clone)]
 pub(crate) enum Incoming {
     Single(Arc<Run>),
     Compaction(ScheduledCompaction),
 }
 
-/// A level.
+/// One level: the incoming run or compaction, and the residents.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Level {
-    /// `None` only if a merge left nothing.
+    /// `None` only if a compaction left nothing.
     pub(crate) incoming: Option<Incoming>,
     /// Newest first.
     pub(crate) residents: Vec<Arc<Run>>,
 }
 
-/// Everything of a table but its configuration; cheap to clone.
+/// Content of a table: memtable, flush under way, levels and union. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Levels {
     pub(crate) buffer: Memtable,
-    /// What of the memtable's size does not count as time: what came into it by a replay.
+    /// Part of the memtable's size that does not count as time: the updates of a replay.
     pub(crate) untimed: u64,
-    /// The memtable before this one, on its way to becoming a run.
+    /// The flush of the previous memtable.
     pub(crate) flushing: Option<ScheduledCompaction>,
     /// Level 1 first.
     pub(crate) levels: Vec<Level>,
-    /// Older than all levels, until it is complete and becomes a run of one.
+    /// Union below all levels, until it is complete and becomes a run of a level.
     pub(crate) union: Option<Arc<Union>>,
-    /// The keys that this table has deleted since the union was made.
+    /// Keys that this table has deleted since the union was made.
     pub(crate) union_mask: Mask,
     /// Flushes begun so far.
     pub(crate) flushes: u64,
-    /// Bytes of the runs that have come into the levels out of flushes, merges and unions.
+    /// Bytes of the runs that flushes, compactions and unions have put into the levels.
     pub(crate) written_bytes: u64,
 }
 
-/// What merges of a table have in common.
+/// Environment of a table's compactions: files, configuration and salt.
 #[derive(Debug)]
 pub(crate) struct CompactionEnv<'a> {
     pub(crate) set: &'a Arc<FileSet>,
@@ -159,7 +160,7 @@ fn level_policy(policy: CompactionPolicy, level: usize, last: usize) -> LevelPol
 }
 
 impl CompactionEnv<'_> {
-    /// What counts towards the capacity of memtable and levels.
+    /// Size of a run in the unit of the write buffer's capacity: bytes or entries.
     pub(crate) fn run_size(&self, run: &Run) -> u64 {
         match self.config.effective_write_buffer() {
             BufferSize::Bytes(_) => run.meta().weight_bytes(),
@@ -173,7 +174,7 @@ impl CompactionEnv<'_> {
         size
     }
 
-    /// The largest run that stays on `level` (from 1; level 0 stands for the memtable).
+    /// Size of the largest run that stays on `level` (from 1; level 0 stands for the memtable).
     fn run_size_max(&self, level: usize, policy: LevelPolicy) -> u64 {
         let exponent = match policy {
             LevelPolicy::Tiering => level.saturating_sub(1),
@@ -183,7 +184,7 @@ impl CompactionEnv<'_> {
         self.buffer_capacity().saturating_mul(ratio.saturating_pow(exponent as u32))
     }
 
-    /// The level, the last one of a table, that a single run of this size belongs on.
+    /// Returns the level on which a single run of this size belongs, as the last level of a table.
     pub(crate) fn last_level_of(&self, size: u64) -> usize {
         let fits = |level: &usize| {
             let policy = level_policy(self.config.merge_policy, *level, *level);
@@ -192,7 +193,8 @@ impl CompactionEnv<'_> {
         (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX)
     }
 
-    /// A merge of `inputs` on level `at.0` of `at.1`, in a table that holds so much.
+    /// Plans a compaction of `inputs` on level `at.0` of `at.1` levels, within the memory of the
+    /// table.
     pub(crate) fn spec(
         &self,
         inputs: Vec<Input>,
@@ -201,7 +203,7 @@ impl CompactionEnv<'_> {
         memory: &TableMemory,
     ) -> CompactionSpec {
         let (level, last) = at;
-        // Level 1 is treated as if there were one below: it has several runs even when it is the
+        // Level 1 gets filters as if a level were below: it has several runs even if it is the
         // last.
         let last = last.max(2) as u32;
         let filter = match self.config.memory_budget {
@@ -224,9 +226,9 @@ impl CompactionEnv<'_> {
         }
     }
 
-    /// A union of tables that has got so far.
+    /// Prepares a union of tables that has made some progress.
     pub(crate) fn union(&self, tables: Vec<UnionTable>, progress: UnionProgress) -> Union {
-        // Nothing is older than it, so it is a last level whatever comes above.
+        // No entry is older, so the union is a last level whatever comes above.
         let mut memory = TableMemory::default();
         let inputs = tables.iter().flat_map(UnionTable::all_runs).chain(progress.slices.clone());
         let inputs: Vec<_> = inputs.map(Input::Run).collect();
@@ -238,7 +240,7 @@ impl CompactionEnv<'_> {
         Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
     }
 
-    /// The time between two merges on a level.
+    /// Ticks between two compactions on a level.
     pub(crate) fn merge_ticks(&self, level: usize) -> u64 {
         let ratio = u64::from(self.config.size_ratio);
         let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
@@ -256,7 +258,8 @@ impl CompactionEnv<'_> {
         );
     }
 
-    /// A merge of the given runs on a level, due when the next one can arrive there.
+    /// Begins a compaction of `runs` on a level, due when the next run can arrive there. A single
+    /// run without deletions to drop is taken as it is.
     fn merge(
         &self,
         runs: Vec<Arc<Run>>,
@@ -295,7 +298,7 @@ impl CompactionEnv<'_> {
     }
 }
 
-/// Completes a merge that is due.
+/// Completes a compaction that is due.
 fn finish(pending: &ScheduledCompaction, context: &CompactionEnv<'_>) -> Result<Option<Arc<Run>>> {
     let left = pending.compaction.total() - pending.compaction.done();
     if left > 0 {
@@ -305,19 +308,19 @@ fn finish(pending: &ScheduledCompaction, context: &CompactionEnv<'_>) -> Result<
 }
 
 impl Levels {
-    /// The time, in ticks.
+    /// Returns the time, in ticks.
     pub(crate) fn now(&self, context: &CompactionEnv<'_>) -> u64 {
         let fill = self.timed_size(context).saturating_mul(TICKS_PER_FLUSH);
         let fill = fill / context.buffer_capacity();
         self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
     }
 
-    /// Whether the memtable holds what it has room for, or more.
+    /// Whether the memtable has reached its capacity.
     pub(crate) fn is_full(&self, context: &CompactionEnv<'_>) -> bool {
         self.buffer_size(context) >= context.buffer_capacity()
     }
 
-    /// What counts as time in the memtable.
+    /// Part of the memtable's size that counts as time.
     fn timed_size(&self, context: &CompactionEnv<'_>) -> u64 {
         self.buffer_size(context).saturating_sub(self.untimed)
     }
@@ -331,14 +334,14 @@ impl Levels {
         self.untimed = self.buffer_size(context).saturating_sub(timed);
     }
 
-    /// A size of the memtable below which `moment` has not come.
+    /// Returns a size of the memtable below which the time is before `moment`.
     pub(crate) fn size_at(&self, context: &CompactionEnv<'_>, moment: u64) -> u64 {
         let ticks = moment.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
         let timed = u128::from(ticks) * u128::from(context.buffer_capacity());
         self.untimed + (timed / u128::from(TICKS_PER_FLUSH)) as u64
     }
 
-    /// What counts towards the capacity of the memtable.
+    /// Size of the memtable in the unit of its capacity.
     pub(crate) fn buffer_size(&self, context: &CompactionEnv<'_>) -> u64 {
         match context.config.effective_write_buffer() {
             BufferSize::Bytes(_) if context.config.memory_budget.is_some() => {
@@ -349,7 +352,7 @@ impl Levels {
         }
     }
 
-    /// How much of a batch the memtable will take before the next flush.
+    /// Returns the part of a batch that the memtable will take before the next flush.
     pub(crate) fn room_for(&self, context: &CompactionEnv<'_>, batch: Room) -> Room {
         let size = match context.config.effective_write_buffer() {
             BufferSize::Bytes(_) => batch.weight_bytes(),
@@ -359,12 +362,12 @@ impl Levels {
         if size <= left { batch } else { batch.part(left as f64 / size as f64) }
     }
 
-    /// The moment of the next flush.
+    /// Tick of the next flush.
     pub(crate) fn next_flush(&self) -> u64 {
         (self.flushes + 1) * TICKS_PER_FLUSH
     }
 
-    /// All merges that are not known to be complete.
+    /// Iterates over all compactions that are not known to be complete.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &ScheduledCompaction> {
         let merges = self.levels.iter().filter_map(|level| match &level.incoming {
             Some(Incoming::Compaction(pending)) => Some(pending),
@@ -373,11 +376,11 @@ impl Levels {
         self.flushing.iter().chain(merges).filter(|pending| !pending.compaction.is_complete())
     }
 
-    /// Begins the flush of the memtable, which must not be empty, and completes the one before
-    /// it: its run enters the levels.
+    /// Begins the flush of the memtable, which must not be empty. Completes the flush before it
+    /// first: its run enters the levels.
     ///
     /// # Errors
-    /// Those of the merges that are due. Nothing has changed then but their progress.
+    /// Errors of the compactions that are due. Only their progress has changed then.
     pub(crate) fn flush(&self, context: &CompactionEnv<'_>) -> Result<Self> {
         let mut next = self.with_flush_finished(context)?;
         next.fold_union(context);
@@ -398,7 +401,7 @@ impl Levels {
         Ok(next)
     }
 
-    /// The same with the flush under way completed and its run in the levels.
+    /// Returns the levels with the flush under way completed and its run in place.
     pub(crate) fn with_flush_finished(&self, context: &CompactionEnv<'_>) -> Result<Self> {
         let mut next = self.clone();
         if let Some(pending) = next.flushing.take()
@@ -410,7 +413,7 @@ impl Levels {
         Ok(next)
     }
 
-    /// The same without the keys of a span. Runs that have no others are let go of.
+    /// Returns the levels without the keys of a span. Drops runs that have no other keys.
     ///
     /// Cost: no I/O; a reference for each run and each part of the memtable.
     pub(crate) fn without(&self, span: &Span) -> Self {
@@ -450,7 +453,7 @@ impl Levels {
         next
     }
 
-    /// Whether no mask gets more spans than it may have if this one is added.
+    /// Whether every mask has room for one more span.
     pub(crate) fn has_room_for(&self, span: &Span) -> bool {
         let parts = self.buffer.parts().iter().filter_map(MemtablePart::mask);
         let merges = self.pending().map(|pending| &pending.mask);
@@ -463,11 +466,11 @@ impl Levels {
         span.is_everything() || masks.chain([&self.union_mask]).all(|mask| mask.has_room_for(span))
     }
 
-    /// The same with all runs on their way to becoming one on the last level, and the merge that
-    /// makes it. The memtable and a flush that is not complete stay as they are. `None` if
-    /// there is nothing to merge and no deletion to drop.
+    /// Begins a full compaction: returns the levels with all runs as its inputs on the last level,
+    /// and the compaction. The memtable and an unfinished flush stay as they are. `None` if there
+    /// is nothing to merge and no deletion to drop.
     ///
-    /// Merges under way end here: their inputs are those of this one.
+    /// Compactions under way end here: their inputs become inputs of the full compaction.
     pub(crate) fn compacting(
         &self,
         context: &CompactionEnv<'_>,
@@ -506,9 +509,8 @@ impl Levels {
         Some((next, compaction))
     }
 
-    /// The same after the end of such a merge: its run goes up to the level that it is no larger
-    /// than, as far as those between are empty. If it has not come to an end its inputs stay where
-    /// it was, to be merged when others arrive there.
+    /// Ends a full compaction: moves its run up to the highest level that it fits, across empty
+    /// levels. If the compaction is not complete, its inputs stay on its level as residents.
     pub(crate) fn compacted(
         &self,
         context: &CompactionEnv<'_>,
@@ -520,7 +522,8 @@ impl Levels {
             _ => false,
         };
 
-        // It may have been needed meanwhile, and be the input of another.
+        // An update may have completed it meanwhile and made its output the input of another
+        // compaction.
         let Some(mut at) = next.levels.iter().position(is_it) else { return next };
         let Some(Incoming::Compaction(pending)) = &next.levels[at].incoming else { return next };
         let run = match pending.view() {
@@ -546,14 +549,14 @@ impl Levels {
         next
     }
 
-    /// Memory of all but the filters of readable runs: memtables, indexes, and what merges have
-    /// built so far, or may build without this table, since others have them too.
+    /// Memory of everything but the filters of readable runs: memtables, indexes, and the outputs
+    /// of compactions. A compaction that other tables share counts as planned, because they may
+    /// advance it.
     ///
-    /// Whether others have a merge is asked now. A fork, which is the usual way, is made by a
-    /// call of the table that asks anew; a count that is too high for a moment, as while a flush
-    /// has two trees, only makes a cache smaller. What is not seen is a table that is opened later
-    /// from the snapshot with the merge in it: what that one builds, at most what was planned, is
-    /// counted here when this table is next updated.
+    /// Sharing is asked now. A fork is made by a call of this table, which asks anew. A count that
+    /// is too high for a moment, as while a flush has two values of `Levels`, only makes a cache
+    /// smaller. A table that is opened later from a snapshot with the compaction in it is not seen:
+    /// its work, at most as planned, is counted with the next update of this table.
     pub(crate) fn unfiltered_bytes(&self) -> u64 {
         let sources = self.sources();
         let buffers = std::iter::once(&self.buffer).chain(&sources.buffers);
@@ -572,14 +575,14 @@ impl Levels {
         bytes + self.union.as_ref().map_or(0, |union| union.built_bytes())
     }
 
-    /// Memory of the table while it is only read, with nothing of its filters.
+    /// Memory of the table while it is only read, without its filters.
     pub(crate) fn memory_bytes_min(&self) -> u64 {
         let mut memory = TableMemory::default();
         self.sources().for_each_run(&mut |run| memory.add_run(run));
         self.unfiltered_bytes() + memory.filter_bytes_min()
     }
 
-    /// Bytes of a budget that are left for a cache of pages, and the numbers of all runs.
+    /// Returns the bytes of a budget that are left for a page cache, and the numbers of all runs.
     pub(crate) fn left_for_pages(
         &self,
         context: &CompactionEnv<'_>,
@@ -591,14 +594,13 @@ impl Levels {
         (memory.left_for_pages(budget, self.unfiltered_bytes(), is_updated), memory.run_numbers())
     }
 
-    /// Folds filters so that there is room for a full memtable and for what merges under way
-    /// will build.
+    /// Folds filters to make room for a full memtable and for the outputs of compactions under way.
     pub(crate) fn make_room_to_write(&self, context: &CompactionEnv<'_>, budget: u64) {
         self.memory(context, self).make_room_to_write(budget, context.config.memory_goal);
     }
 
-    /// What is in memory when a merge begins in this tree: the runs that were readable `before`
-    /// merges were begun, and the outputs of all that are under way.
+    /// Memory of the table when a compaction begins: the runs that were readable in `before`, and
+    /// the outputs of all compactions under way.
     fn memory(&self, context: &CompactionEnv<'_>, before: &Self) -> TableMemory {
         let mut memory = TableMemory::default();
         if context.config.memory_budget.is_some() {
@@ -610,7 +612,7 @@ impl Levels {
         memory
     }
 
-    /// The incoming run of a level, finishing its merge if need be.
+    /// Returns the incoming run of a level; completes its compaction first.
     fn finished_incoming(
         &mut self,
         context: &CompactionEnv<'_>,
@@ -625,8 +627,8 @@ impl Levels {
         Ok(run)
     }
 
-    /// Offers runs, newest first, to a level; `before` is the tree before anything moved. The depth
-    /// of the recursion is the number of levels.
+    /// Offers runs, newest first, to a level; `before` is the levels before anything moved. The
+    /// recursion is as deep as there are levels.
     fn offer(
         &mut self,
         context: &CompactionEnv<'_>,
@@ -689,7 +691,7 @@ impl Levels {
         Ok(())
     }
 
-    /// The union of some tables, left to right, with the configuration of the context.
+    /// Returns the union of some tables, left to right, with the configuration of the context.
     ///
     /// Cost: writes the memtables as runs; finishes the flushes under way.
     ///
@@ -721,7 +723,7 @@ impl Levels {
         Ok(Self { union: Some(Arc::new(union)), ..Self::default() })
     }
 
-    /// The table as a part of a union.
+    /// Returns the table as a part of a union.
     fn as_united(&self, context: &CompactionEnv<'_>) -> Result<UnionTable> {
         let mut table = UnionTable::default();
         if !self.buffer.is_empty() {
@@ -762,7 +764,8 @@ impl Levels {
         Ok(table)
     }
 
-    /// Makes a complete union a run of the last level, or of one below that is large enough for it.
+    /// Turns a complete union into a run of the last level, or of a new level that is large enough
+    /// for it.
     pub(crate) fn fold_union(&mut self, context: &CompactionEnv<'_>) {
         let Some(Stage::Complete(run)) = self.union.as_ref().map(|union| union.stage()) else {
             return;
@@ -792,7 +795,7 @@ impl Levels {
         }
     }
 
-    /// All runs, newest first, the buffers of a flush under way, and the union.
+    /// Returns all runs, newest first, the memtables of a flush under way, and the union.
     pub(crate) fn sources(&self) -> Sources {
         let mut sources = Sources::default();
         if let Some(pending) = &self.flushing {
@@ -809,7 +812,7 @@ impl Levels {
 }
 
 impl Sources {
-    /// Adds what a level shows, which must be older than what is there.
+    /// Adds the runs that a level shows, which must be older than the sources so far.
     pub(crate) fn add_level(&mut self, level: &Level) {
         match &level.incoming {
             None => {}

@@ -1,4 +1,5 @@
-//! Several sorted sources as one: what all entries of a key together amount to, in key order.
+//! Merge iterator: several sorted sources as one, in key order, with the entries of each key
+//! combined.
 //!
 //! A loser tree: the sources are the leaves, each inner node remembers the loser of the match
 //! played there, and taking the smallest entry replays one path, log2(sources) comparisons.
@@ -111,7 +112,7 @@ impl Source {
     }
 }
 
-/// What the sources of a merge are to each other.
+/// Relation of the sources of a merge to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Combine {
     /// Levels of one table, newest first.
@@ -128,7 +129,7 @@ pub(crate) struct Rules {
     pub(crate) order: Order,
 }
 
-/// A source in a match.
+/// A source in a match of the loser tree.
 #[derive(Debug, Clone, Copy)]
 struct Contender {
     /// First bytes of the key, such that the smaller number comes first in the order of the merge.
@@ -138,7 +139,7 @@ struct Contender {
 }
 
 impl Contender {
-    /// Whether it comes out before another one.
+    /// Whether it comes out before another contender.
     #[inline]
     fn is_before(&self, other: &Self, sources: &[Source], order: Order) -> bool {
         if self.prefix == other.prefix {
@@ -161,7 +162,7 @@ impl Contender {
     }
 }
 
-/// An entry made of several.
+/// An entry that was combined from several sources.
 #[derive(Debug)]
 struct Combined {
     key: Vec<u8>,
@@ -170,12 +171,13 @@ struct Combined {
     blob: Option<Blob>,
 }
 
-/// The merge of some sources.
+/// Merge iterator over some sources (RocksDB: the same name).
 #[derive(Debug)]
 pub(crate) struct MergeIterator {
     sources: Vec<Source>,
     rules: Rules,
-    /// Losers of the inner nodes `1..sources`; node 0 holds the winner.
+    /// Losers of the inner nodes `1..sources`; node 0 holds the winner. Invariant: as long as
+    /// `sources`.
     tree: Vec<Contender>,
     /// The smallest prefix of all sources but the winner.
     runner_up: u64,
@@ -190,12 +192,12 @@ pub(crate) struct MergeIterator {
     unread: usize,
     /// The key that was passed last.
     passed: Vec<u8>,
-    /// Whether a source failed, so that nobody knows where it stands.
+    /// Whether a source failed, so that its position is unknown.
     failed: bool,
 }
 
 impl MergeIterator {
-    /// A merge of `sources`, before its first entry. Reads nothing.
+    /// Returns the merge of `sources`, before its first entry. Reads nothing.
     pub(crate) fn new(sources: Vec<Source>, rules: Rules) -> Self {
         let combined =
             Combined { key: Vec::new(), kind: Kind::Delete, value: Vec::new(), blob: None };
@@ -235,7 +237,7 @@ impl MergeIterator {
         Ok(())
     }
 
-    /// Reads from the winner, and from whoever wins then, until the winner is known.
+    /// Loads the winner, and each new winner after it, until the winner is loaded.
     fn load_winner(&mut self) -> Result<()> {
         while self.unread > 0
             && let Some(winner) = self.winner()
@@ -283,8 +285,8 @@ impl MergeIterator {
         (!winner.ended).then_some(winner.source as usize)
     }
 
-    /// The smallest prefix of all sources but the winner. Who has it has lost to the winner, so it
-    /// is on the path of that.
+    /// Returns the smallest prefix of all sources but the winner. The source that has it lost to
+    /// the winner, so it stands on the winner's path.
     #[inline]
     fn find_runner_up(&self) -> u64 {
         let mut smallest = u64::MAX;
@@ -307,9 +309,8 @@ impl MergeIterator {
         if self.is_combined { Some(&self.combined.key) } else { self.sources[self.winner()?].key() }
     }
 
-    /// The entry with the smallest key (in descending order: the largest) of a merge that is
-    /// loaded; `None` at the end. The place of its blob means nothing here, see
-    /// [`blob`](Self::blob).
+    /// Returns the entry with the smallest key (in descending order: the largest) of a loaded
+    /// merge; `None` at the end. Its blob span is meaningless here, see [`blob`](Self::blob).
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         if self.is_combined {
             let Combined { key, kind, value, .. } = &self.combined;
@@ -339,7 +340,7 @@ impl MergeIterator {
         }
     }
 
-    /// Passes the current key in all sources.
+    /// Advances all sources behind the current key.
     ///
     /// # Errors
     /// Those of the sources.
@@ -373,7 +374,7 @@ impl MergeIterator {
         self.winner().is_some_and(|winner| self.sources[winner].key() == Some(key))
     }
 
-    /// Makes one entry of all those of the winner's key, where the rules ask for it and there are
+    /// Combines all entries of the winner's key into one, if the rules ask for it and there are
     /// several.
     #[inline]
     fn combine_current(&mut self) -> Result<()> {
@@ -382,7 +383,7 @@ impl MergeIterator {
         if self.rules.combine == Combine::Levels && (kind.is_decisive() || !self.is_contested()) {
             return Ok(());
         }
-        // A merge operator that panics leaves nothing whole behind.
+        // A merge operator that panics leaves the sources at unknown positions.
         self.failed = true;
         self.combine()?;
         self.failed = false;
@@ -467,7 +468,7 @@ impl MergeIterator {
         if self.unread > 0 { self.load_winner() } else { Ok(()) }
     }
 
-    /// Plays the matches of a source again that has changed; it must have been the winner.
+    /// Replays the matches of a source that has changed; it must have been the winner.
     #[inline]
     fn replay(&mut self, mut winner: Contender) {
         let Self { sources, tree, rules, .. } = self;
@@ -483,7 +484,7 @@ impl MergeIterator {
         self.runner_up = self.find_runner_up();
     }
 
-    /// Whether to pass some entries may take a wait for a read; not asked of what is in a union.
+    /// Whether advancing past some entries may wait for a read; a union is never asked.
     pub(crate) fn may_wait(&self) -> bool {
         self.sources.iter().any(|source| match source {
             Source::Run(reader) => reader.may_wait(),
@@ -496,7 +497,7 @@ impl MergeIterator {
         self.sources.len()
     }
 
-    /// Whether all sources stand at an entry or at their end: until one has failed.
+    /// Whether every source stands at an entry or at its end, which holds until one fails.
     pub(crate) fn is_whole(&self) -> bool {
         !self.failed
     }
@@ -585,7 +586,7 @@ mod tests {
         entries
     }
 
-    /// What two entries of a table amount to.
+    /// Combines two entries of a table.
     fn over(newer: (Kind, Vec<u8>), older: Option<(Kind, Vec<u8>)>) -> (Kind, Vec<u8>) {
         match (newer, older) {
             ((Kind::Upsert, value), Some((Kind::Delete, _))) => (Kind::Insert, value),

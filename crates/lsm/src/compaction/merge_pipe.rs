@@ -1,8 +1,7 @@
-//! Entries on their way from one thread, which merges, to another, which writes them.
+//! Merge pipe: carries entries from a thread that merges to a thread that writes.
 //!
-//! They go in batches of some hundred kilobytes, copied, so that neither thread waits for the other
-//! but when it is faster. Batches that have been written come back to be filled again; there are
-//! [`BATCHES`] in all.
+//! The entries are copied into batches of some hundred kilobytes, so that a thread waits only if it
+//! is the faster one. Written batches return to be filled again; there are [`BATCHES`] in all.
 //!
 //! Invariant: the entries of a batch are in the order in which they were added.
 
@@ -11,27 +10,27 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use crate::entry::entry::{BlobSpan, EntryRef, Kind};
 use crate::run::blob::Blob;
 
-/// Bytes of keys and values from which on a batch is full.
+/// A batch is full from this many bytes of keys and values on.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// One that is filled, one that is emptied, and two between them.
+/// One batch that is filled, one that is emptied, and two between them.
 const BATCHES: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
 struct BatchEntry {
-    /// In the bytes of the batch: the key, and the value behind it.
+    /// Offset of the key in the bytes of the batch; the value follows it.
     start: usize,
     key_len: usize,
     value_len: usize,
     kind: Kind,
 }
 
-/// Some entries of a merge, and how far it is with them.
+/// Some entries of a merge, and the pages passed when they were added.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
     places: Vec<BatchEntry>,
-    /// Of the entries that have one, in their order.
+    /// Blobs of the entries that have one, in the order of the entries.
     blobs: Vec<Blob>,
     /// Pages that the merge has passed in its inputs.
     pub(crate) pages_passed: u64,
@@ -60,7 +59,7 @@ impl Batch {
         self.blobs.extend(blob);
     }
 
-    /// The entries with their blobs, whose places mean nothing.
+    /// Returns the entries with their blobs; the blob spans in the entries are meaningless.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (EntryRef<'_>, Option<&Blob>)> {
         let mut blobs = self.blobs.iter();
         self.places.iter().map(move |&BatchEntry { start, key_len, value_len, kind }| {
@@ -71,7 +70,7 @@ impl Batch {
     }
 }
 
-/// The side that fills batches.
+/// Side of the pipe that fills batches.
 #[derive(Debug)]
 pub(crate) struct PipeWriter {
     empty: Receiver<Batch>,
@@ -79,20 +78,21 @@ pub(crate) struct PipeWriter {
 }
 
 impl PipeWriter {
-    /// A batch to be filled, waiting for it; `None` if nobody takes any more.
+    /// Waits for an empty batch; `None` if the reader has gone.
     pub(crate) fn next_empty(&self) -> Option<Batch> {
         let mut batch = self.empty.recv().ok()?;
         batch.clear();
         Some(batch)
     }
 
-    /// Hands a batch over. Whether anybody takes it is seen at the next one.
+    /// Sends a full batch. If the reader has gone, the next call of
+    /// [`next_empty`](Self::next_empty) returns `None`.
     pub(crate) fn send(&self, batch: Batch) {
         let _ = self.full.send(batch);
     }
 }
 
-/// The side that empties them.
+/// Side of the pipe that empties batches.
 #[derive(Debug)]
 pub(crate) struct PipeReader {
     empty: SyncSender<Batch>,
@@ -100,20 +100,20 @@ pub(crate) struct PipeReader {
 }
 
 impl PipeReader {
-    /// The next batch, waiting for it; `None` after the last.
+    /// Waits for the next full batch; `None` after the last one.
     pub(crate) fn receive(&self) -> Option<Batch> {
         self.full.recv().ok()
     }
 
-    /// Gives a batch back.
+    /// Returns an emptied batch to the writer.
     pub(crate) fn recycle(&self, batch: Batch) {
         let _ = self.empty.send(batch);
     }
 }
 
-/// Both sides of a hand-over.
+/// Returns both sides of a new pipe.
 pub(crate) fn merge_pipe() -> (PipeWriter, PipeReader) {
-    // Each has room for all batches, so that only who wants one waits.
+    // Each channel has room for all batches, so that a send never waits.
     let (send_empty, empty) = sync_channel(BATCHES);
     let (send_full, full) = sync_channel(BATCHES);
     for _ in 0..BATCHES {

@@ -1,11 +1,10 @@
-//! What an interrupted merge has written, read again to go on with it.
+//! Resuming: rereads the output of an interrupted compaction, to continue behind it.
 //!
 //! The pages of entries stay as they are. But filter, index and sums of a run are in memory until
-//! it is finished; so whoever goes on later has to gather them once more, by reading these pages.
-//! That is done in steps, like the merge itself. Blobs are read too: once the merge is complete its
-//! inputs go, and only until then is damage no loss.
+//! it is finished, so a resumed compaction rebuilds them by reading these pages, in steps. It reads
+//! the blobs too: as long as the inputs are there, damage of the output is no loss.
 //!
-//! Invariant: nothing is written, and nothing cut off, before all has been found whole.
+//! Invariant: no page is written or cut off before the whole output has been checked.
 
 use std::ops::Range;
 
@@ -25,7 +24,7 @@ use crate::run::writer::{Flushed, RunBuilder, RunPlan, blob_end};
 /// Pages that are read with one call.
 const CHUNK_PAGES: u32 = 32;
 
-/// An unfinished run, and the right to go on with it.
+/// An unfinished run, and the right to continue it.
 #[derive(Debug)]
 pub(crate) struct ResumedPages {
     pub(crate) partial: Partial,
@@ -47,7 +46,7 @@ fn blob_pages(partial: &Partial) -> u64 {
     partial.blob_bytes.div_ceil(PAYLOAD_SIZE as u64)
 }
 
-/// A file that is read from its first page to the one before `end`.
+/// Sequential reader of a file, from its first page to the page before `end`.
 #[derive(Debug)]
 struct PageSource {
     file: PooledFile,
@@ -58,7 +57,7 @@ struct PageSource {
     chunk: AlignedBuf,
     /// The pages in `chunk`.
     loaded: Range<u32>,
-    /// Whether the page cache is to forget them.
+    /// Whether the system's page cache is to forget the pages.
     forget: bool,
 }
 
@@ -124,7 +123,7 @@ pub(crate) struct ResumedOutput {
 }
 
 impl ResumedOutput {
-    /// Begins to read. `plan` is that of the merge. Cost: no I/O.
+    /// Prepares to reread. `plan` is the plan of the compaction. Cost: no I/O.
     pub(crate) fn new(taken: ResumedPages, plan: &RunPlan) -> Self {
         let ResumedPages { partial, handle } = taken;
         let Partial { number, identity, data_pages, .. } = partial;
@@ -167,10 +166,11 @@ impl ResumedOutput {
         u64::from(self.entries.next) + u64::from(blobs)
     }
 
-    /// Reads about so many pages more; says whether all have been read.
+    /// Reads about `pages` more pages; returns whether all have been read.
     ///
     /// # Errors
-    /// Also if anything is not as it was written; then nothing is to be done with what was read.
+    /// Errors of the disk, and damage: anything that differs from what was written. The object is
+    /// useless after an error.
     pub(crate) fn step(&mut self, pages: u64) -> Result<bool> {
         let end = self.pages_read().saturating_add(pages);
         while self.entries.next < self.entries.end {
@@ -191,7 +191,7 @@ impl ResumedOutput {
         Ok(self.blobs.as_ref().is_none_or(|blobs| blobs.next == blobs.end))
     }
 
-    /// Reads a key page and what belongs to it.
+    /// Reads a key page and the overflow pages of its entry.
     fn read_entries(&mut self) -> Result<()> {
         let (bytes, place) = self.entries.next()?;
         let bytes: Box<[u8]> = bytes.into();
@@ -228,7 +228,8 @@ impl ResumedOutput {
         Ok(())
     }
 
-    /// The stored value of a key page's only entry and the pages on which it goes on, if it does.
+    /// Returns the stored value of a key page's only entry and the number of its overflow pages;
+    /// `None` for a page without overflow.
     fn read_large(&mut self, layout: PageLayout, bytes: &[u8]) -> Result<Option<(Vec<u8>, u32)>> {
         let Some(len) = layout.large_value_len() else { return Ok(None) };
         let key_len = layout.prefix(bytes).len() + layout.suffix(bytes, 0).len();
@@ -241,7 +242,7 @@ impl ResumedOutput {
         Ok(Some((value, overflow)))
     }
 
-    /// The builder, ready for what comes next: all must have been read.
+    /// Returns the builder, ready for the next entry. All pages must have been read.
     pub(crate) fn finish(self) -> Box<RunBuilder> {
         self.builder
     }

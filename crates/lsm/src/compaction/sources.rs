@@ -1,4 +1,4 @@
-//! What a reader of a table looks into, and how all of it is read in order.
+//! Sources of a table for a reader, and the merge that reads them in order.
 //!
 //! A table is its memtables, its runs and, if it was made by a union, what the union has so
 //! far: the *slices* that have been written, whose keys follow each other from the smallest one on,
@@ -34,7 +34,7 @@ use crate::run::chunk_reader::Reading;
 use crate::run::reader::RunReader;
 use crate::run::run::Run;
 
-/// What a reader of a table looks into.
+/// Sources of a table for a reader.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Sources {
     /// Memtables, newest first; newer than all runs. A table's own, which updates
@@ -42,13 +42,14 @@ pub(crate) struct Sources {
     pub(crate) buffers: Vec<Memtable>,
     /// Newest first.
     pub(crate) runs: Vec<Arc<Run>>,
-    /// Of a table with levels: for each of them, how many runs are on it and the levels above.
+    /// For each level, the number of runs on it and on the levels above. Empty for a table without
+    /// levels.
     pub(crate) level_ends: Vec<usize>,
     /// Older than all of them.
     pub(crate) union: Option<Box<UnionSources>>,
 }
 
-/// How far a union has got: up to which key its slices hold everything.
+/// Frontier of a union: the key up to which its slices hold everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Frontier {
     /// No key yet.
@@ -86,10 +87,10 @@ impl Frontier {
     }
 }
 
-/// What a reader of a union looks into.
+/// Sources of a union for a reader.
 #[derive(Debug, Clone)]
 pub(crate) struct UnionSources {
-    /// What has been united so far: runs whose keys follow each other.
+    /// United part so far: runs whose keys follow each other.
     pub(crate) slices: Vec<Arc<Run>>,
     pub(crate) frontier: Frontier,
     /// Where the other keys are, left to right.
@@ -97,7 +98,7 @@ pub(crate) struct UnionSources {
 }
 
 impl Sources {
-    /// Adds what a merge shows, which must be older than what is there.
+    /// Adds the view of a compaction, which must be older than the sources so far.
     pub(crate) fn add(&mut self, view: View) {
         match view {
             View::Output(run) => self.runs.extend(run),
@@ -112,7 +113,7 @@ impl Sources {
         }
     }
 
-    /// Tells `visit` of all runs, those of the union included.
+    /// Calls `visit` with every run, including those of the union.
     pub(crate) fn for_each_run(&self, visit: &mut dyn FnMut(&Arc<Run>)) {
         self.runs.iter().for_each(&mut *visit);
         if let Some(union) = &self.union {
@@ -120,8 +121,8 @@ impl Sources {
         }
     }
 
-    /// The same without the keys that a mask covers. The depth of the recursion is that of unions
-    /// of unions.
+    /// Returns the sources without the keys that a mask covers. The recursion is as deep as unions
+    /// are nested.
     fn under_mask(self, mask: &Mask) -> Self {
         let Self { buffers, runs, level_ends, union } = self;
         Self {
@@ -132,8 +133,8 @@ impl Sources {
         }
     }
 
-    /// Lets go of what cannot hold keys of a range. The depth of the recursion is that of unions of
-    /// unions.
+    /// Drops the sources that cannot hold keys of a range. The recursion is as deep as unions are
+    /// nested.
     ///
     /// Cost: no I/O; entries of memtables are sorted if the range is bounded and nobody has
     /// read them in order before.
@@ -160,8 +161,8 @@ impl Sources {
 }
 
 impl UnionSources {
-    /// The same without the keys that a mask covers. The depth of the recursion is that of unions
-    /// of unions.
+    /// Returns the sources without the keys that a mask covers. The recursion is as deep as unions
+    /// are nested.
     pub(crate) fn under_mask(self, mask: &Mask) -> Self {
         if mask.is_empty() {
             return self;
@@ -174,14 +175,14 @@ impl UnionSources {
         }
     }
 
-    /// Tells `visit` of all runs. The depth of the recursion is that of unions of unions.
+    /// Calls `visit` with every run. The recursion is as deep as unions are nested.
     pub(crate) fn for_each_run(&self, visit: &mut dyn FnMut(&Arc<Run>)) {
         self.slices.iter().for_each(&mut *visit);
         self.tables.iter().for_each(|table| table.for_each_run(visit));
     }
 }
 
-/// How sources are read in order.
+/// Order and means of reading sources in key order.
 #[derive(Debug, Clone)]
 pub(crate) struct Scan {
     pub(crate) order: Order,
@@ -190,7 +191,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// The entries of a table with keys in `range`, as they combine. Reads nothing.
+    /// Returns the merge of a table's entries with keys in `range`. Reads nothing.
     pub(crate) fn of_table(&self, table: &Sources, range: &KeyRange) -> MergeIterator {
         let mut sources = Vec::new();
         for part in table.buffers.iter().flat_map(|buffer| buffer.parts().iter().rev()) {
@@ -211,8 +212,8 @@ impl Scan {
         self.merge(Combine::Levels, sources)
     }
 
-    /// The entries of a union with keys in `range` that are not in its slices, as they combine.
-    /// Reads nothing. The depth of the recursion is that of unions of unions.
+    /// Returns the merge of a union's entries with keys in `range` that are not in its slices.
+    /// Reads nothing. The recursion is as deep as unions are nested.
     pub(crate) fn of_union(&self, union: &UnionSources, range: &KeyRange) -> MergeIterator {
         let beyond = union.frontier.beyond(range);
         let tables = beyond.iter().flat_map(|beyond| {
@@ -245,7 +246,7 @@ mod tests {
         let mut buffer = Memtable::default();
         let operator = MergeOperator::newest();
         for key in [b"b", b"d"] {
-            // What somebody else refers to is not written to.
+            // A shared part is frozen, so the next update begins another one.
             let _kept = buffer.clone();
             buffer.begin(Room::default(), &operator).unwrap();
             let hash = key_hash(1, key);

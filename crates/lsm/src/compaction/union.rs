@@ -1,20 +1,20 @@
-//! A union of tables under way: what several tables hold together, on its way to becoming one run.
+//! One union: merges the content of several tables into one run, in steps.
 //!
-//! A union is shared by all tables that have it: whoever pays for it pays for all, and the work is
-//! done once. All runs of all tables are merged in one pass, in key order, table by table first
-//! (the newest entry counts, upserts combine), then left to right. The output is cut into *slices*,
-//! each a run of its own that readers use as soon as it is complete: keys up to the *frontier* are
-//! read from a slice, one page each, the others from the tables. So lookups get faster with every
-//! slice. At the end the slices are joined to one run by a [`Compaction`] like any other.
+//! All tables that have a union share it, so its work is done once. All runs of all tables are
+//! merged in one pass, in key order, table by table first (the newest entry counts, upserts
+//! combine), then left to right. The output is cut into *slices*, each a run of its own that
+//! readers use as soon as it is complete: keys up to the *frontier* are read from a slice, one page
+//! each, the others from the tables. So lookups get faster with every slice. At the end the slices
+//! are joined to one run by a [`Compaction`] like any other.
 //!
 //! **Debt** is counted in entries: those of the tables that are not united yet, each counted once
 //! for uniting and once for joining, and those of the slices, which are to be joined. It is an
 //! upper bound, since entries of one key become one.
 //!
-//! A step that fails begins the slice anew that it was working on; complete slices stay.
+//! A step that fails starts its slice again; complete slices stay.
 //!
 //! Invariant: up to the frontier the slices hold exactly what the tables amount to, without
-//! deletions; the debt told never rises.
+//! deletions; the reported debt never rises.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -32,18 +32,18 @@ use crate::run::chunk_reader::Reading;
 use crate::run::run::Run;
 use crate::run::writer::{RunBuilder, RunPlan};
 
-/// Slices that a union is cut into, about.
+/// Approximate number of slices of a union.
 const SLICES: u64 = 64;
 
 /// Entries united in a slice, at least, for each page of merge work that is saved up: one page of
 /// small entries.
 const SLICE_ENTRIES_PER_BATCH_PAGE: u64 = 40;
 
-/// Unions of unions of unions ..., at most.
+/// Maximum depth of nested unions.
 pub(crate) const UNION_DEPTH_MAX: usize = 32;
 
-/// Runs of the tables of a union, at most, each as often as it is there: a union of unions of one
-/// table may have it 2^32 times.
+/// Maximum number of runs of a union, each counted as often as it occurs: nested unions of one
+/// table could have one run 2^32 times.
 pub(crate) const UNION_RUNS_MAX: usize = 1 << 16;
 
 /// A run of a table, or a merge that will be one.
@@ -113,7 +113,7 @@ impl UnionTable {
     }
 }
 
-/// How far a union has got.
+/// Stage of a union.
 #[derive(Debug, Clone)]
 pub(crate) enum Stage {
     Uniting {
@@ -164,12 +164,12 @@ pub(crate) struct Union {
     slice_written: AtomicU64,
     /// Memory of its filter and its index.
     built_bytes: AtomicU64,
-    /// The debt told last.
+    /// Debt reported last.
     debt: AtomicU64,
     job: Mutex<Option<Box<Uniting>>>,
 }
 
-/// What is kept of a union that is not complete.
+/// Progress of a union, as a snapshot keeps it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnionProgress {
     pub(crate) slices: Vec<Arc<Run>>,
@@ -220,9 +220,9 @@ impl Union {
         self.stage.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is to be kept of it, with its tables.
+    /// Returns the tables and the progress for a snapshot.
     pub(crate) fn progress(&self) -> (Arc<[UnionTable]>, UnionProgress) {
-        // While the job is held, so that what was passed is what was passed up to the frontier.
+        // Read under the lock of the job, so that the count of passed entries matches the frontier.
         let job = lock(&self.job);
         let passed = job.as_ref().map_or_else(|| self.passed(), |job| job.passed_before);
         match self.stage() {
@@ -242,7 +242,7 @@ impl Union {
         }
     }
 
-    /// What readers look into.
+    /// Returns the sources for readers.
     pub(crate) fn sources(&self) -> UnionSources {
         match self.stage() {
             Stage::Uniting { tables, slices, frontier } => {
@@ -308,7 +308,7 @@ impl Union {
         }
     }
 
-    /// What is left to do, in entries: at least 1 until it is complete.
+    /// Work left, in entries: at least 1 until the union is complete.
     pub(crate) fn debt(&self) -> u64 {
         let now = match self.stage() {
             Stage::Uniting { ref tables, ref slices, .. } => {
@@ -330,12 +330,11 @@ impl Union {
         self.debt.fetch_min(now, Ordering::AcqRel).min(now)
     }
 
-    /// Does so much work that the debt falls by `credits`, or all that is left; returns the credits
-    /// that were not needed.
+    /// Works until the debt has fallen by `credits` or is paid; returns the unused credits.
     ///
     /// # Errors
     /// Any error of the disk, damaged inputs, and values that combine to one that is too large.
-    /// What was done stays, but for the slice under way.
+    /// Complete slices stay; the slice under way starts again.
     pub(crate) fn supply(&self, credits: u64) -> Result<u64> {
         let mut job = lock(&self.job);
         let before = self.debt();
@@ -347,7 +346,7 @@ impl Union {
             let built = builder.map_or(0, |builder| builder.memory_bytes());
             self.built_bytes.store(built as u64, Ordering::Relaxed);
             if result.is_err() {
-                // Nobody knows where the sources stand.
+                // The positions of the sources are unknown after an error.
                 self.begin_slice_anew(&mut job);
                 result?;
             }
@@ -395,7 +394,8 @@ impl Union {
         let mut now = self.stage.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *now, stage);
         drop(now);
-        // Only now: with the last holder of a run its file goes, which no reader should wait for.
+        // Dropped without the lock: the last holder of a run removes its file, and no reader should
+        // wait for that.
         drop(before);
     }
 
@@ -421,7 +421,7 @@ impl Union {
         Ok(Box::new(Uniting { merge, builder, passed_before, merge_before, last, written }))
     }
 
-    /// Merges some entries; says whether all are united.
+    /// Merges some entries; returns whether all are united.
     fn unite(&self, uniting: &mut Uniting) -> Result<bool> {
         let salt = self.spec.salt;
         for _ in 0..ENTRIES_PER_LOOK {
@@ -494,7 +494,7 @@ impl Union {
         }
     }
 
-    /// Makes what has been merged a slice, and moves the frontier.
+    /// Finishes the current slice and moves the frontier.
     fn close_slice(&self, uniting: &mut Uniting, reached: Frontier) -> Result<()> {
         let run = match uniting.builder.take() {
             Some(builder) => builder.finish()?.map(Arc::new),
@@ -520,7 +520,7 @@ impl Union {
         Ok(())
     }
 
-    /// Goes on to the next stage when all is united.
+    /// Enters the next stage once all entries are united.
     fn join(&self) {
         let Stage::Uniting { mut slices, .. } = self.stage() else { return };
         if slices.len() <= 1 {

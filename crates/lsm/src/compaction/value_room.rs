@@ -1,5 +1,5 @@
-//! How long the value of a key can get: a bound that upserts are held to, so that no merge makes
-//! one too long.
+//! Value room: an upper bound of the value that upserts of a key can add up to, so that no
+//! compaction makes a value that is too long.
 //!
 //! The entries of a key stand in several sources, at most one in each. So what upserts make of them
 //! is no longer than the longest values of all sources together, for every function that makes no
@@ -124,7 +124,7 @@ mod tests {
             assert!(!table.get(b"beside").unwrap().is_found(), "all or nothing");
         }
 
-        // What fits is taken, up to the last byte; also in several steps of one batch.
+        // Upserts that fit are taken, up to the last byte; also in several steps of one batch.
         let parts: [(&[u8], _); 2] =
             [(b"key", Update::Upsert(&[3; 2_000])), (b"key", Update::Upsert(&[4; 2_000]))];
         table.write_batch(&parts).unwrap();
@@ -190,7 +190,8 @@ mod tests {
         table.compact(&mut |_, _| {}).unwrap();
         check_too_large(&table);
 
-        // What comes on it changes nothing; a snapshot and what is read of it say the same.
+        // Later upserts change nothing; a snapshot, and a table opened from it, give the same
+        // error.
         table.upsert(b"key", &[1; 2]).unwrap();
         put_others(&mut table, 6);
         check_too_large(&table);

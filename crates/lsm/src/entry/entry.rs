@@ -1,4 +1,4 @@
-//! Physical entries: what a table stores for a key, their limits, and how two of one key combine.
+//! Physical entries: their kinds and limits, and how two entries of one key combine.
 //!
 //! A newer entry hides an older one, except that an *upsert* combines with it. Inside one table,
 //! with the table's merge operator *f*, whose first argument is the newer value:
@@ -27,7 +27,8 @@ pub const BLOB_BYTES_MAX: usize = u32::MAX as usize;
 /// Weight of an entry in a memtable beside its key and value, in bytes.
 pub(crate) const ENTRY_OVERHEAD_BYTES: u64 = 40;
 
-/// What an entry does to older entries of its key. The numbers stand in files; 0 is never valid.
+/// Kind of an entry: its effect on older entries of its key. The numbers stand in files; 0 is never
+/// valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// The key has this value.
@@ -99,7 +100,7 @@ pub(crate) struct EntryRef<'a> {
     pub(crate) kind: Kind,
     /// Empty for a [`Kind::Delete`].
     pub(crate) value: &'a [u8],
-    /// Of an [`Kind::InsertBlob`], in the source that the entry was read from; otherwise zero.
+    /// Blob of a [`Kind::InsertBlob`], in the source that the entry was read from; otherwise zero.
     pub(crate) blob: BlobSpan,
 }
 

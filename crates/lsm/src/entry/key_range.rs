@@ -1,4 +1,4 @@
-//! The keys between two bounds of any kind.
+//! Key ranges: the keys between two bounds of any kind.
 
 use std::ops::{Bound, RangeBounds};
 

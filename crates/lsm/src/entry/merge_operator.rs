@@ -1,11 +1,11 @@
-//! MergeOperator functions: what an upsert makes of the new value and the old one.
+//! Merge operators: the functions that combine the value of an upsert with the older value.
 //!
 //! A table has one, chosen when it is made; its name is stored in snapshots and checked when they
 //! are opened. The function gets the newer value first.
 //!
-//! Invariant, up to whoever writes one: it is associative, `f(a, f(b, c)) == f(f(a, b), c)`, and
-//! always gives the same for the same. Merges combine values in any grouping and at any time, so
-//! otherwise the content of a table would depend on when it was merged.
+//! Invariant, which the author of a function must keep: it is associative, `f(a, f(b, c)) == f(f(a,
+//! b), c)`, and always gives the same for the same. Merges combine values in any grouping and at
+//! any time, so otherwise the content of a table would depend on when it was merged.
 //! [`MergeOperator::check_laws`] tries that on samples.
 
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// Longest name of a merge operator, in bytes.
 pub const OPERATOR_NAME_BYTES_MAX: usize = 64;
 
-/// What names of ready-made functions begin with.
+/// Prefix of the names of built-in functions.
 const READY_MADE: &str = "terrane.";
 
 /// Writes `f(newer, older)` into an empty vector.
@@ -113,7 +113,7 @@ impl MergeOperator {
         Self { name: name.into(), combine, value_bytes_max: VALUE_BYTES_MAX }
     }
 
-    /// The same function with another limit, within reach of a test.
+    /// Returns the function with another limit, within reach of a test.
     #[cfg(test)]
     pub(crate) fn with_value_bytes_max(self, value_bytes_max: usize) -> Self {
         Self { value_bytes_max, ..self }
@@ -214,7 +214,7 @@ impl MergeOperator {
         &self.name
     }
 
-    /// What the function makes of two values.
+    /// Combines two values.
     #[must_use]
     pub fn apply(&self, newer: &[u8], older: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -231,7 +231,7 @@ impl MergeOperator {
         self.try_combine(newer, older, limit).map_err(|bytes| Error::ValueTooLarge { bytes, limit })
     }
 
-    /// As [`combine`](Self::combine), but fails with the length of what is longer than `limit`.
+    /// Combines two values; fails with the length of a result that is longer than `limit`.
     fn try_combine(
         &self,
         newer: &mut Vec<u8>,

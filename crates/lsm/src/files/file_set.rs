@@ -54,7 +54,7 @@ pub(crate) struct RunRef {
     pub(crate) data_pages: u32,
 }
 
-/// What a run's files are known to hold.
+/// State of a run's files, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Content {
     /// Nothing is known: nobody goes on with it.
@@ -72,12 +72,12 @@ struct Usage {
     pins: u32,
     /// Whether there is a file of blobs.
     has_blobs: bool,
-    /// Of all its files, as far as known.
+    /// Bytes of all files of the run, as far as known.
     bytes: u64,
     content: Content,
     /// Whether some of the content may not be durable.
     is_unsynced: bool,
-    /// What of it is durable all the same, if it is a run that was unfinished when it was saved.
+    /// Durable part of a run that was unfinished when a snapshot saved it.
     durable: Option<Partial>,
 }
 
@@ -200,7 +200,7 @@ impl FileSet {
         self.open.reclaimer()
     }
 
-    /// The writes that nobody waits for yet.
+    /// Returns the queue of writes that compactions do not wait for.
     pub(crate) fn write_queue(&self) -> &Arc<WriteQueue> {
         &self.behind
     }
@@ -210,7 +210,7 @@ impl FileSet {
         self.dir.parent().unwrap_or(&self.dir)
     }
 
-    /// What is known of all open runs, and what was written.
+    /// Returns the sums over all open runs, and over everything written.
     pub(crate) fn sums(&self) -> &RunSums {
         &self.sums
     }
@@ -310,7 +310,7 @@ impl FileSet {
         lock(&self.state).usage.entry(number).or_default().content = Content::Whole;
     }
 
-    /// Whether it is known to be.
+    /// Whether the file of a run is known to be whole.
     pub(crate) fn is_whole(&self, number: u64) -> bool {
         let state = lock(&self.state);
         state.usage.get(&number).is_some_and(|usage| usage.content == Content::Whole)

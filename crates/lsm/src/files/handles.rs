@@ -5,7 +5,7 @@
 //! finds it: it passes over files that were used since it came by last, and closes the first that
 //! was not. A use of a file that is open touches nothing but that file.
 //!
-//! **In use.** Who reads or writes holds the file (`Arc<dyn DiskFile>`) for as long as that takes,
+//! **In use.** A reader or writer holds the file (`Arc<dyn DiskFile>`) for as long as that takes,
 //! and no file is closed under them. If all files that may be open are in use, [`PooledFile::get`]
 //! opens one more, so the limit can be passed by one file for each call that runs at that moment,
 //! and no call waits for another. A caller that has several files in use at once asks with
@@ -30,8 +30,8 @@
 //! the directory, and a file of the same name may be its own.
 //!
 //! Invariant: a slot is in the clock exactly when its file is open. Locks are taken in the order
-//! slot, clock; who holds the clock only tries the lock of a slot. Whoever changes the reserve
-//! holds neither.
+//! slot, clock. A thread that holds the clock only tries the lock of a slot. A thread that changes
+//! the reserve holds neither.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -51,13 +51,13 @@ use crate::trace::event;
 /// Files that a session keeps open if its options do not say.
 pub(crate) const OPEN_FILES_DEFAULT: usize = 128;
 
-/// What a session's options may say instead.
+/// Range of values that a session's options may choose.
 pub(crate) const OPEN_FILES_MAX: RangeInclusive<usize> = 4..=65_536;
 
 /// How often the hand passes over a file after a use.
 const CHANCES: u8 = 1;
 
-/// The same for a file whose closing would cost a sync.
+/// Number of passes for a file whose closing costs a sync.
 const CHANCES_UNSYNCED: u8 = 4;
 
 /// A file that may be open.
@@ -159,7 +159,7 @@ impl Clock {
     }
 }
 
-/// What has made it unknown what is on disk, or what is to go there.
+/// Reason why the session may not write any more.
 #[derive(Debug)]
 enum Poison {
     /// A failed sync of this file or directory.
@@ -192,7 +192,7 @@ impl FileHandles {
         Self::with_reserve(disk, files_max, Reserve::none())
     }
 
-    /// The same with a reserve.
+    /// Opens the handles of a session with a reserve.
     pub(crate) fn with_reserve(
         disk: Arc<dyn Disk>,
         files_max: usize,
@@ -265,7 +265,7 @@ impl FileHandles {
         *self.ended.write().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// The same for files that are another process's or nobody's, and are only read.
+    /// Refuses all writing: the files belong to another process or to nobody, and are only read.
     pub(crate) fn only_read(&self) {
         self.is_read_only.store(true, Ordering::Relaxed);
         self.end_writing();
@@ -367,7 +367,7 @@ impl FileHandles {
         self.closed(path, OpenMode::Read, access)
     }
 
-    /// The same, for writing too.
+    /// Returns a file for reading and writing.
     pub(crate) fn file_to_write(self: &Arc<Self>, path: PathBuf, access: Access) -> PooledFile {
         self.closed(path, OpenMode::ReadWrite, access)
     }

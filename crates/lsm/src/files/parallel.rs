@@ -1,4 +1,4 @@
-//! The same work for many things, on a few threads.
+//! Parallel work: one function applied to many items by a few threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

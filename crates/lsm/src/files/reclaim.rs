@@ -1,18 +1,15 @@
-//! Giving back what nobody needs any more, where no caller waits for it: large files, and large
-//! pieces of memory.
+//! Reclaims large files and large pieces of memory, on a thread that no caller waits for.
 //!
-//! To remove a file of gigabytes, or to return a filter of a hundred megabytes to the system, takes
-//! tens of milliseconds. What asks for it is as a rule an update that happened to be the last user,
-//! so it is handed to one thread, which is started when it is first needed. Without it (the disk is
-//! simulated, whose calls are to come in one order; the system refused a thread; too much waits
-//! already) it is done at once by whoever asks.
+//! Removing a file of gigabytes, or returning a filter of a hundred megabytes to the system, takes
+//! tens of milliseconds. The caller is usually an update that happened to be the last user. It
+//! hands the task to one thread, which the first task starts. The caller does the task itself if
+//! there is no thread: on a simulated disk, whose calls must come in one order; if the system
+//! refused a thread; or if too many tasks wait.
 //!
-//! What is handed over is out of use, and nobody is told how it went but by what was handed over
-//! itself. Who needs the room that it takes, or an empty directory, [waits](Reclaimer::wait) for
-//! it.
+//! Nothing uses what is handed over, and a task reports its own failure. A caller that needs the
+//! disk space, or an empty directory, [waits](Reclaimer::wait) for the tasks.
 //!
-//! Invariant: no more than [`WAITING_MAX`] tasks wait; they are done in the order in which they
-//! came.
+//! Invariant: at most [`WAITING_MAX`] tasks wait; the thread does them in their order of arrival.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The reserve of a session: room on the disk that is given up when there is no other left.
+//! The reserve of a session: disk space that the session frees when the disk is full.
 //!
 //! A session that has a reserve keeps a file, `reserve`, whose bytes are allocated and hold
 //! nothing. When a write fails because the disk is full, the file is cut to its header, the write
@@ -13,9 +13,9 @@
 //! begins full. A file whose header is not whole is one whose making was cut short, and counts as
 //! none.
 //!
-//! Invariant: whoever calls [`Reserve::release`] or [`Reserve::take_back`] holds
-//! [`Reserve::changing`]; so does the write that the room was freed for, lest an insertion take it
-//! first.
+//! Invariant: callers of [`Reserve::release`] and [`Reserve::take_back`] hold
+//! [`Reserve::changing`]. The write that needs the space holds it too, so that no insertion takes
+//! the space first.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,7 +132,7 @@ pub(crate) fn read_header(file: &dyn DiskFile) -> Result<Option<u64>> {
     }
 }
 
-/// The same of the file at a path; `None` also if there is no file.
+/// Reads the size of the reserve in the file at a path; `None` also if there is no file.
 fn read_if_there(disk: &dyn Disk, path: &Path) -> Result<Option<u64>> {
     match disk.open(path, OpenMode::Read, Access::Buffered) {
         Err(error) if error.is_not_found() => Ok(None),

@@ -1,4 +1,4 @@
-//! Chunks of runs on their way to their files, while the merges that made them go on.
+//! Write queue: writes chunks of runs while the compactions that made them go on.
 //!
 //! All merges of a session share one queue, which is there while anything is under way. As it may
 //! take a descriptor, it counts as an open file of the session. No more chunks are under way than
@@ -35,8 +35,7 @@ struct WriteQueueState {
     /// `None` while nothing is in flight.
     queue: Option<(Box<dyn IoQueue>, OpenFilePermit)>,
     next_tag: u64,
-    /// What became of writes that nobody has asked about yet; one that failed, with what was to be
-    /// written.
+    /// Results of writes that nobody has asked about yet; a failed write with its bytes.
     landed: BTreeMap<u64, Option<(terrane_io::Error, AlignedBuf)>>,
     spare: Vec<AlignedBuf>,
 }
@@ -101,7 +100,7 @@ impl WriteQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, unless somebody waits for a write.
+    /// Locks the state, unless another thread waits for a write.
     fn state_unless_busy(&self) -> Option<MutexGuard<'_, WriteQueueState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -123,8 +122,8 @@ impl WriteQueue {
     /// nothing has happened, if it cannot be begun now.
     ///
     /// # Errors
-    /// As [`PooledFile::to_change`], and that of a file that had to be closed; nothing has been
-    /// begun then.
+    /// Errors of [`PooledFile::to_change`], and of a file that had to be closed. No write has begun
+    /// then.
     pub(crate) fn begin(
         self: &Arc<Self>,
         file: &PooledFile,
@@ -256,7 +255,7 @@ mod tests {
         disk.read_raw(format!("/{n}")).unwrap()
     }
 
-    /// What is left of a queue: nothing in flight, nothing kept, no place taken.
+    /// Whether a queue is empty: nothing in flight, nothing kept, no permit taken.
     fn is_idle(behind: &WriteQueue) -> bool {
         let state = behind.state();
         state.queue.is_none() && state.landed.is_empty()

@@ -18,9 +18,9 @@
 //! which then has the bits of all of them. As blocks are numbered in the order of hashes, that is
 //! the filter that would have been built with a `d`-th of the blocks. A [`Fold`] puts one number of
 //! neighbours together in the first blocks, and another in the others, so that any size can be had.
-//! What is folded has as many probes as before, more than is best for so few bits; so filters that
-//! are to be folded get six at most, which costs little unfolded: 0.0886 instead of 0.0729 at a
-//! third of 16.5 bits per entry, where eleven probes would give 0.27.
+//! A folded filter has as many probes as before, more than is best for so few bits. So a filter
+//! that will be folded gets six probes at most, which costs little unfolded: 0.0886 instead of
+//! 0.0729 at a third of 16.5 bits per entry, where eleven probes would give 0.27.
 
 use std::ops::Range;
 
@@ -53,7 +53,7 @@ const WAITING: usize = 8;
 pub(crate) enum BloomSize {
     /// Bits per entry; held to `1.0..=32.0`.
     BitsPerEntry(f64),
-    /// As many bits as this false-positive rate takes; held to `1e-5..=1e-1`.
+    /// Bits for this false-positive rate, which is clamped to `1e-5..=1e-1`.
     Fpr(f64),
     /// Bits per entry, of a filter that will be folded; held to `1.0..=32.0`.
     Folding(f64),
@@ -75,7 +75,8 @@ impl BloomSize {
         14, 14, 14, 14, 15,
     ];
 
-    /// So many bits per entry, where they are enough to be of use, of a filter that will be folded.
+    /// Returns this many bits per entry of a filter that will be folded, if they are enough to be
+    /// of use.
     pub(crate) fn for_bits(bits: f64) -> Self {
         if bits >= 1.0 { Self::Folding(bits) } else { Self::Least }
     }
@@ -93,7 +94,7 @@ impl BloomSize {
     /// Bits per entry to allocate.
     fn bits_per_entry(self) -> f64 {
         match self {
-            // As little as can be told from nothing: rounded up, it is a block.
+            // The least number above zero: rounded up, it is one block.
             Self::Least => f64::MIN_POSITIVE,
             Self::BitsPerEntry(bits) | Self::Folding(bits) => bits.clamp(1.0, 32.0),
             Self::Fpr(fpr) => bits_between(&Self::BITS_BY_HALF_DECADE, fpr),
@@ -163,14 +164,14 @@ pub(crate) struct Fold {
 }
 
 impl Fold {
-    /// What is stored.
+    /// The whole filter, as it is stored.
     pub(crate) const WHOLE: Self = Self::uniform(1);
     /// Nothing of it: the filter says of every key that it may be there.
     pub(crate) const NOTHING: Self = Self::uniform(0);
     /// Numbers of neighbours that are put together.
     pub(crate) const FACTORS: [u64; 10] = [48, 24, 16, 12, 8, 6, 4, 3, 2, 1];
 
-    /// So many neighbours in each block.
+    /// Returns the fold of `neighbours` stored blocks into each block.
     pub(crate) const fn uniform(neighbours: u64) -> Self {
         Self { coarse: neighbours, fine: neighbours, until: 0 }
     }
@@ -333,7 +334,7 @@ impl Blocks {
         self.words.get(self.start + index * BLOCK_WORDS..)?.first_chunk()
     }
 
-    /// The same to be changed.
+    /// Returns the words for changing them.
     #[inline]
     fn at_mut(&mut self, index: usize) -> Option<&mut [u64; BLOCK_WORDS]> {
         self.words.get_mut(self.start + index * BLOCK_WORDS..)?.first_chunk_mut()
@@ -456,7 +457,7 @@ pub(crate) struct Bloom {
     probes: u8,
     /// Blocks that are stored.
     stored: u64,
-    /// What of them is in memory, and where.
+    /// Part of the stored blocks that is in memory, and where.
     fold: Fold,
     split: Split,
 }
@@ -468,7 +469,7 @@ impl Bloom {
         Self { blocks, probes, stored, fold: Fold::WHOLE, split: Split::default() }
     }
 
-    /// What stands for a filter of which nothing is in memory.
+    /// Returns a filter of which nothing is in memory: it claims every key.
     pub(crate) fn nothing() -> Self {
         let split = Split::default();
         Self { blocks: Blocks::full(), probes: 1, stored: 0, fold: Fold::NOTHING, split }
@@ -530,7 +531,7 @@ impl Bloom {
         }
     }
 
-    /// What of the stored filter is in memory.
+    /// Returns the part of the stored filter that is in memory.
     pub(crate) fn fold(&self) -> Fold {
         self.fold
     }

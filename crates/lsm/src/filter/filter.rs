@@ -1,9 +1,8 @@
-//! Filter of a run: whether it may hold a key, of either kind, whole or in part.
+//! Filter of a run: a Bloom or a ribbon filter, in memory whole or in part.
 //!
 //! A [blocked Bloom filter](crate::filter::bloom) is fast to build and to ask; a [ribbon
-//! filter](crate::filter::ribbon) is a third smaller. What of a filter is in memory may be less
-//! than what is stored ([`FilterPortion`]); a filter of which nothing is in memory claims every
-//! key.
+//! filter](crate::filter::ribbon) is a third smaller. Less of a filter may be in memory than is
+//! stored ([`FilterPortion`]). A filter with nothing in memory claims every key.
 
 #![doc = include_str!("../../../../docs/format/filter.md")]
 
@@ -48,7 +47,7 @@ impl FilterAllocation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FilterShape {
     Bloom {
-        /// Of 64 bytes.
+        /// Number of blocks of 64 bytes.
         blocks: u64,
         probes: u32,
     },
@@ -134,9 +133,9 @@ impl FilterShape {
 pub(crate) enum FilterPortion {
     /// Nothing of it: it says of every key that it may be there.
     Nothing,
-    /// Of a Bloom filter, blocks put together.
+    /// Folded blocks of a Bloom filter.
     Blocks(Fold),
-    /// Of a ribbon filter, some columns.
+    /// Some columns of a ribbon filter.
     Columns(Columns),
 }
 
@@ -227,7 +226,7 @@ impl Filter {
         Self::Bloom(Bloom::empty())
     }
 
-    /// What stands for a filter of which nothing is in memory.
+    /// Returns a filter of which nothing is in memory: it claims every key.
     pub(crate) fn nothing() -> Self {
         Self::Bloom(Bloom::nothing())
     }
@@ -240,7 +239,7 @@ impl Filter {
         }
     }
 
-    /// What of the stored filter is in memory.
+    /// Returns the part of the stored filter that is in memory.
     pub(crate) fn kept(&self) -> FilterPortion {
         match self {
             Self::Bloom(bloom) => match bloom.fold() {
@@ -587,8 +586,8 @@ mod tests {
         }
     }
 
-    /// What memory is shared out by is what is then held, and what is wrong is about as often
-    /// wrong.
+    /// The sizes that memory is shared out by are those that filters then take, and the rates come
+    /// true.
     #[test]
     fn parts_have_the_memory_and_the_rate_that_their_shape_foretells() {
         let entries = 60_000;

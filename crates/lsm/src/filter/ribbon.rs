@@ -1,7 +1,7 @@
 //! Ribbon filter: as small as a filter gets, for runs that stay. It needs 1.05 bits of memory for
 //! each halving of the false-positive rate (FPR), where a blocked Bloom filter needs 1.5 and more;
-//! to ask it takes three times the instructions (`bench/counts.txt`), and to build it linear
-//! equations are solved.
+//! a question takes three times the instructions (`bench/counts.txt`), and building it solves
+//! linear equations.
 //!
 //! From P. C. Dillinger and S. Walzer, *Ribbon filter: practically smaller than Bloom and Xor*,
 //! 2021. A filter is the solution of linear equations over bits, one for each key and column: in a
@@ -54,13 +54,13 @@ const SEEDS_PER_SIZE: u32 = 16;
 /// Seeds that are tried in all; with the last ones there are half as many slots again.
 const SEEDS_MAX: u32 = 256;
 
-/// What the hash is mixed with for start, coefficients and result: digits of pi, and a step for
-/// seeds.
+/// Constants that are mixed into the hash for start, coefficients and result: digits of pi, and a
+/// step for seeds.
 const COEFFICIENTS_SEED: u64 = 0x4528_21E6_38D0_1377;
 const RESULT_SEED: u64 = 0xBE54_66CF_34E9_0C6C;
 const SEED_STEP: u64 = 0xC0AC_29B7_C97C_50DD;
 
-/// What keys are asked about at once, before the first column is looked at.
+/// Columns that a question looks at before it first decides.
 const COLUMNS_AT_ONCE: usize = 4;
 
 /// How a filter is stored.
@@ -116,7 +116,7 @@ impl RibbonShape {
 const SEGMENT_BYTES: u64 =
     (size_of::<RibbonSegment>() + size_of::<u64>() + size_of::<u32>() + ALLOCATION_BYTES) as u64;
 
-/// What the words of a segment cost beside themselves, being allocated apart.
+/// Overhead of the allocation of a segment's words.
 const ALLOCATION_BYTES: usize = 16;
 
 /// About the memory that a filter of so many entries takes, and what it takes besides while it is
@@ -139,7 +139,7 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// As many of every segment.
+    /// Returns the same number of columns of every segment.
     pub(crate) const fn uniform(each: u8) -> Self {
         Self { each, wide: 0 }
     }
@@ -179,7 +179,7 @@ fn block_count(entries: usize) -> usize {
     (entries * SLOTS_PER_MILLE).div_ceil(1000 * BLOCK_SLOTS)
 }
 
-/// What a key asks of the slots.
+/// Equation that a key poses to the slots.
 #[derive(Debug, Clone, Copy)]
 struct Equation {
     /// The first slot.
@@ -191,7 +191,7 @@ struct Equation {
 }
 
 impl Equation {
-    /// Of a hash, in a segment of so many blocks, at least one.
+    /// Returns the equation of a hash in a segment of `blocks` blocks, at least one.
     #[inline]
     fn new(hash: u64, seed: u32, blocks: usize) -> Self {
         let mixed = fold(hash ^ u64::from(seed).wrapping_mul(SEED_STEP));
@@ -307,7 +307,7 @@ fn separator<'a>(before: &[u8], key: &'a [u8]) -> &'a [u8] {
 struct Band {
     /// Coefficients of the equation that begins at each slot, from that slot on; 0 where none does.
     rows: Vec<u64>,
-    /// What these add up to.
+    /// Sums that the coefficients must give.
     results: Vec<u16>,
 }
 
@@ -350,7 +350,7 @@ impl Band {
         let columns = usize::from(columns);
         let mut words = vec![0; self.rows.len() / BLOCK_SLOTS * columns].into_boxed_slice();
 
-        // Of each column, the slots from the present one on.
+        // The slots of each column from the present one on.
         let mut window = [0u64; COLUMNS_MAX as usize];
         for slot in (0..self.rows.len()).rev() {
             let row = self.rows[slot];
@@ -382,7 +382,7 @@ fn parity(bits: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct RibbonBuilder {
     columns: u8,
-    /// Of the segment that is being filled.
+    /// Hashes of the segment that is being filled.
     hashes: Vec<u64>,
     /// The last key of the segment before.
     last_key: Vec<u8>,
@@ -476,8 +476,8 @@ fn segment_bytes(segments: &[RibbonSegment]) -> usize {
     words + segments.len() * (size_of::<RibbonSegment>() + ALLOCATION_BYTES)
 }
 
-/// What stands in front of the slots: a word for each segment, then where separators end, then
-/// these.
+/// Directory in front of the slots: a word for each segment, then the ends of the separators, then
+/// the separators.
 #[derive(Debug, Clone, Copy)]
 struct Directory {
     ends_first: usize,
@@ -548,7 +548,7 @@ impl Directory {
     }
 }
 
-/// What a directory says.
+/// Decoded directory: segments, first words and separators.
 type Decoded = (Vec<RibbonSegment>, Vec<usize>, RibbonSeparators);
 
 fn decode_separators(ends: &[u32], bytes: &[u8], count: usize) -> Option<RibbonSeparators> {
@@ -579,7 +579,7 @@ fn decode_separators(ends: &[u32], bytes: &[u8], count: usize) -> Option<RibbonS
 #[derive(Debug, Clone)]
 pub(crate) struct Ribbon {
     shape: RibbonShape,
-    /// What of the stored columns is in memory.
+    /// Stored columns that are in memory.
     kept: Columns,
     segments: Box<[RibbonSegment]>,
     separators: RibbonSeparators,
@@ -591,7 +591,7 @@ impl Ribbon {
         self.shape
     }
 
-    /// What of it is in memory.
+    /// Returns the columns that are in memory.
     pub(crate) fn kept(&self) -> Columns {
         self.kept
     }
@@ -719,7 +719,7 @@ impl<'a> RibbonProbe<'a> {
     #[inline]
     pub(crate) fn is_answered_yes(&self) -> bool {
         let Some((block, rest)) = self.words.split_at_checked(self.columns) else { return false };
-        // Who begins with its block's first slot ends with its last.
+        // A key that begins with its block's first slot ends with the block's last slot.
         let next = rest.get(..self.columns).unwrap_or(block);
         let mut result = self.result;
         let columns = block.chunks(COLUMNS_AT_ONCE).zip(next.chunks(COLUMNS_AT_ONCE));
@@ -1199,7 +1199,7 @@ mod tests {
         assert!(decoder().push_words(&[0; 9]).is_err());
     }
 
-    /// What a hash asks for, and where its bits are, is part of the format.
+    /// The equation of a hash, and the place of its bits, are part of the format.
     #[test]
     fn equations_are_those_of_the_format() {
         let product = |number: u64| {

@@ -40,8 +40,8 @@ impl Sketch {
         let mut count = 0;
         for hash in hashes {
             let (word, bits) = self.place(hash);
-            // Whoever asks for this hash has got it from the thread that adds it, by way of a
-            // part.
+            // A thread that asks for this hash received the part from the thread that adds the
+            // hash.
             word.fetch_or(bits, Ordering::Relaxed);
             count += 1;
         }

@@ -54,12 +54,12 @@ const TOTAL_FPR_MIN: f64 = 1e-3;
 /// Steps in which the rate per entry is found, each of which halves the error of its logarithm.
 const RATE_STEPS: u32 = 18;
 
-/// What of a budget memtables may take.
+/// Returns the part of a budget for memtables.
 fn buffers(budget: u64, goal: MemoryGoal) -> u64 {
     write_buffer_weight(budget, goal) * BUFFER_WEIGHTS
 }
 
-/// What a budget leaves for filters and indexes.
+/// Returns the part of a budget for filters and indexes.
 fn filters_and_indexes(budget: u64, goal: MemoryGoal) -> u64 {
     budget - buffers(budget, goal)
 }
@@ -120,18 +120,18 @@ fn filter_bytes_at(rate_per_entry: f64, entries: u64) -> u64 {
     filter_bytes(entries, FilterAllocation::Bloom(size))
 }
 
-/// A filter among which memory is shared out.
+/// A filter that takes part in sharing out memory.
 #[derive(Debug, Clone, Copy)]
 struct FilterCandidate {
     entries: u64,
     shape: FilterShape,
     /// The share of all lookups that ask it about a key that its run does not have.
     weight: f64,
-    /// The most that can be had of it.
+    /// Largest part of it that can be read or kept.
     most: FilterPortion,
 }
 
-/// A part of a filter: what it takes, and the lookups that read in vain.
+/// A part of a filter that could be kept: its bytes, and the lookups that then read in vain.
 #[derive(Debug, Clone, Copy)]
 struct FilterOption {
     kept: FilterPortion,
@@ -183,7 +183,7 @@ fn share_out(candidates: &[FilterCandidate], room: u64, gain_min: f64) -> Vec<Fi
         steps.extend((1..parts.len()).map(|step| (parts[step].gain(&parts[step - 1]), at, step)));
     }
 
-    // Of one filter they stay in their order, as each saves less than the one before.
+    // The steps of one filter stay in their order, because each saves less than the one before.
     steps.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
     let mut chosen = vec![0; candidates.len()];
     let mut shares = vec![FilterPortion::Nothing; candidates.len()];
@@ -211,7 +211,7 @@ fn share_out(candidates: &[FilterCandidate], room: u64, gain_min: f64) -> Vec<Fi
     shares
 }
 
-/// What a merge will hold, as far as a budget goes.
+/// Memory that a compaction will hold, as far as a budget counts it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Planned {
     /// Entries of its output at the most.
@@ -241,11 +241,11 @@ impl Planned {
     }
 }
 
-/// What a table holds in memory when a merge begins, beside its memtables.
+/// Memory of a table when a compaction begins, without its memtables.
 #[derive(Debug, Default)]
 pub(crate) struct TableMemory {
     runs: Vec<Arc<Run>>,
-    /// The numbers of these.
+    /// Numbers of the runs.
     numbers: BTreeSet<u64>,
     /// Filters and indexes that merges under way are building, as planned.
     output_bytes: u64,
@@ -331,9 +331,9 @@ impl TableMemory {
         self.runs.iter().cloned().zip(shares).collect()
     }
 
-    /// What a cache of pages may take of a budget: what nothing else needs until the next merge
-    /// begins. A table that is updated needs room for full memtables and for what merges have
-    /// been planned to build.
+    /// Bytes of a budget for a page cache: those that nothing else needs until the next compaction
+    /// begins. A table that is updated needs room for full memtables and for what merges have been
+    /// planned to build.
     pub(crate) fn left_for_pages(
         &self,
         (budget, goal): (u64, MemoryGoal),
@@ -478,7 +478,7 @@ mod tests {
     use crate::filter::ribbon::RibbonShape;
 
     const ENTRIES: u64 = 10_000_000;
-    /// What the index of such a table takes.
+    /// Bytes of the index of such a table.
     const INDEX: u64 = 570_000;
 
     /// Levels of a size ratio of ten, the last of which has all but a share of the entries; filters
@@ -535,8 +535,8 @@ mod tests {
         assert!(absent[0] <= 0.17 && absent[1] <= 0.0145, "{absent:?}");
     }
 
-    /// The same with a ribbon of twelve columns on the last level: absent keys cost a third, in all
-    /// of the memory.
+    /// Case with a ribbon of twelve columns on the last level: absent keys cost a third, in all of
+    /// the memory.
     #[test]
     fn a_ribbon_on_the_last_level_takes_memory_to_the_last_column() {
         let mut candidates = levelled(0.1, (11.0, 14.0), 0.5);
@@ -605,7 +605,7 @@ mod tests {
             for_hits.iter().rev().skip(1).all(|kept| *kept == FilterPortion::Blocks(Fold::WHOLE))
         );
 
-        // What is in memory already can only be folded further.
+        // A filter in memory can only be folded further.
         let most = FilterPortion::Blocks(Fold::uniform(4));
         let folded = FilterCandidate { most, ..candidates[0] };
         assert_eq!(share_out(&[folded], u64::MAX, 0.0), [most]);

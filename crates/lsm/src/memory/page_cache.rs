@@ -68,7 +68,7 @@ fn hash_of(key: u64) -> u64 {
 #[derive(Debug, Default)]
 struct Shard {
     chunks: Vec<Box<[u8]>>,
-    /// Of each slot that has been used.
+    /// Key of each slot that has been used.
     keys: Vec<u64>,
     marks: Vec<u8>,
     /// Slots by the hashes of their keys.
@@ -194,7 +194,7 @@ impl Shard {
     }
 }
 
-/// What a table says to its cache.
+/// Share of one table: the bytes that it leaves for the cache, and its runs.
 #[derive(Debug, Clone, Default)]
 struct Member {
     /// Bytes of its budget that nothing else needs.
@@ -229,7 +229,7 @@ impl PageCache {
         self.chunks_max.load(Ordering::Relaxed) == 0
     }
 
-    /// Looks at a page, if it is here.
+    /// Calls `look` with a page, if the cache has it.
     pub(crate) fn look<T>(&self, run: u64, page: u32, look: impl FnOnce(&[u8]) -> T) -> Option<T> {
         if self.is_off() {
             return None;
@@ -255,7 +255,8 @@ impl PageCache {
         self.shards.iter().map(|shard| lock(shard).chunks.len() as u64 * CHUNK_BYTES).sum()
     }
 
-    /// Lets go of what no member has any more, and of more if it is too much.
+    /// Drops the pages of runs that no member has any more, and more pages if the cache is too
+    /// large.
     fn apply_limits(&self, members: &Members, gone: &[u64]) {
         let has = |run: &u64| members.by_number.values().any(|m| m.runs.binary_search(run).is_ok());
         let gone: Vec<u64> = gone.iter().copied().filter(|run| !has(run)).collect();
@@ -275,7 +276,7 @@ impl PageCache {
     }
 }
 
-/// A table's part in a cache.
+/// Membership of a table in a cache.
 #[derive(Debug)]
 pub(crate) struct CacheShare {
     cache: Arc<PageCache>,
@@ -283,8 +284,8 @@ pub(crate) struct CacheShare {
 }
 
 impl CacheShare {
-    /// A part in a new cache, for a table with such a budget. It holds nothing before it is told
-    /// how much it may.
+    /// Returns a share in a new cache, for a table with this budget. The cache holds nothing before
+    /// it gets a limit.
     pub(crate) fn new(budget: u64) -> Self {
         let count = (budget / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         let cache = PageCache {

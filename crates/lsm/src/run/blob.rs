@@ -100,8 +100,8 @@ impl BlobRef {
         }
     }
 
-    /// What it points into, unless that is gone. An empty blob needs nothing to be there, and
-    /// nobody keeps its run for it.
+    /// Returns the bytes or run that it points into, unless these are gone. An empty blob needs
+    /// nothing to be there, and nobody keeps its run for it.
     fn upgrade(&self) -> Option<Blob> {
         if self.is_empty() {
             return Some(Blob::Memory(Arc::default()));
@@ -256,7 +256,7 @@ impl BlobReader {
         let Some(page) = wanted.clone().next() else { return Ok(&[]) };
 
         if !self.pages.contains(&page) {
-            // What follows is probably wanted next, unless it is past the end.
+            // The next pages are probably wanted too, unless they are past the end.
             let end = self.run.meta().blob_pages().min(page + REQUEST_PAGES_MAX);
             self.pages = 0..0;
             let file = self.run.blobs()?;

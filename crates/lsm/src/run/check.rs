@@ -1,12 +1,11 @@
 //! Checks of a run's content, page by page and entry by entry.
 //!
-//! What is checked of a run: every page's checksum and place, that the keys rise, that the filter
-//! contains every key and the index leads to every key, that footer and index section say of the
-//! entries what they are, and that the blobs they refer to are there. The filter that is checked is
-//! the one that is stored: in memory, under a budget, it may say of any key that it may be there.
-//! Whoever collects all that is wrong walks through [`Pages`] and goes on after damage; whoever
-//! only wants to know whether runs are whole asks [`Checking`], which divides the work among
-//! threads.
+//! Check of a run: every page's checksum and address, that the keys rise, that the filter contains
+//! every key and the index leads to every key, that footer and index section say of the entries
+//! what they are, and that the blobs they refer to are there. The filter that is checked is the one
+//! that is stored: in memory, under a budget, it may say of any key that it may be there. A caller
+//! that collects all damage walks through [`Pages`] and goes on after it. A caller that only wants
+//! to know whether runs are whole asks [`Checking`], which divides the work among threads.
 
 use std::ops::Range;
 use std::path::Path;
@@ -37,7 +36,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 /// Key pages that one thread checks at a time.
 const PART_KEY_PAGES: u32 = 2048;
 
-/// The same of blob pages.
+/// Blob pages that one thread checks at a time.
 const PART_BLOB_PAGES: u32 = 8192;
 
 /// Offset of a page in its file.
@@ -127,7 +126,7 @@ impl Checking<'_> {
     }
 }
 
-/// What one thread checks at a time: key pages or blob pages from some one on.
+/// Unit of work of one thread: key pages or blob pages, from a given page on.
 #[derive(Debug, Clone, Copy)]
 enum CheckPart<'a> {
     Keys(u32, &'a StoredFilter<'a>),
@@ -202,7 +201,7 @@ pub(crate) fn flawed(snapshot: &str, run: &Run, flaw: Flaw) -> Error {
     Error::SnapshotCorrupted { name, path, reason: flaw.to_string() }
 }
 
-/// What the entries of a run say together.
+/// Sums over the entries of a run.
 pub(crate) struct Sums {
     pub(crate) meta: RunMeta,
     pub(crate) lower: Vec<u8>,
@@ -304,7 +303,7 @@ impl Sums {
         Ok(())
     }
 
-    /// What footer and index section say otherwise.
+    /// Returns the values of footer and index section that differ from the entries.
     pub(crate) fn flaws(&self, run: &Run) -> Vec<Flaw> {
         let meta = run.meta();
         let mut flaws = Vec::new();
@@ -357,7 +356,7 @@ fn leads_to(run: &Run, key: &[u8], page: u32) -> bool {
     false
 }
 
-/// An entry met on the way through a run, and where.
+/// An entry on the walk through a run, and its place.
 pub(crate) struct WalkedEntry<'a> {
     pub(crate) entry: EntryRef<'a>,
     /// The key page's ordinal; not to be relied on after damage.
@@ -367,7 +366,7 @@ pub(crate) struct WalkedEntry<'a> {
     pub(crate) pages: u32,
 }
 
-/// What there is on the way through a run.
+/// A step of the walk through a run.
 pub(crate) enum Step<'a> {
     Entry(WalkedEntry<'a>),
     /// A page that cannot be read, or an entry out of order. The way goes on after it.
@@ -412,13 +411,13 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// The same, going on after pages that cannot be read, which are damaged then.
+    /// Makes the walk go on after pages that cannot be read, which count as damaged.
     pub(crate) fn going_on(self) -> Self {
         Self { goes_on: true, ..self }
     }
 
-    /// The same, with somebody who is given the bytes: each page once and in order, up to the first
-    /// damage, and before it has been checked.
+    /// Passes the bytes of each page to `tap`, once and in order, up to the first damage, and
+    /// before the page is checked.
     pub(crate) fn tapped(self, tap: Tap<'a>) -> Self {
         Self { tap: Some(tap), ..self }
     }

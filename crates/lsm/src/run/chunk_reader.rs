@@ -1,10 +1,10 @@
 //! The pages of a part of a run file, read in chunks in one direction.
 //!
-//! Who reads a part of a run starts with one page and doubles the chunk with each read, so that a
-//! short range costs one page. Once a few chunks have followed each other the next one is asked for
-//! before it is needed; a reader that has to wait for one nevertheless asks for more of them, up to
-//! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs those that are passed fastest read furthest
-//! ahead, and nobody asks for anything beyond the part.
+//! A reader of a part of a run starts with one page and doubles the chunk with each read, so that a
+//! short range costs one page. After a few chunks the reader asks for the next chunk before it is
+//! needed. A reader that has to wait all the same asks for more of them, up to
+//! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs the fastest runs read furthest ahead. No reader
+//! asks for anything beyond the part.
 //!
 //! Merges read whole runs in chunks of one size. Each of their readers has the next one under way
 //! while the entries of this one are merged, and one that had to wait asks for more; all of them
@@ -46,7 +46,7 @@ const CHUNKS_AHEAD_MAX: usize = 8;
 pub(crate) enum Reading {
     /// All of a part that is known beforehand, once, with so many chunks ahead at the most.
     Merge(Arc<Prefetcher>, usize),
-    /// As far as somebody wishes to go.
+    /// A cursor, which may stop at any entry.
     Scan(Arc<Prefetcher>),
 }
 

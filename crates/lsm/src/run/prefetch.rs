@@ -1,4 +1,4 @@
-//! Reads under way on behalf of the readers of one cursor or merge.
+//! Prefetch: reads under way for the readers of one cursor or compaction.
 //!
 //! The readers share one queue, which is there while anything is under way. As it may take a
 //! descriptor, it counts as an open file of the session, and when there is no room for it nothing
@@ -71,7 +71,7 @@ impl Prefetcher {
         Self::with_limits(handles, BYTES_MAX, handles.files_max() / 4)
     }
 
-    /// The same for a merge, whose readers bound themselves what they ask for.
+    /// Returns the prefetcher of a compaction, whose readers bound themselves what they ask for.
     pub(crate) fn of_merge(handles: &Arc<FileHandles>) -> Arc<Self> {
         Self::with_limits(handles, usize::MAX, handles.files_max() / 8)
     }

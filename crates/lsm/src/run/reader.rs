@@ -8,8 +8,8 @@
 //! then, and only for the few pages that the index cannot decide about; going from entry to entry
 //! costs no comparison with the bounds.
 //!
-//! Of a masked run only entries that the mask leaves are given. A few covered ones are passed; if
-//! there are more the reader begins anew behind the span, so that what is covered is not read.
+//! A masked run gives only the entries that its mask leaves. The reader steps over a few covered
+//! entries; if there are more, it starts again behind the span, so that covered pages are not read.
 
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
@@ -46,7 +46,7 @@ enum ReaderState {
 /// A stored value that goes on in overflow pages.
 #[derive(Debug)]
 struct LargeValue {
-    /// What stands in the key page ends at byte [`PAGE_SIZE`], where the rest begins.
+    /// The part in the key page ends at byte [`PAGE_SIZE`], where the rest begins.
     bytes: Vec<u8>,
     value: Range<usize>,
 }

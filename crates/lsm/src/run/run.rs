@@ -32,7 +32,7 @@ pub(crate) const RUN_MAGIC: [u8; 8] = *b"TerraRun";
 /// written in version 1, which has no other kind.
 pub(crate) const RUN_VERSION: u32 = 2;
 
-/// Of a filter in a footer of version 2: a ribbon.
+/// Kind of a filter in a footer of version 2: a ribbon.
 pub(crate) const FILTER_KIND_RIBBON: u32 = 2;
 
 /// Filter words in a page.
@@ -44,7 +44,7 @@ pub(crate) const RUN_PAGES_MAX: u64 = u32::MAX as u64;
 /// More entries than fit on a key page: each takes at least four and a half bytes.
 const PAGE_ENTRIES_MAX: u64 = PAGE_SIZE as u64 / 4;
 
-/// What a run is for.
+/// Purpose of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A run of a level.
@@ -128,7 +128,7 @@ impl RunMeta {
         }
     }
 
-    /// The same with a filter of another shape.
+    /// Returns the metadata with a filter of another shape.
     pub(crate) fn with_filter(self, shape: FilterShape) -> Self {
         let filter_pages = shape.words().div_ceil(FILTER_WORDS_PER_PAGE as u64) as u32;
         match shape {
@@ -161,7 +161,7 @@ impl RunMeta {
         (self.pages() + self.blob_pages()) * PAGE_SIZE as u64
     }
 
-    /// What the entries count for in a memtable bounded in bytes.
+    /// Weight of the entries in a memtable bounded in bytes.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes + self.blob_bytes + ENTRY_OVERHEAD_BYTES * self.entries
     }
@@ -441,7 +441,7 @@ pub(crate) struct Location {
     pub(crate) pages: u32,
 }
 
-/// What a run was merged from.
+/// Inputs of the compaction that made a run.
 #[derive(Debug)]
 pub(crate) struct Origin {
     /// Numbers of the runs, newest first, and their masks, with the runs for as long as somebody
@@ -455,10 +455,10 @@ pub(crate) struct Origin {
 #[derive(Debug)]
 pub(crate) struct Run {
     // The file is closed before its name goes.
-    /// As lookups read it.
+    /// The file as lookups read it.
     file: Arc<PooledFile>,
-    /// The same file the other way, if it was read that way before: it may hold bytes that are not
-    /// durable yet.
+    /// The file in the other access mode, if it was opened that way before: it may hold bytes that
+    /// are not durable yet.
     other: Option<Arc<PooledFile>>,
     /// The file of its blobs.
     blobs: Option<Arc<PooledFile>>,
@@ -582,12 +582,13 @@ impl Run {
         }
     }
 
-    /// The same with what it was merged from.
+    /// Returns the run with the inputs that it was merged from.
     pub(crate) fn with_origin(self, origin: Origin) -> Self {
         Self { origin: Some(Arc::new(origin)), ..self }
     }
 
-    /// The same run, read by lookups through the page cache or past it. Blobs are read as before.
+    /// Returns the run with another access mode for lookups: through the page cache or past it.
+    /// Blobs are read as before.
     pub(crate) fn with_access(self: &Arc<Self>, access: Access) -> Arc<Self> {
         if access == self.access() {
             return Arc::clone(self);
@@ -614,7 +615,7 @@ impl Run {
         })
     }
 
-    /// The same run, seen without the keys that a mask covers, and with all others.
+    /// Returns the run without the keys that a mask covers, and with all others.
     pub(crate) fn with_mask(self: &Arc<Self>, mask: &Mask) -> Arc<Self> {
         if self.mask == *mask {
             return Arc::clone(self);
@@ -635,7 +636,7 @@ impl Run {
         })
     }
 
-    /// The same run, seen without the keys that a mask covers beside those of its own.
+    /// Returns the run without the keys that a mask covers, in addition to its own mask.
     pub(crate) fn under_mask(self: &Arc<Self>, mask: &Mask) -> Arc<Self> {
         if mask.is_empty() { Arc::clone(self) } else { self.with_mask(&self.mask.union(mask)) }
     }
@@ -652,8 +653,8 @@ impl Run {
         Self::open_with(set, number, access, WithFilter::Whole)
     }
 
-    /// The same without the filter, which is to be [read](Self::read_filter) when it is known how
-    /// much of it is wanted.
+    /// Opens a run without its filter, which the caller [reads](Self::read_filter) once the wanted
+    /// part is known.
     ///
     /// Cost: reads footer and index.
     pub(crate) fn open_without_filter(
@@ -691,7 +692,7 @@ impl Run {
         self.file.get()
     }
 
-    /// The same; `None` if all files that may be open are in use.
+    /// Opens the file; `None` if all files that may be open are in use.
     pub(crate) fn file_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
         self.file.get_if_room()
     }
@@ -715,7 +716,7 @@ impl Run {
         }
     }
 
-    /// The same; `None` if all files that may be open are in use.
+    /// Opens the file; `None` if all files that may be open are in use.
     pub(crate) fn blobs_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
         match &self.blobs {
             Some(blobs) => Ok(blobs.get_if_room()?),
@@ -748,7 +749,7 @@ impl Run {
         &self.meta
     }
 
-    /// What it was merged from, if that is known.
+    /// Returns the inputs that it was merged from, if they are known.
     pub(crate) fn origin(&self) -> Option<&Origin> {
         self.origin.as_deref()
     }
@@ -779,7 +780,7 @@ impl Run {
 
         let before = filter.memory_bytes();
         if part == FilterPortion::Nothing && before <= Filter::nothing().memory_bytes() {
-            // What stands for no filter takes more than a small one.
+            // The placeholder for no filter takes more than a small filter.
             return 0;
         }
 
@@ -924,7 +925,7 @@ enum WithFilter {
     No,
 }
 
-/// The same with the filter or without.
+/// Opens a run, with or without its filter.
 fn read_with(
     path: &Path,
     file: &dyn DiskFile,

@@ -1,5 +1,4 @@
-//! What can be saved of a damaged run: all entries on pages that are whole, written as a run of its
-//! own.
+//! Salvage of a damaged run: writes all entries on whole pages as a new run.
 //!
 //! The entries of a damaged page are gone; which keys they had is known as the range between the
 //! last key before the damage and the first one behind it. An entry whose blob is damaged keeps its
@@ -46,7 +45,7 @@ pub(crate) struct DamagedRun {
     pub(crate) index: IndexKind,
 }
 
-/// What was saved of a run.
+/// Result of salvaging a run.
 #[derive(Debug)]
 pub(crate) struct Salvaged {
     /// The new run, durable but for its name; `None` if nothing was whole.
@@ -156,7 +155,7 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
         return Ok(Salvaged { run: None, gaps, lost: None, lost_pages, blob_gaps, lost_blobs: 0 });
     };
 
-    // What there is.
+    // First pass: find the whole pages and the sums of their entries.
     let end = pages_of(file.as_ref(), run.data_pages.into())?;
     let mut sums = Sums::new(purpose, run.identity, salt);
     let mut lost_pages = run.data_pages;
@@ -185,7 +184,7 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     let footer = footer.filter(|footer| footer.identity == run.identity);
     let lost = footer.map(|footer| footer.entries.saturating_sub(sums.meta.entries));
 
-    // The same again, into a file of its own.
+    // Second pass: write these entries into a new file.
     let plan = sums.plan(salt, filter, index);
     let mut saved = 0;
     let mut blob_gaps = Gaps::default();

@@ -38,7 +38,7 @@ pub(crate) const CHUNK_PAGES: usize = 64;
 /// Chunks on their way to the file. Beside many reads one takes several times as long as alone.
 const CHUNKS_BEHIND_MAX: usize = 4;
 
-/// What is known of a run before it is written.
+/// Facts about a run that its writer has before the first entry.
 #[derive(Debug, Clone)]
 pub(crate) struct RunPlan {
     pub(crate) purpose: Purpose,
@@ -531,7 +531,7 @@ impl RunBuilder {
         self.blob_end_finished = self.blob_end;
     }
 
-    /// What was in the files before this builder.
+    /// Returns the part of the files that was there before this builder.
     pub(crate) fn durable(&self, partial: Partial) -> Flushed {
         Flushed::durable(partial, &self.handle)
     }
@@ -749,7 +749,7 @@ impl RunFinisher {
         Ok(total - self.done)
     }
 
-    /// As [`RunBuilder::flush`]: all entries.
+    /// Flushes all entries, see [`RunBuilder::flush`].
     pub(crate) fn flush(&mut self, work: u64) -> Result<Flushed> {
         self.writer.write_chunk()?;
         let number = self.handle.number();
