@@ -55,7 +55,7 @@ pub(crate) struct LookupTally {
     pub(crate) filters: Vec<FilterStats>,
 }
 
-/// Counters of a table handle, or of all handles of a session.
+/// Counters of a table handle, or of all handles of a session, updated without a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     lookups: AtomicU64,

@@ -18,16 +18,16 @@
 //! change, and the last level may become another one), or from a union, go with r, which is newer:
 //! down, or into the merge.
 //!
-//! **Credits.** Time is counted in *ticks*, [`TICKS_PER_FLUSH`] for each filling of the write
-//! buffer. A merge on level l is due T^(l-1) flushes after it began, because not before then does
-//! the next one arrive there. At any moment between, the share of its work that must be done is the
-//! share of its time that has passed, computed from the running total with one rounding up; so each
-//! merge is done exactly when it is needed, and no update does more than its part.
+//! **Credits.** Time is counted in *ticks*, [`TICKS_PER_FLUSH`] for each filling of the memtable. A
+//! compaction on level l is due T^(l-1) flushes after it began, because the next run arrives there
+//! no earlier. At any moment between, the share of its work that must be done equals the share of
+//! its time that has passed, rounded up once from the running total. So each compaction is complete
+//! exactly when it is needed, and no update does more than its part.
 //!
-//! Time stands still while a log is [replayed](crate::table::table::Table::replay): the write
-//! buffer grows beyond its capacity by as much, no merge is due any earlier, and the flush that
-//! takes all of it comes when the updates that follow have filled what was left. That flush is as
-//! much longer as the buffer is larger.
+//! Time stands still while the WAL is [replayed](crate::table::table::Table::replay): the memtable
+//! grows beyond its capacity by the replayed updates, and no compaction is due any earlier. The
+//! flush comes when later updates have filled the capacity that was left; it takes longer by the
+//! share of replayed entries.
 //!
 //! A flush is such a compaction too, of the memtable alone, due one flush after it began. Until it
 //! is complete, lookups find its entries in memory.
@@ -325,8 +325,8 @@ impl Levels {
         self.buffer_size(context).saturating_sub(self.untimed)
     }
 
-    /// Sets the time, which is between this flush and the next, to one not after what the write
-    /// buffer's size says.
+    /// Sets the time, between this flush and the next, to at most the time that the memtable's size
+    /// implies.
     pub(crate) fn set_time(&mut self, context: &CompactionEnv<'_>, now: u64) {
         let passed = now.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
         let capacity = u128::from(context.buffer_capacity());

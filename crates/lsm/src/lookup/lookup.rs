@@ -46,7 +46,7 @@ const SPARE_PAGES_MAX: usize = 512;
 /// Keys of a batch that filters are asked about before their reads begin, at most.
 const KEYS_AT_ONCE: usize = 64;
 
-/// The same of the first ones, for which the device waits.
+/// Keys that filters are asked about first; fewer, because the device waits for their reads.
 const KEYS_AT_FIRST: usize = 16;
 
 /// Work that can be done while reads are in flight.
@@ -55,7 +55,7 @@ pub(crate) trait Idle: Debug {
     fn work(&self) -> bool;
 }
 
-/// What a batch of lookups needs beside the table.
+/// Environment of a batch of lookups: salt, merge operator, cache and spare buffers.
 #[derive(Debug)]
 pub(crate) struct LookupEnv<'a> {
     pub(crate) salt: u64,
@@ -68,7 +68,7 @@ pub(crate) struct LookupEnv<'a> {
     pub(crate) idle: Option<&'a dyn Idle>,
 }
 
-/// What the page that was read says about a key.
+/// Answer of a page about a key.
 enum PageAnswer {
     Entry(Kind, Vec<u8>, Option<BlobRef>),
     /// Not in this page; perhaps in the one before.
@@ -83,7 +83,7 @@ fn search(run: &Arc<Run>, location: Location, bytes: &[u8], key: &[u8]) -> Resul
     search_in(layout, run, location, bytes, key)
 }
 
-/// The same in a page that has been in memory since its checksum was looked at.
+/// Searches a cached page, whose checksum was checked when it was read.
 fn search_cached(
     run: &Arc<Run>,
     location: Location,
@@ -148,7 +148,7 @@ fn search_in(
     }
 }
 
-/// The way of one key through the runs that may hold it.
+/// Search of one key through the runs that may hold it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Search {
     /// Index of the key in the batch.
@@ -156,36 +156,36 @@ pub(crate) struct Search {
     /// The next candidate among the hits, and their end.
     next: u32,
     end: u32,
-    /// Where it looks now.
+    /// Run and location that are searched now.
     run: u32,
     location: Location,
 }
 
-/// What a batch met in one run of the table.
+/// Counts of a batch in one run of the table.
 #[derive(Debug, Default, Clone, Copy)]
 struct RunTally {
     found: u64,
-    /// Of these, keys for which older runs do not matter.
+    /// Found keys for which older runs do not matter.
     decided: u64,
     false_positives: u64,
 }
 
-/// Whether what stands in a place of a run may be in the cache of pages: one page, unless the
-/// system's cache has it.
+/// Whether the page cache may have a location of a run: single pages, of runs that bypass the
+/// system's cache.
 fn is_cached(run: &Run, location: Location) -> bool {
     location.pages == 1 && run.access() == Access::Direct
 }
 
-/// What became of the questions to filters, by level. `asked` keys were looked for in the first
-/// run; each run was asked about those that no newer one had decided.
-fn filter_stats(plan: &Plan, entries: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
+/// Answers of the filters, by level. `asked` keys were looked for in the first run; each run was
+/// asked about those that no newer one had decided.
+fn filter_stats(plan: &Plan, tallies: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
     let mut levels: Vec<FilterStats> = Vec::new();
-    for (run, entries) in entries.iter().enumerate() {
+    for (run, tally) in tallies.iter().enumerate() {
         let level = plan.level_of(run);
         if levels.len() <= level {
             levels.resize_with(level + 1, FilterStats::default);
         }
-        let &RunTally { found, decided, false_positives } = entries;
+        let &RunTally { found, decided, false_positives } = tally;
         let denied = asked.saturating_sub(found + false_positives);
         levels[level] = levels[level].plus(FilterStats { denied, found, false_positives });
         asked -= decided;
@@ -202,13 +202,13 @@ pub(crate) struct Batch {
     filters: Vec<Arc<Filter>>,
     /// The first key that has not been begun.
     next_key: usize,
-    /// Of the keys begun; the key is its index in the batch.
+    /// Hits of the keys begun; a key is its index in the batch.
     hits: Vec<Hit>,
     results: Vec<Lookup>,
-    /// What was found of keys for which more may be found.
+    /// Entries found so far of keys that need more runs.
     partial: BTreeMap<u32, KeyProgress>,
     /// For each of the table's own runs.
-    entries: Vec<RunTally>,
+    tallies: Vec<RunTally>,
     /// Keys that memory did not decide.
     open: u64,
     reads: u64,
@@ -225,7 +225,7 @@ impl Batch {
             hits: Vec::with_capacity(keys),
             results: Vec::with_capacity(keys),
             partial: BTreeMap::new(),
-            entries: vec![RunTally::default(); plan.own_count()],
+            tallies: vec![RunTally::default(); plan.own_count()],
             open: 0,
             reads: 0,
             cache: context.cache.cloned(),
@@ -233,8 +233,8 @@ impl Batch {
         }
     }
 
-    /// Does all that takes no read for the next keys, and adds the reads that come first to
-    /// `ready`; false if all keys have been begun.
+    /// Does everything that needs no read for the next keys, and adds their first reads to `ready`.
+    /// Returns false if all keys have been begun.
     ///
     /// # Errors
     /// [`Error::UpsertTooLarge`] from combining upserts.
@@ -324,19 +324,19 @@ impl Batch {
     }
 
     fn note_false_positive(&mut self, run: u32) {
-        if let Some(entries) = self.entries.get_mut(run as usize) {
-            entries.false_positives += 1;
+        if let Some(tally) = self.tallies.get_mut(run as usize) {
+            tally.false_positives += 1;
         }
     }
 
     fn note_found(&mut self, run: u32, is_decisive: bool) {
-        if let Some(entries) = self.entries.get_mut(run as usize) {
-            entries.found += 1;
-            entries.decided += u64::from(is_decisive);
+        if let Some(tally) = self.tallies.get_mut(run as usize) {
+            tally.found += 1;
+            tally.decided += u64::from(is_decisive);
         }
     }
 
-    /// Looks at the bytes that were read; returns where to look next, if anywhere.
+    /// Searches the bytes that were read; returns the next place to look, if any.
     pub(crate) fn step<K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
@@ -355,8 +355,7 @@ impl Batch {
         self.pass_cached(keys, next)
     }
 
-    /// Looks into pages that are in memory, for as long as one follows another; returns the first
-    /// place that has to be read.
+    /// Searches cached pages, one after the other; returns the first place that has to be read.
     fn pass_cached<K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
@@ -378,7 +377,7 @@ impl Batch {
         Ok(next)
     }
 
-    /// Takes in what was found in one place; returns where to look next, if anywhere.
+    /// Records the answer of one place; returns the next place to look, if any.
     fn follow<K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
@@ -393,19 +392,19 @@ impl Batch {
                     next_run = self.plan.after_decision(search_now.run);
                 }
 
-                let entries = RunEntry { run: search_now.run, kind, value, blob };
+                let entry = RunEntry { run: search_now.run, kind, value, blob };
                 let is_last = next_run as usize >= self.plan.runs.len();
 
-                // What is an error is one for whoever takes the results.
-                let is_told_later = entries.kind == Kind::TooLarge;
-                if is_last && !is_told_later && !self.partial.contains_key(&search_now.key) {
+                // An entry that is too large is an error for the caller that takes the results.
+                let is_error = entry.kind == Kind::TooLarge;
+                if is_last && !is_error && !self.partial.contains_key(&search_now.key) {
                     let key = keys[search_now.key as usize].as_ref();
                     self.results[search_now.key as usize] =
-                        entries.into_lookup(key).unwrap_or(Lookup::NotFound);
+                        entry.into_lookup(key).unwrap_or(Lookup::NotFound);
                     return None;
                 }
 
-                self.partial.entry(search_now.key).or_default().entries.push(entries);
+                self.partial.entry(search_now.key).or_default().entries.push(entry);
             }
             PageAnswer::Before => {
                 let key = keys[search_now.key as usize].as_ref();
@@ -422,7 +421,7 @@ impl Batch {
         self.next_candidate(keys, (key, next, end), next_run)
     }
 
-    /// Does all of it.
+    /// Looks up all keys of the batch.
     fn run<K: AsRef<[u8]>>(
         &mut self,
         buffers: &[&Memtable],
@@ -438,7 +437,7 @@ impl Batch {
         read_alone(self, keys, ready.pop_front())
     }
 
-    /// The results in the order of the keys, where they come from, and what it took.
+    /// Returns the results in the order of the keys, the plan that they come from, and the counts.
     ///
     /// # Errors
     /// [`Error::UpsertTooLarge`] for a key whose upserts make too long a value.
@@ -447,7 +446,7 @@ impl Batch {
         keys: &[K],
         operator: &MergeOperator,
     ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
-        let Self { plan, mut results, partial, entries, open, reads, cache_hits, .. } = self;
+        let Self { plan, mut results, partial, tallies, open, reads, cache_hits, .. } = self;
         for (key, partial) in partial {
             let at = key as usize;
             results[at] = plan.conclude(keys[at].as_ref(), partial, operator)?;
@@ -459,14 +458,14 @@ impl Batch {
             memory_hits: results.len() as u64 - open,
             reads,
             cache_hits,
-            filters: filter_stats(&plan, &entries, open),
+            filters: filter_stats(&plan, &tallies, open),
         };
 
         Ok((results, plan, tally))
     }
 }
 
-/// What memtables say of a key.
+/// Answer of the memtables about a key.
 enum MemtableAnswer {
     Decided(Lookup),
     /// Upserts only, combined.
@@ -507,7 +506,8 @@ fn look_in_memory(
     Ok(upsert.map_or(MemtableAnswer::Nothing, MemtableAnswer::Upsert))
 }
 
-/// Looks up all keys; results in their order, where they come from, and what it took.
+/// Looks up all keys. Returns the results in their order, the plan that they come from, and the
+/// counts.
 ///
 /// # Errors
 /// The first error of the disk, or damage found; [`Error::UpsertTooLarge`] from combining upserts.
@@ -521,7 +521,8 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     batch.conclude(keys, context.operator)
 }
 
-/// The same in memtables, newest first, and the runs of a plan; results, and what it took.
+/// Looks up keys in memtables, newest first, and in the runs of a plan. Returns the results and the
+/// counts.
 ///
 /// # Errors
 /// Those of [`lookup_batch`].
@@ -537,7 +538,7 @@ pub(crate) fn lookup_in<K: AsRef<[u8]>>(
     Ok((results, tally))
 }
 
-/// Does all of a batch that takes no read. Returns the reads that come first.
+/// Does all of a batch that needs no read. Returns the first reads.
 ///
 /// # Errors
 /// [`Error::UpsertTooLarge`] from combining upserts.

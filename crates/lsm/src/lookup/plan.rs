@@ -1,5 +1,5 @@
-//! The order in which a lookup goes through the runs of a table, and what the entries it meets
-//! amount to.
+//! Lookup plan: the order in which a lookup visits the runs of a table, and how the entries that it
+//! finds combine.
 //!
 //! Runs are numbered: the table's own, newest first; then, if there is a union below, its slices,
 //! then the runs of each of its tables, left to right, numbered in the same way. So each table has
@@ -19,7 +19,7 @@ use crate::memtable::memtable::Memtable;
 use crate::run::blob::BlobRef;
 use crate::run::run::Run;
 
-/// An entry that was met.
+/// An entry that a run has of a key.
 #[derive(Debug)]
 pub(crate) struct RunEntry {
     pub(crate) run: u32,
@@ -28,7 +28,7 @@ pub(crate) struct RunEntry {
     pub(crate) blob: Option<BlobRef>,
 }
 
-/// What was met of one key so far.
+/// Entries found so far of one key.
 #[derive(Debug, Default)]
 pub(crate) struct KeyProgress {
     /// Upserts in the memtable.
@@ -105,7 +105,7 @@ impl Plan {
         self.runs.extend(runs);
     }
 
-    /// The depth of the recursion is that of unions of unions.
+    /// The recursion is as deep as unions are nested.
     fn add_table(&mut self, sources: Sources, guard: Option<u32>) -> TableSpan {
         let first = self.next_run();
         self.add_runs(sources.runs, guard);
@@ -176,7 +176,7 @@ impl Plan {
         self.places[run as usize].table_end
     }
 
-    /// What the entries of one key amount to.
+    /// Combines the entries of one key.
     ///
     /// # Errors
     /// [`Error::UpsertTooLarge`](crate::Error::UpsertTooLarge).
@@ -190,13 +190,13 @@ impl Plan {
         let newest = memory.map(|value| RunEntry { run: 0, kind: Kind::Upsert, value, blob: None });
         let mut rest = entries.into_iter().peekable();
         let all = conclude_table(&self.root, newest, &mut rest, operator);
-        all.map_or(Ok(Lookup::NotFound), |entries| entries.into_lookup(key))
+        all.map_or(Ok(Lookup::NotFound), |entry| entry.into_lookup(key))
     }
 }
 
 type Rest = std::iter::Peekable<std::vec::IntoIter<RunEntry>>;
 
-/// What a table's entries amount to; `None` or a deletion for an absent key.
+/// Combines a table's entries; `None` or a deletion for an absent key.
 fn conclude_table(
     table: &TableSpan,
     newest: Option<RunEntry>,
@@ -204,7 +204,7 @@ fn conclude_table(
     operator: &MergeOperator,
 ) -> Option<RunEntry> {
     let mut all = newest;
-    while let Some(older) = rest.next_if(|entries| entries.run < table.own_end) {
+    while let Some(older) = rest.next_if(|entry| entry.run < table.own_end) {
         all = Some(RunEntry::over(all, older, operator));
     }
     if let Some(union) = &table.union
@@ -221,8 +221,8 @@ fn conclude_union(
     operator: &MergeOperator,
 ) -> Option<RunEntry> {
     let mut all: Option<RunEntry> = None;
-    while let Some(entries) = rest.next_if(|entries| entries.run < union.slices_end) {
-        all = all.or(Some(entries));
+    while let Some(entry) = rest.next_if(|entry| entry.run < union.slices_end) {
+        all = all.or(Some(entry));
     }
 
     for table in &union.tables {
@@ -252,7 +252,7 @@ fn conclude_union(
 }
 
 impl RunEntry {
-    /// What it means for `key` if nothing older is left.
+    /// Converts the entry to the result of `key`, with no older entry left.
     pub(crate) fn into_lookup(self, key: &[u8]) -> Result<Lookup> {
         match (self.kind, self.blob) {
             (Kind::Delete, _) => Ok(Lookup::NotFound),
@@ -262,7 +262,7 @@ impl RunEntry {
         }
     }
 
-    /// A newer entry of a table, if there is one, on an older one.
+    /// Combines an older entry of a table with a newer one, if there is one.
     fn over(newer: Option<Self>, older: Self, operator: &MergeOperator) -> Self {
         match newer {
             None => older,

@@ -1,10 +1,10 @@
-//! Lookups that are submitted and taken later: one thread of a session keeps one queue full with
-//! all of them.
+//! Submitted lookups, whose results are taken later: one thread of a session reads for all of them,
+//! through one queue.
 //!
-//! What takes no read (memtables, filters, indexes) is done by the thread that submits, on the
-//! table as it is then; so a batch is of one state of the table, whatever happens meanwhile. The
-//! reads go to the thread, which is started with the first of them and ends with the session. It
-//! takes a read of each batch in turn, so that a long one does not hold up a short one.
+//! The submitting thread does everything that needs no read (memtables, filters, indexes), on the
+//! table as it is then. So a batch sees one state of the table. The first read starts the thread,
+//! which ends with the session. The thread takes one read of each batch in turn, so that a long
+//! batch does not hold up a short one.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,13 +32,13 @@ const QUEUE_DEPTH: usize = 256;
 /// A batch of lookups that was submitted: see [`Table::submit`](crate::Table::submit). Dropping it
 /// gives the batch up.
 ///
-/// It is a future that no runtime is needed for: the thread that reads wakes whoever awaits it.
+/// It is a future that needs no runtime: the reading thread wakes the task that awaits it.
 #[derive(Debug)]
 pub struct PendingLookups {
     slot: Arc<ResultSlot>,
 }
 
-/// What is to be done with a batch once all is read, by whoever takes the results.
+/// Last step of a batch, after all reads, on the thread that takes the results.
 type Conclude = Box<dyn FnOnce(Batch, &[Vec<u8>]) -> Result<Vec<Lookup>> + Send>;
 
 /// A batch whose reads are to be done.
@@ -65,7 +65,7 @@ struct ResultSlot {
 
 #[derive(Debug)]
 enum SlotState {
-    /// With the waker of whoever awaits it.
+    /// In flight, with the waker of the task that awaits it.
     UnderWay(Option<Waker>),
     Done(Result<Box<Submitted>>),
     Taken,
@@ -87,8 +87,7 @@ impl ResultSlot {
     }
 }
 
-/// Takes the results, if they are there. MergeOperator functions run here, not on the thread that
-/// reads.
+/// Takes the results, if they are ready. Merge operators run here, not on the reading thread.
 fn take(state: &Mutex<SlotState>) -> Option<Result<Vec<Lookup>>> {
     let mut state = lock(state);
     if let SlotState::UnderWay(_) = *state {
@@ -128,7 +127,8 @@ impl PendingLookups {
 impl Future for PendingLookups {
     type Output = Result<Vec<Lookup>>;
 
-    /// As [`wait`](Self::wait); polled again after it was ready it says that the session is closed.
+    /// Polls for the results of [`wait`](Self::wait). A poll after the results were taken returns
+    /// [`Error::SessionClosed`].
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let SlotState::UnderWay(waker) = &mut *lock(&self.slot.state) {
             *waker = Some(context.waker().clone());
@@ -138,7 +138,7 @@ impl Future for PendingLookups {
     }
 }
 
-/// A batch that the thread has taken. If the thread ends with it, it ends with an error.
+/// A batch that the thread has taken. If the thread dies with it, the batch ends with an error.
 struct RunningBatch {
     /// Until it is finished.
     submitted: Option<Box<Submitted>>,
@@ -150,7 +150,7 @@ struct RunningBatch {
 }
 
 impl RunningBatch {
-    /// Gives up reads that nobody waits for, or that are no use any more.
+    /// Drops reads of a batch that was given up or has failed.
     fn drop_useless(&mut self) {
         let is_useless = self.failed.is_some() || Arc::strong_count(&self.slot) == 1;
         if is_useless && let Some(submitted) = &mut self.submitted {
@@ -196,12 +196,12 @@ impl Drop for RunningBatch {
     }
 }
 
-/// What the thread has to do.
+/// Work of the thread: batches under way and reads in flight.
 struct Work {
     flight: Flight<u32>,
     running: Vec<Option<RunningBatch>>,
     free: Vec<u32>,
-    /// Those that have reads to begin, in the order of their turns.
+    /// Batches that have reads to begin, in the order of their turns.
     turns: VecDeque<u32>,
 }
 
@@ -223,11 +223,11 @@ impl Work {
             self.running.push(Some(running));
             self.running.len() as u32 - 1
         };
-        self.wait_for_all(id);
+        self.reschedule(id);
     }
 
     /// Gives a batch its turn, or ends it.
-    fn wait_for_all(&mut self, id: u32) {
+    fn reschedule(&mut self, id: u32) {
         let Some(running) = &mut self.running[id as usize] else { return };
         running.drop_useless();
         if running.is_over() {
@@ -264,7 +264,7 @@ impl Work {
                 }
             }
 
-            self.wait_for_all(id);
+            self.reschedule(id);
         }
     }
 
@@ -274,11 +274,11 @@ impl Work {
         if let Some(running) = &mut self.running[id as usize] {
             running.step(landed, &mut self.flight);
         }
-        self.wait_for_all(id);
+        self.reschedule(id);
     }
 }
 
-/// Does what comes, until nobody can send any more and all is done.
+/// Serves batches until all senders are gone and all reads are done.
 fn serve(disk: &dyn Disk, receiver: &Receiver<RunningBatch>) {
     let mut work = None;
     while let Ok(mut running) = receiver.recv() {
@@ -310,10 +310,10 @@ struct Thread {
 
 #[derive(Debug, Default)]
 enum ThreadState {
-    /// Also after a panic of a waker has ended it.
+    /// Not started, or ended by the panic of a waker.
     #[default]
     NotStarted,
-    RunningBatch(Thread),
+    Running(Thread),
     /// For good.
     Stopped,
 }
@@ -354,11 +354,11 @@ impl LookupThread {
         // Another one, if the first was ended by a panic of a waker.
         for _ in 0..2 {
             if let ThreadState::NotStarted = *thread {
-                *thread = start(disk).map_or(ThreadState::NotStarted, ThreadState::RunningBatch);
+                *thread = start(disk).map_or(ThreadState::NotStarted, ThreadState::Running);
             }
 
             match &*thread {
-                ThreadState::RunningBatch(Thread { sender, .. }) => match sender.send(running) {
+                ThreadState::Running(Thread { sender, .. }) => match sender.send(running) {
                     Ok(()) => return Ok(pending),
                     Err(refused) => running = refused.0,
                 },
@@ -383,7 +383,7 @@ impl LookupThread {
     /// Ends the thread after what it was given so far; there is none after it.
     pub(crate) fn stop(&self) {
         let state = std::mem::replace(&mut *lock(&self.thread), ThreadState::Stopped);
-        let ThreadState::RunningBatch(Thread { sender, handle }) = state else { return };
+        let ThreadState::Running(Thread { sender, handle }) = state else { return };
         drop(sender);
         // It may be the one that drops the last handle on the session.
         if handle.thread().id() != std::thread::current().id() {

@@ -1,17 +1,16 @@
-//! The newest entries of a table, in memory.
+//! The memtable: the newest entries of a table, in memory.
 //!
-//! A memtable is a list of [parts](crate::memtable::part). The last one is written to as
-//! long as nobody else looks at it; a fork, a cursor or a flush that takes a reference to it
-//! thereby freezes it, and the next update starts a new one. So a fork costs a few reference
-//! counts whatever the buffer holds, and two tables that evolve apart share what they had in
-//! common.
+//! A memtable is a list of [parts](crate::memtable::part). Updates write to the last part as long
+//! as nothing else refers to it. A fork, a cursor or a flush takes a reference and so freezes it;
+//! the next update starts a new part. So a fork costs a few reference counts at any size, and two
+//! tables that evolve apart share their common parts.
 //!
-//! A part of [`PART_ENTRIES_MAX`] entries is closed as well, and sorted. So the flush of a
-//! large buffer, which wants all of it in key order, has no more left to sort than one part, and
-//! stalls no update for longer than that takes.
+//! A part of [`PART_ENTRIES_MAX`] entries is also closed, and sorted. So the flush of a large
+//! memtable, which reads it in key order, has at most one part left to sort, and no update stalls
+//! for longer.
 //!
-//! All versions of a buffer share a [`Sketch`] of the keys in their parts but the last, so that
-//! a lookup of a key that none of them has looks into the last one and nowhere else.
+//! All versions of a memtable share a [`Sketch`] of the keys in all parts but the last. So a lookup
+//! of an absent key looks into the last part only.
 //!
 //! Invariant: an entry of a newer part hides one of an older part, or combines with it if it
 //! is an upsert.
@@ -25,41 +24,40 @@ use crate::error::Result;
 use crate::filter::sketch::Sketch;
 use crate::memtable::part::{Chunk, MemtablePart, NewEntry, Room, Undo, charge_for};
 
-/// So many neighbouring parts of like size are folded into one, so that a buffer of *n* entries
-/// that is forked again and again has O(log n) parts, and each entry is in O(log n) hash
-/// tables.
+/// Neighbouring parts of similar size that are folded into one. So a memtable of *n* entries that
+/// is forked after every update has O(log n) parts, and each entry is in O(log n) hash tables.
 const PARTS_PER_TIER: usize = 8;
 
-/// From so many entries on a part is closed with the next batch. To sort them takes a few
-/// milliseconds.
+/// Entries from which on the next batch closes a part. Sorting this many takes a few milliseconds.
 const PART_ENTRIES_MAX: usize = 1 << 15;
 
 /// The memtable of a table.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Memtable {
-    /// Oldest first. Only the last one may change, and only while nobody else refers to it.
+    /// Parts, oldest first. Invariant: only the last one changes, and only while nothing else
+    /// refers to it.
     parts: Vec<MemtablePart>,
     older: OlderParts,
 }
 
-/// What is known of all parts but the last.
+/// Sums over all parts but the last.
 #[derive(Debug, Default, Clone)]
 struct OlderParts {
     weight_bytes: u64,
     len: usize,
     /// Memory, that of the sketch included.
     memory_bytes: u64,
-    /// Their keys, and others.
+    /// Sketch of their keys, and possibly of others.
     sketch: Option<Arc<Sketch>>,
 }
 
 impl Memtable {
-    /// A buffer of one part, to be read.
+    /// Returns a memtable of one part, for reading.
     pub(crate) fn of(part: MemtablePart) -> Self {
         Self { parts: vec![part], older: OlderParts::default() }
     }
 
-    /// A buffer of parts, oldest first, that do not change any more.
+    /// Returns a memtable of frozen parts, oldest first.
     ///
     /// # Errors
     /// Those of [`begin`](Self::begin).
@@ -85,7 +83,7 @@ impl Memtable {
         &self.parts
     }
 
-    /// Lets go of parts, of a buffer that is only read.
+    /// Drops parts of a memtable that is only read.
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(&MemtablePart) -> bool) {
         let mut parts = std::mem::take(&mut self.parts);
         parts.retain(|part| is_wanted(part));
@@ -98,8 +96,7 @@ impl Memtable {
         self.older.weight_bytes + self.parts.last().map_or(0, MemtablePart::weight_bytes)
     }
 
-    /// What the buffer counts for under a memory budget: four fifths of the memory that it takes,
-    /// at least.
+    /// Charge under a memory budget: at least four fifths of the memory that the memtable takes.
     pub(crate) fn charged_bytes(&self) -> u64 {
         let last = self.parts.last().map_or(0, |last| match last {
             MemtablePart::Chunk(chunk) => chunk.charged_bytes(),
@@ -147,7 +144,7 @@ impl Memtable {
         self.parts.iter().flat_map(MemtablePart::chunks).any(|chunk| chunk.has_blobs())
     }
 
-    /// The sketch with the keys of the last part added; a larger one if it is full.
+    /// Returns the sketch with the keys of the last part added; a larger sketch if it is full.
     fn sketch_of_all(&self) -> Option<Arc<Sketch>> {
         let last = self.parts.last()?;
         if let Some(sketch) = &self.older.sketch
@@ -175,7 +172,7 @@ impl Memtable {
         self.parts.last_mut().and_then(MemtablePart::writable)
     }
 
-    /// The last part's chunk; a new one if the last is shared or full.
+    /// Returns the last part's chunk; begins a new part if the last one is shared or full.
     fn open_chunk(&mut self, room: Room, operator: &MergeOperator) -> Result<&mut Chunk> {
         let full = self.parts.last().filter(|last| last.len() >= PART_ENTRIES_MAX);
         if let Some(full) = full {
@@ -193,7 +190,7 @@ impl Memtable {
         Ok(self.last_chunk().expect("made writable above"))
     }
 
-    /// Begins a batch that takes about so much: what is put until the next call can be undone
+    /// Begins a batch of about this size: all entries put until the next call can be undone
     /// together.
     ///
     /// # Errors
@@ -202,8 +199,8 @@ impl Memtable {
         Ok(self.open_chunk(room, operator)?.begin())
     }
 
-    /// Sets the entry of a key. The batch must have been begun; `undo` is what that gave, unless
-    /// the buffer was replaced by an empty one since.
+    /// Sets the entry of a key, in a batch. `undo` is the result of [`begin`](Self::begin), or
+    /// `None` if a flush has replaced the memtable since.
     ///
     /// # Errors
     /// Those of [`begin`](Self::begin).
@@ -217,11 +214,11 @@ impl Memtable {
         if let Some(last) = self.last_chunk() {
             return last.put(entry, operator, undo);
         }
-        // Empty since a flush, or masked since a range was deleted.
+        // The memtable is empty since a flush, or masked since a range deletion.
         self.open_chunk(Room::default(), operator)?.put(entry, operator, undo)
     }
 
-    /// The same for an update of the key, in a session of that salt.
+    /// Puts an update of a key, in a session with this salt.
     ///
     /// # Errors
     /// Those of [`begin`](Self::begin).
@@ -238,32 +235,32 @@ impl Memtable {
         self.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, operator, undo)
     }
 
-    /// Removes the keys of a span from what is there. Cost: a reference for each part.
+    /// Removes the keys of a span from all parts. Cost: a reference for each part.
     pub(crate) fn mask(&mut self, masking: &mut Masking<'_>) {
-        self.replace_segments(|part| part.masked(masking));
+        self.replace_parts(|part| part.masked(masking));
     }
 
-    /// The same buffer without the keys that a mask covers.
+    /// Returns the memtable without the keys that a mask covers.
     pub(crate) fn under_mask(&self, mask: &Mask) -> Self {
         let mut buffer = self.clone();
         if !mask.is_empty() {
-            buffer.replace_segments(|part| part.under_mask(mask));
+            buffer.replace_parts(|part| part.under_mask(mask));
         }
         buffer
     }
 
-    fn replace_segments(&mut self, replaced: impl FnMut(&MemtablePart) -> MemtablePart) {
+    fn replace_parts(&mut self, replaced: impl FnMut(&MemtablePart) -> MemtablePart) {
         let parts = self.parts.iter().map(replaced).collect();
         let sketch = self.older.sketch.take();
         self.set_parts(parts, sketch);
     }
 
-    /// Takes back the batch that was begun with this.
+    /// Undoes the batch that `undo` stands for.
     pub(crate) fn roll_back(&mut self, undo: &Undo) {
         let Some(MemtablePart::Chunk(last)) = self.parts.last_mut() else { return };
         match Arc::get_mut(last) {
             Some(last) => last.roll_back(undo),
-            // Being flushed, hence shared: what the batch found is copied out of it.
+            // A flush shares the chunk, so the entries from before the batch are copied out of it.
             None => *last = Arc::new(last.before(undo)),
         }
 
@@ -276,8 +273,8 @@ impl Memtable {
     }
 }
 
-/// Folds the newest parts, as long as enough of them are no larger than the newest one's tier.
-/// Full ones stay as they are, in the order that has been worked out.
+/// Folds the newest parts, as long as enough of them are no larger than the newest one's tier. Full
+/// parts stay as they are, sorted.
 fn fold(parts: &mut Vec<MemtablePart>, operator: &MergeOperator) -> Result<()> {
     let tier = |part: &MemtablePart| part.len().max(1).ilog(PARTS_PER_TIER);
     let is_small = |part: &MemtablePart| part.len() < PART_ENTRIES_MAX;
@@ -372,7 +369,7 @@ mod tests {
 
     /// A fork after every update, all kept: few parts in each, and little copying in all.
     #[test]
-    fn a_buffer_duplicated_after_every_update_keeps_few_segments() {
+    fn a_buffer_duplicated_after_every_update_keeps_few_parts() {
         let mut buffer = Memtable::default();
         let mut versions = Vec::new();
         for number in 0..4096 {
@@ -448,7 +445,7 @@ mod tests {
             for at in 0..CHANGES {
                 let made = (long_key(block * CHANGES + at), value(block * CHANGES + at));
                 put_with(&mut buffer, (&made.0, Kind::Insert, &made.1), None, &mut undo);
-                // What the block before has made, every other one of it.
+                // Every second key that the block before has made.
                 let before = (block * CHANGES + at).checked_sub(CHANGES);
                 let spent = long_key(before.unwrap_or(u64::MAX - at) & !1);
                 put_with(&mut buffer, (&spent, Kind::Delete, &[]), None, &mut undo);
@@ -566,7 +563,7 @@ mod tests {
         }
     }
 
-    /// The same keys again and again, with a fork that is dropped after each update.
+    /// Updates the same keys again and again, with a fork that is dropped after each update.
     #[test]
     fn what_no_version_needs_does_not_stay() {
         let mut buffer = Memtable::default();
@@ -628,8 +625,8 @@ mod tests {
         }
     }
 
-    /// What a memory budget counts with: memory is at most 5/4 of what is charged, whatever vectors
-    /// and hash tables have grown to just now, and whatever room was made for more.
+    /// A memory budget relies on this: memory is at most 5/4 of the charge, also just after vectors
+    /// and hash tables have grown, and with room reserved.
     #[test]
     fn a_buffer_takes_at_most_five_quarters_of_what_it_charges() {
         for (key_len, value_len, blob_len) in [
@@ -669,7 +666,7 @@ mod tests {
                     check(&buffer);
                 }
 
-                // As a flush does, which puts the entries in order.
+                // Sorts the entries, like a flush.
                 assert!(buffer.parts().iter().all(|part| part.key_range().is_some()));
                 check(&buffer);
             }

@@ -2,15 +2,14 @@
 //!
 //! A *chunk* keeps keys and values back to back in one arena, a slot for each key with the key's
 //! salted hash (which lookups and filters need anyway), and a hash table of slots. A part is a
-//! chunk, or it is *folded*: several chunks, shared with the parts that they were before, under
-//! one hash table. So whoever keeps all versions of a buffer holds each entry once, and five to ten
-//! bytes for it in each of O(log n) hash tables. The order of keys is worked out when somebody
-//! wants to read in order.
+//! chunk, or it is *folded*: several chunks, shared with the parts that they were before, under one
+//! hash table. So the versions of a memtable together hold each entry once, and five to ten bytes
+//! for it in each of O(log n) hash tables. The first reader in key order sorts the keys.
 //!
 //! A blob is a piece of memory of its own, so that references to it can be weak.
 //!
-//! A chunk or a folded part that was saved knows its *image*, the run that holds its entries,
-//! and never changes from then on: what is saved next refers to the same run
+//! A chunk or a folded part that was saved knows its *image*, the run that holds its entries. It
+//! never changes from then on, and the next snapshot refers to the same run
 //! ([`snapshot`](crate::session::snapshot)).
 //!
 //! Invariant: at most one slot for a key in a chunk; in a folded part an entry of a newer chunk
@@ -32,7 +31,7 @@ use crate::files::file_set::{FileHandle, FileSet, RunRef, lock};
 use crate::run::blob::Blob;
 
 /// A folded part of more chunks than this is saved as one image, so that a snapshot names few.
-const IMAGES_PER_SEGMENT_MAX: usize = 64;
+const IMAGES_PER_PART_MAX: usize = 64;
 
 /// Smaller chunks than this, on average, are copied into one when they are folded, so that many
 /// entries share what a chunk takes beside them.
@@ -41,45 +40,45 @@ const CHUNK_ENTRIES_MIN: usize = 64;
 /// How far ahead of an ordered reader keys are fetched; their slots twice as far.
 const PREFETCH_ENTRIES: usize = 8;
 
-/// From so many bytes on a vector of a chunk grows by an eighth, not to its double: to move large
-/// ones costs little, as the system moves their pages, and memory that is not used is memory lost.
+/// Bytes from which on a vector of a chunk grows by an eighth instead of doubling. Moving large
+/// vectors costs little, because the system moves their pages; unused memory counts against the
+/// budget.
 const GROWN_BYTES: usize = 128 << 10;
 
 /// Dead bytes beyond which a chunk is rewritten, if they are most of it.
 const GARBAGE_BYTES_MIN: usize = 256 << 10;
 
-/// What a blob in memory takes beside its bytes, and half of what a vector of references may have
-/// in reserve.
+/// Overhead of a blob in memory, and half of the spare capacity of a vector of references.
 const BLOB_OVERHEAD_BYTES: u64 = 32;
 
-/// What a blob takes in all beside its bytes: also its index in the arena.
+/// Total overhead of a blob: also its index in the arena.
 const BLOB_EXTRA_BYTES: usize = BLOB_OVERHEAD_BYTES as usize + size_of::<u32>();
 
-/// What a batch is going to take, about.
+/// Approximate size of a batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Room {
     pub(crate) entries: usize,
-    /// Of keys and values.
+    /// Bytes of keys and values.
     pub(crate) bytes: usize,
 }
 
 impl Room {
-    /// As much of it as has this share of its size.
+    /// Returns this share of the size.
     pub(crate) fn part(self, share: f64) -> Self {
         let part = |whole: usize| (whole as f64 * share) as usize;
         Self { entries: part(self.entries), bytes: part(self.bytes) }
     }
 
-    /// What that much counts for in a buffer bounded in bytes, but for blobs.
+    /// Weight of a batch of this size in a memtable bounded in bytes, without blobs.
     pub(crate) fn weight_bytes(self) -> u64 {
         self.bytes as u64 + self.entries as u64 * ENTRY_OVERHEAD_BYTES
     }
 }
 
-/// Room that a chunk has from the start, at the most; beyond it, it grows as it needs.
+/// Maximum initial capacity of a chunk; it grows beyond that as needed.
 const ROOM_MAX: Room = Room { entries: 4096, bytes: 1 << 20 };
 
-/// What so many bytes of memory of a memtable count for under a budget, at least: four fifths.
+/// Minimum charge under a budget for a memtable's memory: four fifths.
 pub(crate) fn charge_for(memory_bytes: u64) -> u64 {
     memory_bytes - memory_bytes / 5
 }
@@ -89,7 +88,7 @@ pub(crate) fn charge_for(memory_bytes: u64) -> u64 {
 struct EntrySlot {
     hash: u64,
     key_start: u64,
-    /// Where the value begins; behind it stands the index of the blob if there is one.
+    /// Offset of the value in the arena; the index of the blob follows it, if there is one.
     value_start: u64,
     value_len: u32,
     key_len: u16,
@@ -104,7 +103,7 @@ pub(crate) struct NewEntry<'a> {
     pub(crate) hash: u64,
     pub(crate) kind: Kind,
     pub(crate) value: &'a [u8],
-    /// Of an insert with blob.
+    /// Blob of an insert with blob.
     pub(crate) blob: Option<&'a Arc<[u8]>>,
 }
 
@@ -114,11 +113,11 @@ pub(crate) struct Chunk {
     arena: Vec<u8>,
     slots: Vec<EntrySlot>,
     table: HashTable<u32>,
-    /// Also those of entries that have been replaced.
+    /// Blobs, also of entries that have been replaced.
     blobs: Vec<Arc<[u8]>>,
     /// Keys, values, blobs and the overhead of each entry.
     weight_bytes: u64,
-    /// Of all blobs.
+    /// Bytes of all blobs.
     blob_bytes: usize,
     /// Bytes of arena and blobs that no slot refers to, with what these blobs take beside their
     /// bytes.
@@ -129,14 +128,13 @@ pub(crate) struct Chunk {
     image: Image,
 }
 
-/// The run that holds the entries of a chunk or a folded part, once it was saved, in the files
-/// of a session.
+/// Image of a chunk or a folded part: the run that holds its entries, once it was saved.
 #[derive(Debug, Default)]
 pub(crate) struct Image(Mutex<Option<(Weak<FileSet>, RunRef)>>);
 
 impl Image {
-    /// The run, if a snapshot or anybody else still keeps it among these files, and a handle that
-    /// keeps it from now on.
+    /// Returns the run and a handle that keeps it, if a snapshot or another holder still keeps it
+    /// among these files.
     pub(crate) fn attach(&self, files: &Arc<FileSet>) -> Option<(RunRef, FileHandle)> {
         let (_, run) = lock(&self.0)
             .clone()
@@ -149,13 +147,13 @@ impl Image {
         *lock(&self.0) = Some((Arc::downgrade(files), run));
     }
 
-    /// Without a lock: asked for each entry that is put.
+    /// Needs no lock, because every put asks.
     fn is_set(&mut self) -> bool {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 }
 
-/// How to go back to a chunk as it was when a batch began.
+/// Undo record of a batch: the state of its chunk when the batch began.
 #[derive(Debug, Default)]
 pub(crate) struct Undo {
     arena: usize,
@@ -163,17 +161,16 @@ pub(crate) struct Undo {
     slots: usize,
     weight_bytes: u64,
     garbage_bytes: usize,
-    /// Slots of the time before the batch, each at most once: of what the batch itself has made
-    /// nothing is needed.
+    /// Slots from before the batch that it replaced, each at most once. Slots of the batch itself
+    /// need no record.
     replaced: Vec<(u32, EntrySlot)>,
-    /// Garbage behind `arena` and `blobs`: what the batch made and replaced again.
+    /// Garbage behind `arena` and `blobs`: values that the batch made and replaced again.
     dead_bytes: usize,
 }
 
 impl Undo {
-    /// Whether what a slot refers to was made by the batch. What was there before begins at `arena`
-    /// at the latest, if it is empty; what the batch puts in its place begins behind that, see
-    /// [`Chunk::pad`].
+    /// Whether the batch made the value of a slot. An older value begins at `arena` at the latest
+    /// (if it is empty); a value of the batch begins behind it, see [`Chunk::pad`].
     fn is_of_batch(&self, at: u32, slot: &EntrySlot) -> bool {
         at as usize >= self.slots || slot.value_start > self.arena as u64
     }
@@ -300,8 +297,8 @@ impl Chunk {
         self.put_with(new, combine, undo)
     }
 
-    /// As [`put`](Self::put), for an entry that was put before: too long a value becomes one that
-    /// says so.
+    /// Puts an entry that was put before into this chunk. Unlike [`put`](Self::put), a value that
+    /// is too long becomes an entry of kind [`Kind::TooLarge`].
     fn put_again(&mut self, new: NewEntry<'_>, operator: &MergeOperator) -> Result<()> {
         let combine = |newer: &mut Vec<u8>, older: (Kind, &[u8])| {
             Ok(operator.combine_stored(newer, older, false))
@@ -309,7 +306,7 @@ impl Chunk {
         self.put_with(new, combine, None)
     }
 
-    /// Puts an entry; `combine` says whether an upsert on an older entry becomes one of
+    /// Puts an entry; `combine` returns whether an upsert on an older entry becomes one of
     /// [`Kind::TooLarge`].
     fn put_with(
         &mut self,
@@ -366,8 +363,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Makes sure that what a batch puts in place of an older value begins behind that of the time
-    /// before.
+    /// Ensures that the next value of a batch begins behind every value from before the batch.
     fn pad(&mut self, undo: &Undo) {
         if self.arena.len() == undo.arena {
             self.arena.push(0);
@@ -375,8 +371,8 @@ impl Chunk {
         }
     }
 
-    /// Collects garbage that nobody can ask back, if most of the memory is such: so a key that one
-    /// batch sets thousands of times takes no more than a few of its values.
+    /// Collects garbage that no undo needs, if it is most of the memory. So a key that one batch
+    /// sets thousands of times takes no more than a few of its values.
     fn collect_if_worth_it(&mut self, undo: Option<&mut Undo>) {
         let is_worth_it = |dead: usize, live: u64| dead > GARBAGE_BYTES_MIN && dead as u64 > live;
         match undo {
@@ -394,15 +390,14 @@ impl Chunk {
         }
     }
 
-    /// Writes anew what is left of all that a batch has made. What was there before it stays where
-    /// it is.
+    /// Rewrites the live values of a batch. Values from before the batch stay where they are.
     fn collect_batch(&mut self, undo: &mut Undo) {
         let tail = self.arena.split_off(undo.arena);
         let blobs = self.blobs.split_off(undo.blobs);
         self.blob_bytes -= blobs.iter().map(|blob| blob.len()).sum::<usize>();
         self.garbage_bytes -= std::mem::take(&mut undo.dead_bytes);
 
-        // In front of the values, as `pad` has put it.
+        // The padding byte in front of the values, see `pad`.
         self.arena.push(0);
 
         let made = undo.slots..self.slots.len();
@@ -426,7 +421,7 @@ impl Chunk {
         }
     }
 
-    /// Adds the entry of a key that is not there.
+    /// Adds the entry of a key that the chunk does not have.
     fn add(&mut self, new: NewEntry<'_>) {
         let NewEntry { key, hash, kind, value, blob } = new;
         make_room(&mut self.arena, key.len() + value.len() + size_of::<u32>());
@@ -444,7 +439,7 @@ impl Chunk {
         self.weight_bytes += key.len() as u64 + content as u64 + ENTRY_OVERHEAD_BYTES;
     }
 
-    /// What an entry counts for in a buffer bounded in bytes.
+    /// Weight of an entry in a memtable bounded in bytes.
     fn entry_weight_bytes(&self, slot: &EntrySlot) -> u64 {
         u64::from(slot.key_len) + self.content_bytes(slot) as u64 + ENTRY_OVERHEAD_BYTES
     }
@@ -455,7 +450,7 @@ impl Chunk {
         slots.try_for_each(|slot| self.put_again(newer.as_new(slot), operator))
     }
 
-    /// Begins a batch: what is put from here on can be undone together.
+    /// Begins a batch: all entries put from here on can be undone together.
     pub(crate) fn begin(&mut self) -> Undo {
         if self.garbage_bytes > GARBAGE_BYTES_MIN && self.garbage_bytes as u64 > self.weight_bytes {
             *self = self.with_slots(&self.slots);
@@ -484,7 +479,7 @@ impl Chunk {
         &self.image
     }
 
-    /// A chunk of these slots only, all of different keys.
+    /// Returns a chunk of these slots only, all of different keys.
     fn with_slots(&self, slots: &[EntrySlot]) -> Self {
         let mut copy = Self::default();
         for slot in slots {
@@ -493,7 +488,7 @@ impl Chunk {
         copy
     }
 
-    /// Takes a batch back.
+    /// Undoes a batch.
     pub(crate) fn roll_back(&mut self, undo: &Undo) {
         self.order.take();
         for at in (undo.slots..self.slots.len()).rev() {
@@ -515,7 +510,7 @@ impl Chunk {
         self.garbage_bytes = undo.garbage_bytes;
     }
 
-    /// A copy without what a batch has changed.
+    /// Returns a copy without the changes of a batch.
     pub(crate) fn before(&self, undo: &Undo) -> Self {
         let mut slots = self.slots[..undo.slots].to_vec();
         for &(at, slot) in undo.replaced.iter().rev() {
@@ -533,8 +528,8 @@ impl Chunk {
         })
     }
 
-    /// What the chunk counts for under a memory budget, see [`charge_for`]; also when vectors and
-    /// hash table have just grown.
+    /// Charge of the chunk under a memory budget, see [`charge_for`]; it also covers vectors and a
+    /// hash table that have just grown.
     pub(crate) fn charged_bytes(&self) -> u64 {
         let blobs = self.blobs.len() as u64 * BLOB_OVERHEAD_BYTES;
         let content = self.weight_bytes + self.garbage_bytes as u64 + blobs;
@@ -692,7 +687,7 @@ impl MemtablePart {
         if count >= chunks.len() * CHUNK_ENTRIES_MIN
             && !is_masked
             && let Some(folded) = Folded::new(chunks)
-            // Where most is hidden nothing is gained by sharing it.
+            // If newer entries hide most of the chunks, a copy takes less than sharing them.
             && folded.weight_bytes >= weight_bytes / 2
         {
             return Ok(Self::Folded(Arc::new(folded)));
@@ -730,12 +725,12 @@ impl MemtablePart {
         }
     }
 
-    /// The same part without the keys that one more span covers.
+    /// Returns the part without the keys that one more span covers.
     pub(crate) fn masked(&self, masking: &mut Masking<'_>) -> Self {
         self.with_mask(masking.on(self.mask().unwrap_or(&Mask::default())))
     }
 
-    /// The same part without the keys that a mask covers beside those of its own.
+    /// Returns the part without the keys that a mask covers, in addition to its own mask.
     pub(crate) fn under_mask(&self, mask: &Mask) -> Self {
         match self.mask() {
             _ if mask.is_empty() => self.clone(),
@@ -772,7 +767,7 @@ impl MemtablePart {
         }
     }
 
-    /// The chunk, if it is one that nobody shares and nobody has saved.
+    /// Returns the chunk, if it is neither shared nor saved.
     pub(crate) fn writable(&mut self) -> Option<&mut Chunk> {
         match self {
             Self::Chunk(chunk) => {
@@ -783,12 +778,12 @@ impl MemtablePart {
         }
     }
 
-    /// The parts that are saved for this one, oldest first: each of its chunks, which may have
-    /// been saved before it was folded, unless they are many. They are not masked: whoever refers
-    /// to their images does so under the mask.
+    /// The parts that are saved for this one, oldest first: each of its chunks, which may have been
+    /// saved before it was folded, unless they are many. They are not masked: references to their
+    /// images carry the mask.
     pub(crate) fn saved_as(&self) -> Vec<Self> {
         match self {
-            Self::Folded(folded) if folded.chunks.len() <= IMAGES_PER_SEGMENT_MAX => {
+            Self::Folded(folded) if folded.chunks.len() <= IMAGES_PER_PART_MAX => {
                 folded.chunks.iter().cloned().map(Self::Chunk).collect()
             }
             Self::Masked(masked) => masked.inner.saved_as(),
@@ -832,7 +827,7 @@ impl MemtablePart {
         }
     }
 
-    /// Works the order of keys out, so that nobody has to who reads in order.
+    /// Sorts the keys now, so that no later reader has to.
     pub(crate) fn sort(&self) {
         self.order();
     }
